@@ -152,11 +152,13 @@ def test_batch_sizes_that_disagree(batch: dict[str, int], gpus: int, words: list
 
 def test_stages_of_a_pipeline_share_their_data() -> None:
     """Four stages on eight GPUs are two ranks of data."""
-    found = read({"train_batch_size": 16, "gradient_accumulation_steps": 4}, num_gpus=8, cut=4)
+    found = read(
+        {"train_batch_size": 16, "gradient_accumulation_steps": 4}, num_gpus=8, model_ranks=4
+    )
     assert found["parallelism"] == {"data_parallel_size": 2}
     assert found["training"]["batch_size"] == 2
     assert found["hardware"] == {"num_gpus": 8}
-    (problem,) = problems({"train_micro_batch_size_per_gpu": 1}, 10, cut=4)
+    (problem,) = problems({"train_micro_batch_size_per_gpu": 1}, 10, model_ranks=4)
     assert problem.endswith("use 8")
 
 

@@ -33,7 +33,7 @@ def test_a_slice_is_padded_to_twice_the_ranks() -> None:
 def test_groups_are_padded_one_by_one() -> None:
     """Dense parameters over 8 ranks, experts over the 2 that repeat them."""
     found = _sizes(sliced_group(1001, 8), sliced_group(333, 2))
-    assert (found.whole, found.own) == (1008 + 336, 126 + 168)
+    assert (found.whole, found.local) == (1008 + 336, 126 + 168)
 
 
 def test_a_shard_is_of_every_parameter() -> None:
@@ -70,5 +70,5 @@ def test_ledger_and_stream_have_the_same_masters(stage: int) -> None:
     assert unrolled.writer is not None
     writer = unrolled.writer(unrolled)
     writer.rank.startup()
-    made = [writer.stream.sizes[tensor] for tensor in writer.rank.held["masters"]]
+    made = [writer.stream.sizes[tensor] for tensor in writer.rank.tensors["masters"]]
     assert sum(made) == masters.bytes

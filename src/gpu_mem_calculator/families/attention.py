@@ -17,8 +17,8 @@ def head_counts(
     unless the family has a fixed one.
     """
     heads = config.size("num_attention_heads", default=heads)
-    given = config.nullable("num_key_value_heads", heads if kv_heads is None else kv_heads)
-    kv_heads = heads if given is None else given
+    value = config.nullable("num_key_value_heads", heads if kv_heads is None else kv_heads)
+    kv_heads = heads if value is None else value
     config.divided(heads, "key-value heads", kv_heads)
     if config.get("head_dim") is None and head_dim is None:
         head_dim = config.divided(hidden, "heads", heads)

@@ -8,11 +8,11 @@ from .vision import Tower, linear, norm
 
 
 def _channels(sound: Config) -> tuple[int, int]:
-    found = sound.get("subsampling_conv_channels") or [128, 32]
-    if not isinstance(found, list) or len(found) != 2:
-        raise ConfigError(f"model.config.audio_config.subsampling_conv_channels={found!r} must be "
+    counts = sound.get("subsampling_conv_channels") or [128, 32]
+    if not isinstance(counts, list) or len(counts) != 2:
+        raise ConfigError(f"model.config.audio_config.subsampling_conv_channels={counts!r} must be "
                           "a list of two numbers")  # fmt: skip
-    first, second = (Config({"channels": one}).size("channels") for one in found)
+    first, second = (Config({"channels": one}).size("channels") for one in counts)
     return first, second
 
 

@@ -49,7 +49,7 @@ def read_bamba(data: Mapping[str, Any]) -> Arch:
     hidden = config.size("hidden_size", default=4096)
     layers = config.size("num_hidden_layers", default=32)
     mixers = {FULL: _attention(config, hidden, rotary=0.5), LINEAR: named_mixer(config, hidden)}
-    made = {
+    by_kind = {
         kind: Layer(kind="dense" if kind == FULL else MAMBA, mixer=mixer,
                     mixer_name="self_attn" if kind == FULL else MAMBA,
                     mlp=_feed_forward(config, hidden), mlp_name="feed_forward",
@@ -57,7 +57,7 @@ def read_bamba(data: Mapping[str, Any]) -> Arch:
         for kind, mixer in mixers.items()
     }  # fmt: skip
     types = indexed(config, "attn_layer_indices", layers, ())
-    return _hybrid(config, "bamba", hidden, tuple(made[kind] for kind in types), 262144)
+    return _hybrid(config, "bamba", hidden, tuple(by_kind[kind] for kind in types), 262144)
 
 
 def _hybrid(
@@ -156,17 +156,17 @@ def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
     mixers: dict[str, Mixer] = {FULL: _attention(config, hidden, kv_heads=None)}
     if LINEAR in types:
         mixers[LINEAR] = named_mixer(config, hidden)
-    made = {
+    by_kind = {
         kind: _granite_layer(config, hidden, kind, mixer, shared=1024)
         for kind, mixer in mixers.items()
     }
     rotary_dim = mixers[FULL].rotary_dim
     rope = config.get("position_embedding_type") == "rope"
     return decoder(
-        config, "granitemoehybrid", hidden, tuple(made[kind] for kind in types), vocab=32000,
+        config, "granitemoehybrid", hidden, tuple(by_kind[kind] for kind in types), vocab=32000,
         max_seq_len=2048, tied=False, rotary_dim=rotary_dim,
         buffers=rotary_buffer(rotary_dim) if rope else (),
-        trains=rope and LINEAR not in types and made[FULL].kind == "dense",
+        trains=rope and LINEAR not in types and by_kind[FULL].kind == "dense",
         **granite_frame(config, hidden),
     )  # fmt: skip
 

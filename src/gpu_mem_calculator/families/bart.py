@@ -52,11 +52,11 @@ WHISPER = BartVariant(vocab=51865, hidden=384, ffn=1536, layers=4, heads=6, posi
 def _attention(config: Config, frame: BartVariant, hidden: int, stack: str) -> Attention:
     heads = config.size(f"{stack}_attention_heads", default=frame.heads)
     size = config.divided(hidden, f"{stack} attention heads", heads)
-    made = separate_attention(
+    attention = separate_attention(
         hidden, heads, heads, size, bias=True, output_bias=True, output="out_proj"
     )
-    q, k, v = made.inputs
-    return replace(made, inputs=(q, Linear(k.name, k.ins, k.outs, frame.key_bias), v))
+    q, k, v = attention.inputs
+    return replace(attention, inputs=(q, Linear(k.name, k.ins, k.outs, frame.key_bias), v))
 
 
 def _layer(config: Config, frame: BartVariant, hidden: int, stack: str) -> Layer:
@@ -83,14 +83,14 @@ def _layer(config: Config, frame: BartVariant, hidden: int, stack: str) -> Layer
 
 def _tables(config: Config, frame: BartVariant, hidden: int, rows: dict[str, int]) -> list[Weight]:
     """Positions and the norms after them, for each stack."""
-    found: list[Weight] = []
+    tables: list[Weight] = []
     for stack in STACKS:
         if frame.position_rows is not None:
             dims = (("position", rows[stack] + frame.position_rows), ("embed", hidden))
-            found.append(Weight(f"model.{stack}.embed_positions.weight", dims))
+            tables.append(Weight(f"model.{stack}.embed_positions.weight", dims))
         if frame.embedding_norm:
-            found += layer_norm(f"model.{stack}.layernorm_embedding", hidden).weights()
-    return found
+            tables += layer_norm(f"model.{stack}.layernorm_embedding", hidden).weights()
+    return tables
 
 
 def two_stacks(
@@ -104,7 +104,7 @@ def two_stacks(
     hidden = config.size("d_model", "hidden_size", default=frame.hidden)
     vocab = config.size("vocab_size", default=frame.vocab)
     counts = {stack: config.size(f"{stack}_layers", default=frame.layers) for stack in STACKS}
-    made = {stack: _layer(config, frame, hidden, stack) for stack in STACKS}
+    by_stack = {stack: _layer(config, frame, hidden, stack) for stack in STACKS}
     tied = config.flag("tie_word_embeddings", default=True)
     embed, words = ("embed", hidden), ("vocab", vocab)
     final = {stack: layer_norm(f"model.{stack}.layer_norm", hidden) for stack in STACKS}
@@ -114,7 +114,7 @@ def two_stacks(
         vocab=vocab,
         max_seq_len=rows["decoder"],
         encoder_len=rows["encoder"],
-        layers=tuple(made[stack] for stack in STACKS for _ in range(counts[stack])),
+        layers=tuple(by_stack[stack] for stack in STACKS for _ in range(counts[stack])),
         layer_names=tuple(
             f"model.{stack}.layers.{i}" for stack in STACKS for i in range(counts[stack])
         ),

@@ -100,6 +100,6 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, list | tuple) or len(value) != layers:
-            given = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
-            raise ConfigError(f"model.config.{name} has {given}; it must list all {layers} layers")
+            text = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
+            raise ConfigError(f"model.config.{name} has {text}; it must list all {layers} layers")
         return list(value)

@@ -99,12 +99,12 @@ def _stack(
     mlp = gated_mlp(hidden, ffn, activation=activation)
     moe = routed_moe(config, hidden, **sizes.moe, router_impl="float_sigmoid")
     dense = _dense_layers(config, len(attention), sizes.first_dense)
-    made = {
+    by_pair = {
         (id(one), flag): latent_layer(hidden, one, mlp if flag else moe)
         for one in attention
         for flag in (False, True)
     }
-    return tuple(made[id(one), flag] for one, flag in zip(attention, dense, strict=True))
+    return tuple(by_pair[id(one), flag] for one, flag in zip(attention, dense, strict=True))
 
 
 def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:

@@ -122,5 +122,5 @@ def mtp_parameters(config: Config, layer: Layer, hidden: int, vocab: int) -> int
     `num_nextn_predict_layers` has none published.
     """
     modules = config.count("num_nextn_predict_layers", "num_mtp_layers", default=0)
-    own = layer.num_parameters + 3 * hidden + 2 * hidden * hidden
-    return modules * (own + 2 * vocab * hidden)
+    parameters = layer.num_parameters + 3 * hidden + 2 * hidden * hidden
+    return modules * (parameters + 2 * vocab * hidden)

@@ -88,8 +88,8 @@ def _widths(config: Config, layers: int, default: int) -> list[int]:
     """`intermediate_size`: one for all, or one a layer."""
     if not isinstance(config.get("intermediate_size"), list):
         return [config.size("intermediate_size", default=default)] * layers
-    found = config.per_layer("intermediate_size", layers, [])
-    return [Config({"intermediate_size": one}).size("intermediate_size") for one in found]
+    sizes = config.per_layer("intermediate_size", layers, [])
+    return [Config({"intermediate_size": one}).size("intermediate_size") for one in sizes]
 
 
 def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
@@ -100,13 +100,13 @@ def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
     inputs = config.size("altup_num_inputs", default=4, most=1000)
     small = config.size("hidden_size_per_layer_input", default=256)
     counts = head_counts(config, hidden, heads=8, kv_heads=2, head_dim=256)
-    own, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)
+    early, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)
     first = shared_from(config, layers, 15 if layers > 15 else 0)
     activation = config.text("hidden_activation", GELU)
     extra = (*_altup(hidden, inputs), *_laurel(hidden, config.size("laurel_rank", default=64)),
              *per_layer_gate(hidden, small))  # fmt: skip
     stack = tuple(
-        Layer(kind="dense", mixer=own if i < first else late, norms=sandwich_norms(hidden),
+        Layer(kind="dense", mixer=early if i < first else late, norms=sandwich_norms(hidden),
               mlp=gated_mlp(hidden, ffn, activation=activation), extra=extra)
         for i, ffn in enumerate(_widths(config, layers, 16384))
     )  # fmt: skip
@@ -138,8 +138,8 @@ def _gemma4_attention(config: Config, hidden: int, kind: str) -> Attention:
         kv_heads = config.size("num_global_key_value_heads", default=kv_heads)
         config.divided(heads, "global key-value heads", kv_heads)
     head_dim = config.size("global_head_dim", default=512)
-    made = _gemma_attention(config, hidden, (heads, kv_heads, head_dim))
-    return replace(made, inputs=made.inputs[:2]) if same else made
+    attention = _gemma_attention(config, hidden, (heads, kv_heads, head_dim))
+    return replace(attention, inputs=attention.inputs[:2]) if same else attention
 
 
 def _gemma4_mlp(config: Config, hidden: int, *, wide: bool) -> tuple[Mlp | Moe, str]:
@@ -191,7 +191,7 @@ def read_gemma4_text(data: Mapping[str, Any]) -> Arch:
     layers = config.size("num_hidden_layers", default=30)
     small = config.count("hidden_size_per_layer_input", default=256)
     first, types = shared_from(config, layers, 0), gemma4_types(config, layers)
-    made = {
+    by_kind = {
         (kind, late): _gemma4_layer(config, hidden, kind, small, late=late)
         for kind, late in {(kind, i >= first) for i, kind in enumerate(types)}
     }
@@ -201,7 +201,7 @@ def read_gemma4_text(data: Mapping[str, Any]) -> Arch:
     vocab = config.size("vocab_size", default=262144)
     tables = per_layer_tables(config, hidden, layers, small) if small else ()
     return decoder(
-        config, "gemma4", hidden, tuple(made[kind, i >= first] for i, kind in enumerate(types)),
+        config, "gemma4", hidden, tuple(by_kind[kind, i >= first] for i, kind in enumerate(types)),
         vocab=vocab, max_seq_len=131072, tied=True, rotary_dim=0, norm_impl=NORM, buffers=(),
         trains=False, windows=typed_windows(types, window),
         logit_softcap=config.optional_number("final_logit_softcapping", None),

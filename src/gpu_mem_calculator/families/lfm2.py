@@ -62,7 +62,7 @@ def _stack(
     embed = ("embed", hidden)
     norms = (("pre", Norm("operator_norm", embed)), ("pre_mlp", Norm("ffn_norm", embed)))
     pairs = list(zip(types, mlps, strict=True))
-    made = {
+    by_pair = {
         (kind, id(mlp)): Layer(
             kind="moe" if isinstance(mlp, Moe) else "dense", mixer=mixers[kind],
             mixer_name="self_attn" if kind == FULL else "conv", mlp=mlp,
@@ -72,7 +72,7 @@ def _stack(
     tied = config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True))
     return decoder(
         Config({**config.data, "tie_word_embeddings": tied}), family, hidden,
-        tuple(made[kind, id(mlp)] for kind, mlp in pairs), vocab=65536, max_seq_len=128000,
+        tuple(by_pair[kind, id(mlp)] for kind, mlp in pairs), vocab=65536, max_seq_len=128000,
         tied=True, rotary_dim=counts[2], final_norm=Norm("model.embedding_norm", embed),
         trains=False,
     )  # fmt: skip

@@ -96,12 +96,12 @@ def read_hunyuan_moe(data: Mapping[str, Any]) -> Arch:
     shared = shared_mlp("shared_mlp", hidden, ffn, activation=activation)
     experts = _each(config, "num_experts", layers, 1)
     pairs = list(zip(experts, _each(config, "moe_topk", layers, 1), strict=True))
-    made = {
+    by_pair = {
         pair: row_layer(config, HUNYUAN, hidden, stacked_moe(
             hidden, *pair, ffn, router="gate.wg", activation=activation, shared=shared))
         for pair in dict.fromkeys(pairs)
     }  # fmt: skip
-    stack = tuple(made[pair] for pair in pairs)
+    stack = tuple(by_pair[pair] for pair in pairs)
     return row_decoder(config, "hunyuan_v1_moe", HUNYUAN, stack)
 
 

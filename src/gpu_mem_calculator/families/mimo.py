@@ -32,8 +32,8 @@ def read_mimo(data: Mapping[str, Any]) -> Arch:
     known = {key: value for key, value in data.items() if value is not None}
     arch = read_row("qwen2", QWEN2, {**defaults, **known})
     modules = Config(data).count("num_nextn_predict_layers", default=0)
-    own = arch.layers[0].num_parameters + 3 * arch.hidden + 2 * arch.hidden**2
-    return replace(arch, family="mimo", mtp_parameters=modules * own, trains=False)
+    parameters = arch.layers[0].num_parameters + 3 * arch.hidden + 2 * arch.hidden**2
+    return replace(arch, family="mimo", mtp_parameters=modules * parameters, trains=False)
 
 
 def _attention(config: Config, hidden: int, kind: str) -> Attention:
@@ -106,13 +106,13 @@ def read_mimo_v2(data: Mapping[str, Any]) -> Arch:
     if freq:
         usual = ["sparse" if flag else "dense" for flag in freq]
     dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
-    made = {
+    by_pair = {
         (kind, flag): Layer(kind="dense" if flag else "moe",
                             mixer=_attention(config, hidden, kind), mlp=mlps[flag],
                             norms=pre_norms(hidden))
         for kind, flag in set(zip(types, dense, strict=True))
     }  # fmt: skip
-    stack = tuple(made[pair] for pair in zip(types, dense, strict=True))
+    stack = tuple(by_pair[pair] for pair in zip(types, dense, strict=True))
     return decoder(
         config, "mimo_v2_flash", hidden, stack, vocab=152576, max_seq_len=131072, tied=False,
         rotary_dim=0, buffers=(), trains=False,

@@ -71,13 +71,13 @@ def read_minimax(data: Mapping[str, Any]) -> Arch:
         FULL: separate_attention(hidden, *counts, rotary_dim=counts[2]),
         LINEAR: lightning(config, hidden, counts[0], counts[2]),
     }
-    made = {
+    by_kind = {
         kind: Layer(kind="moe", mixer=mixer, mlp=moe, norms=pre_norms(hidden))
         for kind, mixer in mixers.items()
     }
     types = _minimax_types(config, config.size("num_hidden_layers", default=32))
     return decoder(
-        config, "minimax", hidden, tuple(made[kind] for kind in types), vocab=32000,
+        config, "minimax", hidden, tuple(by_kind[kind] for kind in types), vocab=32000,
         max_seq_len=131072, tied=False, rotary_dim=counts[2], trains=False,
     )  # fmt: skip
 
@@ -158,13 +158,13 @@ def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
     step = config.size("moe_layer_freq", default=1)
     usual = ["sparse" if i >= first and i % step == 0 else "dense" for i in range(layers)]
     dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
-    made = {
+    by_pair = {
         (kind, flag): Layer(kind="dense" if flag else "moe", mixer=mixers[kind], mlp=mlps[flag],
                             norms=pre_norms(hidden))
         for kind in mixers for flag in mlps
     }  # fmt: skip
     types = _kimi_types(config, linear, layers)
-    stack = tuple(made[pair] for pair in zip(types, dense, strict=True))
+    stack = tuple(by_pair[pair] for pair in zip(types, dense, strict=True))
     limit = config.size("model_max_length", "max_position_embeddings", default=1048576)
     arch = decoder(config, "kimi_linear", hidden, stack, vocab=163840, max_seq_len=limit,
                    tied=False, rotary_dim=0, buffers=(), trains=False)  # fmt: skip

@@ -31,7 +31,7 @@ def read_mllama_text(data: Mapping[str, Any]) -> Arch:
     ffn = config.size("intermediate_size", default=14336)
     mlp = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
     plain = separate_attention(hidden, *counts, rotary_dim=counts[2])
-    own = Layer(kind="dense", mixer=plain, mlp=mlp, norms=pre_norms(hidden))
+    self_layer = Layer(kind="dense", mixer=plain, mlp=mlp, norms=pre_norms(hidden))
     cross = Layer(
         kind="cross",
         mixer=replace(plain, cross=True, rotary_dim=0,
@@ -46,7 +46,7 @@ def read_mllama_text(data: Mapping[str, Any]) -> Arch:
     if not isinstance(places, list) or not all(isinstance(place, int) for place in places):
         raise ConfigError(f"model.config.cross_attention_layers={places!r} must be a list of "
                           "layer numbers")  # fmt: skip
-    stack = tuple(cross if i in places else own for i in range(layers))
+    stack = tuple(cross if i in places else self_layer for i in range(layers))
     vocab = config.size("vocab_size", default=128256)
     table = Weight("model.embed_tokens.weight", (("vocab", vocab + 8), ("embed", hidden)))
     return decoder(

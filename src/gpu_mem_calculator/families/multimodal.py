@@ -76,12 +76,12 @@ def text_keys(data: Mapping[str, Any], nested: VisionLanguageFamily) -> dict[str
 
 def vision_keys(data: Mapping[str, Any]) -> Config | None:
     """The tower's config; None where there is none."""
-    found, short = data.get("vision_config"), data.get("vision")
-    for name, value in (("vision_config", found), ("vision", short)):
+    full, short = data.get("vision_config"), data.get("vision")
+    for name, value in (("vision_config", full), ("vision", short)):
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"model.config.{name}={value!r} must be an object")
-    if found is not None:
-        return Config(found)
+    if full is not None:
+        return Config(full)
     if short is None:
         return None
     return Config({long: short[key] for key, names in SHORT.items() if key in short
@@ -220,12 +220,12 @@ def paligemma(config: Config, eyes: Config, hidden: int) -> Tower:
 def _qwen(tower: Callable[[Config, str], Tower], extra: Mapping[str, Any] = {}) -> Made:
     """A tower that has its projector inside."""
 
-    def made(config: Config, eyes: Config, hidden: int) -> Iterator[Weight]:
+    def tower_weights(config: Config, eyes: Config, hidden: int) -> Iterator[Weight]:
         short = {} if config.get("vision_config") is not None else {
             "out_hidden_size": hidden, **extra}  # fmt: skip
         return tower(Config({**short, **eyes.data}), "model.visual")
 
-    return made
+    return tower_weights
 
 
 def _qwen2_vl(config: Config, eyes: Config, hidden: int) -> Tower:

@@ -100,7 +100,7 @@ def _kinds(config: Config, hidden: int, used: set[str]) -> dict[str, Layer]:
     counts = head_counts(config, hidden, heads=32, kv_heads=8, head_dim=128)
     norms = (("pre", Norm("norm", ("embed", hidden))),)
     ffn = config.size("intermediate_size", default=21504)
-    made = {
+    builders = {
         FULL: lambda: Layer(kind="dense", mixer=separate_attention(hidden, *counts),
                             mixer_name="mixer", norms=norms),
         LINEAR: lambda: Layer(kind="mamba", mixer=_mamba(config, hidden), mixer_name="mixer",
@@ -110,7 +110,7 @@ def _kinds(config: Config, hidden: int, used: set[str]) -> dict[str, Layer]:
         "moe": lambda: Layer(kind="moe", mlp=_moe(config, hidden), mlp_name="mixer",
                              norms=norms),
     }  # fmt: skip
-    return {kind: made[kind]() for kind in used}
+    return {kind: builders[kind]() for kind in used}
 
 
 def read_nemotron_h(data: Mapping[str, Any]) -> Arch:
@@ -118,9 +118,9 @@ def read_nemotron_h(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
     kinds = layer_kinds(config)
-    made = _kinds(config, hidden, set(kinds))
+    by_kind = _kinds(config, hidden, set(kinds))
     return named_decoder(
-        config, "nemotron_h", hidden, tuple(made[kind] for kind in kinds), vocab=131072,
+        config, "nemotron_h", hidden, tuple(by_kind[kind] for kind in kinds), vocab=131072,
         words="model.embeddings", blocks="model.layers", final_norm=rms("model.norm_f", hidden),
         max_seq_len=config.size("max_position_embeddings", default=4096), tied=False, trains=False,
     )  # fmt: skip

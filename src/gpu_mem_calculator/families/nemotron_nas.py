@@ -81,15 +81,15 @@ def read_nas(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size")
     count = config.size("num_hidden_layers")
-    made: dict[str, Layer] = {}
+    by_block: dict[str, Layer] = {}
     stack = []
     for block in config.per_layer("block_configs", count, []) or [{}] * count:
         if not isinstance(block, Mapping):
             raise ConfigError(f"model.config.block_configs holds {block!r}, not an object")
         key = repr(block)
-        if key not in made:
-            made[key] = nas_layer(config, Config(block), hidden)
-        stack.append(made[key])
+        if key not in by_block:
+            by_block[key] = nas_layer(config, Config(block), hidden)
+        stack.append(by_block[key])
     return decoder(config, "nemotron-nas", hidden, tuple(stack), vocab=128256,
                    max_seq_len=131072, tied=False, rotary_dim=0, buffers=(),
                    trains=False)  # fmt: skip

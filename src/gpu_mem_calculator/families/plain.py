@@ -86,8 +86,8 @@ def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int
     moe = config.flag("moe_enabled", default=config.get("num_experts") is not None)
     unused = next((key for key in EXPERT_KEYS if config.get(key)), None)
     if unused is not None and not moe:
-        given = f"model.{unused}={config.get(unused)}"
-        raise ConfigError(f"{given} needs experts; set model.moe_enabled=true, or leave it out")
+        setting = f"model.{unused}={config.get(unused)}"
+        raise ConfigError(f"{setting} needs experts; set model.moe_enabled=true, or leave it out")
     return Layer(
         kind="moe" if moe else "dense",
         mixer=attention,

@@ -87,17 +87,17 @@ def delta_stack(
     layers = len(mlps)
     usual = every(layers, config.size("full_attention_interval", default=4))
     types = mixed_types(config, "layer_types", layers, usual)
-    made: dict[tuple[str, int], Layer] = {}
+    by_pair: dict[tuple[str, int], Layer] = {}
     for kind, mlp in zip(types, mlps, strict=True):
-        if (kind, id(mlp)) not in made:
-            made[kind, id(mlp)] = Layer(
+        if (kind, id(mlp)) not in by_pair:
+            by_pair[kind, id(mlp)] = Layer(
                 kind="moe" if isinstance(mlp, Moe) else "dense",
                 mixer=mixers[kind],
                 mixer_name="self_attn" if kind == FULL else "linear_attn",
                 mlp=mlp,
                 norms=pre_norms(hidden, NORM),
             )
-    stack = tuple(made[kind, id(mlp)] for kind, mlp in zip(types, mlps, strict=True))
+    stack = tuple(by_pair[kind, id(mlp)] for kind, mlp in zip(types, mlps, strict=True))
     modules = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
     last = Layer(kind="dense", mixer=mixers[FULL], mlp=mlps[-1], norms=pre_norms(hidden, NORM))
     return decoder(

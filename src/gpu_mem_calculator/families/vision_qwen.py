@@ -132,13 +132,13 @@ def llama4(vision: Config, prefix: str) -> Tower:
 
 def _ratios(vision: Config) -> int:
     """How a picture may be cut into tiles: this many ways, and one for none."""
-    found = vision.get("supported_aspect_ratios")
-    if found is None:
+    ratios = vision.get("supported_aspect_ratios")
+    if ratios is None:
         return 9
-    if not isinstance(found, list):
-        raise ConfigError(f"model.config.vision_config.supported_aspect_ratios={found!r} must be "
+    if not isinstance(ratios, list):
+        raise ConfigError(f"model.config.vision_config.supported_aspect_ratios={ratios!r} must be "
                           "a list of pairs")  # fmt: skip
-    return len(found) + 1
+    return len(ratios) + 1
 
 
 def mllama(vision: Config, prefix: str) -> Tower:

@@ -77,7 +77,7 @@ def _hybrid_layer(
     blocks = config.size("num_mem_blocks", default=1)
     first = number < blocks
     attention = replace(_attention(config, hidden), borrowed=not first)
-    own = _block(config, hidden, number, blocks, places) if first else ()
+    weights = _block(config, hidden, number, blocks, places) if first else ()
     embed = ("embed", hidden)
     return Layer(
         kind="dense",
@@ -87,7 +87,7 @@ def _hybrid_layer(
         norms=(("pre", Norm("mamba_decoder.input_layernorm", embed)),),
         extra=(
             Weight("linear.weight", (embed, embed)),
-            *(replace(weight, name=f"{BLOCK}.{weight.name}") for weight in own),
+            *(replace(weight, name=f"{BLOCK}.{weight.name}") for weight in weights),
         ),
     )
 

@@ -52,9 +52,9 @@ def _ranks(count: int) -> str:
     return f"{count} {'rank' if count == 1 else 'ranks'}"
 
 
-def _no_multiple(train: int, given: dict[str, int | None], ranks: int, unit: int) -> str:
+def _no_multiple(train: int, sizes: dict[str, int | None], ranks: int, unit: int) -> str:
     """The sentence for a batch that cannot be divided, with the nearest that can."""
-    factors = [f"{key} {value}" for key, value in given.items() if value is not None]
+    factors = [f"{key} {value}" for key, value in sizes.items() if value is not None]
     whole = f", which is {unit}" if factors else ""
     return (f"{TRAIN}={train} is not a multiple of {' x '.join([*factors, _ranks(ranks)])}{whole}; "
             f"set it to {max(1, round(train / unit)) * unit}")  # fmt: skip

@@ -70,16 +70,16 @@ class CheckedFile:
         return {name.removeprefix(start): value for name, value in self.values.items()
                 if name.startswith(start)}  # fmt: skip
 
-    def table(self, where: str, given: Any, table: Table) -> None:
+    def table(self, where: str, section: Any, table: Table) -> None:
         """Check one section of the file, at path `where`, against the table of its keys."""
-        if not isinstance(given, Mapping):
-            self.problems.append(f"{where}={quote(given)} must be an object")
+        if not isinstance(section, Mapping):
+            self.problems.append(f"{where}={quote(section)} must be an object")
             return
-        for key, value in given.items():
+        for key, value in section.items():
             path = f"{where}.{key}" if where else str(key)
             rule = table.get(key)
             if isinstance(rule, AliasKey):
-                if rule.key in given:
+                if rule.key in section:
                     self.problems.append(f"{path} and {rule.key} are the same; leave {key} out")
                     continue
                 path, rule = path.removesuffix(key) + rule.key, table[rule.key]

@@ -80,17 +80,17 @@ TORCH_SCHEDULES = (
 )  # fmt: skip
 
 
-def optimizer(given: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
+def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
     """The keys of `training` that follow from the `optimizer` section.
 
     Adds its problems to `problems`, and keys that take no memory to `free`.
     """
     problems += (f"optimizer.{key} is not a key of DeepSpeed {VERSION}"
                  f"{nearest(key, ('type', 'params'))}"
-                 for key in given if key not in ("type", "params", "legacy_fusion"))  # fmt: skip
-    if given.get("legacy_fusion"):
+                 for key in section if key not in ("type", "params", "legacy_fusion"))  # fmt: skip
+    if section.get("legacy_fusion"):
         problems.append("optimizer.legacy_fusion=true is not modelled; leave it out")
-    name, params = given.get("type"), given.get("params") or {}
+    name, params = section.get("type"), section.get("params") or {}
     known = _known(name)
     if known is None:
         problems.append(_refusal(name))
@@ -122,10 +122,10 @@ def _refusal(name: Any) -> str:
 
 
 def _params(
-    given: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
+    params: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
 ) -> Iterator[tuple[str, Any]]:
     """The parameters that change memory, with their values; others are free or refused."""
-    for key, value in given.items():
+    for key, value in params.items():
         path, rule = f"optimizer.params.{key}", table.get(key)
         if key == "max_grad_norm":
             problems.append(f"{path}={quote(value)}: DeepSpeed refuses it there; set "
@@ -179,12 +179,12 @@ def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return training
 
 
-def scheduler(given: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
+def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
     """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
-    name, params = given.get("type"), given.get("params") or {}
+    name, params = section.get("type"), section.get("params") or {}
     problems += (f"scheduler.{key} is not a key of DeepSpeed {VERSION}"
                  f"{nearest(key, ('type', 'params'))}"
-                 for key in given if key not in ("type", "params"))  # fmt: skip
+                 for key in section if key not in ("type", "params"))  # fmt: skip
     if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
         problems.append(f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's"

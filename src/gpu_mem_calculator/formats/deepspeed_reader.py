@@ -58,14 +58,14 @@ class ForeignRun(NamedTuple):
     no_memory: tuple[str, ...]
 
 
-def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> RunFileSections:
+def read(source: Source, *, num_gpus: int | None, model_ranks: int = 1) -> RunFileSections:
     """The sections of a DeepSpeed file, given as a path or as data; raises all problems at once,
     with those of the engine that any model would have.
 
     - num_gpus: None where the file's batch sizes determine it, else 1 is assumed
-    - cut: GPUs that share the same data: pipeline stages times tensor-parallel ranks
+    - model_ranks: GPUs that share the same data: pipeline stages times tensor-parallel ranks
     """
-    file_sections = sections(source, num_gpus=num_gpus, cut=cut)
+    file_sections = sections(source, num_gpus=num_gpus, model_ranks=model_ranks)
     resolve(
         read_run(
             {
@@ -78,13 +78,13 @@ def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> RunFileSectio
     return file_sections
 
 
-def sections(source: Source, *, num_gpus: int | None, cut: int) -> RunFileSections:
+def sections(source: Source, *, num_gpus: int | None, model_ranks: int) -> RunFileSections:
     """The same as `read`, without the rules of the engine, which settings may still change."""
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
         raise InputError([f"{source}: DeepSpeed's configuration is an object, not {quote(data)}"])
     checked = CheckedFile(data)
-    training = {**_batch(checked, num_gpus, cut), **_training(checked)}
+    training = {**_batch(checked, num_gpus, model_ranks), **_training(checked)}
     engine = {"type": "deepspeed", **_zero(checked), **_checkpointing(checked, training)}
     checked.problems += _problems(checked, training, engine)
     if checked.problems:
@@ -94,8 +94,8 @@ def sections(source: Source, *, num_gpus: int | None, cut: int) -> RunFileSectio
         "training": training,
         "parallelism": {"data_parallel_size": ranks},
         "engine": engine,
-        "hardware": {"num_gpus": ranks * cut},
-        "assumed": dict(_assumed(checked, num_gpus, ranks * cut, engine)),
+        "hardware": {"num_gpus": ranks * model_ranks},
+        "assumed": dict(_assumed(checked, num_gpus, ranks * model_ranks, engine)),
         "no_memory": checked.free,
     }
 
@@ -121,37 +121,39 @@ def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ())
 
 
 def _section_settings(over: dict[str, Any], section: str) -> dict[str, Any]:
-    found = over.get(section)
-    return found if isinstance(found, dict) else {}
+    settings = over.get(section)
+    return settings if isinstance(settings, dict) else {}
 
 
 def _sizes(over: dict[str, Any]) -> dict[str, Any]:
-    """The arguments num_gpus and cut of `sections`, from settings."""
+    """The arguments num_gpus and model_ranks of `sections`, from settings."""
     hardware, sizes = _section_settings(over, "hardware"), _section_settings(over, "parallelism")
-    cut = 1
+    model_ranks = 1
     for key in MODEL_PARALLEL_KEYS:
-        cut *= _positive_int(sizes.get(key)) or 1
+        model_ranks *= _positive_int(sizes.get(key)) or 1
     gpus = _positive_int(hardware.get("num_gpus"))
     if gpus is None and _positive_int(sizes.get("data_parallel_size")):
-        gpus = cut * sizes["data_parallel_size"]
+        gpus = model_ranks * sizes["data_parallel_size"]
     if gpus is None and hardware.get("num_nodes"):
         per_node = _positive_int(hardware.get("gpus_per_node")) or 8
         gpus = (_positive_int(hardware["num_nodes"]) or 1) * per_node
-    return {"num_gpus": gpus, "cut": cut}
+    return {"num_gpus": gpus, "model_ranks": model_ranks}
 
 
 def _positive_int(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _batch(checked: CheckedFile, num_gpus: int | None, cut: int) -> dict[str, Any]:
+def _batch(checked: CheckedFile, num_gpus: int | None, model_ranks: int) -> dict[str, Any]:
     """The batch sizes as keys of `training`, and the data-parallel `ranks`."""
     ranks = None
     if num_gpus is not None:
-        ranks = max(1, num_gpus // cut)
-        if num_gpus % cut:
-            checked.problems.append(f"{num_gpus} GPUs are not a multiple of the {cut} that share "
-                                    f"the same data; use {ranks * cut}")  # fmt: skip
+        ranks = max(1, num_gpus // model_ranks)
+        if num_gpus % model_ranks:
+            checked.problems.append(
+                f"{num_gpus} GPUs are not a multiple of the {model_ranks} that share the same "
+                f"data; use {ranks * model_ranks}"
+            )
     try:
         batch = complete_batch(checked.get(TRAIN), checked.get(MICRO), checked.get(STEPS), ranks)
     except InputError as error:
@@ -179,21 +181,21 @@ def _training(checked: CheckedFile) -> dict[str, Any]:
 
 def _zero(checked: CheckedFile) -> dict[str, Any]:
     """Keys of `engine` from the `zero_optimization` section."""
-    given = checked.section(ZERO)
-    options: dict[str, Any] = {"zero_stage": given.get("stage", 0)}
+    section = checked.section(ZERO)
+    options: dict[str, Any] = {"zero_stage": section.get("stage", 0)}
     if checked.get("allgather_size") is not None:
         options["allgather_bucket_size"] = checked.get("allgather_size")
-    options |= {key: given[key] for key in ZERO_KEYS if key in given}
+    options |= {key: section[key] for key in ZERO_KEYS if key in section}
     pinned = {}
     for key, older in OFFLOADS.items():
-        place = given.get(f"{key}.device", "none")
-        if given.get(older):
+        place = section.get(f"{key}.device", "none")
+        if section.get(older):
             place = "cpu"
-            if key in given:
+            if key in section:
                 checked.problems.append(f"{ZERO}.{older} and {key} are the same; leave {older} out")
         if place != "none":
             options[key] = place
-            pinned[key] = given.get(f"{key}.pin_memory", OPTIONS["pin_memory"])
+            pinned[key] = section.get(f"{key}.pin_memory", OPTIONS["pin_memory"])
     if len(set(pinned.values())) > 1:
         checked.problems.append(f"{ZERO}.offload_optimizer and offload_param differ in pin_memory, "
                                 "which is not modelled; give both the same")  # fmt: skip
@@ -204,13 +206,13 @@ def _zero(checked: CheckedFile) -> dict[str, Any]:
 
 def _checkpointing(checked: CheckedFile, training: dict[str, Any]) -> dict[str, Any]:
     """Keys of `engine` from `activation_checkpointing`; assumes that the program checkpoints."""
-    given = checked.section(RECOMPUTE)
+    section = checked.section(RECOMPUTE)
     if checked.get(RECOMPUTE):
         training[RECOMPUTE] = "full"
-    if given.get("contiguous_memory_optimization") and not given.get("partition_activations"):
+    if section.get("contiguous_memory_optimization") and not section.get("partition_activations"):
         checked.problems.append(f"{RECOMPUTE}.contiguous_memory_optimization=true needs "
                                 "partition_activations; set that to true")  # fmt: skip
-    return {key: given[key] for key in CHECKPOINT_KEYS if given.get(key)}
+    return {key: section[key] for key in CHECKPOINT_KEYS if section.get(key)}
 
 
 def _problems(
@@ -264,13 +266,13 @@ def _assumed(
 
 def _contiguous(checked: CheckedFile) -> Iterator[tuple[str, str]]:
     """Assumptions on the contiguous buffers for checkpoints."""
-    given = checked.section(RECOMPUTE)
+    section = checked.section(RECOMPUTE)
     key = f"{RECOMPUTE}.number_checkpoints"
-    if "num_checkpoints" in given and "number_checkpoints" not in given:
+    if "num_checkpoints" in section and "number_checkpoints" not in section:
         yield key, (f"{RECOMPUTE}.num_checkpoints is the program's to pass on, DeepSpeed's key is "
                     "number_checkpoints")  # fmt: skip
-    elif given.get("contiguous_memory_optimization"):
+    elif section.get("contiguous_memory_optimization"):
         yield (
             key,
-            f"the {given.get('number_checkpoints', '')} contiguous checkpoints are one a layer",
+            f"the {section.get('number_checkpoints', '')} contiguous checkpoints are one a layer",
         )

@@ -60,20 +60,20 @@ class StageWalks(Struct, frozen=True):
     embedding: BlockEvents | None = None
     sources: LayerSources = LayerSources()
 
-    def at(self, index: int, block: LayerGroup, beat: StepInstant) -> BlockWalk:
+    def at(self, index: int, block: LayerGroup, instant: StepInstant) -> BlockWalk:
         """The walk of the layer of group `index` that runs at an instant."""
         alone = type(block.count) is int and block.count == 1
-        ends = beat.instant.layer == FIRST or alone
+        ends = instant.instant.layer == FIRST or alone
         return self.first if index == 0 and ends and self.first else self.layers[index]
 
-    def goes(self, beat: StepInstant) -> bool:
+    def goes(self, instant: StepInstant) -> bool:
         """Whether a gradient made at this instant is freed as soon as it is added to another."""
-        return self.gradients == FREE_AT_ONCE or (self.gradients == KEEP_FOR_STEP and beat.later)
+        return self.gradients == FREE_AT_ONCE or (self.gradients == KEEP_FOR_STEP and instant.later)
 
-    def plays_embedding(self, beat: StepInstant) -> bool:
+    def plays_embedding(self, instant: StepInstant) -> bool:
         """Whether the embedding runs backward at this instant, and has events for it."""
         has_events = self.gradients != FREE_AT_ONCE and self.embedding is not None
-        return has_events and beat.work == "embedding"
+        return has_events and instant.work == "embedding"
 
 
 def setting(run: Run, precision: Precision) -> BlockSetting:

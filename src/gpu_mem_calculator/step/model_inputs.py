@@ -155,13 +155,13 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     head_grad = -1
     if run.arch.tied:
         table = recorder.sizes[grads[0]]
-        head_grad, own_grad = recorder.number(table), grads[0]
+        head_grad, table_grad = recorder.number(table), grads[0]
         if setting.weight_bits == setting.matmul_bits:
             grads[0] = recorder.weight(table)
-            recorder.over((head_grad, own_grad))
+            recorder.over((head_grad, table_grad))
         else:
             grads[0] = head_grad
-            recorder.over((own_grad,))
+            recorder.over((table_grad,))
     return BlockEvents(
         sizes=tuple(recorder.sizes), entry=head_grad, exit=-1, exit_grad=exit_grad, forward=(),
         backward=tuple(recorder.events), drops=tuple((0, tensor) for tensor in grads),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ...ledger.num import Num
 from .layout import ZeroLayout
 
-UNREAD = frozenset(("run", "beats", "frozen", "layers", "pinned", "first", "last"))
+UNREAD = frozenset(("run", "instants", "frozen", "layers", "pinned", "first", "last"))
 """Fields of a plan that no rank reads while it counts; of the run, those of RUN are read."""
 RUN = ("micro_batches", "optimizer", "precision")
 FIELDS = tuple(name for name in ZeroLayout.__struct_fields__ if name not in UNREAD)

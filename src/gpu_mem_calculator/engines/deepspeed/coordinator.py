@@ -55,7 +55,7 @@ class ModuleTrace:
         self.widths = (stack.width, stack.wide, stack.other)
         self.modules: list[tuple[int, ...]] = []
         self.events: list[tuple[int, bool]] = []  # module, whether fetched (else released)
-        self.held: set[int] = set()  # releases after which a recomputed forward keeps the weights
+        self.holding_releases: set[int] = set()  # after them a recomputed forward keeps the weights
         self.layers: list[list[int]] = []  # modules of each layer, in the order of forward
         self.after: list[int] = []  # modules after the layers
         self.begun = self.ended = 0  # events before the first layer, and of all of forward
@@ -108,7 +108,7 @@ class ModuleTrace:
             self.events.append((ident, True))
             if self.modules[ident]:
                 if holds:
-                    self.held.add(len(self.events))
+                    self.holding_releases.add(len(self.events))
                 self.events.append((ident, False))
 
     def _backward(self, groups: list[list[int]], again: int) -> None:

@@ -75,7 +75,7 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )  # fmt: skip
     if run.unrolled:
-        plan = replace(plan, beats=instants)
+        plan = replace(plan, instants=instants)
         rank = rank_factory(
             plan, stack, walks, _limits(run), number(run, "sub_group_size"), zero_init
         )
@@ -88,7 +88,7 @@ def ledger(run: Run) -> Ledger:
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
     return _end_reduced_ledger(
-        replace(plan, beats=with_hooks(instants, head=several)), setting, stack, walks, tokens
+        replace(plan, instants=with_hooks(instants, head=several)), setting, stack, walks, tokens
     )
 
 
@@ -101,7 +101,7 @@ def _beside(
     walks: StageWalks,
 ) -> Iterator[Entry]:
     """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
-    buffers = buffer_entry(plan.run, plan.beats, plan.layers)
+    buffers = buffer_entry(plan.run, plan.instants, plan.layers)
     yield replace(buffers, live={**buffers.live, BUILD: 1})
     yield from activation_entries(plan.run, setting, stack, instants, walks)
     yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
@@ -125,7 +125,7 @@ def _rolled_ledger(
             walks, embedding=shared_table_events(table, alone=False) if shared else table
         )
     instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
-    plan = replace(plan, beats=instants)
+    plan = replace(plan, instants=instants)
     saved = without_first_input(
         run, activation_entries(run, setting, stack, instants, walks), instants
     )
@@ -147,7 +147,7 @@ def _end_reduced_ledger(
     backward is over. `tokens`: bytes of the tensor between two stages.
     """
     run = plan.run
-    saved = activation_entries(run, setting, stack, plan.beats, walks)
+    saved = activation_entries(run, setting, stack, plan.instants, walks)
     if plan.pipeline:
         saved = without_tied_gradient(saved)
     if option(run, "cpu_checkpointing"):
@@ -162,7 +162,7 @@ def _end_reduced_ledger(
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
         *pipeline.pipeline_workspaces(plan, stack),
     ]
-    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
+    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), tuple(entries))
 
 
 def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
@@ -192,7 +192,7 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         trainable=elements, frozen=frozen, runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        beats=(), bucket=number(run, "reduce_bucket_size"),
+        instants=(), bucket=number(run, "reduce_bucket_size"),
         overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
         offload=place,

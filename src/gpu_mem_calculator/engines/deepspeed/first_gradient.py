@@ -26,7 +26,7 @@ def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
     later one it waits for the embedding's gradient.
     """
     first = first_hook(plan)
-    for instant in plan.beats:
+    for instant in plan.instants:
         if instant.instant.where != "head.gradient":
             continue
         _, act = walks.head.hooks[first]

@@ -147,7 +147,7 @@ class WeightReader:
                 self.state.fetch(params)
             else:
                 self.open.discard(module)
-                self.state.release(params, holds=index in trace.held)
+                self.state.release(params, holds=index in trace.holding_releases)
         self.at = max(self.at, end)
 
     def until(self, module: int, *, fetched: bool) -> None:

@@ -52,7 +52,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     runs: Runs  # trainable parameters in order
     counts: dict[int, Num]
     frozen_counts: dict[int, Num]
-    beats: tuple[StepInstant, ...]
+    instants: tuple[StepInstant, ...]
     bucket: int  # elements
     overlap: bool
     contiguous: bool
@@ -120,7 +120,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
                           implementation=self.implementation)  # fmt: skip
 
     @property
-    def own_gradient_instants(self) -> tuple[str, ...]:
+    def slice_gradient_instants(self) -> tuple[str, ...]:
         """The step's instants at which the slice's 16-bit gradients are alive.
 
         Those of two parameter groups share a buffer, which is freed when the second has stepped.
@@ -142,7 +142,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         startup: tuple[str, ...] = (), place: str = GPU,
     ) -> Entry:  # fmt: skip
         """An entry with `live` copies at each instant, and one at those named in `startup`."""
-        alive: dict[str, Num] = {b.name: copies for b in self.beats
+        alive: dict[str, Num] = {b.name: copies for b in self.instants
                                  if not isinstance(copies := live(b), int) or copies}  # fmt: skip
         alive |= dict.fromkeys(startup, 1)
         return Entry(name=name, kind=kind, bytes=size, live=alive, place=place,

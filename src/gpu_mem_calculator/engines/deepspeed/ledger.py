@@ -60,12 +60,12 @@ class PeakPoint(Struct, frozen=True):
     """The peak of an instant.
 
     waiting: layers of the group that wait for backward
-    moment: bytes of the block's own tensors
+    block: bytes of the block's own tensors
     parts: bytes of each of DeepSpeed's `GROUPS`
     """
 
     waiting: Num
-    moment: PeakParts
+    block: PeakParts
     parts: tuple[Num, ...]
 
 
@@ -138,9 +138,9 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
 
 def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    moment = PeakParts(choose(higher, new.moment.act, old.moment.act), 0,
-                    choose(higher, new.moment.temp, old.moment.temp))  # fmt: skip
-    return PeakPoint(choose(higher, new.waiting, old.waiting), moment, parts)
+    block = PeakParts(choose(higher, new.block.act, old.block.act), 0,
+                    choose(higher, new.block.temp, old.block.temp))  # fmt: skip
+    return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
 
 
 def instants_and_entries(
@@ -204,7 +204,7 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
     return Entry(name=name, kind=kind, bytes=sum(parts),
-                 live=dict.fromkeys(plan.own_gradient_instants, 1),
+                 live=dict.fromkeys(plan.slice_gradient_instants, 1),
                  source=source)  # fmt: skip
 
 
@@ -230,8 +230,8 @@ def _entries(
 ) -> Iterator[Entry]:
     source = sources.head if zero_instant.work == "loss" else sources.layer
     rows = [
-        (zero_instant.label, ACT, high.moment.act, source),
-        (f"{zero_instant.label}, kernel workspace", TEMP, high.moment.temp, source),
+        (zero_instant.label, ACT, high.block.act, source),
+        (f"{zero_instant.label}, kernel workspace", TEMP, high.block.temp, source),
     ]
     for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
         rows.append((name, kind, size, origin))

@@ -57,7 +57,7 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
     sub-group.
     """
     sizes = plan.sizes
-    local = sizes.own
+    local = sizes.local
     if plan.offload == "cpu":
         yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157",
                     pinned=False)  # fmt: skip
@@ -131,7 +131,7 @@ def checkpoints_on_host(
         if entry.role == CHECKPOINTED:
             index = next(full)
             newest = {i.name: _newest(i, index, stack, later if i.later else first)
-                      for i in plan.beats}  # fmt: skip
+                      for i in plan.instants}  # fmt: skip
             near = {name: newest[name] for name in entry.live}
             far = {name: count - near[name] for name, count in entry.live.items()}
             size = power_of_two(entry.bytes) if pinned else entry.bytes

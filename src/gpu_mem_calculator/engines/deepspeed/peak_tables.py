@@ -182,10 +182,12 @@ def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[Hook
     assert model.stack is not None
     assert model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
-    *own, head = model.reads
-    reads = dict(enumerate(r for r, count in zip(own, counts, strict=False) for _ in range(count)))
+    *layer_reads, head = model.reads
+    reads = dict(
+        enumerate(r for r, count in zip(layer_reads, counts, strict=False) for _ in range(count))
+    )
     if model.first is not None:
-        reads[0] = own[-1]
+        reads[0] = layer_reads[-1]
     counter = CountingAllocator()
     rank = Stage3Rank(key.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
                          group=1 << 62, zero_init=True)  # fmt: skip

@@ -70,7 +70,7 @@ def specs(arch: Arch) -> tuple[int, ...]:
     return (int(arch.embedding_parameters), *layers, int(head))
 
 
-def cut(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
+def stage_ends(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
     """Bounds of the stages, in pipeline layers."""
     weights = specs(arch)
     return uniform(len(weights), parts) if method == "uniform" else balanced_bounds(weights, parts)
@@ -79,11 +79,11 @@ def cut(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
 def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
     """The first and the last-plus-one pipeline layer of a stage; arrays broadcast."""
     if isinstance(parts, int | Sym):
-        ends = cut(arch, int(parts), method)
+        ends = stage_ends(arch, int(parts), method)
         return take(ends, stage), take(ends, stage + 1)
 
     def one(count: int, index: int) -> tuple[int, int]:
-        ends = cut(arch, count, method)
+        ends = stage_ends(arch, count, method)
         return ends[index], ends[index + 1]
 
     low, high = together(one, parts, stage)
@@ -92,21 +92,21 @@ def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
 
 def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
     """The number of transformer layers of each stage."""
-    ends, last = cut(arch, parts, method), len(arch.layers) + 1
+    ends, last = stage_ends(arch, parts, method), len(arch.layers) + 1
     return [min(high, last) - max(low, 1) if high > 1 and low < last else 0
             for low, high in pairwise(ends)]  # fmt: skip
 
 
 def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
     """cuBLAS workspaces; a stage with the embedding alone has no matmul and none."""
-    found = workspace_entries(plan.run, plan.beats)
+    workspaces = workspace_entries(plan.run, plan.instants)
     if not plan.pipeline:
-        yield from found
+        yield from workspaces
         return
     blocks: Num = plan.last  # the head
     for block in stack:
         blocks = blocks + block.count
-    for entry in found:
+    for entry in workspaces:
         yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 
 

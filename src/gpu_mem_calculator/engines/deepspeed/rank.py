@@ -34,14 +34,14 @@ class ZeroRank:
 
     rank: bytes of what the rank trains
     sizes: elements of each trained parameter
-    held: tensors by name; grads: gradients by (block, number)
+    tensors: tensors by name; grads: gradients by (block, number)
     micro: number of the micro-batch at work
     shared: the head's gradient of a shared table, which waits for the embedding's; -1 if none
     """
 
     def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
         self.plan, self.to = plan, to
-        self.held: dict[Hashable, list[int]] = {}
+        self.tensors: dict[Hashable, list[int]] = {}
         self.grads: dict[tuple[int, int], int] = {}
         self.micro = 0
         self.shared = -1
@@ -56,15 +56,15 @@ class ZeroRank:
 
     def make(self, name: Hashable, *sizes: int, queue: int = 0) -> None:
         """Allocate tensors of these bytes under a name; sizes of 0 are left out."""
-        made = [self.to.make_on(queue, int(size), name) for size in sizes if int(size)]
-        self.held.setdefault(name, []).extend(made)
+        ids = [self.to.make_on(queue, int(size), name) for size in sizes if int(size)]
+        self.tensors.setdefault(name, []).extend(ids)
 
     def free(self, *names: Hashable) -> None:
         """Free the tensors of these names, in the order of their allocation."""
         for name in names:
-            self.to.free(self.held.pop(name, ()))
+            self.to.free(self.tensors.pop(name, ()))
 
-    def moment(self, *sizes: int, queue: int = 0) -> None:
+    def make_and_free(self, *sizes: int, queue: int = 0) -> None:
         """Allocate and immediately free each size in turn."""
         for size in sizes:
             self.make("moment", size, queue=queue)
@@ -80,17 +80,17 @@ class ZeroRank:
             self.make("frozen", *(plan.width * size for size in base))
         self.make("model", *(plan.trained_width * size for size in self.sizes))
         if arch.tied and plan.builds_head and not plan.pipeline:
-            self.moment(plan.width * int(arch.embedding[0].numel))
+            self.make_and_free(plan.width * int(arch.embedding[0].numel))
 
     def states(self, number: int, sizes: ZeroSizes) -> None:
         """Allocate the optimizer's states of a tensor; its first step does."""
         row, name = OPTIMIZERS[self.plan.run.optimizer], ("states", number)
-        if row.states and name not in self.held:
+        if row.states and name not in self.tensors:
             self.make(name, *[int(sizes.states) // row.states] * row.states)
 
     def update(self, sizes: ZeroSizes) -> None:
         """The temporaries of the optimizer's update."""
-        self.moment(int(sizes.update))
+        self.make_and_free(int(sizes.update))
 
     def gradient(self, block: int, number: int, tensor: int) -> None:
         """The hook of a weight's gradient; the head's gradient of a shared table waits for the

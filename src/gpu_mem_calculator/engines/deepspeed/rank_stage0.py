@@ -20,9 +20,9 @@ class Stage0Rank(ZeroRank):
         for tensor in list(self.grads.values())[::-1]:
             filled, count = filled + self.to.size(tensor), count + 1
             if filled > REDUCE_ELEMENTS * self.plan.width:
-                self.moment(filled if count > 1 else 0)
+                self.make_and_free(filled if count > 1 else 0)
                 filled = count = 0
-        self.moment(filled if count > 1 else 0)
+        self.make_and_free(filled if count > 1 else 0)
 
 
 class Stage0FusedRank(Stage0Rank):

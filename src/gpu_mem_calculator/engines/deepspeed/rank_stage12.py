@@ -30,7 +30,7 @@ class Stage12Rank(ZeroRank):
     def __init__(self, plan: ZeroLayout, to: TensorAllocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
         self.tight = tight
-        self.local = [int(group.own) for group in plan.groups]
+        self.local = [int(group.local) for group in plan.groups]
         self.queue = REDUCTION if plan.overlap else 0
         self.place = [0] * len(self.local)  # where parameters begin whose gradients have come
         self.inside: list[BucketPiece] = []
@@ -53,15 +53,15 @@ class Stage12Rank(ZeroRank):
         """Each group's flat copy beside its weights, then its masters (lines 449 to 576)."""
         rank = self.rank
         self.model()
-        for number, tensor in enumerate(self.held.pop("model")):
+        for number, tensor in enumerate(self.tensors.pop("model")):
             name = ("model", self.group(self.sizes[number]))
-            self.held.setdefault(name, []).append(tensor)
+            self.tensors.setdefault(name, []).append(tensor)
         for number, group in enumerate(self.plan.groups):
             self.flatten(number, group)
         if self.plan.offload != "none":
             self.make("staging", rank.staging)
             return
-        self.make("zeros", *(FP32 * group.own for group in self.plan.groups))
+        self.make("zeros", *(FP32 * group.local for group in self.plan.groups))
         self.free("zeros")
 
     def flatten(self, number: int, group: Group) -> None:
@@ -69,17 +69,17 @@ class Stage12Rank(ZeroRank):
         width, weights = self.rank.width, ("model", number)
         self.to.empty_cache()
         if self.tight:  # a scalar takes the place of each
-            count = len(self.held.get(weights, ()))
+            count = len(self.tensors.get(weights, ()))
             self.free(weights)
             self.make(weights, *[width] * count)
             self.to.empty_cache()
         self.make("flat", width * group.whole)
         self.free(weights)
-        self.make("clone", width * group.own)
+        self.make("clone", width * group.local)
         if self.plan.offload != "none":
             self.free("clone")
         elif width < FP32:
-            self.make("masters", FP32 * group.own)
+            self.make("masters", FP32 * group.local)
             self.free("clone")
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class Stage12Rank(ZeroRank):
         it.
         """
         plan = self.plan
-        if plan.contiguous and "bucket" not in self.held:
+        if plan.contiguous and "bucket" not in self.tensors:
             self.make("bucket", *[plan.bucket_bytes] * (2 if plan.overlap else 1))
         if plan.stage == 2:
             self.into_bucket(tensor)
@@ -138,27 +138,29 @@ class Stage12Rank(ZeroRank):
         }
         pieces = len(spread) if plan.contiguous else len(self.inside)
         if pieces > 1:
-            self.moment(width * self.filled, queue=self.queue)
+            self.make_and_free(width * self.filled, queue=self.queue)
         for group, begin, size, tensor in self.inside:
-            own = begin < self.local[group]
-            if own:
-                self.keep_own(min(size, self.local[group] - begin))
-            if tensor >= 0 and own and not plan.contiguous:
-                self.held.setdefault("own", []).append(tensor)
+            in_slice = begin < self.local[group]
+            if in_slice:
+                self.keep_slice(min(size, self.local[group] - begin))
+            if tensor >= 0 and in_slice and not plan.contiguous:
+                self.tensors.setdefault("own", []).append(tensor)
             elif tensor >= 0 and not plan.contiguous and (plan.overlap or plan.stage == 1):
                 name = "previous" if plan.stage == 2 else "reduced"
-                self.held.setdefault(name, []).append(tensor)
+                self.tensors.setdefault(name, []).append(tensor)
             elif tensor >= 0:
                 self.to.free((tensor,))
         self.inside, self.filled = [], 0
 
-    def keep_own(self, elements: int) -> None:
+    def keep_slice(self, elements: int) -> None:
         """Keep a gradient of the slice in one tensor with the others, or copy it to the host."""
         plan, width = self.plan, self.plan.trained_width
         if plan.offload != "none":
             if self.last:
-                self.moment(8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue)
-        elif plan.contiguous and "own" not in self.held:
+                self.make_and_free(
+                    8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue
+                )
+        elif plan.contiguous and "own" not in self.tensors:
             self.make("own", width * self.touched, queue=self.queue)
 
     def epilogue(self) -> None:
@@ -175,12 +177,12 @@ class Stage12Rank(ZeroRank):
             for tensor in sorted(self.in_order(), key=self._group_of):
                 self.into_bucket_in_order(tensor)
         self.reduce()
-        if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.held.keys():
-            self.keep_own(0)  # the slice is the tower's, whose gradients are zeros: line 2708
-        if "sum" in self.held:
+        if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.tensors.keys():
+            self.keep_slice(0)  # the slice is the tower's, whose gradients are zeros: line 2708
+        if "sum" in self.tensors:
             self.free("own")
-        elif "own" in self.held:
-            self.held["sum"] = self.held.pop("own")
+        elif "own" in self.tensors:
+            self.tensors["sum"] = self.tensors.pop("own")
         self.free("bucket", "previous", "reduced")
 
     def _group_of(self, tensor: int) -> int:
@@ -201,7 +203,7 @@ class Stage12Rank(ZeroRank):
         if self.plan.offload != "none":
             return
         rank = self.rank
-        self.moment(*map(norm_bytes, self.owned))
+        self.make_and_free(*map(norm_bytes, self.owned))
         if len(self.owned) > 1:
             self.make("flat grads", rank.step_flat)
         self.make("grad", rank.step_grad)

@@ -59,11 +59,11 @@ class Stage3Bucket(ZeroRank):
         """Line 2024: copy a shard's gradient to the host; before the step its norm is taken."""
         self.make("shard", self.plan.trained_width * shard, queue=self.queue)
         if self.last:
-            self.moment(norm_bytes(min(shard, NORM_PART)), queue=self.queue)
+            self.make_and_free(norm_bytes(min(shard, NORM_PART)), queue=self.queue)
             if self.plan.offload == "nvme":
                 self.make("swapped", 4 * shard, queue=self.queue)
             else:
-                self.moment(4 * shard, queue=self.queue)
+                self.make_and_free(4 * shard, queue=self.queue)
         self.free("shard")
 
     def epilogue(self) -> None:
@@ -94,8 +94,8 @@ class Stage3Rank(Stage3Bucket):
         super().__init__(plan, to)
         self.zero_init = zero_init
         self.shards = [-(-size // self.ranks) for size in self.sizes]
-        own = sum(self.shards)  # as the model's configuration gives them
-        self.rank = replace(self.rank, own=own, whole=own)
+        local = sum(self.shards)  # as the model's configuration gives them
+        self.rank = replace(self.rank, local=local, whole=local)
         self.groups = sub_groups(self.shards, group)
         self.trace = ModuleTrace(stack)
         self.state = GatherAllocator(
@@ -104,37 +104,37 @@ class Stage3Rank(Stage3Bucket):
         )  # fmt: skip
         self.reader = WeightReader(self.trace, self.state)
         ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
-        self.places = {b: modules_of(found, ids[b], self.trace) for b, found in scripts.items()}
+        self.places = {b: modules_of(reads, ids[b], self.trace) for b, reads in scripts.items()}
         self.backwards = False
 
     def startup(self) -> None:
         """Shard the parameters, put the shards into one tensor, make masters and buffers."""
         plan, width = self.plan, self.plan.width
-        self.cut_model()
-        rank, mine = self.rank, plan.offload == "none"
+        self.shard_model()
+        rank, on_gpu = self.rank, plan.offload == "none"
         if plan.offload_param == "none":
             self.free("shards")
             self.to.empty_cache()
             self.make("flat", rank.flat)
-        if mine:
+        if on_gpu:
             steps = [rank.stepping(sum(group)) for group in self.groups]
             for number, one in enumerate(steps):  # a variable still refers to the last one
                 self.make(("cast", number), one.masters * (width < FP32))
                 self.free(("cast", number - 1))
                 self.make("masters", one.masters)
             self.free(("cast", len(self.groups) - 1))
-            self.moment(max(one.step_grad for one in steps))
+            self.make_and_free(max(one.step_grad for one in steps))
         if plan.contiguous:
             self.make("bucket", plan.bucket_bytes)
-        if mine:
-            self.make("grads", width * rank.own)
+        if on_gpu:
+            self.make("grads", width * rank.local)
         for shard in self.shards:
             self.make("whole", plan.trained_width * shard * self.ranks)
             if plan.offload_param != "none":
-                self.moment(plan.trained_width * shard)
+                self.make_and_free(plan.trained_width * shard)
             self.free("whole")
 
-    def cut_model(self) -> None:
+    def shard_model(self) -> None:
         """Make each parameter, then shard it: at once under zero.Init, else all at the end."""
         plan = self.plan
         arch = plan.run.arch
@@ -198,7 +198,7 @@ class Stage3Rank(Stage3Bucket):
         """Free all gathered parameters; norms shard by shard; then step the sub-groups in turn."""
         self.state.sweep(persistent=True)
         if self.plan.offload == "none":
-            self.moment(*map(norm_bytes, self.shards))
+            self.make_and_free(*map(norm_bytes, self.shards))
             for number, group in enumerate(self.groups):
                 one = self.rank.stepping(sum(group))
                 if len(group) > 1:

@@ -29,12 +29,12 @@ Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 
 
 def reduction_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks
 ) -> Iterator[Entry]:
     """Buckets and copies for the reduction over the ranks; stage 0 has no buckets."""
-    order = reduction_order(plan, stack, done)
+    order = reduction_order(plan, stack, walks)
     if plan.stage:
-        yield from _bucket_entries(plan, stack, done, order)
+        yield from _bucket_entries(plan, stack, walks, order)
         return
     yield plan.entry("gradients, flat copy for all-reduce", COMM, _reduction_bytes(plan, order)[0],
                      lambda b: named("epilogue")(b) * plan.boundary(b),
@@ -42,7 +42,7 @@ def reduction_entries(
 
 
 def _bucket_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, order: Order
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, order: Order
 ) -> Iterator[Entry]:
     """The bucket: made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
@@ -55,9 +55,9 @@ def _bucket_entries(
             return 1 - _first_gradient(instant, order, stack)
 
         yield plan.entry("gradient bucket", COMM, size, live, f"{FILE}:3256")
-        for instant in plan.beats:
+        for instant in plan.instants:
             if instant.work == "layer" and instant.instant.phase == BACKWARD and not instant.later:
-                walk, group = done.layers[instant.stretch], stack[instant.stretch]
+                walk, group = walks.layers[instant.stretch], stack[instant.stretch]
                 first = _first_gradient(instant, order, stack)
                 more = _added_bytes(walk, group, size) * first
                 yield plan.entry("gradient bucket, which the layer's first gradient makes", COMM,
@@ -68,25 +68,25 @@ def _bucket_entries(
                          f"{FILE}:962")  # fmt: skip
     reduced, left = _reduction_bytes(plan, order)
     yield plan.entry("gradients of the slice's parameters", GRAD, left,
-                     named(*plan.own_gradient_instants),
+                     named(*plan.slice_gradient_instants),
                      f"{FILE}:2183 grads_in_partition")  # fmt: skip
     yield plan.entry("bucket being reduced, and the slice's gradients", GRAD, reduced,
                      lambda b: named("epilogue")(b) * plan.boundary(b),
                      f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
 
 
-def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
+def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     width = plan.trained_width
 
     def sizes(walk: BlockWalk, first: int = 0) -> tuple[int, ...]:
         return tuple(int(size) // width for size, _ in reversed(walk.hooks[first:]))
 
-    layers = tuple((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
+    layers = tuple((sizes(walk), b.count) for walk, b in zip(walks.layers, stack, strict=True))
     if plan.run.frozen:
         return layers
     table = tuple(int(n) for n in embedding_tensors(plan.run))
-    return ((table, plan.first), *layers, (sizes(done.head, first_hook(plan)), plan.last))
+    return ((table, plan.first), *layers, (sizes(walks.head, first_hook(plan)), plan.last))
 
 
 def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:

@@ -23,12 +23,12 @@ class Group(Struct, frozen=True):
 
     elements: of the model's parameters
     whole: of the rank's flat copy, padding included
-    own: of the part that the rank steps
+    local: of the part that the rank steps
     """
 
     elements: Num
     whole: Num
-    own: Num
+    local: Num
 
 
 def replicated_group(elements: Num) -> Group:
@@ -45,22 +45,22 @@ def sharded_group(elements: Num, counts: Mapping[int, Num], ranks: Num) -> Group
     """Stage 3: a rank has and steps a shard of every parameter. `counts`: number of parameters of
     each size.
     """
-    own = shard_elements(counts, ranks)
-    return Group(elements, own, own)
+    local = shard_elements(counts, ranks)
+    return Group(elements, local, local)
 
 
 class ZeroSizes(Struct, frozen=True, kw_only=True):
     """Bytes of one rank, for all of its parameter groups together.
 
     width: bytes of a trained weight
-    elements, whole, own: as in `Group`
+    elements, whole, local: as in `Group`
     largest: elements of the largest trained parameter
     """
 
     width: int
     elements: Num
     whole: Num
-    own: Num
+    local: Num
     largest: Num
     optimizer: str
     implementation: str = "fused"
@@ -80,44 +80,44 @@ class ZeroSizes(Struct, frozen=True, kw_only=True):
         """Bytes of the weights that the rank steps, in their dtype: a copy before the cast to
         masters, or after the step.
         """
-        return self.width * self.own
+        return self.width * self.local
 
     @property
     def masters(self) -> Num:
         """Bytes of the fp32 master weights."""
-        return FP32 * self.own
+        return FP32 * self.local
 
     @property
     def states(self) -> Num:
         """Bytes of the optimizer states."""
-        return state_bytes(OPTIMIZERS[self.optimizer], self.own, 32)
+        return state_bytes(OPTIMIZERS[self.optimizer], self.local, 32)
 
     @property
     def step_flat(self) -> Num:
         """Bytes of the flat gradients that the rank steps, if they are narrower than fp32, before
         the cast.
         """
-        return self.width * self.own if self.width < FP32 else 0
+        return self.width * self.local if self.width < FP32 else 0
 
     @property
     def step_grad(self) -> Num:
         """Bytes of the gradients that the rank steps, in fp32."""
-        return FP32 * self.own
+        return FP32 * self.local
 
     @property
     def update(self) -> Num:
         """Bytes of the update's temporaries: none with FusedAdam, a copy with torch's foreach."""
         row = OPTIMIZERS[self.optimizer]
-        return step_temp_bytes(row, self.implementation, self.own, self.own, 32)
+        return step_temp_bytes(row, self.implementation, self.local, self.local, 32)
 
     @property
     def staging(self) -> Num:
         """Bytes of the buffer in which gradients are copied to an offloaded optimizer."""
         return self.width * self.largest
 
-    def stepping(self, own: Num) -> ZeroSizes:
-        """The sizes when the rank steps `own` elements at once: a sub-group of stage 3."""
-        return replace(self, own=own)
+    def stepping(self, local: Num) -> ZeroSizes:
+        """The sizes when the rank steps `local` elements at once: a sub-group of stage 3."""
+        return replace(self, local=local)
 
 
 def zero_sizes(
@@ -126,11 +126,11 @@ def zero_sizes(
 ) -> ZeroSizes:  # fmt: skip
     """The sizes of a rank, summed over its parameter groups."""
     first, *others = groups
-    elements, whole, own = first.elements, first.whole, first.own
+    elements, whole, local = first.elements, first.whole, first.local
     for group in others:
         elements, whole = elements + group.elements, whole + group.whole
-        own = own + group.own
-    return ZeroSizes(width=width, elements=elements, whole=whole, own=own, largest=largest,
+        local = local + group.local
+    return ZeroSizes(width=width, elements=elements, whole=whole, local=local, largest=largest,
                      optimizer=optimizer, implementation=implementation)  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, larger
 from ...step.layer_groups import LayerGroup
-from ...step.states import gradient_entries as made_gradients
+from ...step.states import gradient_entries as autograd_gradients
 from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named
 from .modules import layer_sizes
 from .shards import largest_owned, owned_elements, slice_elements
@@ -83,6 +83,6 @@ def whole_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator
     steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
     if stays and not plan.stage:  # bf16_optimizer.py:390-430 clears them when it has stepped
         steps = set()
-    for entry in made_gradients(run, layers, table, head, plan.width * 8, plan.beats):
+    for entry in autograd_gradients(run, layers, table, head, plan.width * 8, plan.instants):
         live = {n: c for n, c in entry.live.items() if n not in steps}
         yield replace(entry, live=live)

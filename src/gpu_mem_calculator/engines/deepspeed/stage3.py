@@ -58,13 +58,13 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
         yield plan.entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779",
                          (SETUP,))  # fmt: skip
     if plan.offload == "none":
-        yield from _optimizer(plan, sizes, sub_group(plan, sizes.own, group_limit))
+        yield from _optimizer(plan, sizes, sub_group(plan, sizes.local, group_limit))
 
 
 def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
-    yield plan.entry("gradient shards", GRAD, plan.width * sizes.own, always, f"{FILE}:791",
+    yield plan.entry("gradient shards", GRAD, plan.width * sizes.local, always, f"{FILE}:791",
                      (SETUP,))  # fmt: skip
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states,
                      lambda b: int(not b.instant.step),

@@ -22,7 +22,7 @@ def state_entries(
     model is built under deepspeed.zero.Init.
     """
     run = plan.run
-    buffers = buffer_entry(run, plan.beats, plan.layers)
+    buffers = buffer_entry(run, plan.instants, plan.layers)
     yield replace(buffers, live={**buffers.live, BUILD: 1, SETUP: 1})
     if plan.stage == 3:
         yield from stage3.state_entries(plan, group, zero_init)

@@ -42,8 +42,8 @@ def rank_factory(
     model is built under zero.Init.
     """
     if plan.stage == 3:
-        found = block_runs(stack, plan.beats, walks).values()
-        reads = {block_run.block: weight_reads(block_run.script) for block_run in found}
+        runs = block_runs(stack, plan.instants, walks).values()
+        reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
         reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
         return lambda writer: Stage3Rank(plan, writer, modules, limits, reads, group=group,
@@ -87,15 +87,15 @@ def unrolled_ledger(
     `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
     """
     run, walks = plan.run, replace(walks, gradients=KEEP_FOR_STEP)
-    instants = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
+    instants = tuple(replace(b, later=False) for b in plan.instants)  # the rank adds gradients up
     entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
-    found = block_runs(stack, instants, walks)
+    runs = block_runs(stack, instants, walks)
     on_host = bool(run.options.get("cpu_checkpointing"))
     if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BUILD, phase=STARTUP, title="start-up")
     return Ledger(
-        (start, *(b.instant for b in plan.beats)), tuple(entries), found,
+        (start, *(b.instant for b in plan.instants)), tuple(entries), runs,
         partial(ZeroStreamWriter, rank=rank, on_host=on_host),
         partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
         if plan.stage in (1, 2) else None,

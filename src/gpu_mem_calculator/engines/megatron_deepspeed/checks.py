@@ -1,4 +1,4 @@
-"""What Megatron-DeepSpeed's own layers do not have, as sentences."""
+"""Messages for models and options that Megatron-DeepSpeed's layers do not support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from ..megatron_lm.options import ENGINE, LOCAL
 
 
 def model_problems(run: Run, title: str) -> Iterator[str]:
-    """GPT with softmax attention, one norm before each branch, dense MLPs, on its own kernels."""
+    """One message for each feature that is not modelled.
+
+    Modelled: GPT with softmax attention, one norm before each branch, dense MLPs, the script's own
+    kernels and DeepSpeed's fused optimizers.
+    """
     if run.options["transformer_implementation"] == ENGINE:
         yield (
             f"engine.transformer_implementation={ENGINE!r}: {title} runs its own layers; "
@@ -56,7 +60,7 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
 
 
 def _plain(mixer: object) -> bool:
-    """Softmax attention with heads of one size and no norm inside."""
+    """Whether attention has heads of one size and no norm inside; true for other mixers."""
     if not isinstance(mixer, Attention):
-        return True  # refused with the layout
+        return True  # another check reports those
     return not mixer.norms and mixer.value_dim in (0, mixer.head_dim)

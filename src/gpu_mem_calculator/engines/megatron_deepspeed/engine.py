@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed: Megatron's shards of the model, ZeRO's of their states.
+"""Megatron-DeepSpeed: Megatron shards the model, ZeRO shards the states of each part.
 
 deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
 under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
@@ -33,7 +33,7 @@ from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL
 from .checks import model_problems
 from .layout import GROUP, LIMITS, piped, plan_of, stage_runs
-from .model_inputs import beside_entries
+from .model_inputs import model_input_entries
 from .shards import rank_layer, rank_run
 from .walks import walks
 
@@ -51,13 +51,18 @@ OPTIONS: dict[str, Any] = {
 
 
 def _with_defaults(run: Run) -> Run:
-    """DeepSpeed keeps the gradients, so Megatron's wgrad kernels have no buffer to add into."""
-    given = {k: v for k, v in run.options.items() if v is not None}
-    return replace(run, options={**OPTIONS, "gradient_accumulation_fusion": False, **given})
+    """The run with the default of every option that is not set.
+
+    Gradient accumulation fusion is off: DeepSpeed keeps the gradients, so Megatron's wgrad kernels
+    have no buffer to add into.
+    """
+    options = {k: v for k, v in run.options.items() if v is not None}
+    defaults = {**OPTIONS, "gradient_accumulation_fusion": False}
+    return replace(run, options=defaults | options)
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What Megatron refuses, and what ZeRO refuses beside it."""
+    """One message for each setting that Megatron or ZeRO refuses, or that is not modelled."""
     run = _with_defaults(run)
     yield from option_problems(run, TITLE)
     yield from layout_problems(run, TITLE)
@@ -79,7 +84,11 @@ def problems(run: Run) -> Iterator[str]:
 
 
 def ledger(run: Run) -> Ledger:
-    """One rank of the run's pipeline stage; one model, so no arrays of what shards it."""
+    """The ledger of one rank of the run's pipeline stage.
+
+    Tensor- and pipeline-parallel sizes and the stage must be plain integers: they decide which
+    layers and shards the rank has.
+    """
     run = _with_defaults(run)
     if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
         raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
@@ -88,8 +97,8 @@ def ledger(run: Run) -> Ledger:
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
     plan = plan_of(run, rank, stage)
     if not piped(run) and not run.unrolled:
-        return _rolled(run, plan, stage, stack, stage_walks)
-    beats = step(
+        return _rolled_ledger(run, plan, stage, stack, stage_walks)
+    instants = step(
         tuple(b.stretch for b in stack),
         micro_batches=run.micro_batches,
         head=stage.last,
@@ -98,74 +107,74 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )
     if run.unrolled:
-        plan = replace(plan, beats=_with_epilogue(beats))
-        keeper = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
+        plan = replace(plan, instants=_with_epilogue(instants))
+        rank_maker = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
         return unrolled_ledger(
-            plan, stack, stage_walks, partial(_beside, run, plan, stage, stack), keeper
+            plan, stack, stage_walks, partial(_stream_entries, run, plan, stage, stack), rank_maker
         )
     several = len(stage_walks.head.hooks) > first_hook(plan)
-    plan = replace(plan, beats=with_hooks(beats, head=several))
-    return _whole(run, plan, stage, stack, stage_walks)
+    plan = replace(plan, instants=with_hooks(instants, head=several))
+    return _end_reduced_ledger(run, plan, stage, stack, stage_walks)
 
 
-def _with_epilogue(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
-    """Beats of an unrolled step, with the moment after backward at which gradients are reduced."""
+def _with_epilogue(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """The instants of an unrolled step, and after backward the one that reduces gradients."""
     step_hooks = ("optimizer.norm", "optimizer.cast")
-    hooked = with_hooks(beats, head=False)
-    return tuple(beat for beat in hooked if beat.instant.where not in step_hooks)
+    hooked = with_hooks(instants, head=False)
+    return tuple(instant for instant in hooked if instant.instant.where not in step_hooks)
 
 
-def _beside(
+def _stream_entries(
     run: Run,
     plan: ZeroLayout,
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
-    beats: tuple[StepInstant, ...],
+    instants: tuple[StepInstant, ...],
     stage_walks: StageWalks,
 ) -> Iterator[Entry]:
-    """What an unrolled run has beside the scripts of its blocks and DeepSpeed's own tensors."""
-    yield from block_entries(plan.run, stack, beats, stage_walks)
-    yield from beside_entries(run, plan, stage, beats, played=True)
+    """Entries of an unrolled run that are neither block events nor DeepSpeed's tensors."""
+    yield from block_entries(plan.run, stack, instants, stage_walks)
+    yield from model_input_entries(run, plan, stage, instants, embedding_runs=True)
 
 
-def _rolled(
+def _rolled_ledger(
     run: Run,
     plan: ZeroLayout,
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
     stage_walks: StageWalks,
 ) -> Ledger:
-    """ZeRO 2 and 3: gradients go into buckets as they are made."""
-    beats, at_work = instants_and_entries(plan, stack, stage_walks, LIMITS)
-    plan = replace(plan, beats=beats)
+    """ZeRO 2 and 3: each gradient is copied into a bucket as soon as backward has made it."""
+    instants, working = instants_and_entries(plan, stack, stage_walks, LIMITS)
+    plan = replace(plan, instants=instants)
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
-        *block_entries(plan.run, stack, beats, stage_walks),
-        *beside_entries(run, plan, stage, beats, played=True),
-        *at_work,
-        *workspace_entries(run, beats),
+        *block_entries(plan.run, stack, instants, stage_walks),
+        *model_input_entries(run, plan, stage, instants, embedding_runs=True),
+        *working,
+        *workspace_entries(run, instants),
     )
-    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
+    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
 
 
-def _whole(
+def _end_reduced_ledger(
     run: Run,
     plan: ZeroLayout,
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
     stage_walks: StageWalks,
 ) -> Ledger:
-    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until all of backward is over."""
+    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until the whole backward is over."""
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
         *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, stage_walks),
-        *block_entries(plan.run, stack, plan.beats, stage_walks),
+        *block_entries(plan.run, stack, plan.instants, stage_walks),
         *hook_entries(plan, stage_walks),
-        *beside_entries(run, plan, stage, plan.beats, played=False),
+        *model_input_entries(run, plan, stage, plan.instants, embedding_runs=False),
         *pipeline.pipeline_workspaces(plan, stack),
     )
-    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), entries)
+    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), entries)
 
 
 def parameters(run: Run) -> Num:

@@ -1,4 +1,4 @@
-"""One layer of Megatron-DeepSpeed, from its input to its output, and what stands after the last.
+"""The operations of one layer of Megatron-DeepSpeed, and of the head after the last layer.
 
 Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a, megatron/model/transformer.py where no file
 is named.
@@ -19,7 +19,7 @@ from .ops import add_bias, biased_gelu, column_linear, dropout_add, norm, row_li
 def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) -> Value:
     """query_key_value, grouped heads repeated, rotary embedding, core attention, dense (:690-859).
 
-    `mixed_x_layer` is named until the projection is done.
+    A variable (`mixed_x_layer`) keeps the projection alive until `dense` has returned.
     """
     size, heads, kv_heads = block.head_dim, block.heads // setting.tp, block.kv_heads // setting.tp
     rows = (heads + 2 * kv_heads) * size
@@ -41,15 +41,15 @@ def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) 
 
 
 def rotate(tape: Tape, x: Value, block: Attention) -> Value:
-    """x · cos + half(x) · sin; the tables are made once and shared (rotary_pos_embedding.py:48-72).
+    """x · cos + half(x) · sin (rotary_pos_embedding.py:48-72); all layers share the two tables.
 
-    Where a part of each head is left as it is, both are joined in a new tensor.
+    If only a part of each head is rotated, it is joined with the rest in a new tensor.
     """
     size = x.elements() * block.rotary_dim // block.head_dim
     half = size * x.bits // 16
     left = tape.op(f"{x.name}.left", x, elements=size)
-    turned = tape.op(f"{x.name}.half", x, elements=size, temp=half, back_temp=half)
-    right = tape.op(f"{x.name}.right", turned)
+    half_turn = tape.op(f"{x.name}.half", x, elements=size, temp=half, back_temp=half)
+    right = tape.op(f"{x.name}.right", half_turn)
     total = tape.op(f"{x.name}.rotated", left, right, passes=True)
     tape.hold(left)
     if block.rotary_dim == block.head_dim:
@@ -66,7 +66,7 @@ def core_attention(
 ) -> Value:
     """baddbmm, mask and softmax, dropout, bmm, and a contiguous copy (:277-363).
 
-    Backward scales the products with the scores' gradient in new tensors.
+    Backward multiplies with the gradient of the scores, then scales each product in a new tensor.
     """
     q, k, v = inputs
     tape.core = True
@@ -86,19 +86,21 @@ def core_attention(
 def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
     """dense_h_to_4h, the activation, dense_4h_to_h with its bias (:91-177)."""
     inner = block.ffn // setting.tp
-    wide = inner * (2 if block.gated else 1)
-    made = column_linear(tape, setting, x, "dense_h_to_4h", setting.hidden, wide)
+    width = inner * (2 if block.gated else 1)
+    product = column_linear(tape, setting, x, "dense_h_to_4h", setting.hidden, width)
     if block.gated:
         if block.inputs[0].bias:
-            made = add_bias(tape, setting, made, "dense_h_to_4h", wide)
-        gate, up = tape.split("chunk", made, [(n, setting.tokens * inner) for n in ("gate", "up")])
+            product = add_bias(tape, setting, product, "dense_h_to_4h", width)
+        gate, up = tape.split(
+            "chunk", product, [(n, setting.tokens * inner) for n in ("gate", "up")]
+        )
         silu = tape.op("silu", gate, saves=(gate,))
         acted = tape.op("swiglu", silu, up, saves=(silu, up))
-        tape.hold(made)
+        tape.hold(product)
     elif block.inputs[0].bias:
-        acted = biased_gelu(tape, setting, made, wide)
+        acted = biased_gelu(tape, setting, product, width)
     else:
-        acted = tape.op("gelu", made, saves=(made,))
+        acted = tape.op("gelu", product, saves=(product,))
     return row_linear(
         tape, setting, acted, "dense_4h_to_h", inner, setting.hidden, bias=block.output.bias
     )
@@ -107,8 +109,8 @@ def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
 def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> Value:
     """Attention and MLP, each after its norm, each followed by dropout and addition (:1245-1375).
 
-    The attention's bias is added with the dropout, the MLP's in its own layer. Both branches are
-    named until the layer returns.
+    The attention's bias is added with the dropout, the MLP's inside the MLP. Variables keep both
+    branches alive until the layer returns.
     """
     mixer, block, first, second = layer.mixer, layer.mlp, layer.norm("pre"), layer.norm("pre_mlp")
     assert isinstance(mixer, Attention)
@@ -127,10 +129,11 @@ def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> V
 
 
 def layer_walk(setting: MegatronSetting, layer: Layer, *, checkpointed: bool = False) -> BlockWalk:
-    """What one layer keeps, and its highest moments in both directions.
+    """Walk one layer: the tensors it saves, and its peaks in forward and backward.
 
-    DeepSpeed's checkpoint is reentrant: it holds the layer's input, and the gradient it was given,
-    until it is done (deepspeed 0.19.8 runtime/activation_checkpointing/checkpointing.py:764).
+    DeepSpeed's checkpoint is reentrant: it holds the layer's input, and the gradient of its output,
+    until its backward returns (deepspeed 0.19.8
+    runtime/activation_checkpointing/checkpointing.py:764).
     """
     tape = Tape()
     tape.inputs_first = True  # core/tensor_parallel/layers.py:317, 376
@@ -153,10 +156,11 @@ def head_walk(
     """Final norm, logits and the vocabulary-parallel loss; `vocab`: this rank's columns.
 
     The loss takes an fp32 copy of the logits less their maximum, turns it into the softmax in
-    place, keeps that, and turns it into their gradient (core/tensor_parallel/cross_entropy.py).
-    `piped`: the fp32 logits are the pipeline's output, which outlives this and is no part of it;
-    else they and the 16-bit ones go when the loss returns. `tied`: the table's gradient waits for
-    the embedding's.
+    place, saves that, and turns it into their gradient (core/tensor_parallel/cross_entropy.py).
+
+    piped: the fp32 logits are the pipeline's output, which outlives the head and has its own entry;
+      otherwise they and the 16-bit logits are freed when the loss returns
+    tied: the gradient of the shared table waits for the embedding's
     """
     tape = Tape()
     tape.inputs_first = True
@@ -164,11 +168,11 @@ def head_walk(
     out = norm(tape, setting, x, final)
     logits = column_linear(tape, setting, out, "output_layer", setting.hidden, vocab)
     tape.ops[-1].ins[1].waits = tied
-    wide = setting.tokens * vocab * 4
-    kept = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
+    fp32_logits = setting.tokens * vocab * 4
+    saved = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
     softmaxed = tape.value("loss.softmax", logits.elements(), 32, grad=False)
     if setting.bits < 32:
-        kept.append(softmaxed)
+        saved.append(softmaxed)
     else:  # fp32 logits need no copy, and their gradient is the softmax's tensor
         tape.ops[-1].saves += (softmaxed,)
     loss = tape.op(
@@ -176,8 +180,8 @@ def head_walk(
         logits,
         elements=setting.tokens,
         bits=32,
-        saves=kept,
+        saves=saved,
         passes=setting.bits == 32,
-        temp=0 if piped or setting.bits == 32 else wide,
+        temp=0 if piped or setting.bits == 32 else fp32_logits,
     )
     return walk(tape, x, loss)

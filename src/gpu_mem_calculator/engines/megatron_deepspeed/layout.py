@@ -1,4 +1,4 @@
-"""ZeRO's plan of one rank: Megatron's shards as the parameters that DeepSpeed trains."""
+"""The ZeRO layout of one rank: Megatron's shards are the parameters that DeepSpeed trains."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..megatron_lm.options import bits
 from .shards import vectors
 
 LIMITS = GatherLimits()
-"""DeepSpeed's defaults of what stage 3 keeps gathered (zero/config.py)."""
+"""How many parameters stage 3 keeps gathered: DeepSpeed's defaults (zero/config.py)."""
 GROUP = 1_000_000_000
-"""Elements of a sub-group of stage 3: zero/config.py sub_group_size."""
+"""Elements of a sub-group of stage 3: sub_group_size in zero/config.py."""
 
 
 def piped(run: Run) -> bool:
-    """Whether DeepSpeed's PipelineEngine runs the model: ZeRO 0 and 1, with one stage too."""
+    """Whether DeepSpeed's PipelineEngine runs the model: ZeRO 0 and 1, also with one stage."""
     return int(run.options["zero_stage"]) < 2
 
 
 def stage_runs(rank: Run, stage: PipelineStage) -> Runs:
-    """The parameters of a stage in the optimizer's order.
+    """The sizes of a stage's parameters in the optimizer's order, and how often each group occurs.
 
     A tied last stage builds the whole embedding, positions too, for its copy of the table, and
     PipelineModule registers tied modules before all others (runtime/pipe/module.py).
@@ -42,7 +42,7 @@ def stage_runs(rank: Run, stage: PipelineStage) -> Runs:
 
 
 def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
-    """Sizes of this rank; an offloaded optimizer of stages 1 and 2 has contiguous gradients."""
+    """The ZeRO layout of this rank; gradients are always in a contiguous buffer."""
     level, place = int(run.options["zero_stage"]), str(run.options["offload_optimizer"])
     overlaps, width, runs = run.options["overlap_comm"], bits(run) // 8, stage_runs(rank, stage)
     counts: Counter[int] = Counter()
@@ -60,7 +60,7 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         runs=runs,
         counts=dict(counts),
         frozen_counts={},
-        beats=(),
+        instants=(),
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=not piped(run) and bool(level == 3 if overlaps is None else overlaps),
         contiguous=True,

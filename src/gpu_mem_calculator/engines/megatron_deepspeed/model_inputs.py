@@ -1,7 +1,7 @@
-"""What a rank of Megatron-DeepSpeed holds beside its layers, the head and ZeRO's tensors.
+"""Entries of a Megatron-DeepSpeed rank besides its layers, the head and ZeRO's tensors.
 
-Batches, masks, tables, the global buffer, what the embedding keeps, and the tensors between the
-stages of DeepSpeed's PipelineEngine.
+Batches, masks, tables, the global buffer, the tensors that the embedding saves, and those between
+the stages of DeepSpeed's PipelineEngine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...step.instants import StepInstant, in_flight
 from ...step.pipeline import PipelineStage
 from ..deepspeed.layout import BUILD, SETUP, ZeroLayout
 from ..megatron_lm.shards import local_vocab
-from .walks import CODE, rank_setting, table_of
+from .walks import CODE, embedding_backward, rank_setting
 
 FORK = "Megatron-DeepSpeed 6acc370a"
 PIPE = "deepspeed 0.19.8 runtime/pipe/engine.py"
@@ -26,30 +26,34 @@ MASK = code(f"{FORK} pretrain_gpt.py:63-75, megatron/utils.py:181-221: boolean [
 Live = dict[str, Num]
 
 
-def beside_entries(
+def model_input_entries(
     run: Run,
     plan: ZeroLayout,
     stage: PipelineStage,
-    beats: tuple[StepInstant, ...],
+    instants: tuple[StepInstant, ...],
     *,
-    played: bool,
+    embedding_runs: bool,
 ) -> Iterator[Entry]:
-    """All of it, at some beats. `played`: the embedding's backward is a script."""
+    """All entries of this module, at these instants.
+
+    embedding_runs: the events of the embedding's backward are counted elsewhere, so it has no
+      entries here
+    """
     setting = rank_setting(run)
-    always: Live = {b.name: 1 for b in beats}
-    yield from _batch(run, plan, stage, beats, always)
+    always: Live = {b.name: 1 for b in instants}
+    yield from _batch(run, plan, stage, instants, always)
     yield from _tables(run, setting, stage, always)
-    yield from _embedding(run, setting, stage, beats)
-    if not played:
-        yield from _embedding_backward(run, plan, beats)
+    yield from _embedding(run, setting, stage, instants)
+    if not embedding_runs:
+        yield from _embedding_backward(run, plan, instants)
     if plan.pipeline:
-        yield from _logits(run, setting, stage, beats)
-        yield from _between_stages(run, setting, stage, beats)
+        yield from _logits(run, setting, stage, instants)
+        yield from _between_stages(run, setting, stage, instants)
 
 
-def at_work(beat: StepInstant) -> bool:
+def at_work(instant: StepInstant) -> bool:
     """Whether a micro-batch runs at an instant."""
-    return bool(beat.work) and beat.instant.where != "epilogue"
+    return bool(instant.work) and instant.instant.where != "epilogue"
 
 
 def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
@@ -58,7 +62,7 @@ def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Itera
 
 
 def buffers(run: Run) -> Num:
-    """Micro-batches for which the PipelineEngine has a place: those in flight, but two at least.
+    """How many micro-batches the PipelineEngine has buffers for: those in flight, but at least 2.
 
     runtime/pipe/schedule.py:247 TrainSchedule.num_pipe_buffers.
     """
@@ -67,13 +71,17 @@ def buffers(run: Run) -> Num:
 
 
 def _batch(
-    run: Run, plan: ZeroLayout, stage: PipelineStage, beats: tuple[StepInstant, ...], always: Live
+    run: Run,
+    plan: ZeroLayout,
+    stage: PipelineStage,
+    instants: tuple[StepInstant, ...],
+    always: Live,
 ) -> Iterator[Entry]:
     """Ids, positions, labels and masks.
 
-    The PipelineEngine copies a batch when it loads it, which stays until its place is taken
-    (:907), and once more for its forward (:703); the embedding keeps ids and positions of that
-    copy. The mask is there once more, as an argument of the whole job.
+    The PipelineEngine copies a batch when it loads it, and that copy stays until the next batch
+    takes its buffer (:907). It copies the batch again for forward (:703); the embedding saves ids
+    and positions of the second copy. One more mask is an argument of the whole job.
     """
     tokens, mask = run.batch * run.seq, run.seq * run.seq
     ids = code(f"{FORK} pretrain_gpt.py get_batch, get_batch_pipe; {PIPE}:907")
@@ -89,7 +97,7 @@ def _batch(
     yield from _entry(
         "attention masks of loaded batches", ACT, mask * places * stage.first, always, MASK
     )
-    running: Live = {b.name: 1 for b in beats if b.instant.phase == FORWARD and at_work(b)}
+    running: Live = {b.name: 1 for b in instants if b.instant.phase == FORWARD and at_work(b)}
     yield from _entry(
         "attention mask, copied for forward", ACT, mask * stage.first, running, code(f"{PIPE}:703")
     )
@@ -98,7 +106,7 @@ def _batch(
 def _tables(
     run: Run, setting: MegatronSetting, stage: PipelineStage, always: Live
 ) -> Iterator[Entry]:
-    """Rotary tables, and the buffer that scores are made from and inputs are gathered into."""
+    """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
     widths = (
@@ -123,14 +131,14 @@ def _tables(
 
 
 def _embedding(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """What the embedding keeps of each micro-batch in flight.
+    """The tensors that the embedding saves for each micro-batch in flight.
 
-    A sequence-parallel rank's part is a view of the whole output, which stays with it unless
+    A sequence-parallel rank's part is a view of the whole output, which stays alive with it unless
     dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
     """
-    live: Live = {b.name: stage.flight * stage.first for b in beats if at_work(b)}
+    live: Live = {b.name: stage.flight * stage.first for b in instants if at_work(b)}
     masked = 9 * setting.tokens * holds(run.mesh.tp > 1)
     yield from _entry(
         "embedding: masked token ids",
@@ -159,14 +167,14 @@ def _embedding(
 
 
 def _embedding_backward(
-    run: Run, plan: ZeroLayout, beats: tuple[StepInstant, ...]
+    run: Run, plan: ZeroLayout, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """The same as the script of it, where that is not played.
+    """The embedding's backward as entries, where its events are not run.
 
-    A later micro-batch's gradient of a shared table waits for the embedding's.
+    From the second micro-batch on, the head's gradient of a shared table waits for the embedding's.
     """
-    now: Live = {b.name: 1 for b in beats if b.work == "embedding"}
-    table = table_of(run, plan.run)
+    now: Live = {b.name: 1 for b in instants if b.work == "embedding"}
+    table = embedding_backward(run, plan.run)
     source = code(f"{CODE}/model/language_model.py:229-270, torch 2.11 Embedding.cu")
     yield from _entry("embedding: gradient of its output", ACT, table.steps[-1], now, source)
     yield from _entry(
@@ -175,7 +183,7 @@ def _embedding_backward(
     yield from _entry("embedding: workspace", TEMP, table.work + table.turning, now, source)
     waits: Live = {
         b.name: 1
-        for b in beats
+        for b in instants
         if b.later and b.instant.phase == BACKWARD and b.work in ("layer", "embedding")
     }
     yield from _entry(
@@ -188,46 +196,46 @@ def _embedding_backward(
 
 
 def _logits(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """fp32 logits, the last stage's output, which is kept until its place has another one.
+    """fp32 logits, the last stage's output, alive until the next ones take their buffer.
 
-    Their graph holds the stage's input and that one's gradient, where another stage sent it.
+    Their graph also holds the stage's input and its gradient, if another stage sent the input.
     """
     source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
     places = buffers(run)
     size = setting.tokens * local_vocab(run) * 4
-    live: Live = {b.name: places * stage.last for b in beats}
+    live: Live = {b.name: places * stage.last for b in instants}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
-    live = {b.name: alone * (places - int(_runs_backward(b))) for b in beats}
+    live = {b.name: alone * (places - int(_runs_backward(b))) for b in instants}
     size = 2 * setting.local_tokens * setting.hidden * setting.bits // 8
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
 
 
-def _runs_backward(beat: StepInstant) -> bool:
-    return beat.instant.phase == BACKWARD and beat.instant.where != "epilogue"
+def _runs_backward(instant: StepInstant) -> bool:
+    return instant.instant.phase == BACKWARD and instant.instant.where != "epilogue"
 
 
 def _between_stages(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
 
-    With tensor parallelism each rank sends its part, and a stage has outputs and gradients whole
-    only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor). The
-    gradient that a checkpointed layer was given is among what that layer holds.
+    With tensor parallelism each rank sends its part, and a stage has whole outputs and gradients
+    only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor). A
+    checkpointed layer counts the gradient of its output among its own tensors.
     """
     if int(run.mesh.pp) == 1:
         return
     whole = setting.local_tokens * setting.hidden * setting.bits // 8
     parts = int(run.mesh.tp)
     before, after = 1 - stage.first, 1 - stage.last
-    always: Live = {b.name: 1 for b in beats}
-    working: Live = {b.name: stage.flight for b in beats if at_work(b)}
-    given = {b.name: _given(stage, b) * after for b in beats}
-    back: Live = {b.name: 1 for b in beats if at_work(b) and b.instant.phase == BACKWARD}
-    less = {name: 1 - given[name] for name in back}
+    always: Live = {b.name: 1 for b in instants}
+    working: Live = {b.name: stage.flight for b in instants if at_work(b)}
+    counted = {b.name: _gradient_in_layer(stage, b) * after for b in instants}
+    back: Live = {b.name: 1 for b in instants if at_work(b) and b.instant.phase == BACKWARD}
+    less = {name: 1 - counted[name] for name in back}
     part = whole // parts
     rows = [("activations or gradients received", COMM, part, always, "1284")]
     if parts == 1:
@@ -246,8 +254,8 @@ def _between_stages(
         yield from _entry(name, kind, size, live, code(f"{PIPE}:{line}"))
 
 
-def _given(stage: PipelineStage, beat: StepInstant) -> int:
-    """1 where the layer at work is checkpointed and has its gradient from another stage."""
-    top = beat.work == "layer" and beat.stretch == len(stage.blocks) - 1
+def _gradient_in_layer(stage: PipelineStage, instant: StepInstant) -> int:
+    """1 where a checkpointed layer at work counts the gradient that another stage has sent."""
+    top = instant.work == "layer" and instant.stretch == len(stage.blocks) - 1
     full = stage.blocks[-1].recompute == "full"
-    return int(top and full and beat.instant.phase == BACKWARD and beat.instant.layer == LAST)
+    return int(top and full and instant.instant.phase == BACKWARD and instant.instant.layer == LAST)

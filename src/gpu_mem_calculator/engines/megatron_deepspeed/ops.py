@@ -1,10 +1,10 @@
 """The operations that Megatron-DeepSpeed's layers are made of, with their weights and biases.
 
 Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a (paths under megatron/), a fork of Megatron-LM
-of 2023. What differs from Megatron-Core 0.19: gradients of norms and biases are tensors of their
-own, DeepSpeed's optimizers have them; bias + GeLU and bias + dropout + add run operation by
-operation, because `torch.jit` has no fuser any more (torch 2.11; initialize.py:320
-set_jit_fusion_options switches NNC off and asks for nvFuser, which is gone).
+of 2023. Differences from Megatron-Core 0.19: each gradient of a norm or bias is a separate tensor,
+which DeepSpeed's optimizers hold; bias + GeLU and bias + dropout + add run operation by
+operation, because `torch.jit` no longer has a fuser (torch 2.11; initialize.py:320
+set_jit_fusion_options switches NNC off and asks for nvFuser, which torch has removed).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ...model.blocks import Norm, in_share
 from ...modelling.megatron.ops import MegatronSetting, bias_sum
 
 GELU_FORWARD, GELU_BACKWARD = 7, 5
-"""Tensors of the activation's size beside the result: model/fused_bias_gelu.py:15-28, each product
-and sum by itself."""
+"""Temporaries of the activation's size besides the result, one for each product and sum
+(model/fused_bias_gelu.py:15-28)."""
 
 
 def weight(tape: Tape, setting: MegatronSetting, name: str, elements: Num) -> Value:
-    """A parameter, in proportion to the count that was given."""
+    """A parameter, scaled with the model's parameter count where the user has set one."""
     return tape.param(name, in_share(elements, setting.share), setting.bits)
 
 
@@ -36,9 +36,9 @@ def column_linear(
 ) -> Value:
     """A matmul that is sharded along its output (core/tensor_parallel/layers.py:249-384).
 
-    It keeps its input, which sequence parallelism gathers into the global buffer in both
-    directions; the gradient of the gathered input is made in full beside this rank's part. `bias`:
-    added here, in a new tensor.
+    It saves its input, which sequence parallelism gathers into the global buffer in forward and
+    backward; the gradient of the whole gathered input is alive together with this rank's part.
+    `bias`: the layer adds it, in a new tensor.
     """
     full, size = setting.full_bytes(ins), setting.tokens * outs
     weights = [weight(tape, setting, f"{name}.weight", ins * outs)]
@@ -65,10 +65,10 @@ def row_linear(
     *,
     bias: bool = False,
 ) -> Value:
-    """A matmul that is sharded along its input (layers.py:740-805); `bias`: added here.
+    """A matmul that is sharded along its input (layers.py:740-805).
 
-    The sum over ranks is made in place; with sequence parallelism it is reduce-scattered, and the
-    gradient gathered (mappings.py:101, 121).
+    The ranks' results are summed in place; with sequence parallelism they are reduce-scattered, and
+    the gradient is gathered (mappings.py:101, 121). `bias`: the layer adds it, in a new tensor.
     """
     matrix = weight(tape, setting, f"{name}.weight", ins * outs)
     out = tape.op(name, x, matrix, saves=(x,), elements=setting.tokens * outs)
@@ -84,7 +84,7 @@ def add_bias(
 ) -> Value:
     """x + bias, in a new tensor; the bias's gradient is a sum over rows.
 
-    `expanded`: of a copy, since the bias came expanded to the output's shape (transformer.py:1288).
+    `expanded`: the sum needs a copy, since the bias has the output's shape (transformer.py:1288).
     """
     summed = bias_sum(x.elements() // width, width)
     vector = weight(tape, setting, f"{name}.bias", width)
@@ -98,9 +98,9 @@ def add_bias(
 
 
 def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:
-    """Apex's fused norms keep their input and fp32 statistics of rows (fused_layer_norm.py:104).
+    """Apex's fused norms save their input and fp32 statistics of rows (fused_layer_norm.py:104).
 
-    A layer norm has a mean and a deviation, an RMS norm the latter alone.
+    A layer norm has a mean and a deviation for each row, an RMS norm only the deviation.
     """
     width = layer.size[1]
     count = 2 if layer.impl.startswith("layer") else 1
@@ -114,7 +114,8 @@ def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:
 def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
     """x + dropout(branch) (transformer.py:863-884).
 
-    The script makes a mask and a copy whatever the rate; both temporaries are named until the end.
+    The script makes a mask and a copy at every rate, also 0; a variable keeps the branch alive to
+    the end.
     """
     mask = tape.value(f"{branch.name}.mask", branch.elements(), 8, grad=False)
     dropped = tape.op(f"{branch.name}.dropped", branch, saves=(mask,))
@@ -124,7 +125,7 @@ def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
 
 
 def biased_gelu(tape: Tape, setting: MegatronSetting, x: Value, width: Num) -> Value:
-    """gelu(x + bias), which keeps x alone (model/fused_bias_gelu.py:30-43)."""
+    """gelu(x + bias), which saves only x (model/fused_bias_gelu.py:30-43)."""
     vector = weight(tape, setting, "gelu.bias", width)
     back = [x.bytes] * GELU_BACKWARD
     rest = larger(bias_sum(setting.tokens, width) - GELU_BACKWARD * x.bytes, 0)

@@ -1,4 +1,4 @@
-"""The model that DeepSpeed is given on one rank: Megatron's shards, as if they were a whole model.
+"""The model that DeepSpeed trains on one rank: Megatron's shards, as if they were a whole model.
 
 Parameters are in the order in which modules register them, and modules in the order of their
 calls: deepspeedai/Megatron-DeepSpeed 6acc370a, megatron/model/transformer.py:908-1000 and
@@ -21,22 +21,22 @@ ModuleSizes = tuple[int, ...]
 
 
 def rank_run(run: Run) -> Run:
-    """The run as DeepSpeed sees it: this rank's shards, over data-parallel ranks and stages."""
+    """The run as DeepSpeed sees it: this rank's shards, on a mesh of dp and pp only."""
     return replace(run, arch=rank_arch(run), mesh=Mesh(dp=run.mesh.dp, pp=run.mesh.pp))
 
 
 def rank_arch(run: Run) -> Arch:
-    """This rank's shards of every layer, of the embedding and of what stands after the layers."""
-    arch, seen = run.arch, dict[int, Layer]()
+    """This rank's shards of the embedding, of every layer, of the final norm and the head."""
+    arch, shards = run.arch, dict[int, Layer]()
     for layer in arch.layers:
-        if id(layer) not in seen:
-            seen[id(layer)] = rank_layer(run, layer)
+        if id(layer) not in shards:
+            shards[id(layer)] = rank_layer(run, layer)
     table = Weight("word_embeddings.weight", (("", local_vocab(run)), ("", arch.hidden)))
     head = Linear("output_layer", ("", arch.hidden), ("", local_vocab(run)))
-    made = replace(
+    local = replace(
         arch,
         vocab=local_vocab(run),
-        layers=tuple(seen[id(layer)] for layer in arch.layers),
+        layers=tuple(shards[id(layer)] for layer in arch.layers),
         embedding=(table, *arch.embedding[1:]),
         embedding_norm=None,
         final_norm=replace(final_norm(arch), name="final_layernorm"),
@@ -46,8 +46,8 @@ def rank_arch(run: Run) -> Arch:
         windows=(),
     )
     share = arch.embedding[0].share
-    made = made if share is None else with_share(made, share)
-    return replace(made, around=_around(made))
+    local = local if share is None else with_share(local, share)
+    return replace(local, around=_around(local))
 
 
 def final_norm(arch: Arch) -> Norm:
@@ -57,19 +57,19 @@ def final_norm(arch: Arch) -> Norm:
 
 
 def rank_layer(run: Run, layer: Layer) -> Layer:
-    """One layer's shards; DeepSpeed's stage 3 asks for its modules, too."""
+    """One layer's shards, with the sizes of its modules, which stage 3 gathers one by one."""
     parts = _modules(run, layer)
     sizes = [tuple(int(weight.numel) for weight in module) for module in parts]
-    first, qkv, dense, second, wide, narrow = sizes
+    first, qkv, dense, second, up, down = sizes
     core: tuple[ModuleSizes, ...] = ((), (), ())  # core attention, its softmax and its dropout
-    groups = (((),), (first,), ((), qkv, *core, dense), (second,), ((), wide, narrow))
+    groups = (((),), (first,), ((), qkv, *core, dense), (second,), ((), up, down))
     return Layer(
         kind=layer.kind, extra=tuple(w for module in parts for w in module), modules=groups
     )
 
 
 def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
-    """The weights of each module that has some: norm, two of attention, norm, two of the MLP."""
+    """The weights of each module with parameters: norm, two of attention, norm, two of the MLP."""
     tp, hidden = run.mesh.tp, run.arch.hidden
     mixer, mlp = layer.mixer, layer.mlp
     assert isinstance(mixer, Attention)
@@ -77,13 +77,13 @@ def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
     heads = mixer.heads * mixer.head_dim // tp
     rows = heads + 2 * mixer.kv_heads * mixer.head_dim // tp
     inner = mlp.ffn // tp
-    wide = inner * (2 if mlp.gated else 1)
+    width = inner * (2 if mlp.gated else 1)
     return (
         _norm("input_layernorm", layer.norm("pre")),
         _linear("self_attention.query_key_value", hidden, rows, mixer.inputs[0].bias),
         _linear("self_attention.dense", heads, hidden, mixer.output.bias),
         _norm("post_attention_layernorm", layer.norm("pre_mlp")),
-        _linear("mlp.dense_h_to_4h", hidden, wide, mlp.inputs[0].bias),
+        _linear("mlp.dense_h_to_4h", hidden, width, mlp.inputs[0].bias),
         _linear("mlp.dense_4h_to_h", inner, hidden, mlp.output.bias),
     )
 
@@ -98,11 +98,11 @@ def _norm(name: str, block: Norm | None) -> list[Weight]:
 
 
 def _around(arch: Arch) -> tuple[tuple[ModuleSizes, ...], ...]:
-    """Modules before and after the layers, for stage 3.
+    """Parameter sizes of each module before and after the layers, for stage 3.
 
     GPTModel's own forward reads the weight of the logits, tied or not (gpt_model.py:250), so
-    DeepSpeed has it as one of GPTModel's. Below it: the language model, the embedding, its tables
-    and its dropout, the transformer.
+    DeepSpeed counts it as GPTModel's. After GPTModel come the language model, the embedding, its
+    tables and its dropout, the transformer.
     """
     words, *others = (int(weight.numel) for weight in arch.embedding)
     table: ModuleSizes = () if arch.tied else (words,)
@@ -112,7 +112,7 @@ def _around(arch: Arch) -> tuple[tuple[ModuleSizes, ...], ...]:
 
 
 def vectors(arch: Arch) -> frozenset[int]:
-    """Sizes of norms and biases, which have no weight decay and are the second parameter group.
+    """Elements of each norm and bias: without weight decay, they are the second parameter group.
 
     megatron/optimizer/__init__.py:18-65. Under ZeRO 3 every parameter has one dimension when the
     groups are made (deepspeed.zero.Init has sharded it), and there is one group.

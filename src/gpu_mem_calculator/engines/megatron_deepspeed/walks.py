@@ -32,15 +32,15 @@ SOURCES = LayerSources(
 
 
 def rank_setting(run: Run, *, selective: bool = False) -> MegatronSetting:
-    """How the run's layers are executed on one rank."""
+    """The settings that the layers of one rank run with."""
     return replace(megatron_setting(run, selective=selective), share=run.arch.embedding[0].share)
 
 
 def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWalks:
     """Walk every distinct layer, the head and the embedding's backward.
 
-    `rank` is the run as DeepSpeed sees it. `piped`: DeepSpeed's PipelineEngine runs the model. On
-    one stage a tied head's gradient waits for the embedding's.
+    `rank`: the run as DeepSpeed sees it. `piped`: DeepSpeed's PipelineEngine runs the model. With a
+    single stage, a tied head's gradient waits for the embedding's.
     """
     tied = run.arch.tied and int(run.mesh.pp) == 1
     head = _head(
@@ -52,17 +52,17 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
     )
     layers = tuple(_layer(run, block) for block in stage.blocks)
     return StageWalks(
-        layers, head, embedding=embedding_script(run, rank, tied=tied), sources=SOURCES
+        layers, head, embedding=embedding_events(run, rank, tied=tied), sources=SOURCES
     )
 
 
 def _layer(run: Run, block: LayerGroup) -> BlockWalk:
     setting = rank_setting(run, selective=block.recompute == "selective")
-    return _walked(setting, block.layer, block.recompute == "full")
+    return _cached_walk(setting, block.layer, block.recompute == "full")
 
 
 @remembered(256)
-def _walked(setting: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
+def _cached_walk(setting: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
     return layer_walk(setting, layer, checkpointed=checkpointed)
 
 
@@ -70,10 +70,11 @@ _head = remembered(256)(head_walk)
 
 
 class EmbeddingBackward(Struct, frozen=True):
-    """Bytes at work in the embedding's backward.
+    """Bytes of the tensors in the embedding's backward.
 
-    `steps`: the gradient of its output in the forms it takes one after the other; `words` and
-    `positions`: gradients of the tables; `work`: what the former needs beside it.
+    steps: the gradient of the embedding's output, one size for each operation that rewrites it
+    words, positions: the gradients of the two tables
+    work: the workspace that the gradient of `words` needs
     """
 
     steps: tuple[Num, ...]
@@ -83,16 +84,18 @@ class EmbeddingBackward(Struct, frozen=True):
 
     @property
     def turning(self) -> Num:
-        """The most that two forms of the gradient take at once, beyond what comes after them."""
+        """Bytes by which two consecutive `steps` exceed the last step with the other tensors."""
         pair: Num = 0
         for old, new in zip(self.steps, self.steps[1:], strict=False):
             pair = larger(pair, old + new)
         return larger(pair - self.steps[-1] - self.words - self.positions - self.work, 0)
 
 
-def table_of(run: Run, rank: Run) -> EmbeddingBackward:
-    """language_model.py:229-270 turned round: dropout, the gather over a sequence-parallel group,
-    the rows of other ranks' words set to zero, a copy in [b, s, h] where there are several samples.
+def embedding_backward(run: Run, rank: Run) -> EmbeddingBackward:
+    """The reverse of language_model.py:229-270.
+
+    Dropout, the gather over a sequence-parallel group, the rows of other ranks' words set to zero,
+    a copy in [b, s, h] if there are several samples.
     """
     setting = rank_setting(run)
     local = setting.local_tokens * setting.hidden * setting.bits // 8
@@ -107,31 +110,31 @@ def table_of(run: Run, rank: Run) -> EmbeddingBackward:
     )
 
 
-def embedding_script(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
-    """The embedding's backward, tensor by tensor.
+def embedding_events(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
+    """The allocations and frees of the embedding's backward.
 
-    `tied`: autograd adds the words' gradient to the head's, which is contiguous, in place.
+    `tied`: autograd adds the words' gradient in place to the head's, which is contiguous.
     """
-    table, reel = table_of(run, rank), EventRecorder()
-    first = exit_grad = reel.number(table.steps[0])
+    table, recorder = embedding_backward(run, rank), EventRecorder()
+    first = exit_grad = recorder.number(table.steps[0])
     for size in table.steps[1:]:
-        (grad,) = reel.work((size,))
-        reel.over((first,))
+        (grad,) = recorder.work((size,))
+        recorder.over((first,))
         first = grad
-    positions = [] if nothing(table.positions) else [reel.weight(table.positions)]
-    words = reel.weight(table.words)
-    reel.over((*reel.work((table.work,)), first))
+    positions = [] if nothing(table.positions) else [recorder.weight(table.positions)]
+    words = recorder.weight(table.words)
+    recorder.over((*recorder.work((table.work,)), first))
     shared = -1
     if tied:
-        reel.over((words,))
-        shared = words = reel.number(table.words)
+        recorder.over((words,))
+        shared = words = recorder.number(table.words)
     return BlockEvents(
-        sizes=tuple(reel.sizes),
+        sizes=tuple(recorder.sizes),
         entry=shared,
         exit=-1,
         exit_grad=exit_grad,
         forward=(),
-        backward=tuple(reel.events),
+        backward=tuple(recorder.events),
         drops=tuple((0, tensor) for tensor in (words, *positions)),
-        work=tuple(reel.works),
+        work=tuple(recorder.works),
     )
