@@ -106,9 +106,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
 
 
 def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> StageWalks:
-    """The walks of every distinct layer and of the head. Walks of plain sizes are cached, so that
-    stages and what-ifs share them.
-    """
+    """The walks of each distinct layer and of the head; those of plain sizes are cached."""
     if run.record is not None:
         record = run.record
         parts = (part_walk(record.layers[g.layer.part], g.recompute == "full") for g in groups)
