@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.conftest import small_run
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
@@ -17,6 +16,7 @@ from gpu_mem_calculator.engines.deepspeed.sizes import (
     sliced_group,
     zero_sizes,
 )
+from tests.conftest import small_run
 
 
 def _sizes(*groups: Any, width: int = 2, **options: Any) -> ZeroSizes:

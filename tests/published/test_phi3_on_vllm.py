@@ -8,8 +8,8 @@ The version is not named; weights of 7.1183 GiB and a separate process date it t
 from __future__ import annotations
 
 import pytest
-from gpu_mem_calculator.core.serving import resolve_inference
 
+from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB

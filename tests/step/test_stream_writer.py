@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.conftest import small_run
-from tests.properties.test_engines import RUNS
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU, PARAM, Entry
 from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.step.stream_writer import tensor_bytes
+from tests.conftest import small_run
+from tests.properties.test_engines import RUNS
 
 LORA = {"lora": {"r": 8, "target_modules": ["q_proj", "v_proj"], "dora": True}}
 MORE: dict[str, dict[str, Any]] = {
