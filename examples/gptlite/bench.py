@@ -58,7 +58,7 @@ KEYS = ("allocated_bytes", "startup_bytes", "reserved_bytes", "needs_bytes")
 def run_file(name: str, stages: int = 1) -> dict[str, Any]:
     """A configuration as a run of 8 ranks, or of as many as a pipeline has stages."""
     ranks = RANKS if stages == 1 else stages
-    found = read(HERE / "configs" / f"{name}.json", num_gpus=ranks, cut=stages)
+    found = read(HERE / "configs" / f"{name}.json", num_gpus=ranks, model_ranks=stages)
     sections = ("training", "parallelism", "engine", "hardware")
     data: dict[str, Any] = {key: dict(found[key]) for key in sections}
     del data["training"]["batch_size"]  # the module's own

@@ -147,7 +147,7 @@ def check(options: argparse.Namespace) -> None:
     options.zero_stage = options.config.get("zero_optimization", {}).get("stage", 0)
     options.stages = (options.stages or options.ranks) if options.pipeline else 1
     _refuse_pipeline(options)
-    deepspeed_reader.read(options.config, num_gpus=options.ranks, cut=options.stages)
+    deepspeed_reader.read(options.config, num_gpus=options.ranks, model_ranks=options.stages)
     if options.torch_adam:
         use_torch_adam(options.config)
     options.checkpointing = checkpointing(options)
