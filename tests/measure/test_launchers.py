@@ -72,10 +72,10 @@ SENTENCE = (
 # In place of measure: says where it is, and ends with the launcher.
 WHERE = """
 import os, sys, time
-from gpu_mem_calculator.measure.ranks import launched
+from gpu_mem_calculator.measure.ranks import launched_rank
 from gpu_mem_calculator.measure.torchrun import begin
 begin()
-print(os.getpid(), launched(), flush=True)
+print(os.getpid(), launched_rank(), flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
@@ -211,8 +211,8 @@ def test_pods_find_each_other_and_end_together(tmp_path: Path, launcher: str) ->
         pod.kill()
         pod.communicate(timeout=100)
     assert [place.strip() for _, place in said] == [
-        "Place(rank=0, ranks=2, local_rank=0, local_ranks=1)",
-        "Place(rank=1, ranks=2, local_rank=0, local_ranks=1)",
+        "RankPlace(rank=0, ranks=2, local_rank=0, local_ranks=1)",
+        "RankPlace(rank=1, ranks=2, local_rank=0, local_ranks=1)",
     ]
     for number, _ in said:
         wait_until_gone(int(number))

@@ -60,8 +60,8 @@ function showBeside(data) {
       const figures = pick(tool, key);
       return figures ? [{ value: figures.mean, sign: String(index + 1), says: told(tool.name, figures) }] : [];
     });
-    marks.push({ value: mine.mean, sign: "ours", says: told("this calculator, the same runs", mine) },
-               { value: every.mean, sign: "all", says: told("this calculator, all measured runs", every) });
+    if (mine) marks.push({ value: mine.mean, sign: "ours", says: told("this calculator, the same runs", mine) });
+    marks.push({ value: every.mean, sign: "all", says: told("this calculator, all measured runs", every) });
     const worst = { from: every.mean, value: Math.abs(every.worst),
                     says: `the worst of ${every.n} runs here: ${signed(every.worst)}` };
     return { title, marks, worst };
