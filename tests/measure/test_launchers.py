@@ -73,8 +73,8 @@ SENTENCE = (
 WHERE = """
 import os, sys, time
 from gpu_mem_calculator.measure.ranks import launched_rank
-from gpu_mem_calculator.measure.torchrun import begin
-begin()
+from gpu_mem_calculator.measure.torchrun import end_with_torchrun
+end_with_torchrun()
 print(os.getpid(), launched_rank(), flush=True)
 time.sleep(float(sys.argv[1]))
 """
