@@ -91,6 +91,16 @@ class EventRecorder:
         self.act: Num = 0
         self.works: list[int] = []
 
+    def forward_only(self, left: Iterable[int]) -> BlockEvents:
+        """What was recorded as a block without input, output and backward; `left` stays alive."""
+        return BlockEvents(
+            sizes=tuple(self.sizes),
+            entry=-1,
+            exit=-1,
+            forward=tuple(self.events),
+            left=tuple(left),
+        )
+
     def number(self, size: Num) -> int:
         """Number a tensor of `size` bytes that is allocated elsewhere."""
         self.sizes.append(size)

@@ -32,13 +32,7 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     for weight in run.arch.weights():
         if not any(weight.name.endswith(f".{name}") for name in packed):
             left.append(recorder.weight(weight.numel * bits // 8))
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=-1,
-        exit=-1,
-        forward=tuple(recorder.events),
-        left=tuple(left),
-    )
+    return recorder.forward_only(left)
 
 
 def _pack(recorder: EventRecorder, run: Run, linear: Linear) -> list[int]:

@@ -163,14 +163,14 @@ def single_rank_events(unit: FsdpUnit, *, offload: bool) -> BlockEvents:
         before = copy
         gathered.append(recorder.weight(parameter.cast))
     _free(recorder, before)
-    return _gather_events(recorder, gathered)
+    return recorder.forward_only(gathered)
 
 
 def shard_copy_events(unit: FsdpUnit) -> BlockEvents:
     """Allocations and frees when shards come from the host: copied as they are stored, and cast."""
     recorder = EventRecorder()
     copies = [_copy_shard(recorder, parameter, offload=True) for parameter in unit.parameters]
-    return _gather_events(recorder, copies)
+    return recorder.forward_only(copies)
 
 
 def _copy_shard(recorder: EventRecorder, parameter: ParameterBytes, *, offload: bool) -> int:
@@ -185,16 +185,6 @@ def _copy_shard(recorder: EventRecorder, parameter: ParameterBytes, *, offload: 
 
 def _free(recorder: EventRecorder, tensor: int) -> None:
     recorder.over((tensor,) if tensor >= 0 else ())
-
-
-def _gather_events(recorder: EventRecorder, left: list[int]) -> BlockEvents:
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=-1,
-        exit=-1,
-        forward=tuple(recorder.events),
-        left=tuple(left),
-    )
 
 
 def _pinned_bytes(parameters: Sequence[ParameterBytes]) -> dict[str, Num]:

@@ -70,7 +70,7 @@ def mask_events(
     for size in (*padding, *(() if eager_bytes is None else (eager_bytes,))):
         before, mask = mask, recorder.make(size)
         recorder.free(before)
-    return _forward_only(recorder, (mask,))
+    return recorder.forward_only((mask,))
 
 
 def rotary_width(mixers: Iterable[Mixer | None], *, latent: bool) -> int:
@@ -109,7 +109,7 @@ def table_events(elements: Num, bits: int) -> BlockEvents:
         tables = [recorder.make(elements * bits // 8) for _ in tables]
     for tensor in freed:
         recorder.free(tensor)
-    return _forward_only(recorder, tables)
+    return recorder.forward_only(tables)
 
 
 def embedding_bytes(
@@ -127,14 +127,4 @@ def scaled_embedding_events(size: Num) -> BlockEvents:
     recorder = EventRecorder()
     unscaled, scaled = recorder.make(size), recorder.make(size)
     recorder.free(unscaled)
-    return _forward_only(recorder, (scaled,))
-
-
-def _forward_only(recorder: EventRecorder, left: Iterable[int]) -> BlockEvents:
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=-1,
-        exit=-1,
-        forward=tuple(recorder.events),
-        left=tuple(left),
-    )
+    return recorder.forward_only((scaled,))
