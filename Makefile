@@ -25,7 +25,7 @@ test: lint $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
 	$(BIN)/python -m pytest -n auto -m long
 
 lint: $(VENV)/dev
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -23,6 +23,7 @@ from typing import Any
 
 import checkpoints
 import deepspeed
+import memory
 import options as command
 import pipeline
 import progress
@@ -30,8 +31,6 @@ import torch
 from batches import batches
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor, distributed, nn
-
-import memory
 
 warnings.filterwarnings(  # torch renames what DeepSpeed 0.19.8 calls
     "ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning
