@@ -29,7 +29,7 @@ SETUPS = {
     "&parallelism.tensor_parallel_size=8&parallelism.pipeline_parallel_size=4"
     "&training.batch_size=4&training.seq_len=4096",
     "Llama 3 8B, vLLM": "serve?model.name=llama3-8b&inference.engine=vllm&inference.batch_size=4",
-}  # fmt: skip
+}
 BARE = """async () => {
   const start = performance.now();
   await (await fetch("/healthz")).json();
@@ -102,8 +102,10 @@ def main() -> None:
                     took.append(page.evaluate(MOVE, 1 + number % 5))
                 bare, took = bare[4:], took[4:]  # without the first, which warm up
                 ratio = statistics.median(took) / statistics.median(bare)
-                print(f"{name:<22} change to frame: {said(took)}   "
-                      f"bare: {said(bare)}   ratio {ratio:.1f}")  # fmt: skip
+                print(
+                    f"{name:<22} change to frame: {said(took)}   "
+                    f"bare: {said(bare)}   ratio {ratio:.1f}"
+                )
                 page.close()
             browser.close()
     finally:

@@ -16,8 +16,15 @@ import time
 from pathlib import Path
 from statistics import median
 
-COMMAND = [str(Path(sys.executable).with_name("gpu-mem-calc")), "quick", "7", "--gpus", "8",
-           "--engine", "deepspeed"]  # fmt: skip
+COMMAND = [
+    str(Path(sys.executable).with_name("gpu-mem-calc")),
+    "quick",
+    "7",
+    "--gpus",
+    "8",
+    "--engine",
+    "deepspeed",
+]
 ROUNDS = 15
 # as installed: with compiled modules, whatever this shell says about writing them
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}

@@ -35,9 +35,11 @@ LENGTHS = (512, 1024, 2048, 4096)  # that people train with
 ODD = range(129, 1024)  # and such that nobody asked for before
 MODELS = ("llama2-7b", "llama3-8b", "qwen2.5-7b", "mistral-7b-v0.1", "qwen3-8b")
 ENGINES = (
-    {"type": "deepspeed", "zero_stage": 2}, {"type": "fsdp"}, {"type": "pytorch_ddp"},
+    {"type": "deepspeed", "zero_stage": 2},
+    {"type": "fsdp"},
+    {"type": "pytorch_ddp"},
     {"type": "deepspeed", "zero_stage": 3},
-)  # fmt: skip
+)
 
 
 def bodies(lengths: Iterable[int]) -> Iterator[bytes]:
@@ -45,17 +47,26 @@ def bodies(lengths: Iterable[int]) -> Iterator[bytes]:
     steps, batches = range(1, 1000), (1, 2, 4, 8)
     every = itertools.product(steps, lengths, batches, MODELS, ENGINES)
     for accumulated, length, batch, model, engine in itertools.cycle(every):
-        training = {"batch_size": batch, "seq_len": length,
-                    "gradient_accumulation_steps": accumulated}  # fmt: skip
-        run = {"model": {"name": model}, "engine": engine, "training": training,
-               "hardware": {"num_gpus": 8}}  # fmt: skip
+        training = {
+            "batch_size": batch,
+            "seq_len": length,
+            "gradient_accumulation_steps": accumulated,
+        }
+        run = {
+            "model": {"name": model},
+            "engine": engine,
+            "training": training,
+            "hardware": {"num_gpus": 8},
+        }
         yield json.dumps(run).encode()
 
 
 def request(body: bytes) -> bytes:
     """A POST with its head."""
-    head = (f"POST /api/calculate HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n\r\n")  # fmt: skip
+    head = (
+        f"POST /api/calculate HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -98,8 +109,9 @@ async def load(
 def start(command: list[str], port: int, folder: Path) -> subprocess.Popen[bytes]:
     """A server that answers."""
     environment = os.environ | {"GPU_MEM_CALC_LOG_LEVEL": "warning", "PYTHONPATH": str(folder)}
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
-                              start_new_session=True)  # fmt: skip
+    server = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     for _ in range(300):
         time.sleep(0.1)
         with socket.socket() as trial:
@@ -129,8 +141,9 @@ def port_of() -> int:
         return int(trial.getsockname()[1])
 
 
-def measured(name: str, command: list[str], port: int, asked: argparse.Namespace,
-             folder: Path) -> float:  # fmt: skip
+def measured(
+    name: str, command: list[str], port: int, asked: argparse.Namespace, folder: Path
+) -> float:
     """Load a server, print what it did; requests a second when asked as fast as it can."""
     server = start(command, port, folder)
     most: list[float] = []
@@ -173,10 +186,29 @@ def main() -> None:
         folder = Path(place)
         (folder / "bare_route.py").write_text(BARE)
         bare_port, port = port_of(), port_of()
-        bare = [sys.executable, "-m", "uvicorn", "bare_route:app", "--port", str(bare_port),
-                "--workers", str(WORKERS), "--no-access-log", "--log-level", "warning"]  # fmt: skip
-        ours = [sys.executable, "-m", "gpu_mem_calculator", "serve", "--port", str(port),
-                "--workers", str(WORKERS)]  # fmt: skip
+        bare = [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "bare_route:app",
+            "--port",
+            str(bare_port),
+            "--workers",
+            str(WORKERS),
+            "--no-access-log",
+            "--log-level",
+            "warning",
+        ]
+        ours = [
+            sys.executable,
+            "-m",
+            "gpu_mem_calculator",
+            "serve",
+            "--port",
+            str(port),
+            "--workers",
+            str(WORKERS),
+        ]
         reference = measured("a bare FastAPI route", bare, bare_port, asked, folder)
         rate = measured("/api/calculate", ours, port, asked, folder)
     print(f"/api/calculate does {rate / reference:.2f} of what a bare route does")

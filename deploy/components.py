@@ -42,16 +42,25 @@ CLASSIFIERS = {
     "License :: OSI Approved :: Apache Software License": "Apache-2.0",
 }
 # C libraries inside wheels that carry no list of their own.
-BUNDLED = {
-    "httptools": {"llhttp": "MIT"},
-    "pyyaml": {"libyaml": "MIT"},
-    "uvloop": {"libuv": "MIT"},
-}
+BUNDLED = {"httptools": {"llhttp": "MIT"}, "pyyaml": {"libyaml": "MIT"}, "uvloop": {"libuv": "MIT"}}
 PERMISSIVE = {
-    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "bzip2-1.0.6", "CC0-1.0",
-    "ISC", "LicenseRef-public-domain", "MIT", "MIT-0", "PSF-2.0", "Unicode-3.0",
-    "Unicode-DFS-2016", "Unlicense", "Zlib",
-}  # fmt: skip
+    "0BSD",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "bzip2-1.0.6",
+    "CC0-1.0",
+    "ISC",
+    "LicenseRef-public-domain",
+    "MIT",
+    "MIT-0",
+    "PSF-2.0",
+    "Unicode-3.0",
+    "Unicode-DFS-2016",
+    "Unlicense",
+    "Zlib",
+}
 NOTES = {
     "base-files": "names and links of folders, and the texts of licences",
     "ca-certificates": "certificates, as data (MPL-2.0); its scripts are not called",
@@ -77,8 +86,14 @@ def licence(found: Distribution) -> str:
 
 def component(name: str, version: str, expression: str, purl: str) -> Component:
     """One entry; a version or an address that is not known is left out."""
-    entry = {"type": "library", "bom-ref": purl or name, "name": name, "version": version,
-             "licenses": [{"expression": expression}], "purl": purl}  # fmt: skip
+    entry = {
+        "type": "library",
+        "bom-ref": purl or name,
+        "name": name,
+        "version": version,
+        "licenses": [{"expression": expression}],
+        "purl": purl,
+    }
     return {key: value for key, value in entry.items() if value}
 
 
@@ -151,16 +166,23 @@ def page(listed: Mapping[str, Any]) -> str:
     """LICENSES.md: every component, those inside wheels by licence."""
     own = listed["metadata"]["component"]
     lines = [
-        f"# What is in the image of {own['name']} {own['version']}, and its licences", "",
+        f"# What is in the image of {own['name']} {own['version']}, and its licences",
+        "",
         "Written by `deploy/components.py` from the image's files; `sbom.cdx.json` is the same for "
-        "programs.", f"The program itself is {_said(own)}. Texts are in the image: "
+        "programs.",
+        f"The program itself is {_said(own)}. Texts are in the image: "
         "`/usr/share/doc/*/copyright`, `/usr/share/common-licenses`,",
-        "and each wheel's `*.dist-info/licenses`.", "",
-        *_table(listed["components"]), "",
-        "## Inside wheels", "",
-        "Linked into the wheel's library, as the wheel's own list says (as built for arm64).", "",
-        "| wheel | licence | |", "|---|---|---|",
-    ]  # fmt: skip
+        "and each wheel's `*.dist-info/licenses`.",
+        "",
+        *_table(listed["components"]),
+        "",
+        "## Inside wheels",
+        "",
+        "Linked into the wheel's library, as the wheel's own list says (as built for arm64).",
+        "",
+        "| wheel | licence | |",
+        "|---|---|---|",
+    ]
     for entry in listed["components"]:
         groups: dict[str, list[str]] = {}
         for each in entry.get("components", []):

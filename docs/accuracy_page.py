@@ -79,15 +79,19 @@ def data(errors: Errors, answers: Mapping[str, Mapping[str, float]]) -> dict[str
         runs.setdefault(f"{name}/{row.group}", []).append(_row(name, row, phrases, phases))
     stored = scores.stored()
     return {
-        "date": stored["date"], "version": stored["version"], "card": "NVIDIA H200",
+        "date": stored["date"],
+        "version": stored["version"],
+        "card": "NVIDIA H200",
         "libraries": scores.versions(),
         "kinds": {kind: _kind(kind) for kind in KINDS},
         "files": list(_files()),
         "peers": _peers(errors, answers),
         "refused": [[one.id, one.why] for one in _refused()],
-        "columns": COLUMNS, "phrases": list(phrases),
-        "phases": [names.split() for names in phases], "runs": runs,
-    }  # fmt: skip
+        "columns": COLUMNS,
+        "phrases": list(phrases),
+        "phases": [names.split() for names in phases],
+        "runs": runs,
+    }
 
 
 def _json(value: Any) -> str:
@@ -112,20 +116,35 @@ def _kind(kind: str) -> dict[str, Any]:
     rows = [row for _, row in _every() if row.group in groups]
     return {
         "runs": len(rows),
-        "groups": {group: {"title": title, "runs": sum(row.group == group for row in rows),
-                           "says": _still_off(group)} for group, title in groups.items()},
-        "metrics": {metric: {"title": title, "says": SAYS[metric],
-                             "unit": UNITS.get(metric, BLOCK), **_by_group(rows, metric)}
-                    for metric, title in metrics.items()},
-    }  # fmt: skip
+        "groups": {
+            group: {
+                "title": title,
+                "runs": sum(row.group == group for row in rows),
+                "says": _still_off(group),
+            }
+            for group, title in groups.items()
+        },
+        "metrics": {
+            metric: {
+                "title": title,
+                "says": SAYS[metric],
+                "unit": UNITS.get(metric, BLOCK),
+                **_by_group(rows, metric),
+            }
+            for metric, title in metrics.items()
+        },
+    }
 
 
 def _by_group(rows: list[RowScore], metric: str) -> dict[str, Any]:
     groups = dict.fromkeys(row.group for row in rows)
-    found = {group: _figures([row for row in rows if row.group == group], metric)
-             for group in groups}  # fmt: skip
-    return {"overall": _figures(rows, metric),
-            "groups": {group: made for group, made in found.items() if made["n"]}}  # fmt: skip
+    found = {
+        group: _figures([row for row in rows if row.group == group], metric) for group in groups
+    }
+    return {
+        "overall": _figures(rows, metric),
+        "groups": {group: made for group, made in found.items() if made["n"]},
+    }
 
 
 def _figures(rows: list[RowScore], metric: str) -> dict[str, Any]:
@@ -141,8 +160,11 @@ def summed(errors: list[float]) -> dict[str, Any]:
     made = summary(errors)
     if not made.n:
         return {"n": 0}
-    sizes = {"mean": made.mean_abs_pct, "median": made.median_abs_pct,
-             "worst": max(errors, key=abs)}  # fmt: skip
+    sizes = {
+        "mean": made.mean_abs_pct,
+        "median": made.median_abs_pct,
+        "worst": max(errors, key=abs),
+    }
     return {"n": made.n, **{key: round(size or 0.0, 4) for key, size in sizes.items()}}
 
 
@@ -162,8 +184,15 @@ def _files() -> Iterator[dict[str, Any]]:
     for name, (title, use) in told.items():
         rows = [row for file, row in _every() if file == name]
         main = "allocated" if name in scores.FILES else "kv_pool"
-        yield {"name": name, "title": title, "use": use, "runs": len(rows),
-               "unseen": name in UNSEEN, "metric": main, **_figures(rows, main)}  # fmt: skip
+        yield {
+            "name": name,
+            "title": title,
+            "use": use,
+            "runs": len(rows),
+            "unseen": name in UNSEEN,
+            "metric": main,
+            **_figures(rows, main),
+        }
 
 
 def _first_served() -> str:
@@ -173,9 +202,15 @@ def _first_served() -> str:
     head, _, *lines = [
         [cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()
     ]
-    said = [f"{name}: " + ", ".join(f"{title} {cell.split(',')[0]}" for title, cell in
-                                    zip(head, cells, strict=True) if cell != "-")
-            for name, *cells in lines]  # fmt: skip
+    said = [
+        f"{name}: "
+        + ", ".join(
+            f"{title} {cell.split(',')[0]}"
+            for title, cell in zip(head, cells, strict=True)
+            if cell != "-"
+        )
+        for name, *cells in lines
+    ]
     more = " ".join(after.partition("What was mended")[0].split())
     return f"Means when it was first scored: {'; '.join(said)}. {more}"
 
@@ -188,13 +223,18 @@ def _peers(errors: Errors, answers: Mapping[str, Mapping[str, float]]) -> dict[s
     for tool, by_group in errors.items():
         every = [error for found in by_group.values() for error in found]
         said = answers.get(tool, {})
-        tools.append({
-            "name": tool, "overall": summed(every),
-            "groups": {group: summed(by_group[group]) for group in scores.GROUPS
-                       if group in by_group},
-            "answers": [round(said[run], 3) if run in said else None for run in order]
-            if said else [],
-        })  # fmt: skip
+        tools.append(
+            {
+                "name": tool,
+                "overall": summed(every),
+                "groups": {
+                    group: summed(by_group[group]) for group in scores.GROUPS if group in by_group
+                },
+                "answers": [round(said[run], 3) if run in said else None for run in order]
+                if said
+                else [],
+            }
+        )
     tools.sort(key=lambda one: one["overall"]["mean"])
     return {"file": COMPARED, "metric": "allocated", "tools": tools}
 
@@ -205,12 +245,14 @@ def _row(name: str, row: RowScore, phrases: Phrases, phases: Phrases) -> list[An
     metrics = KINDS["training" if row.group in scores.GROUPS else "serving"][0]
     trace = scores.traced().get(row.id, {})
     made = [
-        row.id, [phrases[word] for word in _words(raw)], phrases[_environment(raw)],
+        row.id,
+        [phrases[word] for word in _words(raw)],
+        phrases[_environment(raw)],
         [_figure(metric, row.metrics.get(metric)) for metric in metrics],
         _phases(row, phases),
         [_short(trace[metric], 3) for metric in scores.TRACE_METRICS if metric in trace],
         {what: phrases[why] for what, why in _reasons(row)},
-    ]  # fmt: skip
+    ]
     while not made[-1]:
         made.pop()
     return made
@@ -234,9 +276,11 @@ def _phases(row: RowScore, phases: Phrases) -> list[Any] | int:
     if not row.phases:
         return 0
     apart = [round((one.predicted - one.measured) / MIB) for one in row.phases.values()]
-    return [phases[" ".join(row.phases)],
-            [round(one.measured / MIB) for one in row.phases.values()],
-            {index: size for index, size in enumerate(apart) if size}]  # fmt: skip
+    return [
+        phases[" ".join(row.phases)],
+        [round(one.measured / MIB) for one in row.phases.values()],
+        {index: size for index, size in enumerate(apart) if size},
+    ]
 
 
 def _reasons(row: RowScore) -> Iterator[tuple[str, str]]:
@@ -274,9 +318,12 @@ def _words(raw: Mapping[str, Any]) -> Iterator[str]:
 def _environment(raw: Mapping[str, Any]) -> str:
     """Where it was measured, or where the log stands."""
     around = raw.get("environment") or {}
-    libraries = (f"{library} {str(around[key]).partition('+')[0]}"
-                 for library, keys in scores.LIBRARIES.items() for key in keys
-                 if key in around)  # fmt: skip
+    libraries = (
+        f"{library} {str(around[key]).partition('+')[0]}"
+        for library, keys in scores.LIBRARIES.items()
+        for key in keys
+        if key in around
+    )
     ranks = RANKS.get(around.get("process_group", ""))
     source = around.get("source") or raw.get("source")
     return ", ".join(filter(None, [around.get("gpu"), *libraries, ranks, source]))

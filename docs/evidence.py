@@ -72,8 +72,11 @@ def estimates() -> str:
     others = peer_errors()
     lines = []
     for group, title in (*GROUPS.items(), (None, "all")):
-        best = [(mean(errors), tool, len(errors)) for tool, by_group in others.items()
-                if tool != OURS and (errors := _sizes(by_group, group))]  # fmt: skip
+        best = [
+            (mean(errors), tool, len(errors))
+            for tool, by_group in others.items()
+            if tool != OURS and (errors := _sizes(by_group, group))
+        ]
         here = len(_sizes(others[OURS], group))
         if not here:  # a group that the first file does not have
             continue
@@ -108,8 +111,15 @@ def traces() -> str:
     for metric in scores.TRACE_METRICS:
         found = [row[metric] for row in scores.traced().values() if metric in row]
         made, worst = summary(found), max(found, key=abs)
-        lines.append([metric, str(made.n), percent(made.mean_abs_pct),
-                      percent(made.median_abs_pct), f"{worst:+.2f} %"])  # fmt: skip
+        lines.append(
+            [
+                metric,
+                str(made.n),
+                percent(made.mean_abs_pct),
+                percent(made.median_abs_pct),
+                f"{worst:+.2f} %",
+            ]
+        )
     head = ["trace, runs without DeepSpeed", "number", "mean error", "median", "worst"]
     return table(head, lines)
 
@@ -154,8 +164,10 @@ def made() -> str:
     stored = scores.stored()
     libraries = ", ".join(f"{name} {' and '.join(v)}" for name, v in scores.versions().items())
     number = sum(1 for _ in scores.rows())
-    return (f"Written on {stored['date']} by version {stored['version']} from {number} runs on one "
-            f"NVIDIA H200: {libraries}.")  # fmt: skip
+    return (
+        f"Written on {stored['date']} by version {stored['version']} from {number} runs on one "
+        f"NVIDIA H200: {libraries}."
+    )
 
 
 def files() -> str:
@@ -169,8 +181,10 @@ def files() -> str:
 
 def groups() -> str:
     """The index of the groups' pages, over all files."""
-    lines = [[f"[{title}](accuracy/{group}.md)", *cells(group, FILES), *_more(group)]
-             for group, title in GROUPS.items()]  # fmt: skip
+    lines = [
+        [f"[{title}](accuracy/{group}.md)", *cells(group, FILES), *_more(group)]
+        for group, title in GROUPS.items()
+    ]
     return table(["", *HEAD, METRICS["startup"], METRICS["host"], "phases > 3 %"], lines)
 
 
@@ -207,12 +221,25 @@ def filled(text: str, bodies: Mapping[str, str]) -> str:
 
 def documents() -> dict[Path, str]:
     """Every document that has figures in it, as it should be now."""
-    readme = {"run": sample(), "made": made(), "accuracy": estimates(), "others": others(),
-                     "traces": traces()}  # fmt: skip
-    index = {"made": made(), "groups": groups(), "peers": peers(), "files": files(),
-             "others": others()}  # fmt: skip
-    found = {README: filled(README.read_text("utf-8"), readme),
-             INDEX: filled(INDEX.read_text("utf-8"), index), PICTURE: score()}  # fmt: skip
+    readme = {
+        "run": sample(),
+        "made": made(),
+        "accuracy": estimates(),
+        "others": others(),
+        "traces": traces(),
+    }
+    index = {
+        "made": made(),
+        "groups": groups(),
+        "peers": peers(),
+        "files": files(),
+        "others": others(),
+    }
+    found = {
+        README: filled(README.read_text("utf-8"), readme),
+        INDEX: filled(INDEX.read_text("utf-8"), index),
+        PICTURE: score(),
+    }
     for page in (README, served.PAGE, served.GUIDE):
         found[page] = filled(found.get(page) or page.read_text("utf-8"), served.bodies())
     for group in GROUPS:

@@ -38,29 +38,35 @@ def stored(model: Arch, name: str) -> int:
 def format_table() -> list[str]:
     """Bytes of a parameter in a matrix of 4096 x 4096, and whole models."""
     dense, sparse = arch("llama3.1-8b"), arch("qwen3-30b-a3b")
-    lines = ["| `quantization` | | bytes per packed parameter | Llama-3.1-8B | Qwen3-30B-A3B |",
-             "|---|---|---:|---:|---:|"]  # fmt: skip
+    lines = [
+        "| `quantization` | | bytes per packed parameter | Llama-3.1-8B | Qwen3-30B-A3B |",
+        "|---|---|---:|---:|---:|",
+    ]
     for name, recipe in RECIPES.items():
         one = EXPERT if recipe.experts else MATRIX
         each = sum(size for _, size in recipe.stored(one, 16)) / one.numel
-        lines.append(f"| `{name}` | {recipe.title} | {each:.4f} | "
-                     f"{stored(dense, name) / GIB:.2f} GiB | {stored(sparse, name) / GIB:.2f} GiB |"
-                     )  # fmt: skip
+        lines.append(
+            f"| `{name}` | {recipe.title} | {each:.4f} | "
+            f"{stored(dense, name) / GIB:.2f} GiB | {stored(sparse, name) / GIB:.2f} GiB |"
+        )
     return lines
 
 
 def file_table() -> list[str]:
     """Every file type: its plain tensors, and whole models."""
     dense, sparse = arch("llama3.1-8b"), arch("qwen3-30b-a3b")
-    lines = ["| file type | most tensors | Llama-3.1-8B | | Qwen3-30B-A3B |",
-             "|---|---|---:|---:|---:|"]  # fmt: skip
+    lines = [
+        "| file type | most tensors | Llama-3.1-8B | | Qwen3-30B-A3B |",
+        "|---|---|---:|---:|---:|",
+    ]
     for name, plain in FILE_TYPES.items():
         size = sum(one.bytes for one in tensors(dense, name))
         large = sum(one.bytes for one in tensors(sparse, name))
         mark = "*" if name in NEEDS_IMATRIX else ""
-        lines.append(f"| `{name}`{mark} | {plain} | {size / GIB:.2f} GiB | "
-                     f"{8 * size / dense.num_parameters:.2f} bits | {large / GIB:.2f} GiB |"
-                     )  # fmt: skip
+        lines.append(
+            f"| `{name}`{mark} | {plain} | {size / GIB:.2f} GiB | "
+            f"{8 * size / dense.num_parameters:.2f} bits | {large / GIB:.2f} GiB |"
+        )
     return lines
 
 
@@ -76,20 +82,28 @@ def block_table() -> list[str]:
 def page() -> str:
     """The whole page."""
     parts = [
-        "# Weight formats", "",
+        "# Weight formats",
+        "",
         "`inference.quantization` names a format; a model's own `quantization_config` wins for the",
         "details, and a name that contradicts it is refused. Read are "
-        + ", ".join(f"`{name}`" for name in sorted(READERS)) + ".",
+        + ", ".join(f"`{name}`" for name in sorted(READERS))
+        + ".",
         "Matrices of layers are packed; embeddings, the output head, norms, routers, biases and",
         "what the config lists as left out (`modules_to_not_convert`, `ignored_layers`, `ignore`,",
         "`exclude_modules`, `llm_int8_skip_modules`) stay in `dtype`. This page is written by",
-        "`docs/formats.py`.", "",
-        "## As stored", "",
+        "`docs/formats.py`.",
+        "",
+        "## As stored",
+        "",
         "Scales and zero points included; a matrix of 4096 x 4096, and whole models in bf16 else.",
-        "", *format_table(), "",
+        "",
+        *format_table(),
+        "",
         "gpt-oss-20b in MXFP4 is 13,761,264,768 bytes here and in its published index; AWQ and",
         "GPTQ checkpoints agree with the sizes on their pages (`tests/weights/test_formats.py`).",
-        "", "## As vLLM holds them", "",
+        "",
+        "## As vLLM holds them",
+        "",
         "What differs after loading: symmetric GPTQ has no zero points, and an order of inputs",
         "only where activations are sorted; bitsandbytes' scales are unpacked to fp32; NVFP4's",
         "scales are whole tiles on Blackwell; gpt-oss's experts are padded for the kernel that",
@@ -97,13 +111,21 @@ def page() -> str:
         "of latent attention's projections, and what torch's allocator rounds up. With all of it,",
         "the weights of 16 logged start-ups are met within 0.2 %, on average within 0.04 %",
         "(`tests/ground_truth/vllm_weights.jsonl`).",
-        "", "## GGUF", "",
+        "",
+        "## GGUF",
+        "",
         "Which tensor gets which type follows llama.cpp's own rules (b10586), so a file's size is",
         "exact from the architecture: all 24 types that its README lists for Llama-3.1-8B agree",
         "to four decimals of bits per weight. Types with * need an importance matrix; with one,",
         "IQ4_XS, IQ4_NL, Q4_0 and Q5_0 files differ slightly. A file's own header wins.",
-        "", *file_table(), "", "### ggml's types", "", *block_table(), "",
-    ]  # fmt: skip
+        "",
+        *file_table(),
+        "",
+        "### ggml's types",
+        "",
+        *block_table(),
+        "",
+    ]
     return "\n".join(parts)
 
 

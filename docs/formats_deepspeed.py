@@ -28,8 +28,9 @@ HOME = {
     "gradient_accumulation_steps": "training.gradient_accumulation_steps",
     "gradient_clipping": "training.gradient_clipping",
     "train_batch_size": "checked, and completes the other two",
-    "bf16.enabled": "training.precision bf16_mixed", "fp16.enabled": "training.precision "
-    "fp16_mixed", "zero_optimization.stage": "engine.zero_stage",
+    "bf16.enabled": "training.precision bf16_mixed",
+    "fp16.enabled": "training.precision fp16_mixed",
+    "zero_optimization.stage": "engine.zero_stage",
     "zero_optimization.cpu_offload": "engine.offload_optimizer cpu",
     "zero_optimization.cpu_offload_param": "engine.offload_param cpu",
     "zero_optimization.offload_optimizer.device": "engine.offload_optimizer",
@@ -43,11 +44,10 @@ HOME = {
     "gradient_allreduce_op": "in place; sum is refused at stage 3, as DeepSpeed does",
     "allgather_size": "engine.allgather_bucket_size, beside zero_optimization true",
     "aio.block_size": "at most 1 MiB where something is on NVMe",
-    "activation_checkpointing.contiguous_memory_optimization":
-        "counted as one buffer for each layer",
+    "activation_checkpointing.contiguous_memory_optimization": "counted as one buffer per layer",
     "activation_checkpointing.number_checkpoints": "counted as one for each layer",
     "activation_checkpointing.num_checkpoints": "no key of DeepSpeed's, but often written: listed",
-}  # fmt: skip
+}
 GOOD = """\
 {
   "train_batch_size": 64,
@@ -119,51 +119,81 @@ def home(path: str) -> str:
 
 def tables() -> list[str]:
     """Read; may have one value; takes no memory; gone."""
-    read = [(path, home(path)) for path, rule in rows(TOP)
-            if isinstance(rule, rules.MemoryKey) and path not in SWITCHED]  # fmt: skip
-    only = [(path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}",
-             rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.FixedKey)]  # fmt: skip
-    only += [(f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
-             for path, (switch, values, why) in SWITCHED.items()]  # fmt: skip
+    read = [
+        (path, home(path))
+        for path, rule in rows(TOP)
+        if isinstance(rule, rules.MemoryKey) and path not in SWITCHED
+    ]
+    only = [
+        (path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}", rule.why)
+        for path, rule in rows(TOP)
+        if isinstance(rule, rules.FixedKey)
+    ]
+    only += [
+        (f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
+        for path, (switch, values, why) in SWITCHED.items()
+    ]
     free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryFreeKey)]
     gone = [path for path, rule in rows(TOP) if isinstance(rule, rules.RemovedKey)]
     same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, rules.AliasKey)]
     return [
-        "## Read", "", "| key | becomes |", "|---|---|",
-        *(f"| `{path}` | {what} |" for path, what in read), "",
-        f"Other spellings that DeepSpeed takes, too: {', '.join(same)}.", "",
+        "## Read",
+        "",
+        "| key | becomes |",
+        "|---|---|",
+        *(f"| `{path}` | {what} |" for path, what in read),
+        "",
+        f"Other spellings that DeepSpeed takes, too: {', '.join(same)}.",
+        "",
         "Optimizers: AdamW, Adam (which is AdamW unless `adam_w_mode` is false), Lion, SGD with or",
         "without `momentum`; `torch_adam` is torch's, with its temporary. Parameters: "
         + ", ".join(f"`{name}`" for name in dict.fromkeys(k for t in PARAMS.values() for k in t))
         + ".",
         f"Refused: {', '.join(OTHERS)}, and torch's others.",
-        f"Schedules: {', '.join(SCHEDULES)}, and torch's.", "",
-        "## Refused but for one value", "",
-        "What else they do is not modelled.", "",
-        "| key | may be | else |", "|---|---|---|",
-        *(f"| `{path}` | {values} | {why} |" for path, values, why in only), "",
-        "## Takes no memory", "",
-        "Known, and listed by `validate`.", "",
-        "| key | |", "|---|---|", *(f"| `{path}` | {why} |" for path, why in free), "",
-        "## Gone", "",
+        f"Schedules: {', '.join(SCHEDULES)}, and torch's.",
+        "",
+        "## Refused but for one value",
+        "",
+        "What else they do is not modelled.",
+        "",
+        "| key | may be | else |",
+        "|---|---|---|",
+        *(f"| `{path}` | {values} | {why} |" for path, values, why in only),
+        "",
+        "## Takes no memory",
+        "",
+        "Known, and listed by `validate`.",
+        "",
+        "| key | |",
+        "|---|---|",
+        *(f"| `{path}` | {why} |" for path, why in free),
+        "",
+        "## Gone",
+        "",
         f"DeepSpeed {VERSION} refuses these itself: {', '.join(f'`{path}`' for path in gone)}.",
-    ]  # fmt: skip
+    ]
 
 
 def page() -> str:
     """The whole page."""
     model = "--model llama2-7b --set hardware.num_gpus=8"
     parts = [
-        "# DeepSpeed's JSON", "",
+        "# DeepSpeed's JSON",
+        "",
         "`calculate`, `explain`, `trace` and `measure` take a `ds_config.json` where they take a",
         "run file, and know it by its keys; `--model` names the model, which the file does not: a",
         "preset, a name on the hub, a path to a `config.json`. This page is written by",
-        f"`docs/formats_deepspeed.py`; keys and defaults are those of DeepSpeed {VERSION}.", "",
-        "```json", GOOD.rstrip(), "```", "",
+        f"`docs/formats_deepspeed.py`; keys and defaults are those of DeepSpeed {VERSION}.",
+        "",
+        "```json",
+        GOOD.rstrip(),
+        "```",
+        "",
         *shown(f"gpu-mem-calc calculate --config ds_config.json \\\n    {model}"),
         "Every key of DeepSpeed's is read, known to take no memory, or refused in a sentence; a",
         "test asks DeepSpeed's own code which keys there are. `validate` lists them, and needs no",
-        "model:", "",
+        "model:",
+        "",
         *shown("gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8"),
         "What the file does not say is assumed and listed: `--set` says it. The number of GPUs is",
         "`hardware.num_gpus`; without it the three batch sizes say it where all are there. A",
@@ -172,22 +202,33 @@ def page() -> str:
         "checkpoints every layer; without one no layer is. Without `fp16` and `bf16` DeepSpeed",
         "trains in fp32. Without `gradient_clipping` it clips at 1; 0 turns it off, which changes",
         "no estimate, because ZeRO takes the norm all the same.",
-        "", "Everything that is wrong is told at once:", "",
-        "```json", WRONG.rstrip(), "```", "",
+        "",
+        "Everything that is wrong is told at once:",
+        "",
+        "```json",
+        WRONG.rstrip(),
+        "```",
+        "",
         *shown("gpu-mem-calc validate wrong.json --set hardware.num_gpus=8"),
         "The file must be JSON. DeepSpeed's own parser lets comments and a last comma pass, others",
-        "do not:", "",
+        "do not:",
+        "",
         *shown(f"gpu-mem-calc calculate --config commented.json {model}"),
         "The other way round, the page's export writes such a file for any run of DeepSpeed; what",
-        "it writes reads back to the same estimate. In Python:", "",
+        "it writes reads back to the same estimate. In Python:",
+        "",
         "```python",
         "from gpu_mem_calculator import estimate",
-        "from gpu_mem_calculator.formats.deepspeed_reader import read, run_file", "",
+        "from gpu_mem_calculator.formats.deepspeed_reader import read, run_file",
+        "",
         'sections = read("ds_config.json", num_gpus=8)  # training, parallelism, engine, ...',
         'run = run_file("ds_config.json", model="gpt2", settings=["hardware.num_gpus=8"])',
         "estimate(run.data).needs_bytes, run.assumed",
-        "```", "", *tables(), "",
-    ]  # fmt: skip
+        "```",
+        "",
+        *tables(),
+        "",
+    ]
     return "\n".join(parts)
 
 

@@ -25,22 +25,33 @@ sys.path.pop(0)  # the example has a gptlite of its own
 
 PAGE = FOLDER.with_suffix(".md")
 BODIES: dict[str, Callable[[], str]] = {
-    "memory": tables.memory, "close": tables.close, "largest": tables.largest,
-    "score": tables.score, "pipelines": tables.pipelines, "before": tables.before,
-    "changed": tables.changed, "moved": tables.moved, "made": tables.made,
+    "memory": tables.memory,
+    "close": tables.close,
+    "largest": tables.largest,
+    "score": tables.score,
+    "pipelines": tables.pipelines,
+    "before": tables.before,
+    "changed": tables.changed,
+    "moved": tables.moved,
+    "made": tables.made,
     "trained": tables.trained,
-    "published": compared.published, "apart": compared.apart,
-    "published-pipelines": compared.published_pipelines, "ways": compared.ways,
-    "deepspeed": compared.deepspeed, "plain": compared.plain, "answer": compared.answer,
-}  # fmt: skip
+    "published": compared.published,
+    "apart": compared.apart,
+    "published-pipelines": compared.published_pipelines,
+    "ways": compared.ways,
+    "deepspeed": compared.deepspeed,
+    "plain": compared.plain,
+    "answer": compared.answer,
+}
 
 
 def page(text: str) -> str:
     """The page with what stands between its marks made anew."""
     for mark, body in BODIES.items():
         new = f"<!-- {mark} -->\n{body()}\n<!-- end -->"
-        text, count = re.subn(rf"<!-- {mark} -->\n.*?<!-- end -->", lambda _, n=new: n, text,
-                              flags=re.DOTALL)  # fmt: skip
+        text, count = re.subn(
+            rf"<!-- {mark} -->\n.*?<!-- end -->", lambda _, n=new: n, text, flags=re.DOTALL
+        )
         if count != 1:
             raise ValueError(f"{PAGE.name} has {count} marks {mark!r}: one is needed")
     return text

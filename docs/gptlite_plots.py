@@ -28,13 +28,19 @@ text { fill: var(--soft); } .paper { fill: var(--paper); } .name { fill: var(--i
 
 def svg(title: str, description: str, height: float, parts: Iterable[str]) -> str:
     """A whole file."""
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {height:g}" role="img" '
-        'aria-labelledby="title desc">', f'<title id="title">{escape(title)}</title>',
-        f'<desc id="desc">{escape(description)}</desc>', f"<style>{STYLE}</style>",
-        f'<rect class="paper" width="{WIDE}" height="{height:g}"/>',
-        text(16, 28, title, "title"), *parts, "</svg>\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {height:g}" role="img" '
+            'aria-labelledby="title desc">',
+            f'<title id="title">{escape(title)}</title>',
+            f'<desc id="desc">{escape(description)}</desc>',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" width="{WIDE}" height="{height:g}"/>',
+            text(16, 28, title, "title"),
+            *parts,
+            "</svg>\n",
+        ]
+    )
 
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:
@@ -75,13 +81,16 @@ def memory(found: Sequence[Memory]) -> str:
     scale, top = axis(0, most), 76
     end = top + LINE * len(found)
     parts = [
-        rect(16, 43, (12, 12), "held"), text(34, 54, "held between steps"),
-        rect(180, 43, (12, 12), "step"), text(198, 54, "what a step adds at its peak"),
-        path("M404 41V57", "said"), text(412, 54, "estimate of the peak"),
+        rect(16, 43, (12, 12), "held"),
+        text(34, 54, "held between steps"),
+        rect(180, 43, (12, 12), "step"),
+        text(198, 54, "what a step adds at its peak"),
+        path("M404 41V57", "said"),
+        text(412, 54, "estimate of the peak"),
         text(WIDE - 16, 54, "peak, error of the estimate", "end"),
         *grid(range(0, int(most) + 1, 2), 0, scale, (top - 6, end)),
         text(LEFT, end + 38, "GiB allocated on one rank of 8, one sequence of 2048"),
-    ]  # fmt: skip
+    ]
     for number, one in enumerate(found):
         y = top + LINE * number
         parts += [
@@ -91,11 +100,14 @@ def memory(found: Sequence[Memory]) -> str:
             path(f"M{LEFT + one.estimated * scale:.1f} {y - 4}V{y + 24}", "said"),
             text(WIDE - 84, y + 15, f"{one.measured:.2f}", "name end"),
             text(WIDE - 16, y + 15, percent(one.off), "end"),
-        ]  # fmt: skip
+        ]
     worst = max((abs(one.off) for one in found), default=0)
-    return svg("GPT-lite at GPT-3 Small's size: measured peak, and the estimate",
-               f"{len(found)} configurations; the estimate is off by at most {worst:.2f} %",
-               end + 54, parts)  # fmt: skip
+    return svg(
+        "GPT-lite at GPT-3 Small's size: measured peak, and the estimate",
+        f"{len(found)} configurations; the estimate is off by at most {worst:.2f} %",
+        end + 54,
+        parts,
+    )
 
 
 def ladder(found: Sequence[Largest]) -> str:
@@ -105,11 +117,14 @@ def ladder(found: Sequence[Largest]) -> str:
     low, high = SMALL - 1, max(every) + 1
     scale, top = axis(low, high), 76
     parts = [
-        path("M16 41h16v16h-16z", "said"), text(40, 54, "predicted largest"),
-        '<circle cx="186" cy="49" r="5" class="ran"/>', text(198, 54, "trained"),
-        path("M268 44l10 10m0-10-10 10", "died"), text(286, 54, "ran out of memory"),
+        path("M16 41h16v16h-16z", "said"),
+        text(40, 54, "predicted largest"),
+        '<circle cx="186" cy="49" r="5" class="ran"/>',
+        text(198, 54, "trained"),
+        path("M268 44l10 10m0-10-10 10", "died"),
+        text(286, 54, "ran out of memory"),
         text(WIDE - 16, 54, "layers × width, parameters", "end"),
-    ]  # fmt: skip
+    ]
     y = top
     rows: list[str] = []
     for room, here in groupby(ordered, key=lambda one: one.room):
@@ -119,10 +134,17 @@ def ladder(found: Sequence[Largest]) -> str:
             rows += rung_marks(one, y, low, scale)
             y += LINE
     ticks = range(-(-low // 4) * 4, high + 1, 4)
-    parts += [*grid(ticks, low, scale, (top - 6, y)), *rows,
-              text(LEFT, y + 38, "layers; the width is 64 times as many")]  # fmt: skip
-    return svg("The largest GPT-lite that trains: predicted, and tried",
-               f"{len(found)} configurations", y + 54, parts)  # fmt: skip
+    parts += [
+        *grid(ticks, low, scale, (top - 6, y)),
+        *rows,
+        text(LEFT, y + 38, "layers; the width is 64 times as many"),
+    ]
+    return svg(
+        "The largest GPT-lite that trains: predicted, and tried",
+        f"{len(found)} configurations",
+        y + 54,
+        parts,
+    )
 
 
 def rung_marks(one: Largest, y: float, low: float, scale: float) -> Iterator[str]:

@@ -81,15 +81,25 @@ def memories() -> Iterator[Memory]:
     runs = {row["id"]: row for row in rows("measured")}
     for row in rows("predicted"):
         name = row["configuration"]
-        found = {batch: runs[f"{name}-{SMALL}-b{batch}"] for batch in (1, 8)
-                 if f"{name}-{SMALL}-b{batch}" in runs}  # fmt: skip
+        found = {
+            batch: runs[f"{name}-{SMALL}-b{batch}"]
+            for batch in (1, 8)
+            if f"{name}-{SMALL}-b{batch}" in runs
+        }
         one = found[1]
         last = list(one["phases"].values())[-1]
-        sizes = (row["estimated"]["allocated_bytes"], row["traced"]["allocated_bytes"],
-                 one["measured"]["allocated_bytes"], one["measured"]["average_bytes"],
-                 last["start_next_bytes"])  # fmt: skip
-        yield Memory(name, *(size / GIB for size in sizes),
-                     {batch: run["measured"] for batch, run in found.items()})  # fmt: skip
+        sizes = (
+            row["estimated"]["allocated_bytes"],
+            row["traced"]["allocated_bytes"],
+            one["measured"]["allocated_bytes"],
+            one["measured"]["average_bytes"],
+            last["start_next_bytes"],
+        )
+        yield Memory(
+            name,
+            *(size / GIB for size in sizes),
+            {batch: run["measured"] for batch, run in found.items()},
+        )
 
 
 class Largest(Struct, frozen=True):
@@ -133,9 +143,15 @@ def trials(name: str, room: int | None) -> tuple[list[int], list[int]]:
 
 def largests() -> list[Largest]:
     """Each configuration's."""
-    return [Largest(row["configuration"], row["room_gib"], row["largest"],
-                    *trials(row["configuration"], row["room_gib"]))
-            for row in rows("predicted")]  # fmt: skip
+    return [
+        Largest(
+            row["configuration"],
+            row["room_gib"],
+            row["largest"],
+            *trials(row["configuration"], row["room_gib"]),
+        )
+        for row in rows("predicted")
+    ]
 
 
 class Pipeline(Struct, frozen=True):
@@ -157,18 +173,27 @@ def pipelines() -> Iterator[Pipeline]:
     known = {(row["configuration"], row["stages"]): row for row in rows("measured_pipelines")}
     for row in rows("pipelines"):
         found = known[row["configuration"], row["stages"]]
-        yield Pipeline(row["configuration"], [size / GIB for size in row["estimated"]],
-                       [size / GIB for size in found["measured"]])  # fmt: skip
+        yield Pipeline(
+            row["configuration"],
+            [size / GIB for size in row["estimated"]],
+            [size / GIB for size in found["measured"]],
+        )
 
 
 def plain_model() -> Row:
     """The same sizes as plain numbers: neither masks nor heads one by one can be said."""
     return {
-        "num_layers": SMALL, "hidden_size": width(SMALL), "num_attention_heads": SMALL,
-        "intermediate_size": 4 * width(SMALL), "gated_mlp": False, "normalization": "layernorm",
-        "position_embedding": "learned", "vocab_size": VOCABULARY, "max_seq_len": TOKENS,
+        "num_layers": SMALL,
+        "hidden_size": width(SMALL),
+        "num_attention_heads": SMALL,
+        "intermediate_size": 4 * width(SMALL),
+        "gated_mlp": False,
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "vocab_size": VOCABULARY,
+        "max_seq_len": TOKENS,
         "dropout": 0.1,
-    }  # fmt: skip
+    }
 
 
 @cache

@@ -27,15 +27,32 @@ def memory() -> str:
     """One row a configuration: memory and speed."""
     lines = []
     for one in gptlite_rows.memories():
-        lines.append([
-            f"`{one.name}`", off(one.estimated, one.measured), off(one.traced, one.measured),
-            f"**{one.measured:.2f}**", f"{one.average:.2f}", f"{one.held:.2f}",
-            *(speed(one.steps.get(batch), batch) for batch in (1, 8)),
-            " / ".join(busy(one.steps.get(batch)) for batch in (1, 8)),
-        ])  # fmt: skip
-    return table(["", "estimated peak", "traced peak", "measured peak", "average over a step",
-                  "between steps", "samples/s, batch 1", "batch 8", "GPU busy, batch 1 / 8"],
-                 lines)  # fmt: skip
+        lines.append(
+            [
+                f"`{one.name}`",
+                off(one.estimated, one.measured),
+                off(one.traced, one.measured),
+                f"**{one.measured:.2f}**",
+                f"{one.average:.2f}",
+                f"{one.held:.2f}",
+                *(speed(one.steps.get(batch), batch) for batch in (1, 8)),
+                " / ".join(busy(one.steps.get(batch)) for batch in (1, 8)),
+            ]
+        )
+    return table(
+        [
+            "",
+            "estimated peak",
+            "traced peak",
+            "measured peak",
+            "average over a step",
+            "between steps",
+            "samples/s, batch 1",
+            "batch 8",
+            "GPU busy, batch 1 / 8",
+        ],
+        lines,
+    )
 
 
 def speed(found: Row | None, batch: int) -> str:
@@ -55,23 +72,41 @@ def close() -> str:
     found = list(gptlite_rows.memories())
     worst = max(found, key=lambda one: abs(one.off))
     traced = max(found, key=lambda one: abs(one.traced_off))
-    return (f"Over these {len(found)} configurations the estimate is off by at most "
-            f"{worst.off:+.2f} % "
-            f"(`{worst.name}`), the trace by at most {traced.traced_off:+.2f} % "
-            f"(`{traced.name}`).")  # fmt: skip
+    return (
+        f"Over these {len(found)} configurations the estimate is off by at most "
+        f"{worst.off:+.2f} % "
+        f"(`{worst.name}`), the trace by at most {traced.traced_off:+.2f} % "
+        f"(`{traced.name}`)."
+    )
 
 
 def largest() -> str:
     """The largest model of each configuration."""
     lines = [
-        [f"`{one.name}`", "whole H200" if one.room is None else f"{one.room} GiB",
-         f"**{one.rung} × {gptlite_rows.width(one.rung):,}**",
-         f"{gptlite_rows.parameters(one.rung) / 1e9:.2f} B",
-         numbers(one.trained), numbers(one.failed), verdict(one)]
+        [
+            f"`{one.name}`",
+            "whole H200" if one.room is None else f"{one.room} GiB",
+            f"**{one.rung} × {gptlite_rows.width(one.rung):,}**",
+            f"{gptlite_rows.parameters(one.rung) / 1e9:.2f} B",
+            numbers(one.trained),
+            numbers(one.failed),
+            verdict(one),
+        ]
         for one in largests()
-    ]  # fmt: skip
-    return table(["", "room", "predicted, layers × width", "parameters", "layers that trained",
-                  "that ran out of memory", "so the prediction is"], lines, words=7)  # fmt: skip
+    ]
+    return table(
+        [
+            "",
+            "room",
+            "predicted, layers × width",
+            "parameters",
+            "layers that trained",
+            "that ran out of memory",
+            "so the prediction is",
+        ],
+        lines,
+        words=7,
+    )
 
 
 def numbers(found: list[int]) -> str:
@@ -99,20 +134,27 @@ def score() -> str:
     wrong = sum(one.wrong for one in found)
     rest = [f"`{one.name}`" for one in found if one not in both and not one.wrong]
     capped = sum(one.room is not None for one in both)
-    said = (f"{len(both)} of {len(found)} predictions were tried on both sides and are right: the "
-            f"size trains, the next does not. {len(both) - capped} of them, on the whole card, "
-            f"were computed before the trial; {capped}, under a cap, afterwards. "
-            f"{wrong or 'None'} turned out wrong.")  # fmt: skip
+    said = (
+        f"{len(both)} of {len(found)} predictions were tried on both sides and are right: the "
+        f"size trains, the next does not. {len(both) - capped} of them, on the whole card, "
+        f"were computed before the trial; {capped}, under a cap, afterwards. "
+        f"{wrong or 'None'} turned out wrong."
+    )
     return f"{said} Not tried on both sides: {', '.join(rest)}." if rest else said
 
 
 def pipelines() -> str:
     """Each pipeline, stage by stage."""
     lines = [
-        [f"`{one.name}`", str(len(one.measured)), stages(one.estimated), stages(one.measured),
-         f"{one.worst:+.2f} %"]
+        [
+            f"`{one.name}`",
+            str(len(one.measured)),
+            stages(one.estimated),
+            stages(one.measured),
+            f"{one.worst:+.2f} %",
+        ]
         for one in gptlite_rows.pipelines()
-    ]  # fmt: skip
+    ]
     return table(
         ["", "stages", "estimated, by stage", "measured, by stage", "worst stage"], lines, words=4
     )
@@ -125,20 +167,29 @@ def stages(sizes: list[float]) -> str:
 
 def before() -> str:
     """What pipelines were estimated at before they were measured."""
-    known = {(row["configuration"], row["stages"]): row["measured"]
-             for row in rows("measured_pipelines")}  # fmt: skip
-    each = [gptlite_rows.error(*pair) for row in rows("before") if "stages" in row
-            for pair in zip(row["estimated"], known[row["configuration"], row["stages"]],
-                            strict=True)]  # fmt: skip
-    return (f"These estimates are not blind: {VERSION} gave every stage the masks of all layers "
-            f"and was {min(each):.0f} to {max(each):.0f} % too high. It was mended.")  # fmt: skip
+    known = {
+        (row["configuration"], row["stages"]): row["measured"] for row in rows("measured_pipelines")
+    }
+    each = [
+        gptlite_rows.error(*pair)
+        for row in rows("before")
+        if "stages" in row
+        for pair in zip(row["estimated"], known[row["configuration"], row["stages"]], strict=True)
+    ]
+    return (
+        f"These estimates are not blind: {VERSION} gave every stage the masks of all layers "
+        f"and was {min(each):.0f} to {max(each):.0f} % too high. It was mended."
+    )
 
 
 def changed() -> str:
     """What became of the estimates after the measurements."""
     now = {one.name: one for one in gptlite_rows.memories()}
-    then = {row["configuration"]: row["estimated"]["allocated_bytes"] / GIB
-            for row in rows("before") if "stages" not in row}  # fmt: skip
+    then = {
+        row["configuration"]: row["estimated"]["allocated_bytes"] / GIB
+        for row in rows("before")
+        if "stages" not in row
+    }
     off = {name: gptlite_rows.error(then[name], one.measured) for name, one in now.items()}
     worst = max(off, key=lambda name: abs(off[name]))
     other = [f"`{name}`" for name, one in now.items() if one.estimated != then[name]]
@@ -154,12 +205,17 @@ def changed() -> str:
 def moved() -> str:
     """Whether the largest models are those that were predicted first."""
     first = {row["configuration"]: row["largest"] for row in rows("before") if "largest" in row}
-    found = [f"`{one.name}` ({first[one.name]} before)" for one in largests()
-             if one.name in first and first[one.name] != one.rung]  # fmt: skip
+    found = [
+        f"`{one.name}` ({first[one.name]} before)"
+        for one in largests()
+        if one.name in first and first[one.name] != one.rung
+    ]
     late = [f"`{one.name}`" for one in largests() if one.name not in first]
     said = "No prediction" if not found else f"Of the predictions {', '.join(found)}"
-    return (f"{said} moved with the changes to the program that are named above; first computed "
-            f"after them: {', '.join(late) or 'none'}.")  # fmt: skip
+    return (
+        f"{said} moved with the changes to the program that are named above; first computed "
+        f"after them: {', '.join(late) or 'none'}."
+    )
 
 
 def made() -> str:
@@ -176,8 +232,10 @@ def trained() -> str:
     steps = [max(map(int, row["losses"])) for row in found]
     last = [row["losses"][str(step)] for row, step in zip(found, steps, strict=True)]
     whole = sum(step == max(steps) for step in steps)
-    return (f"`train.py` trained all {len(found)} configurations there, as one process: the loss "
-            f"was {min(first):.2f} to {max(first):.2f} at the first step and {min(last):.2f} to "
-            f"{max(last):.2f} at the last, which was step {max(steps)} in {whole} runs. The other "
-            f"{len(found) - whole} were cut off by a time limit; {min(steps)} is the last step "
-            "seen of the shortest.")  # fmt: skip
+    return (
+        f"`train.py` trained all {len(found)} configurations there, as one process: the loss "
+        f"was {min(first):.2f} to {max(first):.2f} at the first step and {min(last):.2f} to "
+        f"{max(last):.2f} at the last, which was step {max(steps)} in {whole} runs. The other "
+        f"{len(found) - whole} were cut off by a time limit; {min(steps)} is the last step "
+        "seen of the shortest."
+    )

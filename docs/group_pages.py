@@ -15,8 +15,14 @@ from scores import FILES, GROUPS, METRICS
 from gpu_mem_calculator.backtest.score import RowScore, summary
 
 CAUSES = Path(__file__).with_name("causes.toml")
-LIMITS = {"phase": 3.0, "allocated": 0.3, "startup": 0.5, "reserved": 3.0, "needs": 1.0,
-          "host": 15.0}  # fmt: skip
+LIMITS = {
+    "phase": 3.0,
+    "allocated": 0.3,
+    "startup": 0.5,
+    "reserved": 3.0,
+    "needs": 1.0,
+    "host": 15.0,
+}
 SHOWN = ("allocated", "reserved", "needs", "device")
 EXACT = 0.5  # percent; a trace this close to the card has what the run does
 NOT_EXPLAINED = "Not explained."
@@ -42,8 +48,13 @@ class Off(Struct, frozen=True):
         """A row of the table, but for the reason."""
         error = 100 * (self.predicted / self.measured - 1) if self.measured else float("inf")
         apart = (self.predicted - self.measured) / MIB
-        return [self.run, self.what, f"{self.measured / GIB:.3f}", f"{apart:+,.0f}",
-                f"{error:+.1f} %"]  # fmt: skip
+        return [
+            self.run,
+            self.what,
+            f"{self.measured / GIB:.3f}",
+            f"{apart:+,.0f}",
+            f"{error:+.1f} %",
+        ]
 
 
 @cache
@@ -75,8 +86,9 @@ def off(group: str) -> Iterator[Off]:
     for _, row in scores.rows(group):
         for name, one in row.phases.items():
             if one.error_pct is None or abs(one.error_pct) > LIMITS["phase"]:
-                yield Off(row.id, f"phase {name}", one.predicted, one.measured,
-                          why(row, f"phase {name}"))  # fmt: skip
+                yield Off(
+                    row.id, f"phase {name}", one.predicted, one.measured, why(row, f"phase {name}")
+                )
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:
@@ -113,8 +125,13 @@ def by_file(group: str) -> str:
     for name in FILES:
         found = {metric: scores.errors(metric, group, (name,)) for metric in METRICS}
         if found["allocated"]:
-            lines.append([f"{name}.jsonl", str(len(found["allocated"])),
-                          *(_both(errors) for errors in found.values())])  # fmt: skip
+            lines.append(
+                [
+                    f"{name}.jsonl",
+                    str(len(found["allocated"])),
+                    *(_both(errors) for errors in found.values()),
+                ]
+            )
     return _table(["mean, worst", "runs", *METRICS.values()], lines)
 
 
@@ -133,8 +150,14 @@ def every_run(group: str) -> str:
         traces = [_error(trace.get(metric)) for metric in ("allocated", "reserved")]
         size = row.metrics["allocated"].measured / GIB if "allocated" in row.metrics else 0
         lines.append([row.id, name, f"{size:.3f}", *cells, *traces])
-    head = ["run", "file", "allocated, GiB", *(METRICS[m] for m in SHOWN), "trace: allocated",
-            "reserved"]  # fmt: skip
+    head = [
+        "run",
+        "file",
+        "allocated, GiB",
+        *(METRICS[m] for m in SHOWN),
+        "trace: allocated",
+        "reserved",
+    ]
     return _table(head, lines)
 
 
@@ -148,8 +171,12 @@ def _error(error: float | None) -> str:
 
 def bodies(group: str) -> dict[str, str]:
     """What stands between the marks of a group's page."""
-    return {"files": by_file(group), "figures": figures_off(group), "phases": phases_off(group),
-            "runs": every_run(group)}  # fmt: skip
+    return {
+        "files": by_file(group),
+        "figures": figures_off(group),
+        "phases": phases_off(group),
+        "runs": every_run(group),
+    }
 
 
 def unexplained() -> Iterator[str]:

@@ -21,53 +21,90 @@ from gpu_mem_calculator.backtest.score import BacktestReport, RowScore, backtest
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "ground_truth"
 STORED, TRACED = ROOT / "docs" / "scored.json", ROOT / "docs" / "traced.json"
-METRICS = {"allocated": "allocated", "reserved": "reserved", "needs": "needs",
-           "device": "nvidia-smi", "startup": "start-up", "host": "host"}  # fmt: skip
+METRICS = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "needs": "needs",
+    "device": "nvidia-smi",
+    "startup": "start-up",
+    "host": "host",
+}
 TRACE_METRICS = ("allocated", "reserved", "needs")
 GROUPS = {
-    "single": "one GPU", "ddp": "DDP", "fsdp": "FSDP2", "deepspeed": "DeepSpeed",
-    "peft": "LoRA, QLoRA, 8-bit", "megatron": "Megatron-Core",
-    "megatron_deepspeed": "Megatron-DeepSpeed", "inference": "inference",
-}  # fmt: skip
+    "single": "one GPU",
+    "ddp": "DDP",
+    "fsdp": "FSDP2",
+    "deepspeed": "DeepSpeed",
+    "peft": "LoRA, QLoRA, 8-bit",
+    "megatron": "Megatron-Core",
+    "megatron_deepspeed": "Megatron-DeepSpeed",
+    "inference": "inference",
+}
 # a file of measured runs: what it is called in a table, and how it was used
 FILES = {
     "runs": ("looked at from the start", "Looked at while the formulas were written."),
-    "families": ("other families and options", "One GPU, DDP and FSDP2, measured after the "
-                 "formulas were written to find what was wrong with them; what they showed was "
-                 "then mended from the frameworks' source."),
-    "engines": ("other DeepSpeed, PEFT, Megatron runs", "The same for DeepSpeed, PEFT, "
-                "bitsandbytes and Megatron-Core."),
-    "random": ("drawn at random, then mended", "Drawn at random (model, depth, batch, sequence, "
-               "precision, optimizer, recompute, engine). When it was first scored, 67 of 74 runs "
-               "were within 1 % (mean 0.78 %, worst -19.7 %); what it showed was then mended."),
-    "unseen": ("drawn at random, scored unseen", "Drawn at random in the same way after that, and "
-               "scored unseen: 44 of 44 within 1 %, mean 0.12 %, worst -0.90 %. Allocated memory "
-               "was not mended because of it; the order of the stream was later looked at in all "
-               "files."),
-    "options": ("options the others lack, then mended", "Measured with `gpu-mem-calc measure`: "
-                "every optimizer, 64k and 128k tokens, vocabularies of 256 and 262,144, head "
-                "sizes 32 to 320, allocator settings, FSDP2's offload, hybrid and replicated "
-                "sharding, DeepSpeed's bucket and prefetch options, Megatron's later stages, "
-                "interleaving and experts, nine bisected minima. First scored at a mean of "
-                "0.70 %, worst -21.2 %; then mended."),
-    "host": ("host memory", "Offload to the CPU and paged optimizers, measured for what they "
-             "take of the host's memory."),
-    "kept": ("drawn at random, kept aside", "Drawn at random over families and engines, with "
-             "bisected minima, and scored once everything else was done: allocated 0.51 % in the "
-             "mean and -5.37 % at worst (one DDP run, whose cause was then found and mended; the "
-             "others within 0.12 %), reserved 1.39 %, needs 1.87 %."),
-    "megatron_deepspeed": ("Megatron-DeepSpeed", "DeepSpeed's fork of Megatron-LM. 14 of 28 ranks "
-                           "were kept aside and scored once: allocated 0.002 % in the mean and "
-                           "0.011 % at worst; three that skipped every step have no "
-                           "figure of a whole step."),
+    "families": (
+        "other families and options",
+        "One GPU, DDP and FSDP2, measured after the "
+        "formulas were written to find what was wrong with them; what they showed was "
+        "then mended from the frameworks' source.",
+    ),
+    "engines": (
+        "other DeepSpeed, PEFT, Megatron runs",
+        "The same for DeepSpeed, PEFT, bitsandbytes and Megatron-Core.",
+    ),
+    "random": (
+        "drawn at random, then mended",
+        "Drawn at random (model, depth, batch, sequence, "
+        "precision, optimizer, recompute, engine). When it was first scored, 67 of 74 runs "
+        "were within 1 % (mean 0.78 %, worst -19.7 %); what it showed was then mended.",
+    ),
+    "unseen": (
+        "drawn at random, scored unseen",
+        "Drawn at random in the same way after that, and "
+        "scored unseen: 44 of 44 within 1 %, mean 0.12 %, worst -0.90 %. Allocated memory "
+        "was not mended because of it; the order of the stream was later looked at in all "
+        "files.",
+    ),
+    "options": (
+        "options the others lack, then mended",
+        "Measured with `gpu-mem-calc measure`: "
+        "every optimizer, 64k and 128k tokens, vocabularies of 256 and 262,144, head "
+        "sizes 32 to 320, allocator settings, FSDP2's offload, hybrid and replicated "
+        "sharding, DeepSpeed's bucket and prefetch options, Megatron's later stages, "
+        "interleaving and experts, nine bisected minima. First scored at a mean of "
+        "0.70 %, worst -21.2 %; then mended.",
+    ),
+    "host": (
+        "host memory",
+        "Offload to the CPU and paged optimizers, measured for what they "
+        "take of the host's memory.",
+    ),
+    "kept": (
+        "drawn at random, kept aside",
+        "Drawn at random over families and engines, with "
+        "bisected minima, and scored once everything else was done: allocated 0.51 % in the "
+        "mean and -5.37 % at worst (one DDP run, whose cause was then found and mended; the "
+        "others within 0.12 %), reserved 1.39 %, needs 1.87 %.",
+    ),
+    "megatron_deepspeed": (
+        "Megatron-DeepSpeed",
+        "DeepSpeed's fork of Megatron-LM. 14 of 28 ranks "
+        "were kept aside and scored once: allocated 0.002 % in the mean and "
+        "0.011 % at worst; three that skipped every step have no "
+        "figure of a whole step.",
+    ),
     "serving_transformers": ("inference with transformers", "Forward passes and `generate`."),
-}  # fmt: skip
+}
 # the same library goes by several names in the runs' environments
 LIBRARIES = {
-    "torch": ("torch",), "transformers": ("transformers",), "DeepSpeed": ("deepspeed",),
-    "Megatron-Core": ("mcore", "megatron_core", "megatron-core"), "PEFT": ("peft",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "DeepSpeed": ("deepspeed",),
+    "Megatron-Core": ("mcore", "megatron_core", "megatron-core"),
+    "PEFT": ("peft",),
     "bitsandbytes": ("bitsandbytes",),
-}  # fmt: skip
+}
 ROUNDING = 0.005  # percent; what a figure may differ by and still be printed the same
 
 
@@ -126,8 +163,9 @@ def versions() -> dict[str, list[str]]:
         for line in (RUNS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
             around = json.loads(line).get("environment") or {}
             for library, keys in LIBRARIES.items():
-                found[library] |= {str(around[key]).partition("+")[0] for key in keys
-                                   if key in around}  # fmt: skip
+                found[library] |= {
+                    str(around[key]).partition("+")[0] for key in keys if key in around
+                }
     return {library: sorted(seen) for library, seen in found.items() if seen}
 
 
@@ -140,8 +178,11 @@ def figures() -> dict[str, dict[str, list[float]]]:
             for metric in METRICS:
                 made = summary(errors(metric, group, (name,)))
                 if made.n:
-                    cells[metric] = [made.n, round(made.mean_abs_pct or 0, 3),
-                                     round(made.worst_abs_pct or 0, 3)]  # fmt: skip
+                    cells[metric] = [
+                        made.n,
+                        round(made.mean_abs_pct or 0, 3),
+                        round(made.worst_abs_pct or 0, 3),
+                    ]
             found[f"{name}/{group}"] = cells
     return found
 
@@ -164,8 +205,10 @@ def worse() -> list[str]:
             if here is None or here[0] < number:
                 found.append(f"{place}: {metric} is scored in fewer than {number} runs")
             elif here[1] > mean + ROUNDING or here[2] > worst + ROUNDING:
-                found.append(f"{place}: {metric} is off by {here[1]} % in the mean and {here[2]} % "
-                             f"at worst; it was {mean} and {worst}")  # fmt: skip
+                found.append(
+                    f"{place}: {metric} is off by {here[1]} % in the mean and {here[2]} % "
+                    f"at worst; it was {mean} and {worst}"
+                )
     return found
 
 

@@ -28,10 +28,21 @@ FILES = {
     "serving_llamacpp": "llama.cpp logs found on the way",
     "serving_unseen": "vLLM and SGLang logs found later, then looked at, too",
 }
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "tgi": "TGI",
-           "llamacpp": "llama.cpp"}  # fmt: skip
-METRICS = {"weights": "weights", "activation": "activations", "non_torch": "beside torch",
-           "graph": "CUDA graphs", "kv_pool": "KV pool", "kv_tokens": "KV tokens"}  # fmt: skip
+ENGINES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt_llm": "TensorRT-LLM",
+    "tgi": "TGI",
+    "llamacpp": "llama.cpp",
+}
+METRICS = {
+    "weights": "weights",
+    "activation": "activations",
+    "non_torch": "beside torch",
+    "graph": "CUDA graphs",
+    "kv_pool": "KV pool",
+    "kv_tokens": "KV tokens",
+}
 MOST = 3.0  # percent: what is further off stands on the page by name
 
 
@@ -44,8 +55,13 @@ def reports() -> dict[str, BacktestReport]:
 
 def rows(engine: str | None = None, name: str | None = None) -> list[RowScore]:
     """The rows of an engine, of a file, of both or of all."""
-    return [row for file, report in reports().items() if name in (None, file)
-            for row in report.rows if engine in (None, row.group)]  # fmt: skip
+    return [
+        row
+        for file, report in reports().items()
+        if name in (None, file)
+        for row in report.rows
+        if engine in (None, row.group)
+    ]
 
 
 def _errors(found: Iterable[RowScore], metric: str) -> list[float]:
@@ -85,10 +101,14 @@ def table() -> str:
 def files() -> str:
     """The same by file."""
     lines = [
-        [f"`{name}.jsonl`", FILES[name], str(len(rows(None, name))),
-         *(_cell(rows(None, name), metric) for metric in METRICS)]
+        [
+            f"`{name}.jsonl`",
+            FILES[name],
+            str(len(rows(None, name))),
+            *(_cell(rows(None, name), metric) for metric in METRICS),
+        ]
         for name in reports()
-    ]  # fmt: skip
+    ]
     return _table(["", "", "logs", *METRICS.values()], lines)
 
 
@@ -101,9 +121,15 @@ def far() -> str:
             if one is not None and one.error_pct is not None and abs(one.error_pct) > MOST:
                 unit = 1 if metric == "kv_tokens" else 2**30
                 digits = 0 if unit == 1 else 3
-                lines.append([row.id, title, f"{float(one.predicted) / unit:,.{digits}f}",
-                              f"{float(one.measured) / unit:,.{digits}f}",
-                              f"{one.error_pct:+.1f} %"])  # fmt: skip
+                lines.append(
+                    [
+                        row.id,
+                        title,
+                        f"{float(one.predicted) / unit:,.{digits}f}",
+                        f"{float(one.measured) / unit:,.{digits}f}",
+                        f"{one.error_pct:+.1f} %",
+                    ]
+                )
     return _table(["log", "figure", "predicted", "measured", "error"], lines)
 
 
@@ -123,5 +149,11 @@ def sample(words: str = SAMPLE) -> str:
 
 def bodies() -> dict[str, str]:
     """What stands between the marks of the documents on serving."""
-    return {"servers": table(), "server-files": files(), "server-rows": far(),
-            "refused": refused(), "infer": sample(), "infer-large": sample(LARGE)}  # fmt: skip
+    return {
+        "servers": table(),
+        "server-files": files(),
+        "server-rows": far(),
+        "refused": refused(),
+        "infer": sample(),
+        "infer-large": sample(LARGE),
+    }

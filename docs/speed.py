@@ -29,8 +29,12 @@ PAGE = ROOT / "docs" / "speed.md"
 TABLE = ROOT / "src" / "gpu_mem_calculator" / "timing" / "measured.py"
 LONG = 20  # tokens of prompt for each of the answer: such requests are prompts, and little else
 REGIMES = {PROMPTS: "prompts", ALONE: "one sequence alone", TOGETHER: "several together"}
-READ = ((0, 1e9, "under 1 GB"), (1e9, 4e9, "1 to 4 GB"), (4e9, 16e9, "4 to 16 GB"),
-        (16e9, 1e15, "16 GB or more"))  # fmt: skip
+READ = (
+    (0, 1e9, "under 1 GB"),
+    (1e9, 4e9, "1 to 4 GB"),
+    (4e9, 16e9, "4 to 16 GB"),
+    (16e9, 1e15, "16 GB or more"),
+)
 Row = dict[str, Any]
 
 
@@ -60,8 +64,9 @@ class Compared(Struct, frozen=True):
     def regime(self) -> str:
         """What it is a figure of."""
         row = self.row
-        if row["what"] == "prefill" or (row["what"] != "decode"
-                                        and row["prompt"] >= LONG * row["new"]):  # fmt: skip
+        if row["what"] == "prefill" or (
+            row["what"] != "decode" and row["prompt"] >= LONG * row["new"]
+        ):
             return PROMPTS
         return ALONE if row["batch"] == 1 else TOGETHER
 
@@ -101,10 +106,13 @@ def rate(serving: ServingReplica, row: Row, sequences: float) -> float:
 def room(serving: ServingReplica, card_bytes: int, context: int) -> float:
     """Sequences that there could be if all memory beside the weights were cache."""
     return min(
-        max(1.0, (card_bytes - sum(part.bytes for part in stage.parts))
-            / max(1.0, cache_bytes(stage, context)))
+        max(
+            1.0,
+            (card_bytes - sum(part.bytes for part in stage.parts))
+            / max(1.0, cache_bytes(stage, context)),
+        )
         for stage in serving.stages
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -133,22 +141,28 @@ def shares() -> dict[str, dict[str, ReachedShare]]:
     """By engine and regime."""
     found = {
         engine.name: {
-            regime: share_of(one for one in compared()
-                             if one.engine == engine.name and one.regime == regime)
+            regime: share_of(
+                one for one in compared() if one.engine == engine.name and one.regime == regime
+            )
             for regime in REGIMES
         }
         for engine in servers().values()
-    }  # fmt: skip
-    return {name: {regime: share for regime, share in regimes.items() if share}
-            for name, regimes in found.items() if any(regimes.values())}  # fmt: skip
+    }
+    return {
+        name: {regime: share for regime, share in regimes.items() if share}
+        for name, regimes in found.items()
+        if any(regimes.values())
+    }
 
 
 def said(share: ReachedShare | None) -> str:
     """A cell: the median, the range and how many."""
     if share is None:
         return "-"
-    return (f"{100 * share.median:.0f} % ({100 * share.least:.0f} to {100 * share.most:.0f} %, "
-            f"{share.count})")  # fmt: skip
+    return (
+        f"{100 * share.median:.0f} % ({100 * share.least:.0f} to {100 * share.most:.0f} %, "
+        f"{share.count})"
+    )
 
 
 def engine_table() -> Iterator[str]:
@@ -169,9 +183,10 @@ def read_table() -> Iterator[str]:
     )
     yield "|---|---|---|---|"
     kinds: tuple[Callable[[str], bool], ...] = (
-        lambda name: name not in ("llamacpp", "transformers"), lambda name: name == "llamacpp",
+        lambda name: name not in ("llamacpp", "transformers"),
+        lambda name: name == "llamacpp",
         lambda name: name == "transformers",
-    )  # fmt: skip
+    )
     alone = [one for one in compared() if one.regime == ALONE]
     for least, most, title in READ:
         here = [one for one in alone if least <= one.step_bytes < most]
@@ -183,9 +198,12 @@ def unit_table() -> Iterator[str]:
     """Prompts and full batches, by the unit that products run on."""
     yield "| weights | " + " | ".join(REGIMES.values()) + " |"
     yield "|---|---|---|---|"
-    kinds = {"16 bits": ("none",), "8 bits, products in 8 bits": ("fp8", "int8"),
-             "4 bits, products in 4 or 8 bits": ("nvfp4", "mxfp4"),
-             "4 or 8 bits, products in 16 bits": ("awq", "gptq_int4", "gptq_int8")}  # fmt: skip
+    kinds = {
+        "16 bits": ("none",),
+        "8 bits, products in 8 bits": ("fp8", "int8"),
+        "4 bits, products in 4 or 8 bits": ("nvfp4", "mxfp4"),
+        "4 or 8 bits, products in 16 bits": ("awq", "gptq_int4", "gptq_int8"),
+    }
     for title, names in kinds.items():
         here = [one for one in compared() if one.engine != "llamacpp" and one.format in names]
         cells = (said(share_of(one for one in here if one.regime == r)) for r in REGIMES)
@@ -212,17 +230,25 @@ def left_out_table() -> Iterator[str]:
     titles = {engine.name: engine.title for engine in servers().values()}
     for one in left_out():
         config, row = one.row["config"], one.row
-        what = (f"{titles[one.engine]}, {config['model']['name']} on "
-                f"{config['hardware'].get('num_gpus', 1)} × {config['hardware']['gpu']}, "
-                f"{row['batch']} × ({row['prompt']} + {row['new']})")  # fmt: skip
-        yield (f"| {what} | {row['tokens_per_second']:,.0f} | {one.bound:,.0f} | "
-               f"{row['left_out']}: {row['source']} |")  # fmt: skip
+        what = (
+            f"{titles[one.engine]}, {config['model']['name']} on "
+            f"{config['hardware'].get('num_gpus', 1)} × {config['hardware']['gpu']}, "
+            f"{row['batch']} × ({row['prompt']} + {row['new']})"
+        )
+        yield (
+            f"| {what} | {row['tokens_per_second']:,.0f} | {one.bound:,.0f} | "
+            f"{row['left_out']}: {row['source']} |"
+        )
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "engines": engine_table, "read": read_table, "units": unit_table, "sources": source_table,
-    "left-out": left_out_table, "count": lambda: iter([f"{len(compared())} figures."]),
-}  # fmt: skip
+    "engines": engine_table,
+    "read": read_table,
+    "units": unit_table,
+    "sources": source_table,
+    "left-out": left_out_table,
+    "count": lambda: iter([f"{len(compared())} figures."]),
+}
 
 
 def page() -> str:
@@ -230,8 +256,9 @@ def page() -> str:
     text = PAGE.read_text("utf-8")
     for name, made in TABLES.items():
         block = f"<!-- {name} -->\n" + "\n".join(made()) + "\n<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, b=block: b, text,
-                      flags=re.DOTALL)  # fmt: skip
+        text = re.sub(
+            rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL
+        )
     return text
 
 
@@ -240,11 +267,14 @@ def module() -> str:
     words = {PROMPTS: "PROMPTS", ALONE: "ALONE", TOGETHER: "TOGETHER"}
     lines = []
     for name, found in shares().items():
-        lines.append(f'    "{name}": {{')
-        for regime, s in found.items():
-            lines.append(f"        {words[regime]}: "
-                         f"ReachedShare({s.median}, {s.least}, {s.most}, {s.count}),")  # fmt: skip
-        lines.append("    },")
+        rows = [
+            f"{words[regime]}: ReachedShare({s.median}, {s.least}, {s.most}, {s.count})"
+            for regime, s in found.items()
+        ]
+        if len(rows) == 1:
+            lines.append(f'    "{name}": {{{rows[0]}}},')
+            continue
+        lines += [f'    "{name}": {{', *(f"        {row}," for row in rows), "    },"]
     table = "\n".join(["SHARES: Mapping[str, Mapping[str, ReachedShare]] = {", *lines, "}"])
     text = TABLE.read_text("utf-8")
     return re.sub(r"SHARES: .*?\n}", lambda _: table, text, flags=re.DOTALL)

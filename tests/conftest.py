@@ -24,12 +24,26 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 # Tests of whole programs and of many examples: coverage would double their time and find nothing.
 LONG = (
-    "browser", "cli/test_backtest.py", "container", "deploy", "docs", "engines/test_remembered.py",
-    "examples/test_bench", "examples/test_train", "ground_truth", "measure/test_launchers.py",
-    "properties/test_run_file_fuzz.py", "random_runs", "replay/test_needs.py",
-    "serving/test_traced.py", "trace/test_deepspeed_measured.py", "trace/test_measured.py",
-    "web/test_fuzz.py", "web/test_killed.py", "web/test_compat.py",
-)  # fmt: skip
+    "browser",
+    "cli/test_backtest.py",
+    "container",
+    "deploy",
+    "docs",
+    "engines/test_remembered.py",
+    "examples/test_bench",
+    "examples/test_train",
+    "ground_truth",
+    "measure/test_launchers.py",
+    "properties/test_run_file_fuzz.py",
+    "random_runs",
+    "replay/test_needs.py",
+    "serving/test_traced.py",
+    "trace/test_deepspeed_measured.py",
+    "trace/test_measured.py",
+    "web/test_fuzz.py",
+    "web/test_killed.py",
+    "web/test_compat.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,10 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 SMALL_LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 688,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024,
-    "max_position_embeddings": 512, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
 
 
 def small_run(

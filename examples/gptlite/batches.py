@@ -55,7 +55,12 @@ def batches(dataset: Dataset, engine: Any, seed: int, first: int = 0) -> Iterato
     ranks = engine.dp_world_size
     rank = engine.mpu.get_data_parallel_rank() if engine.mpu else engine.global_rank
     order = Order(
-        len(dataset), seed, engine.train_micro_batch_size_per_gpu(),  # type: ignore[arg-type]
-        engine.gradient_accumulation_steps(), rank, ranks, first,
-    )  # fmt: skip
+        len(dataset),
+        seed,
+        engine.train_micro_batch_size_per_gpu(),  # type: ignore[arg-type]
+        engine.gradient_accumulation_steps(),
+        rank,
+        ranks,
+        first,
+    )
     return iter(DataLoader(dataset, batch_sampler=order))  # type: ignore[arg-type]

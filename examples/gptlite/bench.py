@@ -39,10 +39,18 @@ RANKS, CARD, GIB = 8, "h200", 2**30
 SMALL, MOST = 12, 96  # rungs: GPT-3 Small, and where the search ends
 BATCHES = (1, 8)  # samples of a rank, for the speed
 ROOMS: dict[str, int | None] = {
-    "ddp_fp32": None, "zero1_fp32": None, "zero2_fp32": None, "zero3_fp32": 24,
-    "zero3_offload_fp32": 24, "ddp_bf16": None, "zero1_fp16": 24, "zero2_bf16": 24,
-    "zero2_offload_bf16": 24, "zero3_bf16": 24, "zero3_bf16_checkpoint": 8,
-}  # fmt: skip
+    "ddp_fp32": None,
+    "zero1_fp32": None,
+    "zero2_fp32": None,
+    "zero3_fp32": 24,
+    "zero3_offload_fp32": 24,
+    "ddp_bf16": None,
+    "zero1_fp16": 24,
+    "zero2_bf16": 24,
+    "zero2_offload_bf16": 24,
+    "zero3_bf16": 24,
+    "zero3_bf16_checkpoint": 8,
+}
 """The configurations, and the GiB in which their largest model is looked for; None: the whole card.
 
 DeepSpeed's hooks run in Python for each of the heads, whose number is the rung's square: on a whole
@@ -69,8 +77,10 @@ def run_file(name: str, stages: int = 1) -> dict[str, Any]:
 
 def without_checkpoints(data: dict[str, Any]) -> dict[str, Any]:
     """The run as the module sees it: whether its blocks run twice is its own business."""
-    return {key: {k: v for k, v in section.items() if k not in CHECKPOINTS}
-            for key, section in data.items()}  # fmt: skip
+    return {
+        key: {k: v for k, v in section.items() if k not in CHECKPOINTS}
+        for key, section in data.items()
+    }
 
 
 def module_run(data: dict[str, Any]) -> ResolvedRun:
@@ -96,8 +106,11 @@ def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> ModuleR
 def deep(found: ModuleRecord, layers: int) -> ModuleRecord:
     """The same module with more blocks like its last."""
     first, last = found.order
-    own = [(name.removeprefix("blocks.1."), *rest) for name, *rest in found.buffers
-           if name.startswith("blocks.1.")]  # fmt: skip
+    own = [
+        (name.removeprefix("blocks.1."), *rest)
+        for name, *rest in found.buffers
+        if name.startswith("blocks.1.")
+    ]
     masks = tuple((f"blocks.{n}.{name}", *rest) for n in range(2, layers) for name, *rest in own)
     return replace(found, order=(first, *[last] * (layers - 1)), buffers=(*found.buffers, *masks))
 
@@ -140,10 +153,12 @@ def predicted(name: str) -> dict[str, Any]:
     given, _ = run_without_model({**data, "engine": engine})  # which cuts nothing, over one rank
     traced = trace(given, build=bench_model.plain)
     return {
-        "configuration": name, "estimated": estimated(data),
+        "configuration": name,
+        "estimated": estimated(data),
         "traced": {key: getattr(traced, key) for key in KEYS},
-        "room_gib": room, "largest": largest(data, room),
-    }  # fmt: skip
+        "room_gib": room,
+        "largest": largest(data, room),
+    }
 
 
 def estimated(data: dict[str, Any], batch_size: int = 1) -> dict[str, int]:
@@ -158,9 +173,10 @@ def pipeline_predicted(name: str, stages: int) -> dict[str, Any]:
     resolved = resolve(read_run(with_record(data, record_of(data, SMALL))))
     found = [replay_stage(resolved, stage) for stage in range(stages)]
     return {
-        "configuration": name, "stages": stages,
+        "configuration": name,
+        "stages": stages,
         "estimated": [one.allocated_bytes for one in found if one is not None],
-    }  # fmt: skip
+    }
 
 
 def cases(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -173,11 +189,14 @@ def cases(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for number, batch, steps, limit in rungs:
             yield {
                 "id": f"{name}-{number}-b{batch}" + (f"-{room}GiB" if limit else ""),
-                "group": name, "steps": steps, "timeout": 600,
+                "group": name,
+                "steps": steps,
+                "timeout": 600,
                 "function": f"bench_model:{maker(name)}",
                 "with": {"number": number, "batch_size": batch},
-                "config": without_checkpoints(run_file(name)), **limit,
-            }  # fmt: skip
+                "config": without_checkpoints(run_file(name)),
+                **limit,
+            }
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -196,9 +215,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def predict(folder: Path) -> None:
     """Write what is predicted."""
     write_rows(folder / "predicted.jsonl", map(predicted, ROOMS))
-    write_rows(folder / "pipelines.jsonl", (
-        pipeline_predicted(name, stages) for name, each in PIPELINES.items() for stages in each
-    ))  # fmt: skip
+    write_rows(
+        folder / "pipelines.jsonl",
+        (pipeline_predicted(name, stages) for name, each in PIPELINES.items() for stages in each),
+    )
 
 
 def measure(folder: Path) -> None:
@@ -213,23 +233,54 @@ def measure(folder: Path) -> None:
     run = [sys.executable, "-m"]
     done = folder / "measured.jsonl"
     done.unlink(missing_ok=True)
-    subprocess.run([*run, "gpu_mem_calculator", "measure", "--cases", folder / "cases.jsonl",
-                    "--append", done], cwd=HERE, check=True)  # fmt: skip
+    subprocess.run(
+        [
+            *run,
+            "gpu_mem_calculator",
+            "measure",
+            "--cases",
+            folder / "cases.jsonl",
+            "--append",
+            done,
+        ],
+        cwd=HERE,
+        check=True,
+    )
     pipelines = []
     for row in read_rows(folder / "pipelines.jsonl"):
         report, averages = folder / "report.json", folder / "averages.jsonl"
-        subprocess.run([*run, "torch.distributed.run", "--standalone", "--nproc-per-node",
-                        str(row["stages"]), "bench_ranks.py", "--average", averages,
-                        "--deepspeed_config", f"configs/{row['configuration']}.json", "--pipeline",
-                        "--pipeline_spec_layers", "--steps", "6", "--no_sample", "--report",
-                        report], cwd=HERE, check=True)  # fmt: skip
+        subprocess.run(
+            [
+                *run,
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(row["stages"]),
+                "bench_ranks.py",
+                "--average",
+                averages,
+                "--deepspeed_config",
+                f"configs/{row['configuration']}.json",
+                "--pipeline",
+                "--pipeline_spec_layers",
+                "--steps",
+                "6",
+                "--no_sample",
+                "--report",
+                report,
+            ],
+            cwd=HERE,
+            check=True,
+        )
         found = json.loads(report.read_text(encoding="utf-8"))
         found = {key: row[key] for key in ("configuration", "stages")} | {
             "measured": [rank["memory_max"] for rank in found["ranks"]],
-            "average": [one["average_bytes"] for one in
-                        sorted(read_rows(averages), key=lambda one: one["rank"])],
+            "average": [
+                one["average_bytes"]
+                for one in sorted(read_rows(averages), key=lambda one: one["rank"])
+            ],
             "losses": found["losses"],
-        }  # fmt: skip
+        }
         pipelines.append(found)
         report.unlink()
         averages.unlink()

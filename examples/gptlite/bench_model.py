@@ -26,8 +26,10 @@ def checkpointed(*, number: int = 12, batch_size: int = 1) -> Any:
 
     model, batch = plain(number=number, batch_size=batch_size)
     deepspeed.checkpointing.configure(
-        None, partition_activations=True, contiguous_checkpointing=True,
+        None,
+        partition_activations=True,
+        contiguous_checkpointing=True,
         num_checkpoints=len(model.blocks),
-    )  # fmt: skip
+    )
     model.checkpoint = deepspeed.checkpointing.checkpoint
     return model, batch

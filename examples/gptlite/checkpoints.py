@@ -8,8 +8,18 @@ from pathlib import Path
 from typing import Any
 
 RUN = "run.json"
-SHARED = ("task", "text", "seed", "ranks", "stages", "zero_stage", "n_layer", "n_embd", "n_head",
-          "block_size")  # fmt: skip
+SHARED = (
+    "task",
+    "text",
+    "seed",
+    "ranks",
+    "stages",
+    "zero_stage",
+    "n_layer",
+    "n_embd",
+    "n_head",
+    "block_size",
+)
 """Options that a resumed run has in common with the saved one: DeepSpeed's shards fit no other."""
 
 
@@ -33,11 +43,15 @@ def saved_steps(options: Namespace) -> int:
     for name in SHARED:
         was, now = saved.get(name), getattr(options, name)
         if was != now:
-            raise ValueError(f"--resume: {name} was {was!r} when {path.parent} was saved and is "
-                             f"{now!r} now: use the same")  # fmt: skip
+            raise ValueError(
+                f"--resume: {name} was {was!r} when {path.parent} was saved and is "
+                f"{now!r} now: use the same"
+            )
     if saved["steps"] >= options.steps:
-        raise ValueError(f"--steps {options.steps} is done already in {path.parent}: use more "
-                         f"than {saved['steps']}")  # fmt: skip
+        raise ValueError(
+            f"--steps {options.steps} is done already in {path.parent}: use more "
+            f"than {saved['steps']}"
+        )
     return int(saved["steps"])
 
 

@@ -18,9 +18,15 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import Dataset
 
 UNUSED = (
-    "n_head", "block_size", "dropout", "pipeline", "pipeline_spec_layers",
-    "activation_checkpointing", "partition_activations", "contiguous_checkpointing",
-)  # fmt: skip
+    "n_head",
+    "block_size",
+    "dropout",
+    "pipeline",
+    "pipeline_spec_layers",
+    "activation_checkpointing",
+    "partition_activations",
+    "contiguous_checkpointing",
+)
 """Options of train.py that mean nothing here, and are refused."""
 SIZES = {"n_layer": 2, "n_embd": 64}
 """ResNet-18 (He et al. 2015, table 1): blocks per stage, and channels of the first of four."""
@@ -43,9 +49,15 @@ class BatchNorm(nn.BatchNorm2d):
             self.num_batches_tracked.add_(1)
         dtype = self.running_mean.dtype
         return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight.to(dtype), self.bias.to(dtype),
-            self.training, self.momentum, self.eps,
-        )  # fmt: skip
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight.to(dtype),
+            self.bias.to(dtype),
+            self.training,
+            self.momentum,
+            self.eps,
+        )
 
 
 class ResidualBlock(nn.Module):
@@ -168,8 +180,17 @@ class Cifar10(Dataset):
     """CIFAR-10 from its binary files: records of a label and 32x32 red, green and blue bytes."""
 
     classes = (
-        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-    )  # fmt: skip
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    )
     record = 1 + 3 * SIDE * SIDE
     validation: Cifar10 | None = None
 

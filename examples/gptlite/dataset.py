@@ -168,9 +168,10 @@ class TextDataset(Dataset):
         self.count = len(text) - block_size
         self.first = random.Random(seed).randrange(self.count)
         self.step = next(
-            step for step in range(max(1, int(self.count * GOLDEN)), self.count + 1)
+            step
+            for step in range(max(1, int(self.count * GOLDEN)), self.count + 1)
             if math.gcd(step, self.count) == 1
-        )  # fmt: skip
+        )
 
     def __len__(self) -> int:
         return self.count

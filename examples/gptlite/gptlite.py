@@ -60,9 +60,11 @@ class FeedForward(nn.Module):
     def __init__(self, n_embd: int, dropout: float) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(n_embd, 4 * n_embd), nn.ReLU(), nn.Linear(4 * n_embd, n_embd),
+            nn.Linear(n_embd, 4 * n_embd),
+            nn.ReLU(),
+            nn.Linear(4 * n_embd, n_embd),
             nn.Dropout(dropout),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Each token by itself."""
@@ -110,9 +112,15 @@ class GPTlite(nn.Module):
     checkpoint: Callable[..., Tensor] | None = None
 
     def __init__(
-        self, vocab_size: int = VOCABULARY, *, n_layer: int = 12, n_embd: int = 768,
-        n_head: int = 12, block_size: int = 2048, dropout: float = 0.1,
-    ) -> None:  # fmt: skip
+        self,
+        vocab_size: int = VOCABULARY,
+        *,
+        n_layer: int = 12,
+        n_embd: int = 768,
+        n_head: int = 12,
+        block_size: int = 2048,
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
         if n_embd % n_head:
             raise ValueError(f"n_embd={n_embd} does not divide into n_head={n_head} heads")

@@ -37,8 +37,9 @@ def summary(model: nn.Module, gpus: int, nodes: int) -> list[str]:
     old = zero_tables.zero2_bytes(*fits, cpu_offload=False, legacy=True)[1] / GIB
     z3 = [
         zero_tables.estimate_zero3_model_states_mem_needs(total, largest, gpus, nodes, cpu, cpu)[1]
-        / GIB for cpu in (True, False)
-    ]  # fmt: skip
+        / GIB
+        for cpu in (True, False)
+    ]
     return [
         f"{total:,} parameters; native size {weights / GIB:.3f} GiB",
         f"{count} buffers, {buffers / GIB:.3f} GiB on every GPU whatever the ZeRO stage is: "
@@ -66,18 +67,24 @@ def estimate(options: Namespace) -> str:
     with torch.device("meta"):
         model, _ = importlib.import_module(options.task).get_model_and_dataset(options)
     heading = f"{type(model).__name__} on {nodes} x {gpus} GPUs"
-    notes = ["Activations, communication buffers and fragments come on top of all this: "
-             "`gpu-mem-calc trace` and `measure` count them."]  # fmt: skip
+    notes = [
+        "Activations, communication buffers and fragments come on top of all this: "
+        "`gpu-mem-calc trace` and `measure` count them."
+    ]
     if options.pipeline:
         stages = options.stages or gpus * nodes
         layers = model.to_layers()
         if stages > len(layers):
-            raise ValueError(f"--stages {stages} is more than the {len(layers)} layers of the "
-                             f"model: use {len(layers)} or fewer")  # fmt: skip
+            raise ValueError(
+                f"--stages {stages} is more than the {len(layers)} layers of the "
+                f"model: use {len(layers)} or fewer"
+            )
         number, model = largest_stage(layers, stages)
         heading += f", stage {number} of 0 to {stages - 1}, the first with the most parameters"
-        notes.append("A pipeline does not go with ZeRO 2 and 3: their rows show "
-                     "what the formulas give, not what can be run.")  # fmt: skip
+        notes.append(
+            "A pipeline does not go with ZeRO 2 and 3: their rows show "
+            "what the formulas give, not what can be run."
+        )
     return "\n\n".join(
         ["\n".join([heading, *summary(model, gpus, nodes)]), *tables(model, gpus, nodes), *notes]
     )

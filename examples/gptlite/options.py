@@ -54,19 +54,33 @@ def fraction(text: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """Every option; those of DeepSpeed are added by DeepSpeed."""
-    found = Parser(prog="train.py", allow_abbrev=False, description="Train GPT-lite, or a model "
-                   "and data set of your own (--task), with DeepSpeed.")  # fmt: skip
+    found = Parser(
+        prog="train.py",
+        allow_abbrev=False,
+        description="Train GPT-lite, or a model and data set of your own (--task), with DeepSpeed.",
+    )
     add = found.add_argument
     add("--local_rank", type=int, default=-1, help="set by the launcher")
-    add("--task", default="text_task", metavar="MODULE",
-        help="where get_model_and_dataset(options) is (default: %(default)s)")  # fmt: skip
+    add(
+        "--task",
+        default="text_task",
+        metavar="MODULE",
+        help="where get_model_and_dataset(options) is (default: %(default)s)",
+    )
     add("--text", metavar="SOURCE", help="a path or an http(s) address (default: what ships)")
     for name, size in SIZES.items():
         kind = fraction if isinstance(size, float) else positive
-        add(f"--{name}", type=kind, metavar="X" if kind is fraction else "N",
-            help=f"(default: {size})")  # fmt: skip
-    add("--validation", action="store_true",
-        help="hold out the last tenth of the data, and tell its loss at the end")  # fmt: skip
+        add(
+            f"--{name}",
+            type=kind,
+            metavar="X" if kind is fraction else "N",
+            help=f"(default: {size})",
+        )
+    add(
+        "--validation",
+        action="store_true",
+        help="hold out the last tenth of the data, and tell its loss at the end",
+    )
     _add_run(add)
     _add_parallel(add)
     return deepspeed.add_config_arguments(found)
@@ -173,12 +187,16 @@ def read_config(path: str) -> dict[str, Any]:
 def use_torch_adam(config: dict[str, Any]) -> None:
     """Write `torch_adam` into a config, as a file can have it, too."""
     if "offload_optimizer" in config.get("zero_optimization", {}):
-        raise ValueError("--torch_adam does not go with zero_optimization.offload_optimizer, which "
-                         "steps with DeepSpeed's CPU Adam: leave one out")  # fmt: skip
+        raise ValueError(
+            "--torch_adam does not go with zero_optimization.offload_optimizer, which "
+            "steps with DeepSpeed's CPU Adam: leave one out"
+        )
     optimizer = config.get("optimizer", {})
     if str(optimizer.get("type")).lower() not in ("adam", "adamw"):
-        raise ValueError(f"--torch_adam needs an optimizer of type Adam or AdamW, not "
-                         f"{optimizer.get('type')}: leave it out")  # fmt: skip
+        raise ValueError(
+            f"--torch_adam needs an optimizer of type Adam or AdamW, not "
+            f"{optimizer.get('type')}: leave it out"
+        )
     optimizer["params"] = {**optimizer.get("params", {}), "torch_adam": True}
 
 
@@ -203,19 +221,26 @@ def refuse_flags(options: argparse.Namespace) -> None:
 def _refuse_pipeline(options: argparse.Namespace) -> None:
     """What a pipeline cannot do."""
     if options.pipeline and options.zero_stage > 1:
-        raise ValueError(f"zero_optimization.stage={options.zero_stage} does not go with a "
-                         "pipeline, which adds up gradients over micro-batches that ZeRO 2 and 3 "
-                         "cut after each: use stage 0 or 1, or leave out --pipeline")  # fmt: skip
+        raise ValueError(
+            f"zero_optimization.stage={options.zero_stage} does not go with a "
+            "pipeline, which adds up gradients over micro-batches that ZeRO 2 and 3 "
+            "cut after each: use stage 0 or 1, or leave out --pipeline"
+        )
     if options.ranks % options.stages:
-        raise ValueError(f"--stages {options.stages} does not divide {options.ranks} processes: "
-                         f"use a divisor of {options.ranks}")  # fmt: skip
+        raise ValueError(
+            f"--stages {options.stages} does not divide {options.ranks} processes: "
+            f"use a divisor of {options.ranks}"
+        )
 
 
 def checkpointing(options: argparse.Namespace) -> dict[str, bool] | None:
     """How activations are checkpointed: the file's section, and the command line over it."""
     section = options.config.get("activation_checkpointing")
-    asked = [name for name in ("partition_activations", "contiguous_checkpointing")
-             if getattr(options, name)]  # fmt: skip
+    asked = [
+        name
+        for name in ("partition_activations", "contiguous_checkpointing")
+        if getattr(options, name)
+    ]
     if section is None and not options.activation_checkpointing:
         if asked:
             raise ValueError(f"--{asked[0]} needs --activation_checkpointing")
@@ -223,8 +248,9 @@ def checkpointing(options: argparse.Namespace) -> dict[str, bool] | None:
     found = {ours: bool((section or {}).get(key, False)) for key, ours in CHECKPOINTING.items()}
     found |= dict.fromkeys(asked, True)
     if found["contiguous_checkpointing"] and not found["partition_activations"]:
-        raise ValueError("contiguous memory for checkpoints needs them partitioned: add "
-                         "partition_activations")  # fmt: skip
+        raise ValueError(
+            "contiguous memory for checkpoints needs them partitioned: add partition_activations"
+        )
     return found
 
 
@@ -236,8 +262,10 @@ def _refuse_device(options: argparse.Namespace) -> None:
     if options.config.get("fp16", {}).get("enabled") and not accelerator.is_fp16_supported():
         raise ValueError(f"fp16 cannot be trained on this {name}: use bf16")
     if name != "cpu" and here > accelerator.device_count():
-        raise ValueError(f"{here} processes share {accelerator.device_count()} {name} device(s), "
-                         "and each needs its own: start fewer")  # fmt: skip
+        raise ValueError(
+            f"{here} processes share {accelerator.device_count()} {name} device(s), "
+            "and each needs its own: start fewer"
+        )
 
 
 def tell(sentence: str) -> None:

@@ -50,14 +50,21 @@ def staged(model: GPTlite, options: Namespace) -> PipelineModule:
     spec = options.pipeline_spec_layers
     layers = specs(model) if spec else model.to_layers()
     if options.stages > len(layers):
-        raise ValueError(f"--stages {options.stages} is more than the {len(layers)} layers of the "
-                         f"model: use {len(layers)} or fewer")  # fmt: skip
+        raise ValueError(
+            f"--stages {options.stages} is more than the {len(layers)} layers of the "
+            f"model: use {len(layers)} or fewer"
+        )
     return PipelineModule(
-        layers=layers, num_stages=options.stages, loss_fn=cross_entropy,
-        partition_method="parameters", seed_layers=spec, seed_fn=seeded, base_seed=options.seed,
+        layers=layers,
+        num_stages=options.stages,
+        loss_fn=cross_entropy,
+        partition_method="parameters",
+        seed_layers=spec,
+        seed_fn=seeded,
+        base_seed=options.seed,
         activation_checkpoint_interval=1 if options.checkpointing else 0,
         checkpointable_layers=[Block.__name__],
-    )  # fmt: skip
+    )
 
 
 def largest_stage(layers: list[nn.Module], stages: int) -> tuple[int, nn.Module]:
@@ -84,8 +91,9 @@ def gathered(engine: Any, task: ModuleType, options: Namespace) -> nn.Module | N
     if engine.grid.data_parallel_id == 0:
         mine = {
             int(name): {key: p.detach().float().cpu() for key, p in layer.named_parameters()}
-            for name, layer in engine.module.named_children() if name.isdecimal()
-        }  # fmt: skip
+            for name, layer in engine.module.named_children()
+            if name.isdecimal()
+        }
     parts: list[Any] | None = [None] * options.ranks if options.rank == 0 else None
     distributed.gather_object(mine, parts)
     if parts is None:

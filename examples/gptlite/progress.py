@@ -87,7 +87,7 @@ def show(report: dict[str, Any]) -> str:
     kind = "process" if report["device"] == "cpu" else "allocated"
     lines = [
         f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in steps {report['steps'][0] + 1} to "
-        f"{report['steps'][1]}; {report['samples_per_second']:.2f} samples/s",
+        f"{report['steps'][1]}; {report['samples_per_second']:.2f} samples/s"
     ]
     if report.get("validation_loss") is not None:
         lines.append(f"validation loss {report['validation_loss']:.4f}")

@@ -58,9 +58,10 @@ def main() -> int:
         return refuse(str(error))
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     engine, *_ = deepspeed.initialize(
-        model=module, model_parameters=[p for p in module.parameters() if p.requires_grad],
+        model=module,
+        model_parameters=[p for p in module.parameters() if p.requires_grad],
         config=options.config,
-    )  # fmt: skip
+    )
     checkpoints.load(engine, options, first)
     done = train(engine, dataset, options, first)
     finish(done, engine, task, dataset, options, device, parameters)
@@ -81,8 +82,10 @@ def load_task(options: Namespace) -> ModuleType:
     try:
         task = importlib.import_module(options.task)
     except ModuleNotFoundError as error:
-        raise ValueError(f"--task {options.task}: no module {error.name!r} is found; give the name "
-                         "of a file beside train.py, without .py") from None  # fmt: skip
+        raise ValueError(
+            f"--task {options.task}: no module {error.name!r} is found; give the name "
+            "of a file beside train.py, without .py"
+        ) from None
     if not hasattr(task, "get_model_and_dataset"):
         raise ValueError(f"--task {options.task} has no get_model_and_dataset(options): write it")
     for name in getattr(task, "UNUSED", ()):
@@ -98,17 +101,19 @@ def start(options: Namespace) -> torch.device:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(port))  # fmt: skip
+        os.environ.update(
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        )
     os.environ.setdefault("LOCAL_RANK", str(options.local_rank))
     if get_accelerator().device_name() == "cpu":
         # gloo does without: DeepSpeed would compile an all-reduce of its own for minutes
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     get_accelerator().set_device(options.local_rank)
     deepspeed.init_distributed(
-        dist_backend=get_accelerator().communication_backend_name(), auto_mpi_discovery=False,
+        dist_backend=get_accelerator().communication_backend_name(),
+        auto_mpi_discovery=False,
         verbose=False,
-    )  # fmt: skip
+    )
     return torch.device(get_accelerator().device_name(options.local_rank))
 
 
@@ -135,15 +140,19 @@ def prepared(model: nn.Module, options: Namespace) -> nn.Module:
     """
     for wanted, name in ((options.checkpointing, "checkpoint"), (options.pipeline, "to_layers")):
         if wanted and not hasattr(model, name):
-            raise ValueError(f"--task {options.task}: {type(model).__name__} has no `{name}`, which"
-                             " activation checkpointing or a pipeline needs")  # fmt: skip
+            raise ValueError(
+                f"--task {options.task}: {type(model).__name__} has no `{name}`, which"
+                " activation checkpointing or a pipeline needs"
+            )
     module = pipeline.staged(model, options) if options.pipeline else model
     if options.checkpointing:
         count = pipeline.checkpoints_kept(module) if options.pipeline else len(model.blocks)
         written = options.config.get("activation_checkpointing", {}).get("number_checkpoints")
         if written not in (None, count) and not options.pipeline:
-            command.tell(f"number_checkpoints={written} in {options.deepspeed_config} is "
-                         f"{count} in this run, one per block")  # fmt: skip
+            command.tell(
+                f"number_checkpoints={written} in {options.deepspeed_config} is "
+                f"{count} in this run, one per block"
+            )
         deepspeed.checkpointing.configure(None, num_checkpoints=count, **options.checkpointing)
         if not options.pipeline:
             model.checkpoint = deepspeed.checkpointing.checkpoint
@@ -202,9 +211,14 @@ def validation_loss(engine: Any, dataset: Any, options: Namespace) -> float:
 
 
 def finish(
-    done: progress.Progress, engine: Any, task: ModuleType, dataset: Any, options: Namespace,
-    device: torch.device, parameters: int,
-) -> None:  # fmt: skip
+    done: progress.Progress,
+    engine: Any,
+    task: ModuleType,
+    dataset: Any,
+    options: Namespace,
+    device: torch.device,
+    parameters: int,
+) -> None:
     """The report, and a sample of what was learnt."""
     report = done.report(parameters)
     engine.eval()
@@ -224,7 +238,7 @@ def finish(
 
 def sample(
     engine: Any, task: ModuleType, dataset: Any, options: Namespace, device: torch.device
-) -> str:  # fmt: skip
+) -> str:
     """What the model makes of what it learnt.
 
     In stage 3 every rank takes part, since each layer is gathered for its turn. A pipeline's

@@ -9,8 +9,16 @@ import pytest
 
 from gpu_mem_calculator.serving import server_names
 
-ABSENT = ("fastapi", "numpy", "obstore", "prometheus_client", "ray", "torch", "transformers",
-          "uvicorn")  # fmt: skip
+ABSENT = (
+    "fastapi",
+    "numpy",
+    "obstore",
+    "prometheus_client",
+    "ray",
+    "torch",
+    "transformers",
+    "uvicorn",
+)
 BLOCKED = f"import sys\nsys.modules |= dict.fromkeys({ABSENT})\n"
 RUN = "from gpu_mem_calculator.cli.main import main\nraise SystemExit(main(sys.argv[1:]))\n"
 COMMANDS = [

@@ -11,8 +11,13 @@ from tests.conftest import small_run
 
 def measured_row(name: str = "a", group: str = "ddp", **rest: Any) -> dict[str, Any]:
     """A line of a file of measured runs, as plain data."""
-    row = {"id": name, "group": group, "config": small_run(gpus=1), "rank": 0,
-           "measured": {"allocated_bytes": 10**9}}  # fmt: skip
+    row = {
+        "id": name,
+        "group": group,
+        "config": small_run(gpus=1),
+        "rank": 0,
+        "measured": {"allocated_bytes": 10**9},
+    }
     return {**row, **rest}
 
 

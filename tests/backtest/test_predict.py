@@ -66,8 +66,7 @@ def test_nccl_counts_where_the_measured_process_had_it(group: str | None, total:
 def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
     """Rank 0 and the last rank of a pipeline get the replays of their own stages."""
     mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
-    config = small_run("megatron_lm", parallelism=mesh,
-                       training={"gradient_accumulation_steps": 8})  # fmt: skip
+    config = small_run("megatron_lm", parallelism=mesh, training={"gradient_accumulation_steps": 8})
     resolved = full_estimate(config, replay=False).resolved
     first, last = (replay_stage(resolved, stage) for stage in (0, 3))
     assert first is not None
@@ -165,8 +164,14 @@ def test_a_trace_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures, and for steps beyond the traced ones those of the last."""
     phases = {n: SimpleNamespace(peak_bytes=b) for n, b in (("model", 1), ("s1.opt", 9))}
     resolved = full_estimate(small_run(gpus=1)).resolved
-    found = SimpleNamespace(allocated_bytes=9, startup_bytes=1, reserved_bytes=20, needs_bytes=12,
-                            phases=phases, resolved=resolved)  # fmt: skip
+    found = SimpleNamespace(
+        allocated_bytes=9,
+        startup_bytes=1,
+        reserved_bytes=20,
+        needs_bytes=12,
+        phases=phases,
+        resolved=resolved,
+    )
     fake_trace(monkeypatch, lambda config, rank: found)
     measured = {n: {"peak_bytes": 1} for n in ("model", "s0.opt", "s2.opt", "s2.sync")}
     said = by_trace(one(phases=measured, environment={"process_group": "none"}))

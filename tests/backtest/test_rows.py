@@ -60,22 +60,30 @@ def test_keys_of_ones_own_are_allowed(row: dict[str, Any]) -> None:
         ({"rank": -1}, "rank=-1 must be a whole number, 0 or more"),
         ({"rank": True}, "rank=true must be a whole number, 0 or more"),
         ({"enviroment": {}}, "'enviroment' is not a known key; did you mean 'environment'?"),
-        ({"measured": {"alocated_bytes": 1}},
-         "measured.alocated_bytes is not a known key; did you mean 'allocated_bytes'?"),
-        ({"measured": {"allocated_bytes": 1.5}},
-         "measured.allocated_bytes=1.5 must be a whole number of bytes, 0 or more"),
-        ({"measured": {"kv_tokens": "9"}},
-         'measured.kv_tokens="9" must be a whole number, 0 or more'),
+        (
+            {"measured": {"alocated_bytes": 1}},
+            "measured.alocated_bytes is not a known key; did you mean 'allocated_bytes'?",
+        ),
+        (
+            {"measured": {"allocated_bytes": 1.5}},
+            "measured.allocated_bytes=1.5 must be a whole number of bytes, 0 or more",
+        ),
+        (
+            {"measured": {"kv_tokens": "9"}},
+            'measured.kv_tokens="9" must be a whole number, 0 or more',
+        ),
         ({"measured": {"fits": 1}}, "measured.fits=1 must be true or false"),
-        ({"measured": {"step_seconds": "1"}},
-         'measured.step_seconds="1" must be a number, 0 or more'),
-        ({"phases": {"s0.opt": {}}},
-         "phases.s0.opt must be an object with peak_bytes, a whole number of bytes"),
+        (
+            {"measured": {"step_seconds": "1"}},
+            'measured.step_seconds="1" must be a number, 0 or more',
+        ),
+        (
+            {"phases": {"s0.opt": {}}},
+            "phases.s0.opt must be an object with peak_bytes, a whole number of bytes",
+        ),
     ],
-)  # fmt: skip
-def test_a_bad_value_is_a_sentence(
-    row: dict[str, Any], change: dict[str, Any], said: str
-) -> None:  # fmt: skip
+)
+def test_a_bad_value_is_a_sentence(row: dict[str, Any], change: dict[str, Any], said: str) -> None:
     """The value, the rule, and the nearest fix."""
     assert list(row_problems({**row, **change})) == [said]
 

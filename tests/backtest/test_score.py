@@ -19,13 +19,17 @@ ROWS = rows_from(
     [
         measured_row("a", "x", measured={"allocated_bytes": 100, "fits": True}),
         measured_row("b", "x", measured={"allocated_bytes": 200, "graph_bytes": 0, "fits": True}),
-        measured_row("c", "y", measured={"allocated_bytes": 400, "reserved_bytes": 1},
-                     phases={"s0.opt": {"peak_bytes": 50}, "model": {"peak_bytes": 7}}),
+        measured_row(
+            "c",
+            "y",
+            measured={"allocated_bytes": 400, "reserved_bytes": 1},
+            phases={"s0.opt": {"peak_bytes": 50}, "model": {"peak_bytes": 7}},
+        ),
         measured_row("d", "y"),
         measured_row("e", "z", measured={"step_seconds": 1.0}),
         measured_row("f", "z", measured={}, failed="out of memory after model\nand more"),
     ]
-)  # fmt: skip
+)
 FOUND = {
     "a": Prediction(allocated=101, fits=True),
     "b": Prediction(allocated=194, graph=5, fits=False),
@@ -72,20 +76,26 @@ def test_every_metric_is_there(report: BacktestReport) -> None:
     metrics = as_data(report)["metrics"]
     assert list(metrics) == list(METRICS)
     assert metrics["needs"] == {
-        "overall": {"n": 0, "mean_abs_pct": None, "median_abs_pct": None, "worst_abs_pct": None,
-                    "bias_pct": None, "under_by_more_than_2_pct": None},
+        "overall": {
+            "n": 0,
+            "mean_abs_pct": None,
+            "median_abs_pct": None,
+            "worst_abs_pct": None,
+            "bias_pct": None,
+            "under_by_more_than_2_pct": None,
+        },
         "groups": {},
-    }  # fmt: skip
+    }
 
 
 def test_verdicts_are_right_or_wrong(report: BacktestReport) -> None:
     """`fits` has a share of right answers instead of an error."""
     fits = as_data(report)["metrics"]["fits"]
-    assert fits == {"overall": {"n": 2, "right_pct": 50.0},
-                    "groups": {"x": {"n": 2, "right_pct": 50.0}}}  # fmt: skip
-    assert as_data(backtest([], rung))["metrics"]["fits"]["overall"] == {
-        "n": 0, "right_pct": None,
-    }  # fmt: skip
+    assert fits == {
+        "overall": {"n": 2, "right_pct": 50.0},
+        "groups": {"x": {"n": 2, "right_pct": 50.0}},
+    }
+    assert as_data(backtest([], rung))["metrics"]["fits"]["overall"] == {"n": 0, "right_pct": None}
 
 
 def test_rows_have_predicted_measured_and_error(report: BacktestReport) -> None:

@@ -7,8 +7,10 @@ import re
 from playwright.sync_api import Locator, Page
 
 # a training run and a server that are calculated in milliseconds
-TRAIN = ("/#train?model.name=gpt2&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=2"
-         "&engine.type=pytorch_ddp&training.batch_size=4&training.seq_len=512")  # fmt: skip
+TRAIN = (
+    "/#train?model.name=gpt2&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=2"
+    "&engine.type=pytorch_ddp&training.batch_size=4&training.seq_len=512"
+)
 SERVE = "/#serve?model.name=qwen3-0.6b&hardware.gpu=h100-80gb-sxm&inference.engine=vllm"
 SLICES = """() => {
   const found = {};
@@ -31,10 +33,15 @@ def sizes(page: Page) -> dict[str, int]:
 
 def kinds(page: Page) -> dict[str, float]:
     """The card's kinds at the instant that is looked at: name to GiB."""
-    rows = page.locator(".card > div").nth(1).locator(".row").evaluate_all(
-        "all => all.map(one => [one.querySelector('.name').textContent,"
-        " one.querySelector('.figure').textContent])"
-    )  # fmt: skip
+    rows = (
+        page.locator(".card > div")
+        .nth(1)
+        .locator(".row")
+        .evaluate_all(
+            "all => all.map(one => [one.querySelector('.name').textContent,"
+            " one.querySelector('.figure').textContent])"
+        )
+    )
     return {name: gib(text) for name, text in rows}
 
 

@@ -19,12 +19,16 @@ from .chrome import Visit, launched
 from .reading import field
 from .views import READY
 
-LARGE = ("#train?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
-         "&engine.type=fsdp&training.batch_size=1&training.seq_len=4096")  # fmt: skip
+LARGE = (
+    "#train?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
+    "&engine.type=fsdp&training.batch_size=1&training.seq_len=4096"
+)
 SMALL = LARGE.replace("h100-80gb-sxm", "rtx-4090")
 SERVER = "#serve?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&inference.engine=vllm"
-FOUR = "|".join(f"{LARGE[1:]}{one}" for one in (
-    "", "&training.lora.r=16", "&training.activation_checkpointing=full"))  # fmt: skip
+FOUR = "|".join(
+    f"{LARGE[1:]}{one}"
+    for one in ("", "&training.lora.r=16", "&training.activation_checkpointing=full")
+)
 
 
 def explained(page: Page) -> None:

@@ -39,8 +39,11 @@ def violations(page: Page, colours: bool = True) -> list[str]:
     """What axe finds wrong, a line each."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)
-    options = {"resultTypes": ["violations"], "preload": False,
-               "rules": {"color-contrast": {"enabled": colours}}}  # fmt: skip
+    options = {
+        "resultTypes": ["violations"],
+        "preload": False,
+        "rules": {"color-contrast": {"enabled": colours}},
+    }
     found = page.evaluate("options => axe.run(document, options)", options)["violations"]
     return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
 

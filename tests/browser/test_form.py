@@ -84,8 +84,10 @@ def test_paste_something_else(visit: Visit) -> None:
 
 def test_another_framework(visit: Visit) -> None:
     """With another framework, the old one's options are left behind, and nothing is refused."""
-    page = visit.open("/#train?model.name=gpt2&hardware.num_gpus=4&engine.type=deepspeed"
-                      "&engine.zero_stage=3&engine.offload_optimizer=cpu")  # fmt: skip
+    page = visit.open(
+        "/#train?model.name=gpt2&hardware.num_gpus=4&engine.type=deepspeed"
+        "&engine.zero_stage=3&engine.offload_optimizer=cpu"
+    )
     choice = field(page, "engine.type").get_by_role("combobox")
     visit.change(lambda: choice.select_option(label="PyTorch FSDP"))
     expect(field(page, "engine.zero_stage")).to_have_count(0)

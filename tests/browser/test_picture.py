@@ -51,8 +51,13 @@ def test_slice_explained(visit: Visit) -> None:
     entry = dialog.locator(".entry").first
     for name in ("Formula", "In numbers", "Where", "Alive", "Source"):
         expect(entry.get_by_text(name, exact=True)).to_be_visible()
-    facts = dict(zip(entry.locator("dt").all_inner_texts(), entry.locator("dd").all_inner_texts(),
-                     strict=True))  # fmt: skip
+    facts = dict(
+        zip(
+            entry.locator("dt").all_inner_texts(),
+            entry.locator("dd").all_inner_texts(),
+            strict=True,
+        )
+    )
     assert facts["In numbers"].endswith("bytes")
     assert len(facts["Source"]) > 10
     assert dialog.locator(".letters dt").count() > 0

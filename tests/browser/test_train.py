@@ -97,8 +97,12 @@ def test_undo_and_redo(visit: Visit) -> None:
     after = peak(page)
     assert after > before
     page.locator("#result").focus()
-    for keys, wanted in (("Control+z", before), ("Control+Shift+z", after),
-                         ("Control+z", before), ("Control+y", after)):  # fmt: skip
+    for keys, wanted in (
+        ("Control+z", before),
+        ("Control+Shift+z", after),
+        ("Control+z", before),
+        ("Control+y", after),
+    ):
         visit.change(lambda keys=keys: page.keyboard.press(keys))
         assert peak(page) == wanted
     visit.change(page.get_by_role("button", name="Undo").click)

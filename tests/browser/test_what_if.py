@@ -24,8 +24,10 @@ def test_chip_saves_what_it_says(visit: Visit) -> None:
 
 def test_chip_that_makes_it_fit(visit: Visit) -> None:
     """Where a run does not fit, a chip says which change makes it fit; then it does."""
-    page = visit.open("/#train?model.name=llama3-8b&hardware.gpu=rtx-4090&hardware.num_gpus=8"
-                      "&engine.type=fsdp&training.batch_size=1&training.seq_len=2048")  # fmt: skip
+    page = visit.open(
+        "/#train?model.name=llama3-8b&hardware.gpu=rtx-4090&hardware.num_gpus=8"
+        "&engine.type=fsdp&training.batch_size=1&training.seq_len=2048"
+    )
     expect(verdict(page)).to_have_class("verdict fails")
     chip = page.locator(".chip.helps").first
     expect(chip).to_contain_text("then fits")

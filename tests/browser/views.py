@@ -6,9 +6,12 @@ from .chrome import Visit
 from .reading import SERVE, TRAIN
 
 VIEWS = {
-    "train": TRAIN, "serve": SERVE, "compare": f"{TRAIN}|{SERVE.removeprefix('/#')}",
-    "accuracy": "/accuracy", "docs": "/docs",
-}  # fmt: skip
+    "train": TRAIN,
+    "serve": SERVE,
+    "compare": f"{TRAIN}|{SERVE.removeprefix('/#')}",
+    "accuracy": "/accuracy",
+    "docs": "/docs",
+}
 READY = {"accuracy": "#runs tbody tr", "docs": "#operations details"}
 
 

@@ -14,11 +14,28 @@ MODELS = list(catalog.rows("index"))
 GPUS = list(catalog.rows("gpus"))
 LINKS = {row["name"] for row in catalog.rows("links")}
 MUST_HAVE = {
-    "llama2-7b", "llama2-13b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "mixtral-8x22b",
-    "command-r-plus", "glm-4-9b", "glm-4.5-air", "qwen1.5-moe-a2.7b", "deepseek-moe-16b",
-    "llama3.2-1b", "llama3.1-405b", "qwen2.5-0.5b", "qwen3-235b-a22b", "deepseek-v2",
-    "deepseek-v3", "deepseek-r1", "kimi-k2", "gpt-oss-20b", "gpt-oss-120b",
-}  # fmt: skip
+    "llama2-7b",
+    "llama2-13b",
+    "llama2-70b",
+    "gpt3-175b",
+    "mixtral-8x7b",
+    "mixtral-8x22b",
+    "command-r-plus",
+    "glm-4-9b",
+    "glm-4.5-air",
+    "qwen1.5-moe-a2.7b",
+    "deepseek-moe-16b",
+    "llama3.2-1b",
+    "llama3.1-405b",
+    "qwen2.5-0.5b",
+    "qwen3-235b-a22b",
+    "deepseek-v2",
+    "deepseek-v3",
+    "deepseek-r1",
+    "kimi-k2",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
+}
 
 
 @pytest.mark.parametrize("row", MODELS, ids=[row["name"] for row in MODELS])

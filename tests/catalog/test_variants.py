@@ -19,12 +19,15 @@ from gpu_mem_calculator.weights import find_format
         ("Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8", "qwen3-coder-30b-a3b", "fp8"),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b-2507", "fp8"),
         ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama3.3-70b", "compressed-tensors"),
-        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "llama3.1-70b",
-         "compressed-tensors"),
+        (
+            "neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8",
+            "llama3.1-70b",
+            "compressed-tensors",
+        ),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama3.1-8b", "bitsandbytes"),
         ("NousResearch/Meta-Llama-3-8B", "llama3-8b", None),
     ],
-)  # fmt: skip
+)
 def test_the_end_of_a_name_is_a_format(name: str, row: str, method: str | None) -> None:
     """The preset is found by what is left of the name, the format by its end."""
     found = variant(name)

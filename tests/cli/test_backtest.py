@@ -93,8 +93,12 @@ def test_the_picture_shows_every_run(command: Command, tmp_path: Path, ending: s
 
 def test_names_in_the_picture_are_escaped(command: Command, tmp_path: Path) -> None:
     """A run and a group may be called anything."""
-    row = {"id": "<b>&", "group": "</svg>", "config": small_run(gpus=1),
-           "measured": {"allocated_bytes": 10**9}}  # fmt: skip
+    row = {
+        "id": "<b>&",
+        "group": "</svg>",
+        "config": small_run(gpus=1),
+        "measured": {"allocated_bytes": 10**9},
+    }
     runs, path = tmp_path / "r.jsonl", tmp_path / "p.svg"
     runs.write_text(json.dumps(row))
     assert command("backtest", runs, "--picture", path).code == 0
@@ -176,8 +180,15 @@ def test_bad_lines_are_all_named(command: Command, tmp_path: Path) -> None:
 
 def test_an_error_of_hundreds_leaves_room_for_small_ones(command: Command, tmp_path: Path) -> None:
     """The axis bends: the line at -2 % stays well apart from 0."""
-    rows = [{"id": str(size), "group": "x", "config": small_run(gpus=1),
-             "measured": {"allocated_bytes": size}} for size in (10**7, 10**9)]  # fmt: skip
+    rows = [
+        {
+            "id": str(size),
+            "group": "x",
+            "config": small_run(gpus=1),
+            "measured": {"allocated_bytes": size},
+        }
+        for size in (10**7, 10**9)
+    ]
     runs, path = tmp_path / "r.jsonl", tmp_path / "p.svg"
     runs.write_text("\n".join(map(json.dumps, rows)))
     assert command("backtest", runs, "--picture", path).code == 0

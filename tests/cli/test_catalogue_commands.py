@@ -65,8 +65,14 @@ def test_validate_says_valid(command: Command, configs: Path) -> None:
 def test_validate_names_every_problem(command: Command, configs: Path) -> None:
     """Each problem is a line of its own on stderr."""
     path = configs / "llama2_7b_deepspeed.json"
-    sets = ["--set", "engine.zero_stage=5", "--set", "training.batchsize=1",
-            "--set", "modell.name=x"]  # fmt: skip
+    sets = [
+        "--set",
+        "engine.zero_stage=5",
+        "--set",
+        "training.batchsize=1",
+        "--set",
+        "modell.name=x",
+    ]
     answer = command("validate", path, *sets)
     assert (answer.code, answer.out) == (2, "")
     assert len(answer.err.splitlines()) == 3

@@ -28,16 +28,20 @@ def test_the_chart_s_table(command: Command, stage: str) -> None:
     words = ["deepspeed", "--stage", stage, "--model-path", "meta-llama/Llama-3.1-70B"]
     answer = command(*words, "--nodes", "1", "--gpus-per-node", "8")
     assert (answer.code, answer.out) == (0, LLAMA_70B)
-    assert answer.err == ("gpu-mem-calc: meta-llama/Llama-3.1-70B, a preset: 69,503,033,344 "
-                          "parameters without its output head\n")  # fmt: skip
+    assert answer.err == (
+        "gpu-mem-calc: meta-llama/Llama-3.1-70B, a preset: 69,503,033,344 "
+        "parameters without its output head\n"
+    )
 
 
 def test_a_vision_tower_is_counted(command: Command) -> None:
     """DeepSpeed counts all parameters of the module, those for pictures among them."""
     answer = command("deepspeed", "--stage", "2", "--model-path", "qwen2.5-vl-7b")
     assert "Model with 7747M total params" in answer.out
-    assert answer.err == ("gpu-mem-calc: qwen2.5-vl-7b, a preset: 7,747,169,280 parameters without "
-                          "its output head, 676,550,144 of them in the vision tower\n")  # fmt: skip
+    assert answer.err == (
+        "gpu-mem-calc: qwen2.5-vl-7b, a preset: 7,747,169,280 parameters without "
+        "its output head, 676,550,144 of them in the vision tower\n"
+    )
 
 
 def test_stage_3_from_numbers(command: Command) -> None:

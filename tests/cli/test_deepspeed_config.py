@@ -44,9 +44,12 @@ def test_calculate_takes_the_model_beside_the_file(
     """The same run as a run file that says all of it."""
     assert main(["calculate", "-c", made(), "--model", "gpt2", *EIGHT, "-f", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    run = {"model": {"name": "gpt2"}, "hardware": {"num_gpus": 8},
-           "training": {"batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16"},
-           "engine": {"type": "deepspeed", "zero_stage": 3}}  # fmt: skip
+    run = {
+        "model": {"name": "gpt2"},
+        "hardware": {"num_gpus": 8},
+        "training": {"batch_size": 2, "gradient_accumulation_steps": 4, "dtype": "bf16"},
+        "engine": {"type": "deepspeed", "zero_stage": 3},
+    }
     assert found["needs_bytes"] == estimate(run).needs_bytes
     assert found["run"]["engine"]["zero_stage"] == 3
     assert "the model is made under zero.Init (engine.zero_init)" in found["assumed"]
@@ -75,8 +78,14 @@ def test_without_a_model_it_is_asked_for(made: Make, capsys: pytest.CaptureFixtu
 
 def test_plain_numbers_are_a_model_too(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """As --set has them."""
-    numbers = ["--set", "model.num_layers=2", "--set", "model.hidden_size=128",
-               "--set", "model.num_attention_heads=4"]  # fmt: skip
+    numbers = [
+        "--set",
+        "model.num_layers=2",
+        "--set",
+        "model.hidden_size=128",
+        "--set",
+        "model.num_attention_heads=4",
+    ]
     assert main(["calculate", "-c", made(), *numbers, *EIGHT, "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"][0]["num_layers"] == 2
 

@@ -22,8 +22,18 @@ from .test_deepspeed import LLAMA_70B
 
 TOKEN = "hf_not_to_be_told"
 COUNTED = "69,503,033,344 parameters without its output head"
-STAGE_2 = ("deepspeed", "--stage", "2", "--nodes", "1", "--gpus-per-node", "8",
-           "--buffer-factor", "1.5", "--model-path")  # fmt: skip
+STAGE_2 = (
+    "deepspeed",
+    "--stage",
+    "2",
+    "--nodes",
+    "1",
+    "--gpus-per-node",
+    "8",
+    "--buffer-factor",
+    "1.5",
+    "--model-path",
+)
 
 
 def llama() -> bytes:
@@ -46,9 +56,12 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the documented model for those who have a token, and one that brings code."""
     own = json.loads(llama()) | {"auto_map": {"AutoModel": "modeling_own.Own"}}
-    models = {"meta-llama/Llama-3.1-70B@v1": {"config.json": llama()},
-              "owner/llama": {"config.json": llama()}, "owner/mystery": OWN_CODE,
-              "owner/own": {"config.json": json.dumps(own).encode()}}  # fmt: skip
+    models = {
+        "meta-llama/Llama-3.1-70B@v1": {"config.json": llama()},
+        "owner/llama": {"config.json": llama()},
+        "owner/mystery": OWN_CODE,
+        "owner/own": {"config.json": json.dumps(own).encode()},
+    }
     with hub(models, TOKEN, private=["meta-llama/Llama-3.1-70B"]) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
@@ -69,8 +82,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 def test_a_model_on_the_hub(command: Command, there: Hub, name: str) -> None:
     """The documented table, and on stderr what was counted; one file was asked for."""
     assert command(*STAGE_2, name) == (
-        0, LLAMA_70B, f"gpu-mem-calc: {name}, from the hub: {COUNTED}\n"
-    )  # fmt: skip
+        0,
+        LLAMA_70B,
+        f"gpu-mem-calc: {name}, from the hub: {COUNTED}\n",
+    )
     assert {path.rpartition("/")[2] for path, _ in there.asked} == {"config.json"}
 
 
@@ -86,8 +101,10 @@ def test_an_address(command: Command, there: Hub) -> None:
     """A config.json that is somewhere, and a page of the hub."""
     place = f"{there.address}/owner/llama/resolve/main/config.json"
     assert command(*STAGE_2, f"{place}?signed=secret") == (
-        0, LLAMA_70B, f"gpu-mem-calc: {place}, from the hub: {COUNTED}\n"
-    )  # fmt: skip
+        0,
+        LLAMA_70B,
+        f"gpu-mem-calc: {place}, from the hub: {COUNTED}\n",
+    )
 
 
 def test_a_count_is_the_documented_third_command(command: Command) -> None:
@@ -97,8 +114,9 @@ def test_a_count_is_the_documented_third_command(command: Command) -> None:
         answer = command(*words, "--largest-layer-parameters", "-1")
         assert (answer.code, answer.err) == (0, "")
         assert "SW: Model with 70000M total params." in answer.out
-    answer = command("deepspeed", "--stage", "3", "--num-parameters", "70e9",
-                     "--largest-layer-parameters", "-1")  # fmt: skip
+    answer = command(
+        "deepspeed", "--stage", "3", "--num-parameters", "70e9", "--largest-layer-parameters", "-1"
+    )
     assert answer.code == 2
     assert "needs --largest-layer-parameters" in answer.err
 
@@ -149,12 +167,17 @@ def test_neither_is_a_sentence(command: Command, words: list[str]) -> None:
 
 def test_the_log_ends_in_the_table(there: Hub, kept: Bucket) -> None:
     """Both streams in one, as a pod's log has them; no token and no key in it."""
-    for name in ("meta-llama/Llama-3.1-70B@v1",
-                 "s3://default-bucket/models/meta-llama/Llama-3.1-70B"):  # fmt: skip
+    for name in (
+        "meta-llama/Llama-3.1-70B@v1",
+        "s3://default-bucket/models/meta-llama/Llama-3.1-70B",
+    ):
         log = subprocess.run(
             [sys.executable, "-m", "gpu_mem_calculator", *STAGE_2, name, "--trust-remote-code"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
-        ).stdout  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        ).stdout
         assert log.endswith(f"known here\n{LLAMA_70B}")
         assert TOKEN not in log
         assert SECRET not in log

@@ -15,10 +15,20 @@ from .conftest import Command
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("24", 24), ("0.5", 0.5), ("1e3", 1000.0), ("true", True), ("null", None), ("abc", "abc"),
-        ('"24"', "24"), ("", ""), ("[1]", "[1]"), ("NaN", "NaN"), ("a=b", "a=b"), ("024", "024"),
+        ("24", 24),
+        ("0.5", 0.5),
+        ("1e3", 1000.0),
+        ("true", True),
+        ("null", None),
+        ("abc", "abc"),
+        ('"24"', "24"),
+        ("", ""),
+        ("[1]", "[1]"),
+        ("NaN", "NaN"),
+        ("a=b", "a=b"),
+        ("024", "024"),
     ],
-)  # fmt: skip
+)
 def test_values_are_json_or_text(text: str, value: Any) -> None:
     """Numbers, true, false and null; all else is the text as it stands."""
     assert scalar(text) == value

@@ -19,10 +19,18 @@ def test_the_report_has_every_answer(command: Command) -> None:
     answer = command("infer", "llama3.1-8b", "--engine", "sglang", *H100)
     assert answer.code == 0
     for words in (
-        "Llama 3.1 8B", "tokens in", "on one GPU", "room for", "context × sequences at once",
-        "speed at best", "what if", "KV cache in fp8", "start: python -m sglang.launch_server",
-        "meta-llama/Llama-3.1-8B", "why:   gpu-mem-calc infer",
-    ):  # fmt: skip
+        "Llama 3.1 8B",
+        "tokens in",
+        "on one GPU",
+        "room for",
+        "context × sequences at once",
+        "speed at best",
+        "what if",
+        "KV cache in fp8",
+        "start: python -m sglang.launch_server",
+        "meta-llama/Llama-3.1-8B",
+        "why:   gpu-mem-calc infer",
+    ):
         assert words in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
 
@@ -30,22 +38,50 @@ def test_the_report_has_every_answer(command: Command) -> None:
 def test_the_words_become_a_run_file(command: Command) -> None:
     """Each flag is a key; --set is laid over them."""
     data = command(
-        "infer", "llama3.1-8b", "--engine", "sglang", *H100, "--tp", "2", "--max-model-len", "8192",
-        "--gpu-memory-utilization", "0.85", "--enforce-eager", "--set", "inference.dtype=fp16",
-        "--format", "json",
-    ).data  # fmt: skip
+        "infer",
+        "llama3.1-8b",
+        "--engine",
+        "sglang",
+        *H100,
+        "--tp",
+        "2",
+        "--max-model-len",
+        "8192",
+        "--gpu-memory-utilization",
+        "0.85",
+        "--enforce-eager",
+        "--set",
+        "inference.dtype=fp16",
+        "--format",
+        "json",
+    ).data
     assert data["run"]["inference"] == {
-        "engine": "sglang", "tensor_parallel_size": 2, "max_seq_len": 8192,
-        "gpu_memory_utilization": 0.85, "enforce_eager": True, "dtype": "fp16",
-    }  # fmt: skip
+        "engine": "sglang",
+        "tensor_parallel_size": 2,
+        "max_seq_len": 8192,
+        "gpu_memory_utilization": 0.85,
+        "enforce_eager": True,
+        "dtype": "fp16",
+    }
     assert data["serving"]["graph_bytes"] == 0
     assert data["matrix"]["contexts"][-1] == 8192
 
 
 def test_the_table_has_the_rows_and_columns_asked_for(command: Command) -> None:
     """As many as there are numbers."""
-    data = command("infer", "llama3.1-8b", "--engine", "sglang", *H100, "--contexts", "500,700",
-                   "--concurrency", "1,2,3", "--format", "json").data["matrix"]  # fmt: skip
+    data = command(
+        "infer",
+        "llama3.1-8b",
+        "--engine",
+        "sglang",
+        *H100,
+        "--contexts",
+        "500,700",
+        "--concurrency",
+        "1,2,3",
+        "--format",
+        "json",
+    ).data["matrix"]
     assert (data["contexts"], data["concurrencies"]) == ([500, 700], [1, 2, 3])
     assert [len(row) for row in data["shares"]] == [3, 3]
 
@@ -74,10 +110,15 @@ def test_a_server_that_does_not_start_says_why_and_what_would_help(command: Comm
 def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
     """infer --config and calculate --config say the same of a server."""
     file = tmp_path / "run.json"
-    file.write_text(json.dumps({
-        "model": {"name": "llama3.1-8b"}, "inference": {"engine": "sglang"},
-        "hardware": {"gpu": "h100-80gb-sxm"},
-    }))  # fmt: skip
+    file.write_text(
+        json.dumps(
+            {
+                "model": {"name": "llama3.1-8b"},
+                "inference": {"engine": "sglang"},
+                "hardware": {"gpu": "h100-80gb-sxm"},
+            }
+        )
+    )
     one = command("infer", "--config", str(file), "--format", "json").data
     other = command("calculate", "--config", str(file), "--format", "json").data
     assert one == other
@@ -87,8 +128,10 @@ def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
 def test_fewest_gpus_and_largest_model(command: Command) -> None:
     """Lists of settings to use."""
     words = ("--engine", "sglang", *H100, "--max-model-len", "8192")
-    assert "--set inference.tensor_parallel_size=" in command(
-        "infer", "llama3.3-70b", *words, "--fewest-gpus").out  # fmt: skip
+    assert (
+        "--set inference.tensor_parallel_size="
+        in command("infer", "llama3.3-70b", *words, "--fewest-gpus").out
+    )
     found = command("infer", "--largest-model", *words, "--format", "json").data
     assert found[0]["setting"][0].startswith("model.name=")
 

@@ -81,7 +81,7 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
         (["presets", "nosuchmodel"], "no name has 'nosuchmodel' in it"),
         (["gpus", "nosuchcard"], "no name has 'nosuchcard' in it"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_sentence(command: Command, words: list[str], said: str) -> None:
     """Bad input: one line on stderr that says what to do, nothing on stdout, exit code 2."""
     answer = command(*words)

@@ -47,12 +47,17 @@ def fake_job(case: MeasureCase, tell: Tell) -> dict[str, Any]:
     around = {"gpu": "Fake GPU", "process_group": program(case.config).process_group}
     return {
         **worker.row_head(case, "fsdp"),
-        "measured": {"allocated_bytes": peak, "startup_bytes": peak // 2, "step_seconds": 0.5,
-                     "reserved_bytes": peak + GIB, "device_bytes": peak + 2 * GIB,
-                     "context_bytes": 2 * GIB},
+        "measured": {
+            "allocated_bytes": peak,
+            "startup_bytes": peak // 2,
+            "step_seconds": 0.5,
+            "reserved_bytes": peak + GIB,
+            "device_bytes": peak + 2 * GIB,
+            "context_bytes": 2 * GIB,
+        },
         "phases": phases,
         "environment": around if case.cap_bytes is None else {**around, "cap_bytes": 1},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

@@ -18,16 +18,36 @@ from tests.conftest import small_run
 from .conftest import Command
 
 GIB = 2**30
-OWN = ("measure", "--function", "my_project.train:make", "--with", "n_layer=24", "--with",
-       "text=abc", "--set", "engine.type=deepspeed", "--set", "hardware.num_gpus=8")  # fmt: skip
+OWN = (
+    "measure",
+    "--function",
+    "my_project.train:make",
+    "--with",
+    "n_layer=24",
+    "--with",
+    "text=abc",
+    "--set",
+    "engine.type=deepspeed",
+    "--set",
+    "hardware.num_gpus=8",
+)
 
 
 def own_model(case: MeasureCase, tell: Tell) -> dict[str, Any]:
     """A rank that trains what a function made."""
-    measured = {"allocated_bytes": GIB, "reserved_bytes": GIB, "step_seconds": 0.5,
-                "average_bytes": GIB // 2, "utilization_pct": 97.6}  # fmt: skip
-    return {**worker.row_head(case, "deepspeed"), "measured": measured, "phases": {},
-            "environment": {"gpu": "Fake GPU", "process_group": "fake"}}  # fmt: skip
+    measured = {
+        "allocated_bytes": GIB,
+        "reserved_bytes": GIB,
+        "step_seconds": 0.5,
+        "average_bytes": GIB // 2,
+        "utilization_pct": 97.6,
+    }
+    return {
+        **worker.row_head(case, "deepspeed"),
+        "measured": measured,
+        "phases": {},
+        "environment": {"gpu": "Fake GPU", "process_group": "fake"},
+    }
 
 
 @pytest.fixture(autouse=True)

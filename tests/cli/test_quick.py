@@ -19,10 +19,18 @@ def _run(command: Command, *words: str) -> dict[str, dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("size", "name"),
-    [("7", "llama2-7b"), ("7B", "llama2-7b"), ("7e9", "llama2-7b"), ("7000000000", "llama2-7b"),
-     ("70", "llama2-70b"), ("0.124", "gpt2"), ("124M", "gpt2"), ("175", "gpt3-175b"),
-     ("qwen2.5-7b", "qwen2.5-7b")],
-)  # fmt: skip
+    [
+        ("7", "llama2-7b"),
+        ("7B", "llama2-7b"),
+        ("7e9", "llama2-7b"),
+        ("7000000000", "llama2-7b"),
+        ("70", "llama2-70b"),
+        ("0.124", "gpt2"),
+        ("124M", "gpt2"),
+        ("175", "gpt3-175b"),
+        ("qwen2.5-7b", "qwen2.5-7b"),
+    ],
+)
 def test_a_size_means_a_well_known_model(command: Command, size: str, name: str) -> None:
     """A size near a well-known model's is that model as it is; a name is itself."""
     assert _run(command, size)["model"] == {"name": name}

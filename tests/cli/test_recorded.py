@@ -75,8 +75,14 @@ def test_the_report_says_how_to_ask_why(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     """One record for all: 8 ranks keep less of it at stages 1 and 2; 3 gathers ahead."""
-    eight = ("--set", "engine.type=deepspeed", "--set", "hardware.num_gpus=8",
-             "--set", "engine.reduce_bucket_size=1000")  # fmt: skip
+    eight = (
+        "--set",
+        "engine.type=deepspeed",
+        "--set",
+        "hardware.num_gpus=8",
+        "--set",
+        "engine.reduce_bucket_size=1000",
+    )
     words = ["--with", "layers=12", "--record", "net.json", "-f", "json"]
     assert main(["calculate", *FUNCTION, *words, *FP32, *eight]) == 0
     capsys.readouterr()
@@ -88,15 +94,18 @@ def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes[0] > sizes[1] > sizes[2]
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["--function", "own_net:broken"], "no such file"),
-    (["--function", "own_net:nothing"], "has no function 'nothing'"),
-    ([*FUNCTION, "--preset", "gpt2"], "--function brings the model"),
-    (["--record", "missing.json"], "--record missing.json: no such file"),
-    (["--record", "own_net.py"], "it is not JSON"),
-    (["--with", "layers=3"], "--with is for the arguments of --function"),
-    ([*FUNCTION, "--set", "training.lora.r=8"], "lora"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--function", "own_net:broken"], "no such file"),
+        (["--function", "own_net:nothing"], "has no function 'nothing'"),
+        ([*FUNCTION, "--preset", "gpt2"], "--function brings the model"),
+        (["--record", "missing.json"], "--record missing.json: no such file"),
+        (["--record", "own_net.py"], "it is not JSON"),
+        (["--with", "layers=3"], "--with is for the arguments of --function"),
+        ([*FUNCTION, "--set", "training.lora.r=8"], "lora"),
+    ],
+)
 def test_faults_are_sentences(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

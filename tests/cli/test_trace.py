@@ -46,8 +46,15 @@ def test_json_is_data(command: Command, file: Write) -> None:
     answer = command("trace", "--config", file(), "--format", "json", "--diff", "--steps", "2")
     assert answer.code == 0
     assert answer.data["needs_bytes"] >= answer.data["allocated_bytes"]
-    assert abs(sum(row["estimate_bytes"] - row["trace_bytes"]
-                   for row in answer.data["difference"]["places"])) < 2**20  # fmt: skip
+    assert (
+        abs(
+            sum(
+                row["estimate_bytes"] - row["trace_bytes"]
+                for row in answer.data["difference"]["places"]
+            )
+        )
+        < 2**20
+    )
 
 
 def test_a_snapshot_is_written(command: Command, file: Write, tmp_path: Path) -> None:
@@ -80,13 +87,23 @@ def test_settings_are_compared_too(command: Command, file: Write) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--set", "engine.type=deepspeed", "--set", "engine.zero_stage=3",
-          "--set", "engine.offload_optimizer=nvme"),
-         "engine.offload_optimizer='nvme' is not traced"),
+        (
+            (
+                "--set",
+                "engine.type=deepspeed",
+                "--set",
+                "engine.zero_stage=3",
+                "--set",
+                "engine.offload_optimizer=nvme",
+            ),
+            "engine.offload_optimizer='nvme' is not traced",
+        ),
         (("--set", "engine.type=megatron_lm"), "engine.type='megatron_lm' is not traced"),
         (("--set", "training.optimizer=adamw_8bit"), "it is bitsandbytes'"),
-        (("--set", "training.quantization=nf4", "--set", "training.lora.r=8"),
-         "training.quantization='nf4' is not traced"),
+        (
+            ("--set", "training.quantization=nf4", "--set", "training.lora.r=8"),
+            "training.quantization='nf4' is not traced",
+        ),
         (("--rank", "3"), "rank 3 is not in the run, which has one rank, 0"),
         (("--alloc-conf", "expandable:True"), "did you mean 'expandable_segments'?"),
         (("--function", "no_such_module:f"), "there is no module 'no_such_module'"),
@@ -94,7 +111,7 @@ def test_settings_are_compared_too(command: Command, file: Write) -> None:
         (("--set", "model.config.hidden_act=foo"), "the traced run failed in transformers/"),
         (("--steps", "0"), "must be a whole number, 1 or more"),
     ],
-)  # fmt: skip
+)
 def test_faults_are_sentences(
     command: Command, file: Write, words: tuple[str, ...], sentence: str
 ) -> None:

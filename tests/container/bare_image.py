@@ -37,15 +37,26 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What this machine's pip and apt need to reach the network, by variable; a value that is a file
 # goes along. None of it stays in the image.
 CARRIED = (
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-    "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_INDEX_URL", "PIP_TRUSTED_HOST",
-)  # fmt: skip
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "PIP_CERT",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_INDEX_URL",
+    "PIP_TRUSTED_HOST",
+)
 # What a slim image of Debian leaves out of every package.
 SLIM = (
-    "path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright",
-    "path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*",
-    "path-exclude=/usr/share/info/*", "path-exclude=/usr/share/lintian/*",
-)  # fmt: skip
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/lintian/*",
+)
 # What an image of Debian tells apt: keep nothing that can be fetched again.
 CLEAN = 'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache ""; APT::Keep-Downloaded-Packages "0";'
 
@@ -145,10 +156,23 @@ def run(image: Image, step: Step, images: Mapping[str, Image]) -> None:
         raise DockerfileError(f"line {step.line}: RUN after USER is not done here; move it before")
     environment = {"HOME": "/root", **image.known()}
     command = [
-        "bwrap", "--die-with-parent", "--unshare-pid", "--bind", str(image.root), "/",
-        "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run",
-        "--ro-bind", "/etc/resolv.conf", "/etc/resolv.conf", "--clearenv",
-    ]  # fmt: skip
+        "bwrap",
+        "--die-with-parent",
+        "--unshare-pid",
+        "--bind",
+        str(image.root),
+        "/",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--tmpfs",
+        "/run",
+        "--ro-bind",
+        "/etc/resolv.conf",
+        "/etc/resolv.conf",
+        "--clearenv",
+    ]
     for name in CARRIED:
         value = os.environ.get(name, "")
         if value and Path(value).is_file():
@@ -160,8 +184,11 @@ def run(image: Image, step: Step, images: Mapping[str, Image]) -> None:
         command += ["--setenv", name, value]
     done = subprocess.run(
         [*command, "--chdir", image.folder, "/bin/sh", "-c", step.text],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         raise DockerfileError(f"line {step.line}: RUN ended with {done.returncode}")
@@ -228,10 +255,18 @@ def command(image: Image, step: Step, images: Mapping[str, Image]) -> None:
 
 
 STEPS = {
-    "ARG": variable, "CMD": command, "COPY": copy, "ENTRYPOINT": command, "ENV": variable,
-    "EXPOSE": place, "HEALTHCHECK": command, "LABEL": variable, "RUN": run, "USER": place,
+    "ARG": variable,
+    "CMD": command,
+    "COPY": copy,
+    "ENTRYPOINT": command,
+    "ENV": variable,
+    "EXPOSE": place,
+    "HEALTHCHECK": command,
+    "LABEL": variable,
+    "RUN": run,
+    "USER": place,
     "WORKDIR": place,
-}  # fmt: skip
+}
 
 
 def size(root: Path) -> int:
@@ -261,8 +296,10 @@ def report(image: Image) -> None:
     done = subprocess.run(entry(image.root, ["--version"]), capture_output=True, text=True)
     seconds = time.perf_counter() - start
     whole, sent = size(image.root) / 1e6, compressed(image.root) / 1e6
-    print(f"files {whole:.1f} MB, as tar.gz {sent:.1f} MB; "
-          f"{done.stdout.strip() or done.stderr.strip()} in {seconds:.2f} s")  # fmt: skip
+    print(
+        f"files {whole:.1f} MB, as tar.gz {sent:.1f} MB; "
+        f"{done.stdout.strip() or done.stderr.strip()} in {seconds:.2f} s"
+    )
 
 
 def lacking() -> str:

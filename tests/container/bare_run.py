@@ -25,11 +25,28 @@ def inside(
     config = configured(root)
     uid, _, gid = config["User"].partition(":")
     line = [
-        "bwrap", "--die-with-parent", "--ro-bind", str(root), "/",
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
-        "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid",
-        "--cap-drop", "ALL", "--new-session", "--clearenv",
-    ]  # fmt: skip
+        "bwrap",
+        "--die-with-parent",
+        "--ro-bind",
+        str(root),
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--unshare-user",
+        "--uid",
+        uid,
+        "--gid",
+        gid,
+        "--unshare-pid",
+        "--cap-drop",
+        "ALL",
+        "--new-session",
+        "--clearenv",
+    ]
     given = dict(pair.split("=", 1) for pair in config["Env"]) | dict(environment or {})
     for name, value in given.items():
         line += ["--setenv", name, value]

@@ -33,10 +33,14 @@ def test_an_instruction_changes_the_configuration_as_docker_does(tmp_path: Path)
     assert image.known() == {"A": "2", "B": "1"}
     assert (tmp_path / "x/y").is_dir()
     assert image.config == {
-        "WorkingDir": "/x/y", "User": "5:6", "ExposedPorts": {"80/tcp": {}}, "Labels": {"a.b": "c"},
-        "Entrypoint": ["/p"], "Cmd": ["q"],
+        "WorkingDir": "/x/y",
+        "User": "5:6",
+        "ExposedPorts": {"80/tcp": {}},
+        "Labels": {"a.b": "c"},
+        "Entrypoint": ["/p"],
+        "Cmd": ["q"],
         "Healthcheck": {"Test": ["CMD", "/h", "i"], "retries": "2"},
-    }  # fmt: skip
+    }
 
 
 def test_files_are_copied_from_stages(tmp_path: Path) -> None:

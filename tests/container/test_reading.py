@@ -113,12 +113,23 @@ SENT = rules((ROOT / ".dockerignore").read_text(encoding="utf-8"))
 @pytest.mark.parametrize(
     "path",
     [
-        ".env", ".git/config", ".venv/bin/python", "src/.env", "src/gpu_mem_calculator/.env.local",
-        "src/gpu_mem_calculator/__pycache__/x.cpython-311.pyc", "tests/ground_truth/runs.jsonl",
-        "deploy/helm/gpu-mem-calculator/values.yaml", "shared/README.md", "docs/web.md",
-        "secrets.json", "id_rsa", ".ssh/id_ed25519", "dist/a.whl", "src/x.egg-info/PKG-INFO",
+        ".env",
+        ".git/config",
+        ".venv/bin/python",
+        "src/.env",
+        "src/gpu_mem_calculator/.env.local",
+        "src/gpu_mem_calculator/__pycache__/x.cpython-311.pyc",
+        "tests/ground_truth/runs.jsonl",
+        "deploy/helm/gpu-mem-calculator/values.yaml",
+        "shared/README.md",
+        "docs/web.md",
+        "secrets.json",
+        "id_rsa",
+        ".ssh/id_ed25519",
+        "dist/a.whl",
+        "src/x.egg-info/PKG-INFO",
     ],
-)  # fmt: skip
+)
 def test_what_must_not_go_into_an_image_is_not_sent(path: str) -> None:
     """Secrets, environments, data, histories."""
     assert left_out(path, SENT)
@@ -132,9 +143,13 @@ def test_what_is_sent_is_what_is_copied() -> None:
         for path in sent(ROOT, SENT, source)
     ]
     assert {path for path in files if not path.startswith("src/gpu_mem_calculator/")} == {
-        "LICENSE", "README.md", "constraints.txt", "deploy/healthcheck.py",
-        "deploy/torch-constraints.txt", "pyproject.toml",
-    }  # fmt: skip
+        "LICENSE",
+        "README.md",
+        "constraints.txt",
+        "deploy/healthcheck.py",
+        "deploy/torch-constraints.txt",
+        "pyproject.toml",
+    }
     assert sum((ROOT / path).stat().st_size for path in files) < 8e6
 
 

@@ -15,9 +15,7 @@ NAMES = engine_names()
 
 def test_the_five_engines_and_their_spellings_are_there() -> None:
     """The names of the run file's contract."""
-    assert set(NAMES) == {
-        "pytorch_ddp", "deepspeed", "fsdp", "megatron_lm", "megatron_deepspeed",
-    }  # fmt: skip
+    assert set(NAMES) == {"pytorch_ddp", "deepspeed", "fsdp", "megatron_lm", "megatron_deepspeed"}
     assert {"pytorch", "ddp", "megatron", "megatron-lm"} <= set(ALIASES)
     assert set(ALIASES.values()) <= set(NAMES)
 
@@ -33,9 +31,11 @@ def test_an_engines_options_are_keys_of_the_run_file(name: str) -> None:
 def test_an_option_of_another_engine_is_refused(name: str) -> None:
     """Nothing is accepted and ignored."""
     foreign = {
-        "zero_stage": 1, "sharding_strategy": "full_shard", "gradient_as_bucket_view": True,
+        "zero_stage": 1,
+        "sharding_strategy": "full_shard",
+        "gradient_as_bucket_view": True,
         "distributed_optimizer": True,
-    }  # fmt: skip
+    }
     for key, value in foreign.items():
         if key not in engine(name).options:
             with pytest.raises(InputError, match=f"engine.{key}=.* is not an option of"):

@@ -23,8 +23,13 @@ def test_the_documented_sample_runs_unchanged() -> None:
     """Config objects in, a result with the documented fields out."""
     calculator = GPUMemoryCalculator(
         model_config=ModelConfig(
-            name="llama2-7b", num_parameters=7_000_000_000, num_layers=32, hidden_size=4096,
-            num_attention_heads=32, vocab_size=32000, max_seq_len=4096,
+            name="llama2-7b",
+            num_parameters=7_000_000_000,
+            num_layers=32,
+            hidden_size=4096,
+            num_attention_heads=32,
+            vocab_size=32000,
+            max_seq_len=4096,
         ),
         training_config=TrainingConfig(
             batch_size=4, gradient_accumulation_steps=4, dtype="bf16", optimizer="adamw"
@@ -32,7 +37,7 @@ def test_the_documented_sample_runs_unchanged() -> None:
         parallelism_config=ParallelismConfig(data_parallel_size=8),
         engine_config=EngineConfig(type="deepspeed", zero_stage=3, offload_optimizer="cpu"),
         gpu_config=GPUConfig(num_gpus=8, gpu_memory_gb=80),
-    )  # fmt: skip
+    )
     result = calculator.calculate()
     assert f"{result.total_memory_per_gpu_gb:.2f} {result.memory_utilization_percent:.1f}"
     assert isinstance(result.fits_on_gpu, bool)
@@ -62,8 +67,12 @@ def test_the_card_must_have_what_torch_needs_and_what_cuda_takes() -> None:
 def test_the_four_numbers_are_in_order(engine: str) -> None:
     """Allocated, needs, reserved, nvidia-smi: each is at least the one before."""
     result = estimate(small_run(engine))
-    numbers = [result.allocated_bytes, result.needs_bytes, result.reserved_bytes,
-               result.device_bytes]  # fmt: skip
+    numbers = [
+        result.allocated_bytes,
+        result.needs_bytes,
+        result.reserved_bytes,
+        result.device_bytes,
+    ]
     assert None not in numbers
     assert numbers == sorted(numbers, key=lambda number: number or 0)
 
@@ -73,8 +82,10 @@ def test_the_ledger_reaches_what_the_replay_found(engine: str) -> None:
     """To the byte, with one entry for what blocks have beyond their tensors."""
     made = full_estimate(small_run(engine))
     assert int(made.ledger.peak(phases=STEP)) == made.result.allocated_bytes
-    assert max(sum(row["bytes"].values()) for row in made.result.timeline if
-               row["phase"] != "startup") == made.result.allocated_bytes  # fmt: skip
+    assert (
+        max(sum(row["bytes"].values()) for row in made.result.timeline if row["phase"] != "startup")
+        == made.result.allocated_bytes
+    )
     blocks = [e for e in made.ledger.entries if e.name == "blocks larger than their tensors"]
     assert len(blocks) == 1
     assert 0 <= int(blocks[0].bytes) < made.result.allocated_bytes // 50

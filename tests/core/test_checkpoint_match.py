@@ -66,8 +66,9 @@ def packed(dtype: str, per: int) -> Tensors:
     return found
 
 
-@pytest.mark.parametrize(("config", "weights"), [("tinyllama-1.1b", "qwen3-0.6b"),
-                                                 ("gpt2", "tinyllama-1.1b")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "weights"), [("tinyllama-1.1b", "qwen3-0.6b"), ("gpt2", "tinyllama-1.1b")]
+)
 def test_another_models_weights_are_refused(tmp_path: Path, config: str, weights: str) -> None:
     """One sentence with both counts, and what to do."""
     own, other = (arch_of(one).num_parameters for one in (weights, config))
@@ -93,8 +94,18 @@ def test_some_layers_more_are_a_warning(tmp_path: Path) -> None:
     assert "1,100,048,384 parameters, but its config.json describes 923," in said
 
 
-@pytest.mark.parametrize("preset", ["llama3.2-1b", "tinyllama-1.1b", "gpt2", "gemma3-4b-it",
-                                    "qwen2.5-vl-7b", "olmoe-1b-7b", "deepseek-v3"])  # fmt: skip
+@pytest.mark.parametrize(
+    "preset",
+    [
+        "llama3.2-1b",
+        "tinyllama-1.1b",
+        "gpt2",
+        "gemma3-4b-it",
+        "qwen2.5-vl-7b",
+        "olmoe-1b-7b",
+        "deepseek-v3",
+    ],
+)
 def test_a_models_own_weights_are_not_doubted(tmp_path: Path, preset: str) -> None:
     """Whole models, with a tower and without."""
     assert about_weights(read(tmp_path, config_of(preset), plain(preset))) == []
@@ -121,8 +132,9 @@ def test_a_head_may_be_left_out(tmp_path: Path) -> None:
     assert about_weights(read(tmp_path, config_of("qwen3-8b"), tensors)) == []
 
 
-@pytest.mark.parametrize(("dtype", "per"), [("I32", 4), ("I32", 8), ("I32", 16), ("U8", 2),
-                                            ("U8", 1), ("F8_E4M3", 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "per"), [("I32", 4), ("I32", 8), ("I32", 16), ("U8", 2), ("U8", 1), ("F8_E4M3", 1)]
+)
 def test_packed_weights_are_not_doubted(tmp_path: Path, dtype: str, per: int) -> None:
     """2 to 8 bits, in integers of any width."""
     assert about_weights(read(tmp_path, config_of("llama3.2-1b"), packed(dtype, per))) == []

@@ -63,8 +63,9 @@ def test_a_key_is_shown_for_the_engines_that_have_it(section: str) -> None:
 def test_axes_and_adapters_belong_to_engines() -> None:
     """Megatron alone cuts tensors, DDP alone has packed weights."""
     assert set(FIELDS["parallelism.tensor_parallel_size"].defaults or ()) == {
-        "megatron_lm", "megatron_deepspeed",
-    }  # fmt: skip
+        "megatron_lm",
+        "megatron_deepspeed",
+    }
     assert FIELDS["training.quantization"].defaults == {"pytorch_ddp": "none"}
     assert "megatron_lm" not in (FIELDS["training.lora.r"].defaults or ())
     assert FIELDS["training.batch_size"].defaults is None

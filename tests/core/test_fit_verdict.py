@@ -12,9 +12,17 @@ from tests.conftest import small_run
 
 @pytest.mark.parametrize(
     ("has", "word"),
-    [(1021, "fits"), (1020, "fits"), (1019, "tight"), (1000, "tight"), (999, "tight"),
-     (980, "tight"), (979, "does not fit"), (1, "does not fit")],
-)  # fmt: skip
+    [
+        (1021, "fits"),
+        (1020, "fits"),
+        (1019, "tight"),
+        (1000, "tight"),
+        (999, "tight"),
+        (980, "tight"),
+        (979, "does not fit"),
+        (1, "does not fit"),
+    ],
+)
 def test_tight_is_the_spread_on_both_sides(has: int, word: str) -> None:
     """A need of 1,000 is known to 20: from 980 to 1,019 it is tight."""
     assert SPREAD_PERCENT == 2

@@ -13,28 +13,55 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.run.run import Run
 
 LLAMA: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256,
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 GEMMA: dict[str, Any] = {
-    "model_type": "gemma3", "num_hidden_layers": 62, "hidden_size": 5376,
-    "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128,
-    "intermediate_size": 21504, "vocab_size": 262208, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "gemma3",
+    "num_hidden_layers": 62,
+    "hidden_size": 5376,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 16,
+    "head_dim": 128,
+    "intermediate_size": 21504,
+    "vocab_size": 262208,
+    "tie_word_embeddings": True,
+}
 KIMI: dict[str, Any] = {
-    "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
-    "num_attention_heads": 64, "num_key_value_heads": 64, "intermediate_size": 18432,
-    "vocab_size": 163840, "n_routed_experts": 384, "first_k_dense_replace": 1, "q_lora_rank": 1536,
-    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-    "moe_intermediate_size": 2048, "n_shared_experts": 1, "num_experts_per_tok": 8,
-}  # fmt: skip
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "intermediate_size": 18432,
+    "vocab_size": 163840,
+    "n_routed_experts": 384,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+}
 
 
 def run(config: dict[str, Any], **inference: Any) -> Run:
     """A server's run."""
-    file = {"model": {"config": config}, "inference": {"engine": "vllm", **inference},
-            "hardware": {"gpu": "h200"}}  # fmt: skip
+    file = {
+        "model": {"config": config},
+        "inference": {"engine": "vllm", **inference},
+        "hardware": {"gpu": "h200"},
+    }
     return resolve_inference(read(file)).run
 
 

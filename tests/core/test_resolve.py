@@ -26,88 +26,157 @@ def problems(run: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        ({"engine": {"type": "deepspeeed"}},
-         "engine.type='deepspeeed' is not a known engine; did you mean 'deepspeed'?"),
+        (
+            {"engine": {"type": "deepspeeed"}},
+            "engine.type='deepspeeed' is not a known engine; did you mean 'deepspeed'?",
+        ),
         ({"training": {"dtype": "fp8"}}, "training.dtype='fp8' must be 'fp32', 'fp16' or 'bf16'"),
-        ({"training": {"dtype": "fp16", "precision": "bf16_mixed"}},
-         "training.dtype='fp16' contradicts training.precision='bf16_mixed'; leave dtype out"),
-        ({"training": {"optimizer": "adamx"}},
-         "training.optimizer='adamx' is not a known optimizer; did you mean 'adam'?"),
-        ({"training": {"quantization": "nf4"}},
-         "training.quantization='nf4': quantized weights take no gradient; add training.lora"),
-        ({"training": {"lora": {"target_modules": ["c_attn"]}}},
-         "training.lora.target_modules: llama has no c_attn; it has down_proj, gate_proj, k_proj, "
-         "o_proj, q_proj, up_proj, v_proj"),
-        ({"parallelism": {"tensor_parallel_size": 2}},
-         "parallelism.tensor_parallel_size=2: PyTorch DDP does not cut along it; set it to 1"),
-        ({"parallelism": {"data_parallel_size": 4}},
-         "parallelism: dp 4 x tp 1 x pp 1 x cp 1 is 4 ranks, but hardware.num_gpus=8; "
-         "set data_parallel_size=8"),
-        ({"parallelism": {"sequence_parallel": True}},
-         "parallelism.sequence_parallel=true: PyTorch DDP does not have it"),
-        ({"parallelism": {"virtual_pipeline_size": 2}},
-         "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"),
-        ({"training": {"double_quant": True}},
-         "training.double_quant applies to quantization 'nf4' only; leave it out"),
-        ({"training": {"optimizer": "adamw_8bit", "optimizer_implementation": "fused"}},
-         "training.optimizer_implementation='fused' does not exist for adamw_8bit; "
-         "it has none: leave it out"),
-        ({"hardware": {"gpu": "h100-81gb"}},
-         "hardware.gpu='h100-81gb' is not one known card; did you mean 'h100-80gb-sxm'?"),
-        ({"hardware": {"gpu_memory_gb": 40}},
-         "hardware.gpu_memory_gb=40 is not what a NVIDIA H100 80GB SXM5 has, 80; "
-         "leave one of the two out"),
-        ({"hardware": {"num_nodes": 3, "gpus_per_node": 8}},
-         "hardware: 3 nodes of 8 GPUs are not num_gpus=8; set num_nodes=1"),
-        ({"hardware": {"interconnect": "tin-can"}},
-         "hardware.interconnect='tin-can' is not a known link"),
-        ({"model": {"config": {"model_type": "lama"}}},
-         "model_type='lama' is not a known family; the nearest is 'llama'"),
-        ({"model": {"config": {**SMALL_LLAMA, "num_attention_heads": 12}}},
-         "model.config: 12 heads do not divide 256"),
-        ({"model": {"config": None, "name": "llama2-7"}},
-         "model.name='llama2-7' is neither a preset nor a file; did you mean 'llama2-7b'?"),
-        ({"model": {"config": None, "name": "ftp://host/model"}},
-         "model.name='ftp://host/model' begins with ftp://; https://, http:// and s3:// are read"),
-        ({"model": {"config": None, "name": "llama2-7b", "revision": "v1"}},
-         "model.revision='v1': it is of a model on the hub; name it: meta-llama/Llama-2-7b-hf"),
-        ({"model": {"revision": "v1"}},
-         "model.revision='v1': it is of a model on the hub, and this is none; leave it out"),
-        ({"model": {"config": None, "name": "owner/model@v2", "revision": "v1"}},
-         "model.revision='v1': model.name='owner/model@v2' has another; leave one out"),
-        ({"model": {"config": None, "name": "owner/model", "revision": "../v1"}},
-         "model.revision='../v1' must be a branch, a tag or a commit"),
-        ({"model": {"config": None, "num_layers": 4}},
-         "the model has no name, no config and no model.hidden_size, model.num_attention_heads; "
-         "give one of them"),
-        ({"model": {"gated_mlp": False}},
-         "model.gated_mlp=False contradicts the llama model, which has True; leave it out"),
+        (
+            {"training": {"dtype": "fp16", "precision": "bf16_mixed"}},
+            "training.dtype='fp16' contradicts training.precision='bf16_mixed'; leave dtype out",
+        ),
+        (
+            {"training": {"optimizer": "adamx"}},
+            "training.optimizer='adamx' is not a known optimizer; did you mean 'adam'?",
+        ),
+        (
+            {"training": {"quantization": "nf4"}},
+            "training.quantization='nf4': quantized weights take no gradient; add training.lora",
+        ),
+        (
+            {"training": {"lora": {"target_modules": ["c_attn"]}}},
+            "training.lora.target_modules: llama has no c_attn; it has down_proj, gate_proj, "
+            "k_proj, o_proj, q_proj, up_proj, v_proj",
+        ),
+        (
+            {"parallelism": {"tensor_parallel_size": 2}},
+            "parallelism.tensor_parallel_size=2: PyTorch DDP does not cut along it; set it to 1",
+        ),
+        (
+            {"parallelism": {"data_parallel_size": 4}},
+            "parallelism: dp 4 x tp 1 x pp 1 x cp 1 is 4 ranks, but hardware.num_gpus=8; "
+            "set data_parallel_size=8",
+        ),
+        (
+            {"parallelism": {"sequence_parallel": True}},
+            "parallelism.sequence_parallel=true: PyTorch DDP does not have it",
+        ),
+        (
+            {"parallelism": {"virtual_pipeline_size": 2}},
+            "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1",
+        ),
+        (
+            {"training": {"double_quant": True}},
+            "training.double_quant applies to quantization 'nf4' only; leave it out",
+        ),
+        (
+            {"training": {"optimizer": "adamw_8bit", "optimizer_implementation": "fused"}},
+            "training.optimizer_implementation='fused' does not exist for adamw_8bit; "
+            "it has none: leave it out",
+        ),
+        (
+            {"hardware": {"gpu": "h100-81gb"}},
+            "hardware.gpu='h100-81gb' is not one known card; did you mean 'h100-80gb-sxm'?",
+        ),
+        (
+            {"hardware": {"gpu_memory_gb": 40}},
+            "hardware.gpu_memory_gb=40 is not what a NVIDIA H100 80GB SXM5 has, 80; "
+            "leave one of the two out",
+        ),
+        (
+            {"hardware": {"num_nodes": 3, "gpus_per_node": 8}},
+            "hardware: 3 nodes of 8 GPUs are not num_gpus=8; set num_nodes=1",
+        ),
+        (
+            {"hardware": {"interconnect": "tin-can"}},
+            "hardware.interconnect='tin-can' is not a known link",
+        ),
+        (
+            {"model": {"config": {"model_type": "lama"}}},
+            "model_type='lama' is not a known family; the nearest is 'llama'",
+        ),
+        (
+            {"model": {"config": {**SMALL_LLAMA, "num_attention_heads": 12}}},
+            "model.config: 12 heads do not divide 256",
+        ),
+        (
+            {"model": {"config": None, "name": "llama2-7"}},
+            "model.name='llama2-7' is neither a preset nor a file; did you mean 'llama2-7b'?",
+        ),
+        (
+            {"model": {"config": None, "name": "ftp://host/model"}},
+            "model.name='ftp://host/model' begins with ftp://; "
+            "https://, http:// and s3:// are read",
+        ),
+        (
+            {"model": {"config": None, "name": "llama2-7b", "revision": "v1"}},
+            "model.revision='v1': it is of a model on the hub; name it: meta-llama/Llama-2-7b-hf",
+        ),
+        (
+            {"model": {"revision": "v1"}},
+            "model.revision='v1': it is of a model on the hub, and this is none; leave it out",
+        ),
+        (
+            {"model": {"config": None, "name": "owner/model@v2", "revision": "v1"}},
+            "model.revision='v1': model.name='owner/model@v2' has another; leave one out",
+        ),
+        (
+            {"model": {"config": None, "name": "owner/model", "revision": "../v1"}},
+            "model.revision='../v1' must be a branch, a tag or a commit",
+        ),
+        (
+            {"model": {"config": None, "num_layers": 4}},
+            "the model has no name, no config and no model.hidden_size, model.num_attention_heads; "
+            "give one of them",
+        ),
+        (
+            {"model": {"gated_mlp": False}},
+            "model.gated_mlp=False contradicts the llama model, which has True; leave it out",
+        ),
         ({"model": {"top_k": 2}}, "model.top_k=2: the llama model has no experts; leave it out"),
-        ({"model": {"expert_intermediate_size": 1024}},
-         "model.expert_intermediate_size=1024: the llama model has no experts; leave it out"),
-        ({"model": {"shared_expert_intermediate_size": 512}},
-         "model.shared_expert_intermediate_size=512 contradicts the llama model, which has 0; "
-         "leave it out"),
-        ({"model": {"normalization": "layernorm"}},
-         "model.normalization=layernorm contradicts the llama model, which has rmsnorm; "
-         "leave it out"),
-        ({"model": {"position_embedding": "alibi"}},
-         "model.position_embedding=alibi contradicts the llama model, which has rope; "
-         "leave it out"),
-        ({"model": {"dropout": 0.1}},
-         "model.dropout=0.1 is for a model of plain numbers; llama has its own: leave it out"),
-        ({"training": {"lora": {"target_modules": []}}},
-         "training.lora.target_modules=[] adapts nothing; leave it out for q_proj, v_proj"),
-        ({"hardware": {"num_gpus": 7, "num_nodes": 2}},
-         "hardware: num_gpus=7 does not divide by num_nodes=2; set num_gpus=8, or num_nodes=1"),
-        ({"model": {"config": None, "name": "gpt2"}, "training": {"seq_len": 2048}},
-         "training.seq_len=2048 is longer than the model's 1024 learned positions; "
-         "use at most 1024"),
-        ({"model": {"config": None, "name": "bert-base"}},
-         "model: the activations of bert models are not modelled; "
-         "use gpu-mem-calc deepspeed --model-path for the model states"),
+        (
+            {"model": {"expert_intermediate_size": 1024}},
+            "model.expert_intermediate_size=1024: the llama model has no experts; leave it out",
+        ),
+        (
+            {"model": {"shared_expert_intermediate_size": 512}},
+            "model.shared_expert_intermediate_size=512 contradicts the llama model, which has 0; "
+            "leave it out",
+        ),
+        (
+            {"model": {"normalization": "layernorm"}},
+            "model.normalization=layernorm contradicts the llama model, which has rmsnorm; "
+            "leave it out",
+        ),
+        (
+            {"model": {"position_embedding": "alibi"}},
+            "model.position_embedding=alibi contradicts the llama model, which has rope; "
+            "leave it out",
+        ),
+        (
+            {"model": {"dropout": 0.1}},
+            "model.dropout=0.1 is for a model of plain numbers; llama has its own: leave it out",
+        ),
+        (
+            {"training": {"lora": {"target_modules": []}}},
+            "training.lora.target_modules=[] adapts nothing; leave it out for q_proj, v_proj",
+        ),
+        (
+            {"hardware": {"num_gpus": 7, "num_nodes": 2}},
+            "hardware: num_gpus=7 does not divide by num_nodes=2; set num_gpus=8, or num_nodes=1",
+        ),
+        (
+            {"model": {"config": None, "name": "gpt2"}, "training": {"seq_len": 2048}},
+            "training.seq_len=2048 is longer than the model's 1024 learned positions; "
+            "use at most 1024",
+        ),
+        (
+            {"model": {"config": None, "name": "bert-base"}},
+            "model: the activations of bert models are not modelled; "
+            "use gpu-mem-calc deepspeed --model-path for the model states",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_rule_that_is_broken_is_one_sentence(sections: dict[str, Any], sentence: str) -> None:
     """The value, the rule, the nearest fix."""
     assert problems(small_run(**sections)) == [sentence]
@@ -225,13 +294,23 @@ def test_plain_numbers_say_what_they_assume() -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        {"position_embedding": "learned", "normalization": "layernorm", "gated_mlp": False,
-         "bias": True, "dropout": 0.1, "max_seq_len": 512},
-        {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 32,
-         "shared_expert_intermediate_size": 16},
+        {
+            "position_embedding": "learned",
+            "normalization": "layernorm",
+            "gated_mlp": False,
+            "bias": True,
+            "dropout": 0.1,
+            "max_seq_len": 512,
+        },
+        {
+            "num_experts": 4,
+            "top_k": 2,
+            "expert_intermediate_size": 32,
+            "shared_expert_intermediate_size": 16,
+        },
         {"position_embedding": "alibi", "num_key_value_heads": 2, "head_dim": 32},
     ],
-)  # fmt: skip
+)
 def test_plain_numbers_describe_many_decoders(extra: dict[str, Any]) -> None:
     """Learned positions, experts, alibi: each runs."""
     plain = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4}

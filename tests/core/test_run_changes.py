@@ -33,25 +33,42 @@ RUNS: dict[str, dict[str, Any]] = {
     "ddp eager": run("pytorch_ddp", training={"attention": "eager", "seq_len": 4096}),
     "ddp fp32": run("pytorch_ddp", training={"dtype": "fp32", "seq_len": 4096}),
     "ddp lora": run("pytorch_ddp", training={"lora": {"r": 8}}),
-    "fsdp": run("fsdp", training={"activation_checkpointing": "full"},
-                engine={"sharding_strategy": "shard_grad_op", "reduce_dtype": "fp32"}),
+    "fsdp": run(
+        "fsdp",
+        training={"activation_checkpointing": "full"},
+        engine={"sharding_strategy": "shard_grad_op", "reduce_dtype": "fp32"},
+    ),
     "zero 1": run("deepspeed", engine={"zero_stage": 1, "overlap_comm": True}),
-    "zero 3": run("deepspeed", engine={"zero_stage": 3}, parallelism={"data_parallel_size": 8},
-                  training={"activation_checkpointing": "full"},
-                  hardware={"num_nodes": 1, "gpus_per_node": 8}),
-    "deepspeed pipeline": run("deepspeed", parallelism={"pipeline_parallel_size": 2},
-                              training={"gradient_accumulation_steps": 4}),
+    "zero 3": run(
+        "deepspeed",
+        engine={"zero_stage": 3},
+        parallelism={"data_parallel_size": 8},
+        training={"activation_checkpointing": "full"},
+        hardware={"num_nodes": 1, "gpus_per_node": 8},
+    ),
+    "deepspeed pipeline": run(
+        "deepspeed",
+        parallelism={"pipeline_parallel_size": 2},
+        training={"gradient_accumulation_steps": 4},
+    ),
     "megatron": run("megatron_lm", parallelism={"tensor_parallel_size": 2}),
-    "megatron pipeline": run("megatron_lm", parallelism={"pipeline_parallel_size": 2},
-                             training={"gradient_accumulation_steps": 8}),
-    "megatron deepspeed": run("megatron_deepspeed", engine={"zero_stage": 1},
-                              parallelism={"tensor_parallel_size": 2}),
-}  # fmt: skip
+    "megatron pipeline": run(
+        "megatron_lm",
+        parallelism={"pipeline_parallel_size": 2},
+        training={"gradient_accumulation_steps": 8},
+    ),
+    "megatron deepspeed": run(
+        "megatron_deepspeed", engine={"zero_stage": 1}, parallelism={"tensor_parallel_size": 2}
+    ),
+}
 SERVED: dict[str, dict[str, Any]] = {
-    name: {"model": {"name": "llama3.1-8b"}, "inference": {"engine": name},
-           "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1, "num_nodes": 1}}
+    name: {
+        "model": {"name": "llama3.1-8b"},
+        "inference": {"engine": name},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1, "num_nodes": 1},
+    }
     for name in ("vllm", "sglang", "transformers", "llamacpp")
-}  # fmt: skip
+}
 
 
 def found(name: str) -> list[TrainingChange]:
@@ -142,8 +159,9 @@ def test_a_servers_changes_have_the_same_shape(name: str) -> None:
     made = all_changes(full_estimate(SERVED[name], replay=False))
     assert made
     for change in made:
-        result = estimate(with_settings(copy.deepcopy(SERVED[name]), change["settings"]),
-                          replay=False)  # fmt: skip
+        result = estimate(
+            with_settings(copy.deepcopy(SERVED[name]), change["settings"]), replay=False
+        )
         total = result.allocated_bytes + result.outside_torch_bytes
         assert (change["total_bytes"], change["fits"]) == (total, result.fits_on_gpu)
         before = now.allocated_bytes + now.outside_torch_bytes

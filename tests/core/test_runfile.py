@@ -36,14 +36,20 @@ def test_json_yaml_and_toml_read_the_same(tmp_path: Path, ending: str) -> None:
 def test_all_problems_are_reported_at_once() -> None:
     """Unknown keys, wrong types and values out of range, each in its own sentence."""
     problems = list(
-        run_file_problems({
-            "model": {"name": 7, "num_layres": 3},
-            "training": {"batch_size": 0, "lora": {"rank": 8}, "attention": "flash",
-                         "precision": "bf16_mixd"},
-            "engin": {},
-            "hardware": [],
-        })
-    )  # fmt: skip
+        run_file_problems(
+            {
+                "model": {"name": 7, "num_layres": 3},
+                "training": {
+                    "batch_size": 0,
+                    "lora": {"rank": 8},
+                    "attention": "flash",
+                    "precision": "bf16_mixd",
+                },
+                "engin": {},
+                "hardware": [],
+            }
+        )
+    )
     assert problems == [
         "model.name=7 must be a text",
         "model.num_layres is not a known key; did you mean 'num_layers'?",
@@ -59,9 +65,17 @@ def test_all_problems_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [(7_000_000_000, 7 * 10**9), ("7B", 7 * 10**9), ("7000M", 7 * 10**9), ("7e9", 7 * 10**9),
-     ("1.5T", 15 * 10**11), ("350K", 350_000), ("0.5b", 5 * 10**8), (7e9, 7 * 10**9)],
-)  # fmt: skip
+    [
+        (7_000_000_000, 7 * 10**9),
+        ("7B", 7 * 10**9),
+        ("7000M", 7 * 10**9),
+        ("7e9", 7 * 10**9),
+        ("1.5T", 15 * 10**11),
+        ("350K", 350_000),
+        ("0.5b", 5 * 10**8),
+        (7e9, 7 * 10**9),
+    ],
+)
 def test_a_parameter_count_reads_as_people_write_it(text: Any, count: int) -> None:
     """Suffixes, exponents and plain numbers."""
     assert parameter_count(text) == count
@@ -76,9 +90,15 @@ def test_a_parameter_count_that_is_none_is_refused(text: Any) -> None:
 
 def test_settings_are_laid_over_a_run_file() -> None:
     """JSON values where they parse, text otherwise; sections are made as needed."""
-    run = with_settings({"model": {"name": "gpt2"}}, [
-        "training.batch_size=4", "engine.type=fsdp", "training.lora.r=8", "training.autocast=true",
-    ])  # fmt: skip
+    run = with_settings(
+        {"model": {"name": "gpt2"}},
+        [
+            "training.batch_size=4",
+            "engine.type=fsdp",
+            "training.lora.r=8",
+            "training.autocast=true",
+        ],
+    )
     assert run["training"] == {"batch_size": 4, "lora": {"r": 8}, "autocast": True}
     assert run["engine"] == {"type": "fsdp"}
 

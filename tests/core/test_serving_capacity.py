@@ -23,8 +23,7 @@ from gpu_mem_calculator.core.serving_capacity import (
 def served(engine: str = "sglang", model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:
     """A server on one H100, or on as many as tensor parallelism takes."""
     inference = {"engine": engine, **keys}
-    return {"model": {"name": model}, "inference": inference,
-            "hardware": {"gpu": "h100-80gb-sxm"}}  # fmt: skip
+    return {"model": {"name": model}, "inference": inference, "hardware": {"gpu": "h100-80gb-sxm"}}
 
 
 def test_a_cell_is_its_sequences_share_of_the_pool() -> None:
@@ -81,8 +80,9 @@ def test_fp8_doubles_the_tokens_and_more_ranks_more_than_double_them() -> None:
 
 def test_a_change_that_cannot_be_says_why() -> None:
     """One sentence instead of figures."""
-    found = try_settings(read(served()), "three", ("inference.tensor_parallel_size=3",
-                                              "hardware.num_gpus=3"))  # fmt: skip
+    found = try_settings(
+        read(served()), "three", ("inference.tensor_parallel_size=3", "hardware.num_gpus=3")
+    )
     assert not found.fits
     assert "does not divide 32 heads" in found.problem
 

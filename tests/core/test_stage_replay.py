@@ -26,8 +26,9 @@ def wide(settings: str | None = None) -> dict[str, Any]:
     training: dict[str, Any] = {"batch_size": 4}
     if settings is not None:
         training["pytorch_alloc_conf"] = settings
-    return small_run(gpus=1, model={"config": {**SMALL_LLAMA, "vocab_size": 20000}},
-                     training=training)  # fmt: skip
+    return small_run(
+        gpus=1, model={"config": {**SMALL_LLAMA, "vocab_size": 20000}}, training=training
+    )
 
 
 def test_the_allocators_settings_are_replayed() -> None:
@@ -121,8 +122,13 @@ def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]
     """Ledger and stream agree, so what is left between them is the allocator's rounding."""
     name, batch, seq, micro, conf = shape
     run = RUNS[name]
-    training = {**run["training"], "batch_size": batch, "seq_len": seq,
-                "gradient_accumulation_steps": micro, "pytorch_alloc_conf": conf}  # fmt: skip
+    training = {
+        **run["training"],
+        "batch_size": batch,
+        "seq_len": seq,
+        "gradient_accumulation_steps": micro,
+        "pytorch_alloc_conf": conf,
+    }
     made = full_estimate({**run, "training": training})
     (blocks,) = (e for e in made.ledger.entries if e.name == "blocks larger than their tensors")
     assert made.replayed is not None

@@ -14,21 +14,43 @@ from gpu_mem_calculator.cuda.libraries import context_bytes, host_libraries
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import measured_runs, small_run
 
-FILES = ("engines", "families", "host", "options", "random", "runs", "serving_transformers",
-         "unseen")  # fmt: skip
+FILES = (
+    "engines",
+    "families",
+    "host",
+    "options",
+    "random",
+    "runs",
+    "serving_transformers",
+    "unseen",
+)
 PAGE = 2 * MIB
 # Pinned host memory was not recorded in these, and takes page tables on the GPU.
-UNRECORDED = {"ds-z2-tinyllama-w8-offload", "ds-z1-tinyllama-w8-offload",
-              "ds-z3-llama1b-w8-offboth", "ds-z3-llama2-7b-w8-offopt"}  # fmt: skip
+UNRECORDED = {
+    "ds-z2-tinyllama-w8-offload",
+    "ds-z1-tinyllama-w8-offload",
+    "ds-z3-llama1b-w8-offboth",
+    "ds-z3-llama2-7b-w8-offopt",
+}
 # 4 bits and few rows: 11 MiB less than all others have, unexplained.
 OUTLIERS = {"infer-llama8b-nf4-decode"}
 H200_CONTEXT = 552_402_944
 # MiB of a context before any work: totals less the free memory that ollama, llama.cpp or TensorRT
 # print, and what torch says of another process (the first of an RTX 3090).
-CONTEXTS = (("t4", 103), ("v100-32gb-sxm", 310), ("v100-16gb-pcie", 311), ("a100-40gb-pcie", 423),
-            ("a100-80gb-sxm", 427), ("a40", 268.4), ("rtx-3090", 256), ("rtx-3090", 269),
-            ("rtx-4090", 391.5), ("rtx-5090", 513.4), ("h100-80gb-sxm", 514),
-            ("h100-80gb-sxm", 527))  # fmt: skip
+CONTEXTS = (
+    ("t4", 103),
+    ("v100-32gb-sxm", 310),
+    ("v100-16gb-pcie", 311),
+    ("a100-40gb-pcie", 423),
+    ("a100-80gb-sxm", 427),
+    ("a40", 268.4),
+    ("rtx-3090", 256),
+    ("rtx-3090", 269),
+    ("rtx-4090", 391.5),
+    ("rtx-5090", 513.4),
+    ("h100-80gb-sxm", 514),
+    ("h100-80gb-sxm", 527),
+)
 
 
 def resolved(config: dict[str, Any]) -> ResolvedRun:
@@ -66,8 +88,11 @@ def test_the_parts_add_up_to_what_nvidia_smi_shows(name: str) -> None:
 
 def test_every_context_is_the_same() -> None:
     """In every run on an H200."""
-    sizes = {row["measured"].get("context_bytes", H200_CONTEXT)
-             for name in FILES for row in measured_runs(name)}  # fmt: skip
+    sizes = {
+        row["measured"].get("context_bytes", H200_CONTEXT)
+        for name in FILES
+        for row in measured_runs(name)
+    }
     assert sizes == {H200_CONTEXT}
     assert context_bytes(resolved(small_run(hardware={"gpu": "h200"})).run) == H200_CONTEXT
 

@@ -73,13 +73,24 @@ PODS = {
     "podAnnotations": {"example.com/cost-centre": "42"},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
     "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
-    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
-        "weight": 1, "preference": {"matchExpressions": [
-            {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}}]}},
+    "affinity": {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "preference": {
+                        "matchExpressions": [
+                            {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}
+                        ]
+                    },
+                }
+            ]
+        }
+    },
     "extraEnv": [{"name": "TZ", "value": "Europe/Zurich"}],
     "extraVolumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}],
     "extraVolumeMounts": [{"name": "cache", "mountPath": "/cache"}],
-}  # fmt: skip
+}
 # Keys of every Job.
 JOBS = {
     "jobLabels": {"kueue.x-k8s.io/queue-name": "gpus", "app.kubernetes.io/name": "not-this"},
@@ -97,30 +108,58 @@ WEB_ALL = {
         "settings": {"GPU_MEM_CALC_SLOW_SECONDS": 60, "GPU_MEM_CALC_LOG_LEVEL": "warning"},
         "service": {"type": "NodePort", "port": 8080},
         "ingress": {
-            "enabled": True, "className": "nginx", "annotations": {"example.com/a": "b"},
-            "hosts": [{"host": "a.example.com", "paths": [{"path": "/mem", "pathType": "Exact"}]},
-                      {"host": "b.example.com"}],
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"example.com/a": "b"},
+            "hosts": [
+                {"host": "a.example.com", "paths": [{"path": "/mem", "pathType": "Exact"}]},
+                {"host": "b.example.com"},
+            ],
             "tls": [{"secretName": "a-tls", "hosts": ["a.example.com"]}],
         },
-        "autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 9,
-                        "targetCPUUtilizationPercentage": 60},
+        "autoscaling": {
+            "enabled": True,
+            "minReplicas": 3,
+            "maxReplicas": 9,
+            "targetCPUUtilizationPercentage": 60,
+        },
         "podDisruptionBudget": {"enabled": True, "minAvailable": "50%"},
         "networkPolicy": {
-            "enabled": True, "from": [{"podSelector": {"matchLabels": {"role": "front"}}}],
+            "enabled": True,
+            "from": [{"podSelector": {"matchLabels": {"role": "front"}}}],
             "egress": [{"ports": [{"port": 8443, "protocol": "TCP"}]}],
         },
     },
-}  # fmt: skip
-WEB_LEAST = {"mode": "web", "web": {"replicas": 1, "podDisruptionBudget": {"enabled": False},
-                                    "networkPolicy": {"enabled": False}}}  # fmt: skip
+}
+WEB_LEAST = {
+    "mode": "web",
+    "web": {
+        "replicas": 1,
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+    },
+}
 MEASURE_ALL = {
-    "image": "example/gpu-mem-calculator:0.8.0-torch", "ranks": "all", "steps": 4, "cap": "40GiB",
-    "allocConf": "expandable_segments:True", "format": "json", "resultsClaim": "results",
-    "gpuResource": "amd.com/gpu", "cpu": "16", "memory": "64Gi", "shmSize": "16Gi",
-    "tmpSize": "32Gi", "nodeSelector": {"gpu": "mi300x"}, "tolerations": [{"operator": "Exists"}],
-    "runtimeClassName": "amd", "activeDeadlineSeconds": 600, "waitForNodesSeconds": 60,
-    "port": 29501, "settings": ["training.batch_size=2"],
-}  # fmt: skip
+    "image": "example/gpu-mem-calculator:0.8.0-torch",
+    "ranks": "all",
+    "steps": 4,
+    "cap": "40GiB",
+    "allocConf": "expandable_segments:True",
+    "format": "json",
+    "resultsClaim": "results",
+    "gpuResource": "amd.com/gpu",
+    "cpu": "16",
+    "memory": "64Gi",
+    "shmSize": "16Gi",
+    "tmpSize": "32Gi",
+    "nodeSelector": {"gpu": "mi300x"},
+    "tolerations": [{"operator": "Exists"}],
+    "runtimeClassName": "amd",
+    "activeDeadlineSeconds": 600,
+    "waitForNodesSeconds": 60,
+    "port": 29501,
+    "settings": ["training.batch_size=2"],
+}
 
 
 def measuring(nodes: int, kaiwo: bool = False, **measure: Any) -> Case:
@@ -137,30 +176,46 @@ CASES: dict[str, Case] = {
         {"stage": 3, "numParameters": "70e9", "largestLayerParameters": 1050673152, "nodes": 4}
     ),
     "deepspeed-all": Case(
-        {**PODS, **JOBS, "stage": 2, "gpusPerNode": 4, "nodes": 2, "bufferFactor": 2,
-         "modelPath": "s3://bucket/a/model", "trustRemoteCode": True, "memoryForPod": "2Gi",
-         "image": "example/gpu-mem-calculator:0.8.0", "ttlSecondsAfterFinished": 60,
-         "activeDeadlineSeconds": 120, "bucketStorageHost": "http://s3.example:9000",
-         "bucketRegion": "eu-west-1", "cpuForPod": "2",
-         "bucketCredentialsSecret": {"name": "keys", "accessKeyKey": "a", "secretKeyKey": "s"},
-         "hfTokenSecret": {"name": "hub", "key": "token"}, "hfEndpoint": "https://hub.example"},
-        name="all", namespace="training",
+        {
+            **PODS,
+            **JOBS,
+            "stage": 2,
+            "gpusPerNode": 4,
+            "nodes": 2,
+            "bufferFactor": 2,
+            "modelPath": "s3://bucket/a/model",
+            "trustRemoteCode": True,
+            "memoryForPod": "2Gi",
+            "image": "example/gpu-mem-calculator:0.8.0",
+            "ttlSecondsAfterFinished": 60,
+            "activeDeadlineSeconds": 120,
+            "bucketStorageHost": "http://s3.example:9000",
+            "bucketRegion": "eu-west-1",
+            "cpuForPod": "2",
+            "bucketCredentialsSecret": {"name": "keys", "accessKeyKey": "a", "secretKeyKey": "s"},
+            "hfTokenSecret": {"name": "hub", "key": "token"},
+            "hfEndpoint": "https://hub.example",
+        },
+        name="all",
+        namespace="training",
     ),
     "deepspeed-kaiwo": Case(
         {**KAIWO, **JOBS, "modelPath": "meta-llama/Llama-3.1-8B"}, name="kaiwo"
     ),
     "override-deepseek-v3": Case({}, ("overrides/deepseek-v3.yaml",)),
-    "override-openshift": Case(
-        {"numParameters": "70e9"}, ("overrides/openshift.yaml",)
-    ),
+    "override-openshift": Case({"numParameters": "70e9"}, ("overrides/openshift.yaml",)),
     "override-aws": Case({"modelPath": "s3://bucket/a/model"}, ("overrides/aws.yaml",)),
     "override-deepspeed": Case({}, ("overrides/deepspeed.yaml",)),
     "override-estimate": Case({}, ("overrides/estimate.yaml",)),
     "override-estimate-serving": Case({}, ("overrides/estimate-serving.yaml",)),
     "override-web": Case({}, ("overrides/web.yaml",)),
     "estimate-all": Case(
-        {**PODS, "mode": "estimate", "run": {**SMALL_RUN, "model": {"name": "s3://bucket/model"}},
-         "estimate": {"format": "json", "check": True}},
+        {
+            **PODS,
+            "mode": "estimate",
+            "run": {**SMALL_RUN, "model": {"name": "s3://bucket/model"}},
+            "estimate": {"format": "json", "check": True},
+        },
         sets=("estimate.settings={hardware.num_gpus=16,training.batch_size=2}",),
     ),
     "estimate-configmap": Case(
@@ -168,8 +223,14 @@ CASES: dict[str, Case] = {
     ),
     "estimate-kaiwo": Case({"mode": "estimate", "run": SMALL_RUN, **KAIWO}),
     "measure-one": Case({"mode": "measure", "run": SMALL_RUN}),
-    "measure-one-all": Case({"mode": "measure", "runConfigMap": {"name": "my-run"}, **PODS,
-                             "measure": {"rank": 3, "findMinimum": True, "backoffLimit": 2}}),
+    "measure-one-all": Case(
+        {
+            "mode": "measure",
+            "runConfigMap": {"name": "my-run"},
+            **PODS,
+            "measure": {"rank": 3, "findMinimum": True, "backoffLimit": 2},
+        }
+    ),
     "measure-node": measuring(1),
     "measure-job": measuring(2, launcher="job"),
     "measure-job-all": measuring(4, **MEASURE_ALL, launcher="job"),
@@ -180,14 +241,12 @@ CASES: dict[str, Case] = {
         values={**trained.values, **PODS, **JOBS},
     ),
     "override-measure": Case({}, ("overrides/measure.yaml",)),
-    "override-measure-all": Case(
-        {}, ("overrides/measure.yaml", "overrides/measure-all.yaml")
-    ),
+    "override-measure-all": Case({}, ("overrides/measure.yaml", "overrides/measure-all.yaml")),
     "web-least": Case(WEB_LEAST, name="page"),
     "web-default": Case({"mode": "web"}, name="page"),
     "web-all": Case(WEB_ALL, name="page", namespace="tools"),
     "web-hub": Case({"mode": "web", "web": {"hub": True}}, name="page"),
-}  # fmt: skip
+}
 
 
 @cache

@@ -32,8 +32,18 @@ OWN: dict[str, str | list[str]] = {
     "volumeMounts": [f"{CORE}.VolumeMount"],
     "imagePullSecrets": [f"{CORE}.LocalObjectReference"],
 }
-KEPT = ("type", "enum", "required", "minimum", "maximum", "pattern", "minItems", "maxItems",
-        "minLength", "maxLength")  # fmt: skip
+KEPT = (
+    "type",
+    "enum",
+    "required",
+    "minimum",
+    "maximum",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "minLength",
+    "maxLength",
+)
 
 
 def reference(name: str) -> dict[str, str]:

@@ -93,10 +93,18 @@ def plain_numbers(value: object) -> object:
 
 def to_yaml(value: object) -> str:
     """Helm's toYaml: keys in order, no line break at the end."""
-    return yaml.dump(
-        plain_numbers(value), Dumper=Dumper, default_flow_style=False, allow_unicode=True,
-        sort_keys=True, width=1_000_000,
-    ).removesuffix("\n").removesuffix("\n...")  # fmt: skip
+    return (
+        yaml.dump(
+            plain_numbers(value),
+            Dumper=Dumper,
+            default_flow_style=False,
+            allow_unicode=True,
+            sort_keys=True,
+            width=1_000_000,
+        )
+        .removesuffix("\n")
+        .removesuffix("\n...")
+    )
 
 
 def load(text: str) -> Any:

@@ -133,8 +133,11 @@ def made(
     """The pod of a case's documents with these secrets; its volumes go at the end."""
     (pod,) = pods(without_tests(documents) or documents)
     (container,) = pod.spec["containers"]
-    own = {("ConfigMap", one["metadata"]["name"]): one["data"]
-           for one in documents if one["kind"] == "ConfigMap"}  # fmt: skip
+    own = {
+        ("ConfigMap", one["metadata"]["name"]): one["data"]
+        for one in documents
+        if one["kind"] == "ConfigMap"
+    }
     objects = {**objects, **own}
     known = {"metadata.name": f"{documents[0]['metadata']['name']}-x7k2p", **(fields or {})}
     given = variables(container, objects, known)
@@ -145,11 +148,14 @@ def made(
         folders = {one["mountPath"]: volume(pod.spec, one, objects, at) for one in mounts}
         entry = container.get("command") or CONFIG["Entrypoint"]
         yield Pod(
-            [expanded(word, given) for word in [*entry, *container.get("args", [])]], given,
-            folders, {one["mountPath"] for one in mounts if one.get("readOnly")},
-            container["workingDir"], pod.spec.get("terminationGracePeriodSeconds", 30),
+            [expanded(word, given) for word in [*entry, *container.get("args", [])]],
+            given,
+            folders,
+            {one["mountPath"] for one in mounts if one.get("readOnly")},
+            container["workingDir"],
+            pod.spec.get("terminationGracePeriodSeconds", 30),
             whom(pod.spec["securityContext"]),
-        )  # fmt: skip
+        )
     finally:
         shutil.rmtree(at)
 
@@ -193,8 +199,17 @@ def moved(pod: Pod, text: str) -> str:
 def setpriv(pod: Pod) -> list[str]:
     """The same with the pod's user, no capability and no way to one; the root is its own guard."""
     given = [f"{name}={moved(pod, value)}" for name, value in pod.variables.items()]
-    user = ["setpriv", "--reuid", str(pod.user[0]), "--regid", str(pod.user[1]), "--clear-groups",
-            "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]  # fmt: skip
+    user = [
+        "setpriv",
+        "--reuid",
+        str(pod.user[0]),
+        "--regid",
+        str(pod.user[1]),
+        "--clear-groups",
+        "--no-new-privs",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+    ]
     return [*user, *plain(pod, given)]
 
 
@@ -216,8 +231,14 @@ def works(command: list[str]) -> bool:
 
 def found_runners() -> dict[str, Any]:
     """How pods can be run here, the best first."""
-    trial = Pod([*CONFIG["Entrypoint"], "--version"], {**IMAGE_VARIABLES, "HOSTNAME": "x"},
-                {"/tmp": Path(tempfile.gettempdir())}, set(), "/tmp", 1)  # fmt: skip
+    trial = Pod(
+        [*CONFIG["Entrypoint"], "--version"],
+        {**IMAGE_VARIABLES, "HOSTNAME": "x"},
+        {"/tmp": Path(tempfile.gettempdir())},
+        set(),
+        "/tmp",
+        1,
+    )
     ways = {"bwrap": bubblewrap} if IMAGE else {"bwrap": bubblewrap, "setpriv": setpriv}
     found = {name: way for name, way in ways.items() if works(way(trial))}
     return found if IMAGE else {**found, "plain": plain}
@@ -240,9 +261,14 @@ class Ended:
 def run(pod: Pod, runner: str = BEST, seconds: float = 60) -> Ended:
     """The container until it ends."""
     done = subprocess.run(
-        RUNNERS[runner](pod), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=seconds, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        RUNNERS[runner](pod),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     return Ended(done.returncode, done.stdout, written(pod))
 
 
@@ -277,9 +303,13 @@ def running(pod: Pod, runner: str = BEST) -> Iterator[Running]:
     if runner == "bwrap":
         pod.extra += ["--info-fd", str(write)]
     process = subprocess.Popen(
-        RUNNERS[runner](pod), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        stdin=subprocess.DEVNULL, pass_fds=[write],
-    )  # fmt: skip
+        RUNNERS[runner](pod),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        pass_fds=[write],
+    )
     os.close(write)
     with os.fdopen(read) as told:
         first = json.loads(told.read())["child-pid"] if runner == "bwrap" else process.pid

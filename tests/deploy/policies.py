@@ -16,13 +16,33 @@ STANDARD = ("name", "instance", "version", "managed-by", "component")
 OWN_LABELS = {f"app.kubernetes.io/{key}" for key in STANDARD} | {"helm.sh/chart"}
 # Kinds that live in a namespace; all that the chart may make.
 NAMESPACED = {
-    "ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job", "KaiwoJob",
-    "NetworkPolicy", "Pod", "PodDisruptionBudget", "Service", "TrainJob", "TrainingRuntime",
-}  # fmt: skip
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
-           "projected", "secret"}  # fmt: skip
-TEST_HOOK = {"helm.sh/hook": "test",
-             "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}  # fmt: skip
+    "ConfigMap",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "Ingress",
+    "Job",
+    "KaiwoJob",
+    "NetworkPolicy",
+    "Pod",
+    "PodDisruptionBudget",
+    "Service",
+    "TrainJob",
+    "TrainingRuntime",
+}
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+TEST_HOOK = {
+    "helm.sh/hook": "test",
+    "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+}
 POLICIES: dict[str, Policy] = {}
 
 

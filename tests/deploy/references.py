@@ -68,9 +68,12 @@ def targets_are_there(documents: list[Document]) -> Iterator[str]:
 
 def _ports(documents: list[Document], services: dict[str, Document]) -> Iterator[str]:
     open_ports = {
-        value for pod in pods(documents) for one in pod.containers()
-        for port in one.get("ports", []) for value in (port.get("name"), port["containerPort"])
-    }  # fmt: skip
+        value
+        for pod in pods(documents)
+        for one in pod.containers()
+        for port in one.get("ports", [])
+        for value in (port.get("name"), port["containerPort"])
+    }
     for name, service in services.items():
         for port in service["spec"]["ports"]:
             if port.get("targetPort", port["port"]) not in open_ports:
@@ -109,8 +112,9 @@ def names_resolve(documents: list[Document]) -> Iterator[str]:
 @policy
 def disruption_leaves_room(documents: list[Document]) -> Iterator[str]:
     """A budget that keeps every pod would keep every node, too."""
-    scaled = [one["spec"]["minReplicas"] for one in _named(
-        documents, "HorizontalPodAutoscaler").values()]  # fmt: skip
+    scaled = [
+        one["spec"]["minReplicas"] for one in _named(documents, "HorizontalPodAutoscaler").values()
+    ]
     fixed = [one["spec"].get("replicas") for one in _named(documents, "Deployment").values()]
     for one in _named(documents, "PodDisruptionBudget").values():
         stay, least = one["spec"]["minAvailable"], (scaled or fixed)[0]

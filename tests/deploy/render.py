@@ -179,24 +179,33 @@ def contexts(
         "Values": values,
         "Chart": {**fields, "APIVersion": about["apiVersion"]},
         "Release": {
-            "Name": name, "Namespace": namespace, "Revision": revision, "Service": "Helm",
-            "IsInstall": revision == 1, "IsUpgrade": revision > 1,
+            "Name": name,
+            "Namespace": namespace,
+            "Revision": revision,
+            "Service": "Helm",
+            "IsInstall": revision == 1,
+            "IsUpgrade": revision > 1,
         },
         "Capabilities": {
             "APIVersions": ApiVersions((*BUILT_IN, *apis)),
             "KubeVersion": {
-                "Version": KUBERNETES, "GitVersion": KUBERNETES, "Major": "1", "Minor": minor,
+                "Version": KUBERNETES,
+                "GitVersion": KUBERNETES,
+                "Major": "1",
+                "Minor": minor,
             },
             "HelmVersion": {"Version": "v4.2.4"},
         },
         "Files": Files({k: v for k, v in files.items() if not k.startswith("templates/")}),
         "Subcharts": {},
-    }  # fmt: skip
+    }
     shown = [
-        f"{folder.name}/{one}" for one in files
-        if one.startswith("templates/") and not one.rsplit("/", 1)[1].startswith("_")
+        f"{folder.name}/{one}"
+        for one in files
+        if one.startswith("templates/")
+        and not one.rsplit("/", 1)[1].startswith("_")
         and not one.endswith("NOTES.txt")
-    ]  # fmt: skip
+    ]
     base = f"{folder.name}/templates"
     return {one: {**common, "Template": {"Name": one, "BasePath": base}} for one in shown}
 

@@ -41,10 +41,7 @@ def test_keys_of_a_role() -> None:
     answer = json.dumps({**role, "Expiration": "2099-01-01T00:00:00Z"}).encode()
     with (
         bucket("bucket", {"a/model/config.json": CONFIG}) as there,
-        serving({"/keys": answer}) as (
-            address,
-            asked,
-        ),
+        serving({"/keys": answer}) as (address, asked),
     ):
         brought = {
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{address}/keys",

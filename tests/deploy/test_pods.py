@@ -26,8 +26,12 @@ OURS = "our-team/Llama-3.1-70B-tuned"
 CONFIG = (files("gpu_mem_calculator") / "catalog/models/llama3.1-70b.json").read_bytes()
 TOKEN = "hf_aVerySecretToken"
 OTHER = "n0t-th1s-0ne"
-GENERIC = PRINTED.replace("69503M", "70000M").replace("3107.03", "3129.24").replace(
-    "129.46", "130.39").replace("275.10", "277.07")  # fmt: skip
+GENERIC = (
+    PRINTED.replace("69503M", "70000M")
+    .replace("3107.03", "3129.24")
+    .replace("129.46", "130.39")
+    .replace("275.10", "277.07")
+)
 
 
 def log_end(log: str) -> str:
@@ -54,8 +58,9 @@ def from_hub(address: str) -> Case:
 
 def keys(access: str = KEY, secret: str = SECRET) -> Objects:
     """The bucket's secret, under the chart's default names."""
-    return {("Secret", "minio-credentials"): {
-        "minio-access-key": access, "minio-secret-key": secret}}  # fmt: skip
+    return {
+        ("Secret", "minio-credentials"): {"minio-access-key": access, "minio-secret-key": secret}
+    }
 
 
 def token(value: str = TOKEN) -> Objects:
@@ -307,9 +312,14 @@ def test_the_pod_is_what_it_says() -> None:
         pod.command = [sys.executable, "-c", LOOK]
         found = json.loads(run(pod).log)
     assert found == {
-        "user": [1000, 1000], "pid": 1, "work": "/tmp", "caps": [0, 0, 0], "new": "1",
-        "names": ["HF_TOKEN", "HOME", "HOSTNAME", "LC_CTYPE", "PATH", "PWD"], "written": ["/tmp"],
-    }  # fmt: skip
+        "user": [1000, 1000],
+        "pid": 1,
+        "work": "/tmp",
+        "caps": [0, 0, 0],
+        "new": "1",
+        "names": ["HF_TOKEN", "HOME", "HOSTNAME", "LC_CTYPE", "PATH", "PWD"],
+        "written": ["/tmp"],
+    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

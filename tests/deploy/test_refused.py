@@ -26,7 +26,9 @@ REFUSED: dict[str, tuple[Case, tuple[str, ...]]] = {
     "stage 4": (Case({**MODEL, "stage": 4}), ("stage",)),
     "stage 0 by --set": (Case(MODEL, sets=("stage=0",)), ("stage",)),
     "stage 3 without the largest layer": (
-        Case({"stage": 3, "numParameters": "70e9"}), ("stage 3", "largestLayerParameters")),
+        Case({"stage": 3, "numParameters": "70e9"}),
+        ("stage 3", "largestLayerParameters"),
+    ),
     "an unknown mode": (Case({**MODEL, "mode": "estimat"}), ("mode",)),
     "no node": (Case({**MODEL, "nodes": 0}), ("nodes",)),
     "half a node": (Case({**MODEL, "nodes": 1.5}), ("nodes",)),
@@ -42,7 +44,9 @@ REFUSED: dict[str, tuple[Case, tuple[str, ...]]] = {
     "the latest": (Case({**MODEL, "image": "gpu-mem-calculator:latest"}), ("image",)),
     "a secret without a key": (Case({**MODEL, "hfTokenSecret": {"name": "x"}}), ("hfTokenSecret",)),
     "a bucket's host without http": (
-        Case({**MODEL, "bucketStorageHost": "minio:80"}), ("bucketStorageHost",)),
+        Case({**MODEL, "bucketStorageHost": "minio:80"}),
+        ("bucketStorageHost",),
+    ),
     "a model for a run file's mode": (Case({**ESTIMATE, **MODEL}), ("modelPath", "estimate")),
     "no run file": (Case({"mode": "estimate"}), ("needs a run file", "runConfigMap")),
     "no run file to measure": (Case({"mode": "measure"}), ("needs a run file", "runConfigMap")),
@@ -53,30 +57,36 @@ REFUSED: dict[str, tuple[Case, tuple[str, ...]]] = {
     "an ingress without hosts": (web(ingress={"enabled": True}), ("hosts",)),
     "fewer pods at most than at least": (
         web(autoscaling={"enabled": True, "minReplicas": 5, "maxReplicas": 2}),
-        ("minReplicas=5", "maxReplicas=2")),
+        ("minReplicas=5", "maxReplicas=2"),
+    ),
     "a budget that keeps every pod": (web(replicas=1), ("minAvailable=1", "drained")),
     "a service of no kind": (web(service={"type": "External"}), ("type",)),
     "a setting that is none of ours": (web(settings={"PATH": "/"}), ("PATH",)),
     "a release that names no service": (Case(WEB_ALL, name="1.page"), ("1.page", "Service")),
     "other ranks than GPUs": (
-        Case({**measuring(2).values, "nodes": 3}), ("num_gpus=16", "24 ranks")),
+        Case({**measuring(2).values, "nodes": 3}),
+        ("num_gpus=16", "24 ranks"),
+    ),
     "an unknown launcher": (measuring(2, launcher="mpi"), ("launcher",)),
     "a minimum of every rank": (measuring(2, findMinimum=True), ("findMinimum",)),
     "a launcher that is gone": (measuring(2, launcher="pytorchjob"), ("launcher",)),
-    "a TrainJob for Kaiwo": (
-        measuring(2, kaiwo=True, launcher="trainjob"), ("kaiwo", "TrainJob")),
+    "a TrainJob for Kaiwo": (measuring(2, kaiwo=True, launcher="trainjob"), ("kaiwo", "TrainJob")),
     "another port for a TrainJob": (
-        measuring(2, launcher="trainjob", port=29501), ("port=29501", "29500")),
+        measuring(2, launcher="trainjob", port=29501),
+        ("port=29501", "29500"),
+    ),
     "root": (Case({**MODEL, "podSecurity": {"runAsUser": 0}}), ("runAsUser",)),
     "a user in words": (Case({**MODEL, "podSecurity": {"runAsUser": "me"}}), ("runAsUser",)),
     "a queue for the page": (
         Case({"mode": "web", "jobLabels": {"kueue.x-k8s.io/queue-name": "a"}}),
-        ("jobLabels", "podLabels")),
+        ("jobLabels", "podLabels"),
+    ),
     "a token without an account": (
         Case({**MODEL, "automountServiceAccountToken": True}),
-        ("automountServiceAccountToken", "serviceAccountName")),
+        ("automountServiceAccountToken", "serviceAccountName"),
+    ),
     "a key without a value": (Case(MODEL, sets=("nodes",)), ("nodes", "has no value")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

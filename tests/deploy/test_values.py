@@ -32,12 +32,14 @@ from .set_line import SetError, set_into
         (r"a=x\,y,b=z", {"a": "x,y", "b": "z"}),
         (r"a\.b=c", {"a.b": "c"}),
         ("a[1]=x", {"a": [None, "x"]}),
-        ("a[0].name=x,a[0].value=y,a[1].name=z", {"a": [{"name": "x", "value": "y"},
-                                                        {"name": "z"}]}),
+        (
+            "a[0].name=x,a[0].value=y,a[1].name=z",
+            {"a": [{"name": "x", "value": "y"}, {"name": "z"}]},
+        ),
         ("a[0][1]=x", {"a": [[None, "x"]]}),
         ("a=k=v", {"a": "k=v"}),
     ],
-)  # fmt: skip
+)
 def test_set_is_read_as_helm_reads_it(line: str, expected: dict[str, Any]) -> None:
     """Types, lists, escapes and depths."""
     values: dict[str, Any] = {}
@@ -76,9 +78,17 @@ def test_values_are_merged_and_nulls_remove(tmp_path: Path) -> None:
 def test_ignored_files_are_left_out(tmp_path: Path) -> None:
     """Folders, endings and names of .helmignore, and dotfiles among the templates."""
     chart = small_chart(
-        tmp_path, **{".helmignore": "# a\nover/\n*.tgz\n/top.txt\n", "over/a": "", "a.tgz": "",
-                     "top.txt": "", "in/top.txt": "", "templates/.hidden": "", "b": ""},
-    )  # fmt: skip
+        tmp_path,
+        **{
+            ".helmignore": "# a\nover/\n*.tgz\n/top.txt\n",
+            "over/a": "",
+            "a.tgz": "",
+            "top.txt": "",
+            "in/top.txt": "",
+            "templates/.hidden": "",
+            "b": "",
+        },
+    )
     kept = {name for name, _ in kept_files(chart)}
     assert kept == {".helmignore", "Chart.yaml", "values.yaml", "in/top.txt", "b"}
 
@@ -86,8 +96,9 @@ def test_ignored_files_are_left_out(tmp_path: Path) -> None:
 def test_numbers_and_text_survive_to_yaml() -> None:
     """Text that looks like a number stays text; a whole float is written as an integer."""
     value = {"n": 500_000_000.0, "t": "1e6", "y": "yes", "o": "n", "f": 1.5, "d": "2020-01-01"}
-    assert to_yaml(value) == 'd: 2020-01-01\nf: 1.5\n"n": 500000000\no: "n"\nt: "1e6"\n' \
-        '"y": "yes"'.replace('"', "'")  # fmt: skip
+    assert to_yaml(
+        value
+    ) == 'd: 2020-01-01\nf: 1.5\n"n": 500000000\no: "n"\nt: "1e6"\n"y": "yes"'.replace('"', "'")
     assert load(to_yaml(value)) == value
 
 

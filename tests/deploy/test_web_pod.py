@@ -64,10 +64,19 @@ def asked(there: Running, port: str, *questions: tuple[Any, ...]) -> list[Answer
     """The answers to questions: (path,) or (path, body)."""
     inside = ["nsenter", "-t", str(there.first), "-U", "-n", "--preserve-credentials"]
     done = subprocess.run(
-        [*(inside if BEST == "bwrap" else []), sys.executable, "-c", ASK, port,
-         json.dumps(questions)],
-        stdout=subprocess.PIPE, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        [
+            *(inside if BEST == "bwrap" else []),
+            sys.executable,
+            "-c",
+            ASK,
+            port,
+            json.dumps(questions),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     found: list[Answer] = [tuple(one) for one in json.loads(done.stdout)]
     return found
 

@@ -63,8 +63,11 @@ def test_every_measured_run_is_scored() -> None:
 
 def test_documents_say_what_the_program_says_now() -> None:
     """`python docs/evidence.py` would change nothing: figures, pictures and sample."""
-    stale = [path.name for path, text in evidence()["documents"]().items()
-             if path.read_text("utf-8") != text]  # fmt: skip
+    stale = [
+        path.name
+        for path, text in evidence()["documents"]().items()
+        if path.read_text("utf-8") != text
+    ]
     assert stale == []
 
 
@@ -91,8 +94,10 @@ def test_figures_that_became_worse_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(scores, "figures", lambda: now)
     monkeypatch.setattr(scores, "stored", lambda: {"figures": then})
     assert [line.split(" is ")[0] for line in scores.worse()] == [
-        "runs/ddp: allocated", "runs/ddp: reserved", "runs/ddp: needs",
-    ]  # fmt: skip
+        "runs/ddp: allocated",
+        "runs/ddp: reserved",
+        "runs/ddp: needs",
+    ]
     monkeypatch.setattr(scores, "stored", lambda: {"figures": now})
     assert scores.worse() == []
 
@@ -135,8 +140,9 @@ def test_documents_name_files_that_exist() -> None:
     """Paths in the documents lead somewhere."""
     for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         text = document.read_text("utf-8")
-        for path in re.findall(r"`((?:docs|tests|src|engines|memory|families|catalog)/[\w./]+)`",
-                               text):  # fmt: skip
+        for path in re.findall(
+            r"`((?:docs|tests|src|engines|memory|families|catalog)/[\w./]+)`", text
+        ):
             inside = ROOT / "src" / "gpu_mem_calculator" / path
             assert (ROOT / path).exists() or inside.exists(), (document.name, path)
         for link in re.findall(r"\]\(([\w./-]+)\)", text):

@@ -29,8 +29,13 @@ def rows() -> Any:
 def rooms() -> dict[str, int | None]:
     """The benchmark's configurations, without running it: it needs torch."""
     tree = ast.parse((ROOT / "examples" / "gptlite" / "bench.py").read_text("utf-8"))
-    (value,) = (node.value for node in tree.body if isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name) and node.target.id == "ROOMS")  # fmt: skip
+    (value,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "ROOMS"
+    )
     assert value is not None
     found: dict[str, int | None] = ast.literal_eval(value)
     return found
@@ -50,8 +55,11 @@ def test_every_configuration_is_there() -> None:
 
 def test_estimates_and_traces_are_within_two_percent() -> None:
     """Of what was measured, for every configuration."""
-    far = [(one.name, one.off, one.traced_off) for one in rows().memories()
-           if max(abs(one.off), abs(one.traced_off)) > MOST_PCT]  # fmt: skip
+    far = [
+        (one.name, one.off, one.traced_off)
+        for one in rows().memories()
+        if max(abs(one.off), abs(one.traced_off)) > MOST_PCT
+    ]
     assert far == []
 
 
@@ -100,9 +108,15 @@ def test_a_rungs_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("trained", "failed", "said"),
-    [([20], [21], "right"), ([20], [], "not too high"), ([], [22], "not refuted"),
-     ([], [], "not tried"), ([20, 21], [22], "wrong"), ([19], [20], "wrong")],
-)  # fmt: skip
+    [
+        ([20], [21], "right"),
+        ([20], [], "not too high"),
+        ([], [22], "not refuted"),
+        ([], [], "not tried"),
+        ([20, 21], [22], "wrong"),
+        ([19], [20], "wrong"),
+    ],
+)
 def test_what_trials_say(trained: list[int], failed: list[int], said: str) -> None:
     """A prediction is right where it trains and the next does not; wrong where they disagree."""
     one = rows().Largest("any", 24, 20, trained, failed)
@@ -113,11 +127,19 @@ def test_only_memory_is_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that died of something else, or in another room, count neither way."""
 
     def trial(number: int, failed: str, gib: int) -> dict[str, Any]:
-        return {"group": "any", "with": {"number": number}, "failed": failed,
-                "environment": {"cap_bytes": gib * 2**30}}  # fmt: skip
+        return {
+            "group": "any",
+            "with": {"number": number},
+            "failed": failed,
+            "environment": {"cap_bytes": gib * 2**30},
+        }
 
-    found = [trial(20, "", 24), trial(21, "timeout after 600 s", 24),
-             trial(22, "out of memory after init", 24), trial(23, "", 8)]  # fmt: skip
+    found = [
+        trial(20, "", 24),
+        trial(21, "timeout after 600 s", 24),
+        trial(22, "out of memory after init", 24),
+        trial(23, "", 8),
+    ]
     monkeypatch.setattr(rows(), "rows", lambda _: found)
     assert rows().trials("any", 24) == ([20], [22])
     assert rows().trials("any", None) == ([], [])

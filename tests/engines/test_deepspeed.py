@@ -19,11 +19,20 @@ STEPS = ("forward", "backward", "optimizer")
 
 def llama(hidden: int, layers: int, ffn: int, heads: int, kv: int, vocab: int, **more: Any) -> Any:
     """A Llama configuration."""
-    return read_config({
-        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers,
-        "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv,
-        "vocab_size": vocab, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-    } | more)  # fmt: skip
+    return read_config(
+        {
+            "model_type": "llama",
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "intermediate_size": ffn,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv,
+            "vocab_size": vocab,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": False,
+        }
+        | more
+    )
 
 
 TINY = llama(2048, 22, 5632, 32, 4, 32000)
@@ -60,17 +69,21 @@ MEASURED = {  # run, allocated, startup: one H200, torch 2.11.0, deepspeed 0.19.
     "z2 accumulating": ({"zero_stage": 2, "micro_batches": 4}, ONE, 11666831872, 4945221632),
     "z3 64 ranks": (
         {"zero_stage": 3, "dp": 64, "batch": 2, "seq": 4096, "recompute": "full"},
-        SEVEN, 10321722368, 2105167360,
+        SEVEN,
+        10321722368,
+        2105167360,
     ),
     "z3 offloaded": (
         {"zero_stage": 3, "offload_optimizer": "cpu", "recompute": "full"},
-        SEVEN, 6703737344, 2947090944,
+        SEVEN,
+        6703737344,
+        2947090944,
     ),
     "z1 offloaded": ({"zero_stage": 1, **AWAY}, TINY, 5613407744, 4402292224),
     "z2 offloaded": ({"zero_stage": 2, **AWAY}, TINY, 5530592768, 4402292224),
     "z3 both": ({"zero_stage": 3, "offload_param": "cpu", **AWAY}, ONE, 6463983104, 1592395264),
     "overlap": ({"zero_stage": 2, "overlap_comm": True, "seq": 1024}, ONE, 8822338560, 4945221632),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -153,8 +166,14 @@ def test_offloaded_optimizer_leaves_the_gpu(stage: int) -> None:
 def test_nvme_takes_what_ram_does_not() -> None:
     """Offload to NVMe puts states and parameters on disk, and less into RAM."""
     ram = book(SEVEN, zero_stage=3, offload_optimizer="cpu", offload_param="cpu", dp=2)
-    disk = book(SEVEN, zero_stage=3, offload_optimizer="nvme", offload_param="nvme", dp=2,
-                sub_group_size=100_000_000)  # fmt: skip
+    disk = book(
+        SEVEN,
+        zero_stage=3,
+        offload_optimizer="nvme",
+        offload_param="nvme",
+        dp=2,
+        sub_group_size=100_000_000,
+    )
     assert disk.peak(CPU) < ram.peak(CPU)
     assert disk.peak(NVME) == pytest.approx(18 * SEVEN.num_parameters / 2, rel=0.01)
     assert ram.peak(NVME) == 0
@@ -218,14 +237,31 @@ def same(many: Ledger, ones: list[Ledger]) -> None:
         assert [int(p) for p in peaks] == [int(one.peak(place)) for one in ones]
 
 
-@pytest.mark.parametrize("more", [
-    {"zero_stage": 0}, {"zero_stage": 1}, {"zero_stage": 2}, {"zero_stage": 3},
-    {"zero_stage": 2, "offload_optimizer": "cpu"},
-    {"zero_stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu"},
-    {"zero_stage": 3, "recompute": "full"}, {"zero_stage": 2, "arch": ONE},
-    {"zero_stage": 1, "arch": ONE, "offload_optimizer": "cpu", "reduce_bucket_size": 50_000_000},
-    {"zero_stage": 2, "arch": ONE, "offload_optimizer": "cpu", "reduce_bucket_size": 50_000_000},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"zero_stage": 0},
+        {"zero_stage": 1},
+        {"zero_stage": 2},
+        {"zero_stage": 3},
+        {"zero_stage": 2, "offload_optimizer": "cpu"},
+        {"zero_stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu"},
+        {"zero_stage": 3, "recompute": "full"},
+        {"zero_stage": 2, "arch": ONE},
+        {
+            "zero_stage": 1,
+            "arch": ONE,
+            "offload_optimizer": "cpu",
+            "reduce_bucket_size": 50_000_000,
+        },
+        {
+            "zero_stage": 2,
+            "arch": ONE,
+            "offload_optimizer": "cpu",
+            "reduce_bucket_size": 50_000_000,
+        },
+    ],
+)
 def test_arrays_equal_single_runs(more: dict[str, Any]) -> None:
     """A search over ranks, batches and micro-batches gives the same bytes as one run each."""
     dps, batches, steps = (1, 2, 3, 8, 64), (1, 2, 4, 1, 2), (1, 1, 4, 8, 2)
@@ -244,8 +280,13 @@ def test_pipeline_arrays_equal_single_runs(stage: int) -> None:
     many = ENGINE.ledger(
         make(zero_stage=stage, pp=np.array(pps), stage=np.array(stages), micro_batches=8)
     )
-    same(many, [book(zero_stage=stage, pp=p, stage=s, micro_batches=8)
-                for p, s in zip(pps, stages, strict=True)])  # fmt: skip
+    same(
+        many,
+        [
+            book(zero_stage=stage, pp=p, stage=s, micro_batches=8)
+            for p, s in zip(pps, stages, strict=True)
+        ],
+    )
 
 
 def test_pipeline_stages_cover_every_layer() -> None:

@@ -20,8 +20,11 @@ def test_adapters_stay_wide_under_zero_init() -> None:
     """A model that zero.Init has sharded is not cast, so adapters made in fp32 stay fp32."""
     adapter = Adapter(rank=16, targets=frozenset({"q_proj", "v_proj"}))
     wide, cast = (
-        next(e.bytes for e in book(zero_stage=3, adapter=adapter, zero_init=early).entries
-             if e.name == "parameter shards")
+        next(
+            e.bytes
+            for e in book(zero_stage=3, adapter=adapter, zero_init=early).entries
+            if e.name == "parameter shards"
+        )
         for early in (True, False)
-    )  # fmt: skip
+    )
     assert wide == 2 * cast

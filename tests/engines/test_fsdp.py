@@ -19,16 +19,35 @@ from gpu_mem_calculator.step.stream import allocation_stream
 
 STEP = ("forward", "backward", "optimizer")
 LLAMA2_7B = {
-    "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 11008,
-    "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000,
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
     "tie_word_embeddings": False,
-}  # fmt: skip
-LLAMA3_8B = {**LLAMA2_7B, "intermediate_size": 14336, "num_key_value_heads": 8,
-             "vocab_size": 128256}  # fmt: skip
-LLAMA3_70B = {**LLAMA3_8B, "num_hidden_layers": 80, "hidden_size": 8192,
-              "intermediate_size": 28672, "num_attention_heads": 64}  # fmt: skip
-LLAMA32_1B = {**LLAMA3_8B, "num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192,
-              "head_dim": 64, "tie_word_embeddings": True}  # fmt: skip
+}
+LLAMA3_8B = {
+    **LLAMA2_7B,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+LLAMA3_70B = {
+    **LLAMA3_8B,
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+}
+LLAMA32_1B = {
+    **LLAMA3_8B,
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "head_dim": 64,
+    "tie_word_embeddings": True,
+}
 
 
 def make(config: dict[str, Any] = LLAMA2_7B, *, dp: Any = 8, **changes: Any) -> Run:
@@ -64,33 +83,53 @@ def states(run: Run) -> int:
 # start-up), in bytes.
 MEASURED = {
     "llama3.2-1b on 2": (
-        LLAMA32_1B, 2, {"batch": 2, "options": strategy("full_shard", reduce_dtype="fp32")},
-        21_625_268_736, 2_999_063_552,
+        LLAMA32_1B,
+        2,
+        {"batch": 2, "options": strategy("full_shard", reduce_dtype="fp32")},
+        21_625_268_736,
+        2_999_063_552,
     ),
     "llama2-7b on 8, recomputed": (
-        LLAMA2_7B, 8, {"batch": 2, "seq": 4096, "recompute": "full",
-                       "options": strategy("full_shard", reduce_dtype="fp32")},
-        17_855_923_712, 3_419_542_016,
+        LLAMA2_7B,
+        8,
+        {
+            "batch": 2,
+            "seq": 4096,
+            "recompute": "full",
+            "options": strategy("full_shard", reduce_dtype="fp32"),
+        },
+        17_855_923_712,
+        3_419_542_016,
     ),
     "llama3-8b on 8": (
-        LLAMA3_8B, 8, {"seq": 4096, "options": strategy("full_shard", reduce_dtype="fp32")},
-        47_415_017_984, 4_015_133_184,
+        LLAMA3_8B,
+        8,
+        {"seq": 4096, "options": strategy("full_shard", reduce_dtype="fp32")},
+        47_415_017_984,
+        4_015_133_184,
     ),
     "llama3-70b on 64, recomputed": (
-        LLAMA3_70B, 64, {"seq": 4096, "recompute": "full",
-                         "options": strategy("full_shard", reduce_dtype="fp32")},
-        34_505_741_312, 4_409_609_216,
+        LLAMA3_70B,
+        64,
+        {"seq": 4096, "recompute": "full", "options": strategy("full_shard", reduce_dtype="fp32")},
+        34_505_741_312,
+        4_409_609_216,
     ),
     "llama2-7b on 8, not resharded": (
-        LLAMA2_7B, 8, {"options": strategy("shard_grad_op", reduce_dtype="fp32")},
-        37_154_693_632, 3_419_542_016,
+        LLAMA2_7B,
+        8,
+        {"options": strategy("shard_grad_op", reduce_dtype="fp32")},
+        37_154_693_632,
+        3_419_542_016,
     ),
     "llama2-7b on 8, bf16": (
-        LLAMA2_7B, 8, {"precision": "bf16_pure",
-                       "options": strategy("full_shard", reduce_dtype="bf16")},
-        19_373_267_456, 1_686_179_328,
+        LLAMA2_7B,
+        8,
+        {"precision": "bf16_pure", "options": strategy("full_shard", reduce_dtype="bf16")},
+        19_373_267_456,
+        1_686_179_328,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -111,26 +150,45 @@ def test_a_replayed_run_is_within_two_hundredths_of_a_percent(name: str) -> None
     assert highest == pytest.approx(allocated, rel=0.0002)
 
 
-SMALL = {**LLAMA2_7B, "num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 2816,
-         "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 8000}  # fmt: skip
+SMALL = {
+    **LLAMA2_7B,
+    "num_hidden_layers": 6,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 8000,
+}
 # Tensors alive in torch 2.13's own FSDP2 on fake CPU tensors, 8 ranks, second step: the highest
 # moment of forward, backward and optimizer.
 TRACED = [
     ({}, 311_583_068, 353_783_116, 233_671_908),
     ({"reduce_dtype": "fp32"}, 311_583_068, 379_477_324, 233_671_908),
     ({"sharding_strategy": "shard_grad_op"}, 447_958_404, 436_511_076, 233_671_908),
-    ({"sharding_strategy": "hybrid_shard", "hybrid_shard_size": 4},
-     451_784_572, 528_437_028, 467_341_060),
+    (
+        {"sharding_strategy": "hybrid_shard", "hybrid_shard_size": 4},
+        451_784_572,
+        528_437_028,
+        467_341_060,
+    ),
     ({"sharding_strategy": "no_shard"}, 1_403_674_500, 1_715_190_508, 1_869_355_748),
-    ({"sharding_strategy": "no_shard", "reduce_dtype": "fp32"},
-     1_403_674_500, 1_561_025_260, 1_869_355_748),
+    (
+        {"sharding_strategy": "no_shard", "reduce_dtype": "fp32"},
+        1_403_674_500,
+        1_561_025_260,
+        1_869_355_748,
+    ),
     ({"micro_batches": 2}, 358_316_892, 394_093_388, 233_671_908),
     ({"precision": "bf16_pure", "reduce_dtype": "fp32"}, 241_482_332, 306_164_812, 116_837_348),
     ({"seq": 16}, 257_171_940, 319_017_988, 233_669_988),
-    ({"seq": 16, "reduce_dtype": "fp32", "micro_batches": 2},
-     303_905_764, 368_014_796, 233_669_988),
+    (
+        {"seq": 16, "reduce_dtype": "fp32", "micro_batches": 2},
+        303_905_764,
+        368_014_796,
+        233_669_988,
+    ),
     ({"batch": 4, "seq": 1024}, 1_719_151_004, 1_784_621_436, 233_702_628),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("settings", "forward", "backward", "optimizer"), TRACED)
@@ -177,8 +235,14 @@ def test_more_ranks_never_cost_more() -> None:
 def test_arrays_give_what_scalars_give() -> None:
     """One ledger over arrays is the ledgers of its elements."""
     dp, batch, seq, micro = [1, 2, 8, 64], [1, 2, 1, 4], [512, 2048, 4096, 64], [1, 2, 1, 3]
-    together = peak(make(dp=numpy.array(dp), batch=numpy.array(batch), seq=numpy.array(seq),
-                         micro_batches=numpy.array(micro)))  # fmt: skip
+    together = peak(
+        make(
+            dp=numpy.array(dp),
+            batch=numpy.array(batch),
+            seq=numpy.array(seq),
+            micro_batches=numpy.array(micro),
+        )
+    )
     alone = [
         peak(make(dp=d, batch=b, seq=s, micro_batches=m))
         for d, b, s, m in zip(dp, batch, seq, micro, strict=True)

@@ -132,8 +132,9 @@ def test_adapters_alone_have_gradients_on_the_host() -> None:
 def test_arrays_give_what_scalars_give(place: str) -> None:
     """One ledger over arrays is the ledgers of its elements."""
     dp, seq, micro = [1, 2, 8, 64], [512, 2048, 4096, 64], [1, 2, 1, 3]
-    together = ENGINE.ledger(offloaded(dp=numpy.array(dp), seq=numpy.array(seq),
-                                       micro_batches=numpy.array(micro))).peak(place)  # fmt: skip
+    together = ENGINE.ledger(
+        offloaded(dp=numpy.array(dp), seq=numpy.array(seq), micro_batches=numpy.array(micro))
+    ).peak(place)
     alone = [
         ENGINE.ledger(offloaded(dp=d, seq=s, micro_batches=m)).peak(place)
         for d, s, m in zip(dp, seq, micro, strict=True)

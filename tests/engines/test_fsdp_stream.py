@@ -56,16 +56,26 @@ def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
 def small(**engine: Any) -> ResolvedRun:
     """Three layers on four ranks."""
     config = {
-        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 4096,
-        "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "vocab_size": 4096,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
         "tie_word_embeddings": False,
-    }  # fmt: skip
-    return resolve(read({
-        "model": {"config": config},
-        "training": {"batch_size": 1, "seq_len": 64, "precision": "bf16_mixed"},
-        "parallelism": {"data_parallel_size": 4}, "engine": {"type": "fsdp", **engine},
-        "hardware": {"gpu": "h200", "num_gpus": 4},
-    }))  # fmt: skip
+    }
+    return resolve(
+        read(
+            {
+                "model": {"config": config},
+                "training": {"batch_size": 1, "seq_len": 64, "precision": "bf16_mixed"},
+                "parallelism": {"data_parallel_size": 4},
+                "engine": {"type": "fsdp", **engine},
+                "hardware": {"gpu": "h200", "num_gpus": 4},
+            }
+        )
+    )
 
 
 LAYER = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512
@@ -77,9 +87,11 @@ def on(allocations: AllocationStream, number: int, phase: str) -> list[int]:
     names = [name for _, name in allocations.marks]
     end = allocations.marks[names.index(phase)][0]
     begin = allocations.marks[names.index(phase) - 1][0]
-    return [allocations.sizes[event] if event >= 0 else -allocations.sizes[~event]
-            for event in allocations.events[begin:end]
-            if allocations.streams[event if event >= 0 else ~event] == number]  # fmt: skip
+    return [
+        allocations.sizes[event] if event >= 0 else -allocations.sizes[~event]
+        for event in allocations.events[begin:end]
+        if allocations.streams[event if event >= 0 else ~event] == number
+    ]
 
 
 def test_shards_are_gathered_on_a_allocations_their_own() -> None:

@@ -39,8 +39,12 @@ def test_an_adapter_follows_its_projection() -> None:
     """PEFT's modules hold the base's weight, then A and B, where the projection was."""
     run = make(adapter=Adapter(16, frozenset({"q_proj", "down_proj"})))
     names = [p.weight.name for p in layer_parameters(run, run.arch.layers[0], WHOLE, WHOLE)]
-    assert names[:4] == ["self_attn.q_proj.weight", "q_proj.lora_A", "q_proj.lora_B",
-                         "self_attn.k_proj.weight"]  # fmt: skip
+    assert names[:4] == [
+        "self_attn.q_proj.weight",
+        "q_proj.lora_A",
+        "q_proj.lora_B",
+        "self_attn.k_proj.weight",
+    ]
     down = names.index("mlp.down_proj.weight")
     assert names[down + 1 : down + 3] == ["down_proj.lora_A", "down_proj.lora_B"]
 

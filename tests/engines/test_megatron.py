@@ -22,15 +22,28 @@ from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.pipeline import chunk_flight, chunks_in_flight
 
 GPT: dict[str, Any] = {
-    "num_layers": 24, "hidden_size": 2304, "num_attention_heads": 24, "num_key_value_heads": 24,
-    "intermediate_size": 9216, "gated_mlp": False, "normalization": "layernorm",
-    "position_embedding": "learned", "bias": True, "dropout": 0.1, "vocab_size": 51200,
+    "num_layers": 24,
+    "hidden_size": 2304,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 24,
+    "intermediate_size": 9216,
+    "gated_mlp": False,
+    "normalization": "layernorm",
+    "position_embedding": "learned",
+    "bias": True,
+    "dropout": 0.1,
+    "vocab_size": 51200,
     "max_seq_len": 2048,
-}  # fmt: skip
+}
 LLAMA: dict[str, Any] = {
-    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256, "max_seq_len": 4096,
-}  # fmt: skip
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_seq_len": 4096,
+}
 EXPERTS = LLAMA | {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 14336}
 UNFUSED = {
     "transformer_implementation": "local",
@@ -59,28 +72,50 @@ def named(ledger: Ledger, name: str) -> int:
 
 MEASURED = {
     # numbers, run, options, allocated, at start-up: one H200, megatron-core 0.19.2, torch 2.11
-    "mg-1.7b-tp1": (
-        GPT, {"seq": 2048}, {}, 53_778_250_240, 17_988_468_224,
-    ),
+    "mg-1.7b-tp1": (GPT, {"seq": 2048}, {}, 53_778_250_240, 17_988_468_224),
     "mg-1.7b-tp1-selective": (
-        GPT, {"seq": 2048, "recompute": "selective"}, {}, 39_376_598_528, 17_988_468_224,
+        GPT,
+        {"seq": 2048, "recompute": "selective"},
+        {},
+        39_376_598_528,
+        17_988_468_224,
     ),
     "mg-22b6l-tp8-sp": (
-        GPT | {"num_layers": 6, "hidden_size": 6144, "num_attention_heads": 64,
-               "num_key_value_heads": 64, "intermediate_size": 24576},
-        {"seq": 2048, "batch": 4, "tp": 8, "sequence_parallel": True}, {},
-        16_122_677_760, 4_401_405_440,
+        GPT
+        | {
+            "num_layers": 6,
+            "hidden_size": 6144,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 64,
+            "intermediate_size": 24576,
+        },
+        {"seq": 2048, "batch": 4, "tp": 8, "sequence_parallel": True},
+        {},
+        16_122_677_760,
+        4_401_405_440,
     ),
     "mg-llama8b-tp4-sp-dp8": (
-        LLAMA, {"tp": 4, "dp": 8, "sequence_parallel": True, "recompute": "selective"},
-        {"distributed_optimizer": True}, 22_526_009_344, 16_063_668_736,
+        LLAMA,
+        {"tp": 4, "dp": 8, "sequence_parallel": True, "recompute": "selective"},
+        {"distributed_optimizer": True},
+        22_526_009_344,
+        16_063_668_736,
     ),
     "mg-llama8b-tp2-pp4-dp8": (
-        LLAMA, {"tp": 2, "pp": 4, "dp": 8, "sequence_parallel": True, "recompute": "selective",
-                "micro_batches": 8},
-        {"distributed_optimizer": True}, 23_357_531_648, 9_083_159_040,
+        LLAMA,
+        {
+            "tp": 2,
+            "pp": 4,
+            "dp": 8,
+            "sequence_parallel": True,
+            "recompute": "selective",
+            "micro_batches": 8,
+        },
+        {"distributed_optimizer": True},
+        23_357_531_648,
+        9_083_159_040,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("row", MEASURED)
@@ -115,8 +150,16 @@ def test_korthikanti_layer() -> None:
 
 def test_gpt3_states() -> None:
     """GPT-3 at tp 8, pp 16 holds 18 bytes a parameter: 24.1 GiB without the learned positions."""
-    gpt3 = read_plain(GPT | {"num_layers": 96, "hidden_size": 12288, "num_attention_heads": 96,
-                             "num_key_value_heads": 96, "intermediate_size": 49152})  # fmt: skip
+    gpt3 = read_plain(
+        GPT
+        | {
+            "num_layers": 96,
+            "hidden_size": 12288,
+            "num_attention_heads": 96,
+            "num_key_value_heads": 96,
+            "intermediate_size": 49152,
+        }
+    )
     case = run(gpt3, tp=8, pp=16, seq=2048, micro_batches=16)
     ledger = ENGINE.ledger(case)
     states = ("parameters", "main gradients", "main weights", "adamw states")
@@ -197,9 +240,20 @@ def test_experts_are_sharded_over_ep() -> None:
 def test_recompute_orders() -> None:
     """Full recompute keeps less than selective, selective less than none, in both specs."""
     for options in ({"transformer_implementation": "local"}, {}):
-        peaks = [ENGINE.ledger(run(batch=4, recompute=r, options=options, tp=8, pp=8,
-                                   sequence_parallel=True, micro_batches=8)).peak()
-                 for r in ("none", "selective", "full")]  # fmt: skip
+        peaks = [
+            ENGINE.ledger(
+                run(
+                    batch=4,
+                    recompute=r,
+                    options=options,
+                    tp=8,
+                    pp=8,
+                    sequence_parallel=True,
+                    micro_batches=8,
+                )
+            ).peak()
+            for r in ("none", "selective", "full")
+        ]
         assert peaks[0] > peaks[1] > peaks[2]
 
 
@@ -234,8 +288,10 @@ def test_arrays_equal_scalars(numbers: dict[str, Any]) -> None:
 
 REFUSED = [
     ({"tp": 3}, "tensor_parallel_size=3 does not divide 32 heads; try 2 or 4"),
-    ({"tp": 16, "options": {"transformer_implementation": "local"}},
-     "16 does not divide 8 key-value heads, as the local spec wants; try 8"),
+    (
+        {"tp": 16, "options": {"transformer_implementation": "local"}},
+        "16 does not divide 8 key-value heads, as the local spec wants; try 8",
+    ),
     ({"pp": 5}, "pipeline_parallel_size=5 does not divide 32 layers; try 4 or 8"),
     ({"pp": 4, "virtual_stages": 3, "micro_batches": 8}, "3 does not divide 8 layers a stage"),
     ({"pp": 4, "virtual_stages": 2, "micro_batches": 6}, "is not a multiple of"),
@@ -250,7 +306,7 @@ REFUSED = [
     ({"adapter": Adapter(8, frozenset({"q_proj"}))}, "training.lora"),
     ({"options": {"transformer_implementation": "apex"}}, "try 'transformer_engine'"),
     ({"options": {"make_vocab_size_divisible_by": 0}}, "must be at least 1; try 128"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("settings", "sentence"), REFUSED)
@@ -264,12 +320,15 @@ def test_refusal(settings: dict[str, Any], sentence: str) -> None:
 MODELS = [
     (LLAMA | {"intermediate_size": 11001}, {"tp": 2}, "does not divide 11001 MLP columns"),
     (LLAMA | {"position_embedding": "alibi"}, {}, "ALiBi"),
-    (LLAMA | {"num_attention_heads": 48, "num_key_value_heads": 6, "hidden_size": 6144}, {"tp": 4},
-     "neither divides 6 key-value heads nor"),
+    (
+        LLAMA | {"num_attention_heads": 48, "num_key_value_heads": 6, "hidden_size": 6144},
+        {"tp": 4},
+        "neither divides 6 key-value heads nor",
+    ),
     (EXPERTS, {"ep": 3, "dp": 3}, "expert_parallel_size=3 does not divide 8 experts; try 2 or 4"),
     (EXPERTS, {"ep": 4, "dp": 2}, "does not divide the 2 ranks"),
     (EXPERTS, {"tp": 2}, "with experts needs sequence parallelism"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("numbers", "how", "said"), MODELS)

@@ -20,14 +20,18 @@ SHARDED = UNFUSED | {"distributed_optimizer": True}
 WOVEN = {
     # run, options, allocated, at start-up: one H200, megatron-core 0.19.2, torch 2.11
     "pp4-vp2-stage0": (
-        {"dp": 2, "pp": 4, "virtual_stages": 2, "recompute": "selective"}, SHARDED,
-        12_296_267_776, 4_073_784_832,
+        {"dp": 2, "pp": 4, "virtual_stages": 2, "recompute": "selective"},
+        SHARDED,
+        12_296_267_776,
+        4_073_784_832,
     ),
     "pp4-vp4-stage3": (
-        {"dp": 2, "pp": 4, "virtual_stages": 4, "stage": 3, "recompute": "full"}, UNFUSED,
-        11_967_740_928, 5_586_926_080,
+        {"dp": 2, "pp": 4, "virtual_stages": 4, "stage": 3, "recompute": "full"},
+        UNFUSED,
+        11_967_740_928,
+        5_586_926_080,
     ),
-}  # fmt: skip
+}
 
 
 def make_run(options: dict[str, Any] = UNFUSED, **rest: Any) -> Run:
@@ -51,9 +55,9 @@ def test_interleaved_run(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "chunks", "batches", "expected"), [(3, 4, 8, 2), (3, 2, 8, 1), (0, 2, 8, 0),
-                                                 (3, 4, 4, 0), (3, 1, 8, 0)],
-)  # fmt: skip
+    ("stage", "chunks", "batches", "expected"),
+    [(3, 4, 8, 2), (3, 2, 8, 1), (0, 2, 8, 0), (3, 4, 4, 0), (3, 1, 8, 0)],
+)
 def test_idle_chunks(stage: int, chunks: int, batches: int, expected: int) -> None:
     """The stage that runs least ahead has most chunks that wait; a single group has none."""
     case = make_run(pp=4, stage=stage, virtual_stages=chunks, micro_batches=batches)

@@ -31,13 +31,18 @@ from tests.properties.test_megatron_stream import highest
 
 MIB = 2**20
 LAYOUTS: tuple[dict[str, Any], ...] = (
-    {}, {"tp": 2}, {"pp": 4, "stage": 3}, {"dp": 8},
+    {},
+    {"tp": 2},
+    {"pp": 4, "stage": 3},
+    {"dp": 8},
     {"pp": 2, "virtual_stages": 2, "dp": 4, "micro_batches": 4},
-)  # fmt: skip
+)
 ROWS = {
-    row["id"]: row for name in ("runs", "engines", "options") for row in measured_runs(name)
+    row["id"]: row
+    for name in ("runs", "engines", "options")
+    for row in measured_runs(name)
     if row["group"] == "megatron"
-}  # fmt: skip
+}
 
 
 def resolved(row: str) -> tuple[ResolvedRun, int]:
@@ -129,10 +134,17 @@ def test_embedding_is_made_in_steps() -> None:
 def test_biases_of_experts_are_parameters_too() -> None:
     """gpt-oss: every expert has two, and the stream allocates their states."""
     config = {
-        "model_type": "gpt_oss", "num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32,
-        "intermediate_size": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
-    }  # fmt: skip
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "head_dim": 32,
+        "intermediate_size": 64,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+    }
     case = run(read_config(config), options=UNFUSED)
     shard = stage_shard(case, pipeline_stage(case))
     assert sum(t.elements for t in stage_tensors(case) if t.expert) == shard.experts

@@ -15,8 +15,12 @@ def test_every_phase_of_the_measured_ddp_runs(row: str) -> None:
     measured = next(r for r in measured_runs() if r["id"] == row)
     ledger = full_estimate(measured["config"]).ledger
     phases = measured["phases"]
-    for phase, name in (("startup", "model"), ("forward", "s2.a0.fwd"), ("backward", "s2.a0.bwd"),
-                        ("optimizer", "s2.opt")):  # fmt: skip
+    for phase, name in (
+        ("startup", "model"),
+        ("forward", "s2.a0.fwd"),
+        ("backward", "s2.a0.bwd"),
+        ("optimizer", "s2.opt"),
+    ):
         assert ledger.peak(phases=(phase,)) == pytest.approx(phases[name]["peak_bytes"], rel=1e-3)
 
 

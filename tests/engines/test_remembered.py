@@ -13,9 +13,17 @@ from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.ledger.remember import forget
 from tests.conftest import small_run
 
-WINDOW = {"model_type": "mistral", "hidden_size": 256, "num_hidden_layers": 4,
-          "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,
-          "vocab_size": 1024, "max_position_embeddings": 2048, "sliding_window": 256}  # fmt: skip
+WINDOW = {
+    "model_type": "mistral",
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1024,
+    "max_position_embeddings": 2048,
+    "sliding_window": 256,
+}
 TOKENS = ({"batch_size": 1, "seq_len": 128}, {"batch_size": 3, "seq_len": 512})
 CHANGES: list[dict[str, Any]] = [
     {},
@@ -24,11 +32,14 @@ CHANGES: list[dict[str, Any]] = [
     {"model": {"num_parameters": "5M"}},
 ]
 ENGINES: list[dict[str, Any]] = [
-    {"type": "pytorch_ddp"}, {"type": "deepspeed", "zero_stage": 2},
-    {"type": "deepspeed", "zero_stage": 3}, {"type": "fsdp"},
-    {"type": "fsdp", "sharding_strategy": "shard_grad_op"}, {"type": "fsdp", "cpu_offload": True},
+    {"type": "pytorch_ddp"},
+    {"type": "deepspeed", "zero_stage": 2},
+    {"type": "deepspeed", "zero_stage": 3},
+    {"type": "fsdp"},
+    {"type": "fsdp", "sharding_strategy": "shard_grad_op"},
+    {"type": "fsdp", "cpu_offload": True},
     {"type": "megatron_lm"},
-]  # fmt: skip
+]
 
 
 def answer(run: dict[str, Any]) -> list[bytes]:

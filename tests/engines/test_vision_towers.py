@@ -15,22 +15,39 @@ from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.run.phases import OPTIMIZER
 
 TEXT = {
-    "model_type": "qwen2_5_vl_text", "hidden_size": 512, "intermediate_size": 1024,
-    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 2048,
+    "model_type": "qwen2_5_vl_text",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 2048,
     "max_position_embeddings": 1024,
-}  # fmt: skip
-EYES = {"depth": 6, "hidden_size": 640, "intermediate_size": 1280, "num_heads": 8,
-        "out_hidden_size": 512}  # fmt: skip
-SMALL = {"model_type": "qwen2_5_vl", "text_config": TEXT, "vision_config": EYES,
-         "tie_word_embeddings": False}  # fmt: skip
+}
+EYES = {
+    "depth": 6,
+    "hidden_size": 640,
+    "intermediate_size": 1280,
+    "num_heads": 8,
+    "out_hidden_size": 512,
+}
+SMALL = {
+    "model_type": "qwen2_5_vl",
+    "text_config": TEXT,
+    "vision_config": EYES,
+    "tie_word_embeddings": False,
+}
 TOWER = 33_238_912  # as torch counts them in transformers 5.17.0
 
 
 def a_run(engine: dict[str, Any], gpus: int = 4, **training: Any) -> dict[str, Any]:
     """A run of the small model."""
-    return {"model": {"config": SMALL}, "engine": engine,
-            "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": gpus},
-            "training": {"seq_len": 64, **training}}  # fmt: skip
+    return {
+        "model": {"config": SMALL},
+        "engine": engine,
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": gpus},
+        "training": {"seq_len": 64, **training},
+    }
 
 
 def ledgers(data: dict[str, Any]) -> tuple[Ledger, Ledger]:
@@ -79,8 +96,9 @@ def test_zero_3_shards_all_of_it() -> None:
     assert added[OPTIM] == pytest.approx(12 * TOWER / 4, rel=0.01)
 
 
-@pytest.mark.parametrize("engine", [{"type": "pytorch_ddp"}, {"type": "fsdp"},
-                                    {"type": "deepspeed", "zero_stage": 2}])  # fmt: skip
+@pytest.mark.parametrize(
+    "engine", [{"type": "pytorch_ddp"}, {"type": "fsdp"}, {"type": "deepspeed", "zero_stage": 2}]
+)
 def test_beside_adapters_the_tower_is_frozen(engine: dict[str, Any]) -> None:
     """Weights, and nothing else."""
     added = more(a_run(engine, lora={"r": 8}))
@@ -90,8 +108,9 @@ def test_beside_adapters_the_tower_is_frozen(engine: dict[str, Any]) -> None:
 
 def test_quantization_packs_the_towers_projections() -> None:
     """4 bits a parameter and scales, except for the patch convolution, norms and biases."""
-    packed = more(a_run({"type": "pytorch_ddp"}, 1, lora={"r": 8}, quantization="nf4",
-                        precision="bf16_pure"))  # fmt: skip
+    packed = more(
+        a_run({"type": "pytorch_ddp"}, 1, lora={"r": 8}, quantization="nf4", precision="bf16_pure")
+    )
     assert TOWER // 2 < packed[PARAM] < 0.65 * TOWER
 
 
@@ -115,10 +134,15 @@ def test_the_answer_names_what_is_assumed() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "sentence"),
-    [({"type": "megatron_lm"}, "vision tower of this model is not modelled under Megatron-LM"),
-     ({"type": "fsdp", "cpu_offload": True}, "cpu_offload=true is not modelled for a model with"),
-     ({"type": "deepspeed", "zero_stage": 0}, "not modelled at zero_stage 0 in fp32")],
-)  # fmt: skip
+    [
+        ({"type": "megatron_lm"}, "vision tower of this model is not modelled under Megatron-LM"),
+        (
+            {"type": "fsdp", "cpu_offload": True},
+            "cpu_offload=true is not modelled for a model with",
+        ),
+        ({"type": "deepspeed", "zero_stage": 0}, "not modelled at zero_stage 0 in fp32"),
+    ],
+)
 def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], sentence: str) -> None:
     """One sentence instead of an answer without the tower."""
     with pytest.raises(InputError, match=sentence):

@@ -49,8 +49,14 @@ def test_owned_parameters_are_whole() -> None:
     """A slice that ends inside a parameter owns all of it."""
     runs = (((10,), 1), ((4, 3), 2), ((10,), 1))
     assert [owned_elements(runs, n) for n in (1, 10, 11, 15, 18, 25, 34)] == [
-        10, 10, 14, 17, 21, 34, 34,
-    ]  # fmt: skip
+        10,
+        10,
+        14,
+        17,
+        21,
+        34,
+        34,
+    ]
 
 
 def test_longest_stretch_ends_with_the_slice() -> None:

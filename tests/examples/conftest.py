@@ -34,9 +34,14 @@ class Ran:
 def forker() -> Iterator[subprocess.Popen[str]]:
     """A process that has imported everything and forks runs."""
     with subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "forked.py")], cwd=GPTLITE, env=ENVIRONMENT,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, str(Path(__file__).parent / "forked.py")],
+        cwd=GPTLITE,
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
         yield process
         assert process.stdin
         process.stdin.close()
@@ -50,8 +55,11 @@ def start(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactor
     def run(*arguments: str, ranks: int = 2, report: str | Path = "report.json") -> Ran:
         folder = tmp_path_factory.mktemp("train")
         report = folder / report
-        job = {"ranks": ranks, "out": str(folder / "out"),
-               "arguments": [*arguments, "--report", str(report)]}  # fmt: skip
+        job = {
+            "ranks": ranks,
+            "out": str(folder / "out"),
+            "arguments": [*arguments, "--report", str(report)],
+        }
         assert forker.stdin
         assert forker.stdout
         forker.stdin.write(json.dumps(job) + "\n")

@@ -27,9 +27,13 @@ def work(job: dict[str, Any], rank: int, port: int) -> int:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]),
-        LOCAL_WORLD_SIZE=str(job["ranks"]), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-    )  # fmt: skip
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(job["ranks"]),
+        LOCAL_WORLD_SIZE=str(job["ranks"]),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     sys.argv = ["train.py", *job["arguments"]]
     try:
         return train.main()

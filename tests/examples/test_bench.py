@@ -41,8 +41,11 @@ def test_every_stage_of_a_pipeline(row: dict[str, Any]) -> None:
 
 def outcomes(name: str) -> dict[int, bool]:
     """Rungs that were tried beyond the smallest, and whether they trained."""
-    return {row["with"]["number"]: "failed" not in row for row in MEASURED.values()
-            if row["group"] == name and row["with"]["number"] != bench.SMALL}  # fmt: skip
+    return {
+        row["with"]["number"]: "failed" not in row
+        for row in MEASURED.values()
+        if row["group"] == name and row["with"]["number"] != bench.SMALL
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in bench.ROOMS if len(outcomes(name)) > 1])

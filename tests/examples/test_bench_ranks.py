@@ -49,17 +49,35 @@ def test_a_pipeline_runs_through_the_host() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    words = ["--deepspeed_config", "configs/pipeline_fp32.json", "--pipeline", *SIZES, "--steps",
-             "2", "--torch_adam", "--no_sample"]  # fmt: skip
+    words = [
+        "--deepspeed_config",
+        "configs/pipeline_fp32.json",
+        "--pipeline",
+        *SIZES,
+        "--steps",
+        "2",
+        "--torch_adam",
+        "--no_sample",
+    ]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words], cwd=GPTLITE, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env={**ENVIRONMENT, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2",
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(GPTLITE)},
+            [sys.executable, "-c", PROGRAM, *words],
+            cwd=GPTLITE,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={
+                **ENVIRONMENT,
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "PYTHONPATH": str(GPTLITE),
+            },
         )
         for rank in "01"
-    ]  # fmt: skip
+    ]
     try:
         said = [one.communicate(timeout=100)[1] for one in ranks]
     finally:

@@ -15,14 +15,7 @@ torch = pytest.importorskip("torch")
 
 import classifier  # noqa: E402
 import gptlite  # noqa: E402
-from classifier import (  # noqa: E402
-    SHAPES,
-    Cifar10,
-    Pictures,
-    ResNet,
-    get_model_and_dataset,
-    show_sample,
-)
+from classifier import SHAPES, Cifar10, Pictures, ResNet, get_model_and_dataset, show_sample  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from gpu_mem_calculator.cli.main import main  # noqa: E402
@@ -180,8 +173,12 @@ def cifar(folder: Path, **files: bytes) -> str:
 def test_cifar_10_is_read_from_its_binary_files(tmp_path: Path) -> None:
     """A label, then all red, all green and all blue pixels, row by row; the test batch apart."""
     pixels = bytes([255] * 1024 + [0] * 1024 + list(range(32)) * 32)
-    folder = cifar(tmp_path, data_batch_1=b"\x03" + pixels, data_batch_2=b"\x09" + pixels,
-                   test_batch=b"\x00" + pixels)  # fmt: skip
+    folder = cifar(
+        tmp_path,
+        data_batch_1=b"\x03" + pixels,
+        data_batch_2=b"\x09" + pixels,
+        test_batch=b"\x00" + pixels,
+    )
     _, pictures = get_model_and_dataset(options(text=folder, validation=True))
     assert [pictures.classes[int(y)] for _, y in pictures] == ["cat", "truck"]
     assert [int(y) for _, y in pictures.validation] == [0]
@@ -227,9 +224,11 @@ def test_a_folder_without_pictures_is_refused(validation: bool, tmp_path: Path) 
     ids=["gptlite", "classifier"],
 )
 def test_trace_counts_parameters_and_buffers(
-    module: Any, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    sizes: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Causal masks and running means are what a count of parameters alone forgets."""
     monkeypatch.chdir(GPTLITE)
     given = [word for name, value in sizes.items() for word in ("--with", f"{name}={value}")]

@@ -110,9 +110,13 @@ def test_an_address_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     ids=["status", "broken", "large", "slow", "silent", "foreign", "latin", "empty"],
 )
 def test_a_download_that_fails_leaves_nothing(
-    answer: Answer, limits: dict[str, float], says: str, server: Server, tmp_path: Path,
+    answer: Answer,
+    limits: dict[str, float],
+    says: str,
+    server: Server,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """One sentence that names the address, an empty folder, and the next try is a new one."""
     monkeypatch.setattr(module, "LIMITS", {**module.LIMITS, **limits})
     server.answer = answer

@@ -23,10 +23,17 @@ from gpu_mem_calculator.trace.run import RunTrace, trace  # noqa: E402
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
 TINY = {
-    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
-    "max_position_embeddings": 512, "tie_word_embeddings": False, "use_cache": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+}
 STEPS_BYTES = 512  # a trace counts Adam's step counters, which are on the host
 
 
@@ -246,16 +253,26 @@ def test_checkpoints_are_the_runs() -> None:
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
 
 
-@pytest.mark.parametrize("engine", [
-    {"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3},
-    {"zero_stage": 2, "offload_optimizer": "cpu"},
-], ids=["0", "2", "3", "2, offloaded"])  # fmt: skip
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"zero_stage": 0},
+        {"zero_stage": 2},
+        {"zero_stage": 3},
+        {"zero_stage": 2, "offload_optimizer": "cpu"},
+    ],
+    ids=["0", "2", "3", "2, offloaded"],
+)
 @pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "checkpoints"])
 def test_deepspeed_runs_the_module(engine: dict[str, Any], more: dict[str, Any]) -> None:
     """Its own engine on fake tensors allocates what the estimate says, checkpoints included."""
     pytest.importorskip("deepspeed")
-    data = run_file({"type": "deepspeed", "reduce_bucket_size": 50_000, **engine}, 8,
-                    precision="bf16_mixed", **more)  # fmt: skip
+    data = run_file(
+        {"type": "deepspeed", "reduce_bucket_size": 50_000, **engine},
+        8,
+        precision="bf16_mixed",
+        **more,
+    )
     estimate, traced = both(gpt, data)
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.01)
 
@@ -274,14 +291,25 @@ def test_equal_layers_are_one() -> None:
     assert len(recorded(gpt, RUNS["fp32"])["model"]["recorded"]["layers"]) == 1
 
 
-@pytest.mark.parametrize(("section", "values", "sentence"), [
-    ("training", {"precision": "bf16_mixed"}, "was recorded in fp32; record it again"),
-    ("training", {"precision": "fp32", "batch_size": 4}, "batch_size=4: the module was recorded"),
-    ("training", {"precision": "fp32", "attention": "eager"}, "attention is not done to a module"),
-    ("training", {"precision": "fp32", "activation_checkpointing": "selective"}, "use 'full'"),
-    ("hardware", {"gpu": "a100-80gb-sxm"}, "compute capability 8.0"),
-    ("engine", {"type": "megatron_lm"}, "runs its own layers, not a module"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("section", "values", "sentence"),
+    [
+        ("training", {"precision": "bf16_mixed"}, "was recorded in fp32; record it again"),
+        (
+            "training",
+            {"precision": "fp32", "batch_size": 4},
+            "batch_size=4: the module was recorded",
+        ),
+        (
+            "training",
+            {"precision": "fp32", "attention": "eager"},
+            "attention is not done to a module",
+        ),
+        ("training", {"precision": "fp32", "activation_checkpointing": "selective"}, "use 'full'"),
+        ("hardware", {"gpu": "a100-80gb-sxm"}, "compute capability 8.0"),
+        ("engine", {"type": "megatron_lm"}, "runs its own layers, not a module"),
+    ],
+)
 def test_what_a_record_does_not_go_with(
     section: str, values: dict[str, Any], sentence: str
 ) -> None:
@@ -292,10 +320,17 @@ def test_what_a_record_does_not_go_with(
     assert any(sentence in problem for problem in error.value.problems)
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    (("arithmetic",), "fp8"), (("order",), [5]), (("layers", 0, "script", "forward"), [10**6]),
-    (("layers", 0, "script", "backward"), [~0, ~0]), (("batch",), "one"), (("order",), []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("arithmetic",), "fp8"),
+        (("order",), [5]),
+        (("layers", 0, "script", "forward"), [10**6]),
+        (("layers", 0, "script", "backward"), [~0, ~0]),
+        (("batch",), "one"),
+        (("order",), []),
+    ],
+)
 def test_a_broken_record(path: tuple[Any, ...], value: Any) -> None:
     """One sentence, no traceback."""
     data = recorded(gpt, RUNS["fp32"])

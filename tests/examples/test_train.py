@@ -37,8 +37,10 @@ def test_the_loss_falls(train: Train) -> None:
     assert len(ran.report["sample"]) == 200
     assert ran.report["sample"] in ran.text
     assert [line[:10] for line in ran.text.splitlines() if line.startswith("step ")] == [
-        "step 10/30", "step 20/30", "step 30/30"
-    ]  # fmt: skip
+        "step 10/30",
+        "step 20/30",
+        "step 30/30",
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -57,9 +59,11 @@ def test_zero_changes_no_number(train: Train, plain: list[float], name: str) -> 
 def test_the_optimizer_steps_on_the_host(train: Train, plain: list[float], name: str) -> None:
     """With DeepSpeed's CPU Adam, where it has been compiled."""
     if not cpu_adam_is_built():
-        pytest.skip("DeepSpeed's CPU Adam is not compiled, which takes minutes: "
-                    "python -c 'from deepspeed.ops.op_builder import CPUAdamBuilder as b; "
-                    "b().load()'")  # fmt: skip
+        pytest.skip(
+            "DeepSpeed's CPU Adam is not compiled, which takes minutes: "
+            "python -c 'from deepspeed.ops.op_builder import CPUAdamBuilder as b; "
+            "b().load()'"
+        )
     steps = [one for one in STILL if one != "--torch_adam"]
     assert losses(train(name, *steps)) == pytest.approx(plain, rel=0.02)
 
@@ -98,12 +102,21 @@ def test_layers_from_specs_do_not_depend_on_the_stages(train: Train) -> None:
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("zero2_fp32", ["--activation_checkpointing", "--partition_activations",
-                        "--contiguous_checkpointing"]),
-        ("pipeline_fp32", ["--pipeline", "--activation_checkpointing", "--partition_activations",
-                           "--contiguous_checkpointing"]),
+        (
+            "zero2_fp32",
+            ["--activation_checkpointing", "--partition_activations", "--contiguous_checkpointing"],
+        ),
+        (
+            "pipeline_fp32",
+            [
+                "--pipeline",
+                "--activation_checkpointing",
+                "--partition_activations",
+                "--contiguous_checkpointing",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_running_blocks_again_changes_no_number(train: Train, name: str, flags: list[str]) -> None:
     """Not even what dropout drew."""
     pipeline = [flag for flag in flags if flag == "--pipeline"]
@@ -120,8 +133,7 @@ def test_checkpoints_of_the_file_are_as_many_as_blocks(train: Train) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flags"),
-    [("zero2_bf16", []), ("zero3_fp32", []), ("pipeline_fp32", ["--pipeline"])],
+    ("name", "flags"), [("zero2_bf16", []), ("zero3_fp32", []), ("pipeline_fp32", ["--pipeline"])]
 )
 def test_a_resumed_run_repeats_an_unbroken_one(
     train: Train, tmp_path: Path, name: str, flags: list[str]
@@ -140,8 +152,19 @@ def test_a_resumed_run_repeats_an_unbroken_one(
 
 def test_another_model_and_data_set(start: Start) -> None:
     """One function is all that train.py needs of them."""
-    ran = start("--deepspeed_config", "configs/zero2_fp32.json", "--task", "classifier",
-                "--n_layer", "1", "--n_embd", "4", "--steps", "3", "--torch_adam")  # fmt: skip
+    ran = start(
+        "--deepspeed_config",
+        "configs/zero2_fp32.json",
+        "--task",
+        "classifier",
+        "--n_layer",
+        "1",
+        "--n_embd",
+        "4",
+        "--steps",
+        "3",
+        "--torch_adam",
+    )
     losses(ran)
     assert ran.report["parameters"] < 20_000
     assert ran.report["sample"]

@@ -17,10 +17,20 @@ pytest.importorskip("deepspeed")
 from batches import Order
 
 NAMES = (
-    "ddp_bf16", "ddp_fp32", "pipeline_fp32", "pipeline_zero1_bf16", "zero1_fp16", "zero1_fp32",
-    "zero2_bf16", "zero2_fp32", "zero2_offload_bf16", "zero3_bf16", "zero3_bf16_checkpoint",
-    "zero3_fp32", "zero3_offload_fp32",
-)  # fmt: skip
+    "ddp_bf16",
+    "ddp_fp32",
+    "pipeline_fp32",
+    "pipeline_zero1_bf16",
+    "zero1_fp16",
+    "zero1_fp32",
+    "zero2_bf16",
+    "zero2_fp32",
+    "zero2_offload_bf16",
+    "zero3_bf16",
+    "zero3_bf16_checkpoint",
+    "zero3_fp32",
+    "zero3_offload_fp32",
+)
 
 
 def test_the_names_say_what_is_in_the_files() -> None:
@@ -56,9 +66,13 @@ def test_deepspeed_takes_them() -> None:
     )
     paths = [str(GPTLITE / "configs" / f"{name}.json") for name in NAMES]
     ran = subprocess.run(
-        [sys.executable, "-c", program, *paths], env=ENVIRONMENT, text=True, capture_output=True,
-        timeout=100, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *paths],
+        env=ENVIRONMENT,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
     stages = [str(shipped(name)["zero_optimization"]["stage"]) for name in NAMES]
     assert ran.stdout.split()[-len(NAMES) :] == stages
 
@@ -66,21 +80,38 @@ def test_deepspeed_takes_them() -> None:
 @pytest.mark.parametrize(
     ("flags", "figures"),
     [
-        ([], ["86,701,056 parameters; native size 0.323 GiB", "144 buffers, 2.250 GiB",
-              "ZeRO-2, GiB per GPU: 0.161 with the optimizer offloaded, 0.343 without",
-              "(0.484 without is what DeepSpeed before 0.14.3 says",
-              "0.009 with optimizer and parameters offloaded, 0.190 without",
-              "SW: Model with 86M total params, 2M largest layer params."]),
-        (["--pipeline", "--pipeline_spec_layers"],
-         ["14,171,136 parameters; native size 0.053 GiB", "24 buffers, 0.375 GiB",
-          "ZeRO-2, GiB per GPU: 0.026 with the optimizer offloaded, 0.056 without",
-          "(0.079 without is what DeepSpeed before 0.14.3 says",
-          "0.009 with optimizer and parameters offloaded, 0.038 without",
-          "A pipeline does not go with ZeRO 2 and 3"]),
-        (["--num_gpus", "4", "--num_nodes", "2", "--n_layer", "2"], ["GPTlite on 2 x 4 GPUs",
-         "HW: Setup with 2 nodes, 4 GPUs per node.", "24 buffers, 0.375 GiB"]),
+        (
+            [],
+            [
+                "86,701,056 parameters; native size 0.323 GiB",
+                "144 buffers, 2.250 GiB",
+                "ZeRO-2, GiB per GPU: 0.161 with the optimizer offloaded, 0.343 without",
+                "(0.484 without is what DeepSpeed before 0.14.3 says",
+                "0.009 with optimizer and parameters offloaded, 0.190 without",
+                "SW: Model with 86M total params, 2M largest layer params.",
+            ],
+        ),
+        (
+            ["--pipeline", "--pipeline_spec_layers"],
+            [
+                "14,171,136 parameters; native size 0.053 GiB",
+                "24 buffers, 0.375 GiB",
+                "ZeRO-2, GiB per GPU: 0.026 with the optimizer offloaded, 0.056 without",
+                "(0.079 without is what DeepSpeed before 0.14.3 says",
+                "0.009 with optimizer and parameters offloaded, 0.038 without",
+                "A pipeline does not go with ZeRO 2 and 3",
+            ],
+        ),
+        (
+            ["--num_gpus", "4", "--num_nodes", "2", "--n_layer", "2"],
+            [
+                "GPTlite on 2 x 4 GPUs",
+                "HW: Setup with 2 nodes, 4 GPUs per node.",
+                "24 buffers, 0.375 GiB",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_estimate_of_memory(start: Start, flags: list[str], figures: list[str]) -> None:
     """The figures of the worked example, and those that DeepSpeed's estimator leaves out."""
     ran = start("--run_memory_estimation_only", *flags, ranks=1)

@@ -24,9 +24,14 @@ def shell(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     """Exit status and output of run.sh; nothing of it is left running."""
     environment = {**ENVIRONMENT, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **variables}
     with subprocess.Popen(
-        [str(GPTLITE / "run.sh"), *arguments], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    ) as process:  # fmt: skip
+        [str(GPTLITE / "run.sh"), *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
         try:
             text, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
@@ -79,13 +84,19 @@ def test_a_refusal_reaches_the_shell(tmp_path: Path) -> None:
         ("python", {}, "python {train}"),
         ("deepspeed", {}, "deepspeed --num_gpus 4 --master_port 29500 {train}"),
         ("torchrun", {}, "torchrun --standalone --nproc-per-node 4 {train}"),
-        ("hostfile", {"HOSTFILE": "hosts"},
-         "deepspeed --hostfile hosts --master_port 29500 {train}"),
-        ("nodes", {"NODES": "2", "HEAD": "worker-0", "PORT": "7"},
-         "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint worker-0:7 "
-         "{train}"),
+        (
+            "hostfile",
+            {"HOSTFILE": "hosts"},
+            "deepspeed --hostfile hosts --master_port 29500 {train}",
+        ),
+        (
+            "nodes",
+            {"NODES": "2", "HEAD": "worker-0", "PORT": "7"},
+            "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint worker-0:7 "
+            "{train}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_run_sh_starts(
     tmp_path: Path, launcher: str, variables: dict[str, str], command: str
 ) -> None:

@@ -32,19 +32,32 @@ def config(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "flags", "said"),
     [
-        (config(train_batch_size=3), [], "train_batch_size=3 is not train_micro_batch_size_per_gpu "
-         "1 x gradient_accumulation_steps 1 x 2 ranks, which is 2"),
+        (
+            config(train_batch_size=3),
+            [],
+            "train_batch_size=3 is not train_micro_batch_size_per_gpu "
+            "1 x gradient_accumulation_steps 1 x 2 ranks, which is 2",
+        ),
         (config(), ["--pipeline"], "zero_optimization.stage=2 does not go with a pipeline"),
-        (config(zero_optimization={"stage": 3}), ["--pipeline_spec_layers"],
-         "zero_optimization.stage=3 does not go with a pipeline"),
+        (
+            config(zero_optimization={"stage": 3}),
+            ["--pipeline_spec_layers"],
+            "zero_optimization.stage=3 does not go with a pipeline",
+        ),
         (config(gradient_acumulation_steps=2), [], "did you mean 'gradient_accumulation_steps'?"),
         (config(train_micro_batch_size_per_gpu="auto"), [], "is filled in by the Trainer"),
         ("pipeline_fp32", ["--pipeline", "--stages", "3"], "--stages 3 does not divide 2 "),
         ("ddp_fp32", ["--stages", "2"], "--stages needs --pipeline"),
-        ("ddp_fp32", ["--partition_activations"],
-         "--partition_activations needs --activation_checkpointing"),
-        ("ddp_fp32", ["--activation_checkpointing", "--contiguous_checkpointing"],
-         "contiguous memory for checkpoints needs them partitioned"),
+        (
+            "ddp_fp32",
+            ["--partition_activations"],
+            "--partition_activations needs --activation_checkpointing",
+        ),
+        (
+            "ddp_fp32",
+            ["--activation_checkpointing", "--contiguous_checkpointing"],
+            "contiguous memory for checkpoints needs them partitioned",
+        ),
         ("zero2_offload_bf16", [], "--torch_adam does not go with"),
         ("ddp_fp32", ["--resume"], "--resume needs --save DIR"),
         ("ddp_fp32", ["--resume", "--save", "nowhere"], "finds no checkpoint in nowhere"),
@@ -58,7 +71,7 @@ def config(**changes: Any) -> dict[str, Any]:
         ("ddp_fp32", ["--stps", "3"], "unrecognized arguments: --stps"),
         ("nowhere", [], "nowhere.json cannot be read: No such file"),
     ],
-)  # fmt: skip
+)
 def test_one_sentence(train: Train, data: Any, flags: list[str], said: str) -> None:
     """The value, the rule, the nearest fix; rank 0 says it once."""
     assert said in sentence(train(data, *STEPS, *flags))
@@ -121,7 +134,12 @@ def test_fp16_is_refused_where_it_cannot_run() -> None:
         "try: options.check(found)\nexcept ValueError as error: print(error)"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=GPTLITE, env=ENVIRONMENT, text=True,
-        capture_output=True, timeout=100, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        cwd=GPTLITE,
+        env=ENVIRONMENT,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
     assert ran.stdout.splitlines()[-1] == "fp16 cannot be trained on this cpu: use bf16"

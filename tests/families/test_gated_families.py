@@ -12,24 +12,47 @@ from gpu_mem_calculator.model.blocks import Attention, LatentAttention, Moe
 from tests.families.test_shapes import CASES, shapes
 
 CHATGLM3 = {
-    "model_type": "chatglm", "num_layers": 28, "hidden_size": 4096, "num_attention_heads": 32,
-    "ffn_hidden_size": 13696, "kv_channels": 128, "multi_query_attention": True,
-    "multi_query_group_num": 2, "padded_vocab_size": 65024, "add_qkv_bias": True,
-    "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True, "seq_length": 8192,
-}  # fmt: skip
+    "model_type": "chatglm",
+    "num_layers": 28,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "ffn_hidden_size": 13696,
+    "kv_channels": 128,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "padded_vocab_size": 65024,
+    "add_qkv_bias": True,
+    "add_bias_linear": False,
+    "rmsnorm": True,
+    "post_layer_norm": True,
+    "seq_length": 8192,
+}
 GLM4_9B = CHATGLM3 | {"num_layers": 40, "padded_vocab_size": 151552, "seq_length": 131072}
 DEEPSEEK_MOE = {
-    "model_type": "deepseek", "vocab_size": 102400, "hidden_size": 2048, "num_hidden_layers": 28,
-    "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944,
-    "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
-    "num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+    "model_type": "deepseek",
+    "vocab_size": 102400,
+    "hidden_size": 2048,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
     "max_position_embeddings": 4096,
-}  # fmt: skip
+}
 KIMI_K2 = {
-    "model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64,
-    "num_key_value_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
+    "model_type": "kimi_k2",
+    "vocab_size": 163840,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "n_routed_experts": 384,
+    "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -85,10 +108,15 @@ def test_kimi_k2_reads_as_deepseek_v3() -> None:
 def test_chatglm_reads_standard_names_too() -> None:
     """ChatGLM's own keys and transformers' common ones describe the same model."""
     common = {
-        "model_type": "chatglm", "num_hidden_layers": 28, "hidden_size": 4096, "head_dim": 128,
-        "num_attention_heads": 32, "num_key_value_heads": 2, "intermediate_size": 13696,
+        "model_type": "chatglm",
+        "num_hidden_layers": 28,
+        "hidden_size": 4096,
+        "head_dim": 128,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "intermediate_size": 13696,
         "vocab_size": 65024,
-    }  # fmt: skip
+    }
     assert shapes(read_config(common)) == shapes(read_config(CHATGLM3))
 
 
@@ -97,18 +125,29 @@ WINDOWS = [
     ({"model_type": "mistral", "sliding_window": None}, ()),
     ({"model_type": "mixtral"}, ()),
     ({"model_type": "qwen2", "sliding_window": 8}, ()),
-    ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 2},
-     (None, None, 4096)),
+    (
+        {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 2},
+        (None, None, 4096),
+    ),
     ({"model_type": "qwen2_moe", "use_sliding_window": True, "sliding_window": 8}, (8, None, 8)),
     ({"model_type": "qwen3_moe", "use_sliding_window": True, "sliding_window": 8}, (8, 8, 8)),
     ({"model_type": "gemma2"}, (4096, None, 4096)),
-    ({"model_type": "gemma3_text", "sliding_window_pattern": 3, "sliding_window": 512},
-     (512, 512, None)),
-    ({"model_type": "gemma3", "text_config": {
-        "num_hidden_layers": 3, "layer_types": ["full_attention"] * 2 + ["sliding_attention"]}},
-     (None, None, 4096)),
+    (
+        {"model_type": "gemma3_text", "sliding_window_pattern": 3, "sliding_window": 512},
+        (512, 512, None),
+    ),
+    (
+        {
+            "model_type": "gemma3",
+            "text_config": {
+                "num_hidden_layers": 3,
+                "layer_types": ["full_attention"] * 2 + ["sliding_attention"],
+            },
+        },
+        (None, None, 4096),
+    ),
     ({"model_type": "phi3", "sliding_window": 2047}, (2047, 2047, 2047)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "windows"), WINDOWS)
@@ -131,14 +170,21 @@ def test_softcaps() -> None:
 @pytest.mark.parametrize(
     ("config", "rotary"),
     [
-        ({"model_type": "phi", "num_attention_heads": 32, "hidden_size": 2560,
-          "partial_rotary_factor": 0.4}, 32),
+        (
+            {
+                "model_type": "phi",
+                "num_attention_heads": 32,
+                "hidden_size": 2560,
+                "partial_rotary_factor": 0.4,
+            },
+            32,
+        ),
         ({"model_type": "glm4"}, 64),
         ({"model_type": "phi3"}, 96),
         ({"model_type": "qwen3"}, 128),
         (CHATGLM3, 64),
     ],
-)  # fmt: skip
+)
 def test_rotary_size(config: dict[str, Any], rotary: int) -> None:
     """Rotary runs over the published share of each head."""
     mixer = read_config(config).layers[0].mixer

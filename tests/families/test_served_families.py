@@ -77,9 +77,15 @@ def test_the_text_model_inside_an_unknown_one_is_read() -> None:
 
 def test_a_flat_config_reads_as_its_nested_form() -> None:
     """Older configs have the text model's keys at the top, and some a short form of the tower."""
-    sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-             "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
-             "tie_word_embeddings": False}  # fmt: skip
+    sizes = {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    }
     tower = {"layers": 32, "hidden": 1280, "ffn": 3420, "heads": 16, "patch": 14}
     short = read_config({"model_type": "qwen2_5_vl", **sizes, "vision": tower})
     assert (short.num_parameters, short.tower_parameters) == (7_615_616_512, 676_550_144)
@@ -164,15 +170,17 @@ def test_longcat_stores_real_experts_only() -> None:
     ("config", "said"),
     [
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "must be made of"),
-        ({"model_type": "granitemoehybrid", "num_hidden_layers": 1, "layer_types": ["conv2"]},
-         "holds 'conv2'"),
+        (
+            {"model_type": "granitemoehybrid", "num_hidden_layers": 1, "layer_types": ["conv2"]},
+            "holds 'conv2'",
+        ),
         ({"model_type": "gemma3", "text_config": 3}, "text_config=3 must be an object"),
         ({"model_type": "llava", "vision_config": {"model_type": "dino"}}, "is not one of"),
         ({"model_type": "gemma4_text", "num_kv_shared_layers": 30}, "must be below 30"),
         ({"model_type": "deepseek_v32", "q_lora_rank": None, "num_hidden_layers": 1}, None),
         ({"model_type": "falcon_h1", "mamba_n_heads": 7}, "7 mamba heads do not divide 1024"),
     ],
-)  # fmt: skip
+)
 def test_what_a_refusal_says(config: dict[str, Any], said: str | None) -> None:
     """The sentence names the value and the rule; a null that has a default is no error."""
     if said is None:

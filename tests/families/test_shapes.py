@@ -32,10 +32,11 @@ def recorded(case: str, part: str) -> dict[str, Any]:
         return table
     return {
         ("model." if prefix == TEXT[0] else "") + name.removeprefix(prefix)
-        if name.startswith(prefix) else name: shape
+        if name.startswith(prefix)
+        else name: shape
         for name, shape in table.items()
         if name.startswith((prefix, "lm_head."))
-    }  # fmt: skip
+    }
 
 
 def shapes(arch: Arch) -> dict[str, list[int]]:

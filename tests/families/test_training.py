@@ -20,14 +20,27 @@ WAYS = [("bf16_mixed", "sdpa"), ("bf16_pure", "eager")]
 MOST = 0.1  # percent of the bytes that tensors ask for at the peak
 TYPES = ["sliding_attention", "full_attention"]
 SMALL = {
-    "num_hidden_layers": 2, "vocab_size": 1000, "hidden_size": 192, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 640,
-    "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+    "hidden_size": 192,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 640,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 LATENT = {
-    "num_key_value_heads": 6, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16, "v_head_dim": 48, "head_dim": None,
-}  # fmt: skip
+    "num_key_value_heads": 6,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 48,
+    "head_dim": None,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 0], "tie_word_embeddings": True},
     "seed_oss": {},
@@ -44,22 +57,35 @@ MODELS: dict[str, dict[str, Any]] = {
     "ministral": {"sliding_window": 100, "layer_types": TYPES},
     "ministral3": {},
     "dots1": {
-        "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
-        "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
     },
     "glm4_moe_lite": {
-        **LATENT, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
-        "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        **LATENT,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
     },
     "minicpm3": LATENT,
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128},
     "granitemoehybrid": {
-        "layer_types": ["attention"] * 2, "num_local_experts": 0, "num_experts_per_tok": 0,
-        "shared_intermediate_size": 640, "position_embedding_type": "rope",
+        "layer_types": ["attention"] * 2,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 640,
+        "position_embedding_type": "rope",
     },
     "gpt_bigcode": {"n_positions": 512},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128},
-}  # fmt: skip
+}
 
 
 def run(family: str, precision: str, attention: str, **training: Any) -> dict[str, Any]:
@@ -67,11 +93,18 @@ def run(family: str, precision: str, attention: str, **training: Any) -> dict[st
     config = {"model_type": family, **SMALL, **MODELS[family]}
     return {
         "model": {"config": {key: value for key, value in config.items() if value is not None}},
-        "training": {"batch_size": 2, "seq_len": 192, "optimizer": "sgd", "precision": precision,
-                     "attention": attention, "gradient_clipping": 0.0, **training},
+        "training": {
+            "batch_size": 2,
+            "seq_len": 192,
+            "optimizer": "sgd",
+            "precision": precision,
+            "attention": attention,
+            "gradient_clipping": 0.0,
+            **training,
+        },
         "engine": {"type": "pytorch_ddp"},
         "hardware": {"gpu": "h200", "num_gpus": 1},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.long

@@ -16,19 +16,34 @@ from gpu_mem_calculator.formats.deepspeed import write
 # precision_config.py, activation_checkpointing/config.py) that a run of ours can need.
 KNOWN = {
     "": {
-        "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-        "bf16", "fp16", "zero_optimization", "optimizer", "gradient_clipping",
-        "zero_allow_untested_optimizer", "activation_checkpointing",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "bf16",
+        "fp16",
+        "zero_optimization",
+        "optimizer",
+        "gradient_clipping",
+        "zero_allow_untested_optimizer",
+        "activation_checkpointing",
     },
     "zero_optimization": {
-        "stage", "contiguous_gradients", "reduce_bucket_size", "allgather_bucket_size",
-        "overlap_comm", "offload_param", "offload_optimizer", "sub_group_size",
-        "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size",
+        "stage",
+        "contiguous_gradients",
+        "reduce_bucket_size",
+        "allgather_bucket_size",
+        "overlap_comm",
+        "offload_param",
+        "offload_optimizer",
+        "sub_group_size",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_prefetch_bucket_size",
         "stage3_param_persistence_threshold",
     },
     "offload": {"device", "pin_memory", "nvme_path"},
     "activation_checkpointing": {"partition_activations", "cpu_checkpointing"},
-}  # fmt: skip
+}
 # Options that are arguments of the program, not of its JSON.
 PROGRAM = {"zero_stage", "zero_init", "partition_method", "amp", "pin_memory"}
 
@@ -71,9 +86,12 @@ def test_pipeline_stages_are_no_data_parallel_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "on"),
-    [("bf16", {"bf16": True, "fp16": False}), ("fp16", {"bf16": False, "fp16": True}),
-     ("fp32", {"bf16": False, "fp16": False})],
-)  # fmt: skip
+    [
+        ("bf16", {"bf16": True, "fp16": False}),
+        ("fp16", {"bf16": False, "fp16": True}),
+        ("fp32", {"bf16": False, "fp16": False}),
+    ],
+)
 def test_precision(dtype: str, on: dict[str, bool]) -> None:
     """A section each, and one of them is on."""
     made = config(dtype=dtype)
@@ -94,12 +112,18 @@ def test_offload_is_an_object_and_nvme_has_a_path() -> None:
 def test_every_option_that_is_modelled_is_written() -> None:
     """A changed value of each option arrives under DeepSpeed's name."""
     changed: dict[str, Any] = {
-        "reduce_bucket_size": 7_000_000, "allgather_bucket_size": 6_000_000, "overlap_comm": False,
-        "contiguous_gradients": False, "stage3_prefetch_bucket_size": 5_000_000,
-        "stage3_max_live_parameters": 4_000_000, "stage3_max_reuse_distance": 3_000_000,
-        "stage3_param_persistence_threshold": 2_000, "sub_group_size": 1_000_000,
-        "partition_activations": True, "cpu_checkpointing": True,
-    }  # fmt: skip
+        "reduce_bucket_size": 7_000_000,
+        "allgather_bucket_size": 6_000_000,
+        "overlap_comm": False,
+        "contiguous_gradients": False,
+        "stage3_prefetch_bucket_size": 5_000_000,
+        "stage3_max_live_parameters": 4_000_000,
+        "stage3_max_reuse_distance": 3_000_000,
+        "stage3_param_persistence_threshold": 2_000,
+        "sub_group_size": 1_000_000,
+        "partition_activations": True,
+        "cpu_checkpointing": True,
+    }
     made = config(changed, activation_checkpointing="full")
     found = {**made["zero_optimization"], **made["activation_checkpointing"]}
     assert {key: found[key] for key in changed} == changed
@@ -124,11 +148,13 @@ def test_only_keys_that_deepspeed_knows() -> None:
     [
         ({"optimizer": "adamw"}, {"type": "AdamW", "params": {}}),
         ({"optimizer": "adam"}, {"type": "Adam", "params": {"adam_w_mode": False}}),
-        ({"optimizer": "adamw", "optimizer_implementation": "foreach"},
-         {"type": "AdamW", "params": {"torch_adam": True}}),
+        (
+            {"optimizer": "adamw", "optimizer_implementation": "foreach"},
+            {"type": "AdamW", "params": {"torch_adam": True}},
+        ),
         ({"optimizer": "sgd_momentum"}, {"type": "SGD", "params": {"momentum": 0.9}}),
     ],
-)  # fmt: skip
+)
 def test_optimizer(training: dict[str, Any], written: dict[str, Any]) -> None:
     """DeepSpeed's names; 'Adam' alone would be AdamW there."""
     made = config(**training)

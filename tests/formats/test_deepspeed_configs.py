@@ -28,109 +28,215 @@ PLAIN = {"train_batch_size": 64, "steps_per_print": 100, "optimizer": ADAMW, "sc
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "the post's first file": (PLAIN, {"batch_size": 8, "precision": "fp32"}, {"zero_stage": 0}),
     "the post's last file": (
-        POST, {"precision": "fp16_mixed"},
+        POST,
+        {"precision": "fp16_mixed"},
         {"zero_stage": 3, "offload_param": "cpu", "reduce_bucket_size": 500_000_000},
     ),
     "the post's checkpoints": (
-        {**PLAIN, **BF16, "zero_optimization": {"stage": 3},
-         "activation_checkpointing": {"partition_activations": True,
-                                      "contiguous_memory_optimization": True,
-                                      "num_checkpoints": 16}},
-        {"activation_checkpointing": "full"}, {"partition_activations": True},
+        {
+            **PLAIN,
+            **BF16,
+            "zero_optimization": {"stage": 3},
+            "activation_checkpointing": {
+                "partition_activations": True,
+                "contiguous_memory_optimization": True,
+                "num_checkpoints": 16,
+            },
+        },
+        {"activation_checkpointing": "full"},
+        {"partition_activations": True},
     ),
     "stage 2 with small buckets": (
-        {**MICRO, **BF16, "gradient_accumulation_steps": 4, "gradient_clipping": 1.0,
-         "optimizer": ADAMW,
-         "zero_optimization": {"stage": 2, "allgather_partitions": True,
-                               "allgather_bucket_size": 2e8, "overlap_comm": True,
-                               "reduce_scatter": True, "reduce_bucket_size": 2e8,
-                               "contiguous_gradients": True}},
+        {
+            **MICRO,
+            **BF16,
+            "gradient_accumulation_steps": 4,
+            "gradient_clipping": 1.0,
+            "optimizer": ADAMW,
+            "zero_optimization": {
+                "stage": 2,
+                "allgather_partitions": True,
+                "allgather_bucket_size": 2e8,
+                "overlap_comm": True,
+                "reduce_scatter": True,
+                "reduce_bucket_size": 2e8,
+                "contiguous_gradients": True,
+            },
+        },
         {"gradient_accumulation_steps": 4, "gradient_clipping": 1.0},
         {"zero_stage": 2, "reduce_bucket_size": 200_000_000, "overlap_comm": True},
     ),
     "stage 2 in the words of 2020": (
-        {**MICRO, "fp16": {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000},
-         "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.999]}},
-         "zero_optimization": {"stage": 2, "cpu_offload": True,
-                               "cpu_offload_use_pin_memory": True}},
+        {
+            **MICRO,
+            "fp16": {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000},
+            "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.999]}},
+            "zero_optimization": {
+                "stage": 2,
+                "cpu_offload": True,
+                "cpu_offload_use_pin_memory": True,
+            },
+        },
         {"precision": "fp16_mixed", "optimizer": "adamw"},
         {"zero_stage": 2, "offload_optimizer": "cpu"},
     ),
     "stage 1 by a word alone": (
         {**MICRO, **BF16, "zero_optimization": True, "allgather_size": 1000},
-        {}, {"zero_stage": 1, "allgather_bucket_size": 1000},
+        {},
+        {"zero_stage": 1, "allgather_bucket_size": 1000},
     ),
     "stage 3 as the Trainer's guide has it, filled in": (
-        {**MICRO, "bf16": {"enabled": True}, "optimizer": ADAMW, "scheduler": WARMUP,
-         "zero_optimization": {
-             "stage": 3,
-             "offload_optimizer": {"device": "cpu", "pin_memory": True},
-             "offload_param": {"device": "cpu", "pin_memory": True},
-             "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 1e9,
-             "reduce_bucket_size": 589_824, "stage3_prefetch_bucket_size": 530_841,
-             "stage3_param_persistence_threshold": 7_680, "stage3_max_live_parameters": 1e9,
-             "stage3_max_reuse_distance": 1e9,
-             "stage3_gather_16bit_weights_on_model_save": True},
-         "gradient_accumulation_steps": 1, "gradient_clipping": 1.0, "steps_per_print": 2000,
-         "wall_clock_breakdown": False},
+        {
+            **MICRO,
+            "bf16": {"enabled": True},
+            "optimizer": ADAMW,
+            "scheduler": WARMUP,
+            "zero_optimization": {
+                "stage": 3,
+                "offload_optimizer": {"device": "cpu", "pin_memory": True},
+                "offload_param": {"device": "cpu", "pin_memory": True},
+                "overlap_comm": True,
+                "contiguous_gradients": True,
+                "sub_group_size": 1e9,
+                "reduce_bucket_size": 589_824,
+                "stage3_prefetch_bucket_size": 530_841,
+                "stage3_param_persistence_threshold": 7_680,
+                "stage3_max_live_parameters": 1e9,
+                "stage3_max_reuse_distance": 1e9,
+                "stage3_gather_16bit_weights_on_model_save": True,
+            },
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": 1.0,
+            "steps_per_print": 2000,
+            "wall_clock_breakdown": False,
+        },
         {"batch_size": 1},
-        {"zero_stage": 3, "stage3_prefetch_bucket_size": 530_841, "sub_group_size": 1_000_000_000,
-         "stage3_param_persistence_threshold": 7_680},
+        {
+            "zero_stage": 3,
+            "stage3_prefetch_bucket_size": 530_841,
+            "sub_group_size": 1_000_000_000,
+            "stage3_param_persistence_threshold": 7_680,
+        },
     ),
     "ZeRO-Infinity on a disk": (
-        {**MICRO, **BF16, "optimizer": ADAMW,
-         "zero_optimization": {
-             "stage": 3,
-             "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme",
-                                   "pin_memory": True, "buffer_count": 4, "fast_init": False},
-             "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True,
-                               "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}},
-         "aio": {"block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 1,
-                 "single_submit": False, "overlap_events": True}},
-        {}, {"offload_optimizer": "nvme", "offload_param": "nvme"},
+        {
+            **MICRO,
+            **BF16,
+            "optimizer": ADAMW,
+            "zero_optimization": {
+                "stage": 3,
+                "offload_optimizer": {
+                    "device": "nvme",
+                    "nvme_path": "/local_nvme",
+                    "pin_memory": True,
+                    "buffer_count": 4,
+                    "fast_init": False,
+                },
+                "offload_param": {
+                    "device": "nvme",
+                    "nvme_path": "/local_nvme",
+                    "pin_memory": True,
+                    "buffer_count": 5,
+                    "buffer_size": 1e8,
+                    "max_in_cpu": 1e9,
+                },
+            },
+            "aio": {
+                "block_size": 262144,
+                "queue_depth": 32,
+                "intra_op_parallelism": 1,
+                "single_submit": False,
+                "overlap_events": True,
+            },
+        },
+        {},
+        {"offload_optimizer": "nvme", "offload_param": "nvme"},
     ),
     "no pinned memory": (
-        {**MICRO, **BF16, "optimizer": ADAMW,
-         "zero_optimization": {"stage": 2,
-                               "offload_optimizer": {"device": "cpu", "pin_memory": False}}},
-        {}, {"offload_optimizer": "cpu", "pin_memory": False},
+        {
+            **MICRO,
+            **BF16,
+            "optimizer": ADAMW,
+            "zero_optimization": {
+                "stage": 2,
+                "offload_optimizer": {"device": "cpu", "pin_memory": False},
+            },
+        },
+        {},
+        {"offload_optimizer": "cpu", "pin_memory": False},
     ),
     "offload that is off": (
-        {**MICRO, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"},
-                                        "offload_param": {}}},
-        {}, {"zero_stage": 3},
+        {
+            **MICRO,
+            "zero_optimization": {
+                "stage": 3,
+                "offload_optimizer": {"device": "none"},
+                "offload_param": {},
+            },
+        },
+        {},
+        {"zero_stage": 3},
     ),
     "checkpoints on the host": (
-        {**MICRO, **BF16, "activation_checkpointing": {"cpu_checkpointing": True, "profile": True,
-                                                       "partition_activations": False}},
-        {"activation_checkpointing": "full"}, {"cpu_checkpointing": True},
+        {
+            **MICRO,
+            **BF16,
+            "activation_checkpointing": {
+                "cpu_checkpointing": True,
+                "profile": True,
+                "partition_activations": False,
+            },
+        },
+        {"activation_checkpointing": "full"},
+        {"cpu_checkpointing": True},
     ),
     "reports of every kind": (
-        {**MICRO, "tensorboard": {"enabled": True, "output_path": "logs", "job_name": "a"},
-         "wandb": {"enabled": False}, "csv_monitor": {"enabled": True, "output_path": "x"},
-         "flops_profiler": {"enabled": True, "profile_step": 1, "module_depth": -1},
-         "comms_logger": {"enabled": True, "verbose": False}, "dump_state": True,
-         "wall_clock_breakdown": True, "memory_breakdown": True,
-         "timers": {"throughput": {"enabled": True}},
-         "checkpoint": {"tag_validation": "Warn", "load_universal": True}},
-        {"precision": "fp32"}, {"zero_stage": 0},
+        {
+            **MICRO,
+            "tensorboard": {"enabled": True, "output_path": "logs", "job_name": "a"},
+            "wandb": {"enabled": False},
+            "csv_monitor": {"enabled": True, "output_path": "x"},
+            "flops_profiler": {"enabled": True, "profile_step": 1, "module_depth": -1},
+            "comms_logger": {"enabled": True, "verbose": False},
+            "dump_state": True,
+            "wall_clock_breakdown": True,
+            "memory_breakdown": True,
+            "timers": {"throughput": {"enabled": True}},
+            "checkpoint": {"tag_validation": "Warn", "load_universal": True},
+        },
+        {"precision": "fp32"},
+        {"zero_stage": 0},
     ),
     "the dtypes said twice": (
-        {**MICRO, **BF16, "communication_data_type": "bf16",
-         "data_types": {"grad_accum_dtype": "bf16"}, "prescale_gradients": True,
-         "torch_autocast": {"enabled": False, "dtype": "bfloat16"},
-         "hybrid_engine": {"enabled": False, "max_out_tokens": 256},
-         "zero_optimization": {"stage": 1, "round_robin_gradients": False,
-                               "zero_hpz_partition_size": 1}},
-        {"precision": "bf16_mixed"}, {"zero_stage": 1},
+        {
+            **MICRO,
+            **BF16,
+            "communication_data_type": "bf16",
+            "data_types": {"grad_accum_dtype": "bf16"},
+            "prescale_gradients": True,
+            "torch_autocast": {"enabled": False, "dtype": "bfloat16"},
+            "hybrid_engine": {"enabled": False, "max_out_tokens": 256},
+            "zero_optimization": {
+                "stage": 1,
+                "round_robin_gradients": False,
+                "zero_hpz_partition_size": 1,
+            },
+        },
+        {"precision": "bf16_mixed"},
+        {"zero_stage": 1},
     ),
     "Lion and a cosine": (
-        {**MICRO, **BF16, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
-         "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 1000}},
-         "zero_optimization": {"stage": 1}},
-        {"optimizer": "lion"}, {"zero_stage": 1},
+        {
+            **MICRO,
+            **BF16,
+            "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
+            "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 1000}},
+            "zero_optimization": {"stage": 1},
+        },
+        {"optimizer": "lion"},
+        {"zero_stage": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -168,10 +274,14 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (refused("zero_optimization", stage=3, all_reduce_bucket_size=5e8),
-         "did you mean 'reduce_bucket_size'?"),
-        (refused("zero_optimization", stage=3, reduce_bucket_size="auto"),
-         "write hidden size × hidden size"),
+        (
+            refused("zero_optimization", stage=3, all_reduce_bucket_size=5e8),
+            "did you mean 'reduce_bucket_size'?",
+        ),
+        (
+            refused("zero_optimization", stage=3, reduce_bucket_size="auto"),
+            "write hidden size × hidden size",
+        ),
         (refused("zero_optimization", stage=3, sub_group_size=0), "must be a whole number, 1"),
         (refused("zero_optimization", stage=2, reduce_bucket_size=2.5), "must be a whole number"),
         (refused("zero_optimization", stage=2, reduce_bucket_size="5e8"), "must be a whole number"),
@@ -182,23 +292,49 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
         (refused("zero_optimization", stage=3, mics_shard_size=8), "has no MiCS any more"),
         (refused("zero_optimization", stage=3, leaf_module={"classes": ["x"]}), "gathered as one"),
         (refused("zero_optimization", stage=3, zenflow={"topk_ratio": 0.1}), "leave it out"),
-        (refused("zero_optimization", stage=3, prefetch_bucket_size=1,
-                 stage3_prefetch_bucket_size=1), "are the same; leave prefetch_bucket_size out"),
-        (refused("zero_optimization", stage=2, cpu_offload=True,
-                 offload_optimizer={"device": "cpu"}), "leave cpu_offload out"),
+        (
+            refused(
+                "zero_optimization", stage=3, prefetch_bucket_size=1, stage3_prefetch_bucket_size=1
+            ),
+            "are the same; leave prefetch_bucket_size out",
+        ),
+        (
+            refused(
+                "zero_optimization", stage=2, cpu_offload=True, offload_optimizer={"device": "cpu"}
+            ),
+            "leave cpu_offload out",
+        ),
         (refused("zero_optimization", stage=2, offload_optimizer={"device": "gpu"}), "one of"),
         (refused("zero_optimization", stage=2, offload_optimizer="cpu"), "must be an object"),
-        (refused("zero_optimization", stage=3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
-         "offloaded in part is not modelled; set it to 1"),
-        (refused("zero_optimization", stage=3, offload_param={"device": "nvme", "buffer_count": 9}),
-         "buffer_count=9 is not modelled; set it to 5"),
-        (refused("zero_optimization", stage=3,
-                 offload_optimizer={"device": "cpu", "pin_memory": True},
-                 offload_param={"device": "cpu", "pin_memory": False}), "differ in pin_memory"),
-        (refused("activation_checkpointing", partitioned_activations=True),
-         "did you mean 'partition_activations'?"),
-        (refused("activation_checkpointing", contiguous_memory_optimization=True),
-         "needs partition_activations; set that to true"),
+        (
+            refused(
+                "zero_optimization", stage=3, offload_optimizer={"device": "cpu", "ratio": 0.5}
+            ),
+            "offloaded in part is not modelled; set it to 1",
+        ),
+        (
+            refused(
+                "zero_optimization", stage=3, offload_param={"device": "nvme", "buffer_count": 9}
+            ),
+            "buffer_count=9 is not modelled; set it to 5",
+        ),
+        (
+            refused(
+                "zero_optimization",
+                stage=3,
+                offload_optimizer={"device": "cpu", "pin_memory": True},
+                offload_param={"device": "cpu", "pin_memory": False},
+            ),
+            "differ in pin_memory",
+        ),
+        (
+            refused("activation_checkpointing", partitioned_activations=True),
+            "did you mean 'partition_activations'?",
+        ),
+        (
+            refused("activation_checkpointing", contiguous_memory_optimization=True),
+            "needs partition_activations; set that to true",
+        ),
         (refused("bf16", enabled="auto"), "write true or false, as its bf16"),
         (refused("bf16", enabled=True, bf16_optimizer_states=True), "16-bit optimizer states"),
         (refused("fp16", enabled=True, opt_level="O2"), "fp16.opt_level is not a key"),
@@ -213,15 +349,24 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
         (refused("tensorboard", path="x"), "tensorboard.path is not a key"),
         (refused("zero_optimisation", stage=3), "did you mean 'zero_optimization'?"),
         (refused("autotuning", enabled=True), "many runs"),
-        (("gradient_allreduce_op", {**MICRO, "zero_optimization": {"stage": 3},
-                                    "gradient_allreduce_op": "sum"}), 'set it to "mean"'),
-        (("allgather_size", {**MICRO, "allgather_size": 5, "zero_optimization": {"stage": 1}}),
-         "set zero_optimization.allgather_bucket_size instead"),
+        (
+            (
+                "gradient_allreduce_op",
+                {**MICRO, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"},
+            ),
+            'set it to "mean"',
+        ),
+        (
+            ("allgather_size", {**MICRO, "allgather_size": 5, "zero_optimization": {"stage": 1}}),
+            "set zero_optimization.allgather_bucket_size instead",
+        ),
         (("train_batch_size", {"train_batch_size": 1e400}), "must be a whole number"),
-        (refused("pipeline", activation_checkpoint_interval=1),
-         "training.activation_checkpointing"),
+        (
+            refused("pipeline", activation_checkpoint_interval=1),
+            "training.activation_checkpointing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_modelled_is_refused(file: tuple[str, dict[str, Any]], words: str) -> None:
     """In one sentence, which begins with the key."""
     section, data = file
@@ -235,13 +380,25 @@ def test_what_is_not_modelled_is_refused(file: tuple[str, dict[str, Any]], words
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"partition_activations": True, "contiguous_memory_optimization": True,
-          "number_checkpoints": 12}, "the 12 contiguous checkpoints are one a layer"),
-        ({"partition_activations": True, "contiguous_memory_optimization": True,
-          "num_checkpoints": 16}, "DeepSpeed's key is number_checkpoints"),
+        (
+            {
+                "partition_activations": True,
+                "contiguous_memory_optimization": True,
+                "number_checkpoints": 12,
+            },
+            "the 12 contiguous checkpoints are one a layer",
+        ),
+        (
+            {
+                "partition_activations": True,
+                "contiguous_memory_optimization": True,
+                "num_checkpoints": 16,
+            },
+            "DeepSpeed's key is number_checkpoints",
+        ),
         ({"partition_activations": False}, "every layer is checkpointed"),
     ],
-)  # fmt: skip
+)
 def test_checkpoints_are_the_programs_to_make(section: dict[str, Any], words: str) -> None:
     """What is assumed of them is listed."""
     found = read({**MICRO, "activation_checkpointing": section}, num_gpus=8)
@@ -250,10 +407,13 @@ def test_checkpoints_are_the_programs_to_make(section: dict[str, Any], words: st
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     """A file of the Trainer's is full of words to replace."""
-    data = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
-            "fp16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
-            "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
-            }  # fmt: skip
+    data = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "fp16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
+    }
     with pytest.raises(InputError) as caught:
         read(data, num_gpus=8)
     assert len(caught.value.problems) == 5
@@ -261,12 +421,24 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 KEYS = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-2, 10**12), st.floats(), st.text(max_size=5),
-              st.sampled_from(["auto", "cpu", "AdamW", "bf16", 5e8, 3])),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
-        st.sampled_from([*ZERO, *OFFLOAD_PARAM, *FP16, "type", "params", "x"]), inner, max_size=4),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-2, 10**12),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(["auto", "cpu", "AdamW", "bf16", 5e8, 3]),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([*ZERO, *OFFLOAD_PARAM, *FP16, "type", "params", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(data=st.dictionaries(st.sampled_from([*TOP, "x"]), KEYS, max_size=6))

@@ -83,8 +83,11 @@ def fields(name: str, kind: str) -> dict[str, Any]:
     """The keys of one of DeepSpeed's pydantic models, with their defaults; aliases too."""
     found: dict[str, Any] = {}
     for key, field in getattr(of_deepspeed(name), kind).model_fields.items():
-        found |= {word: field.get_default(call_default_factory=True)
-                  for word in (key, field.alias) if word}  # fmt: skip
+        found |= {
+            word: field.get_default(call_default_factory=True)
+            for word in (key, field.alias)
+            if word
+        }
     return found
 
 
@@ -95,8 +98,11 @@ def test_every_key_that_deepspeed_asks_for(configuration: Any) -> None:
     assert "zero_optimization" in file.asked
     assert {"bf16", "wall_clock_breakdown", "timers", "elasticity"} <= file.asked
     assert file.asked - set(keys.TOP) == set()
-    sections = {"data_types": keys.DATA_TYPES, "activation_checkpointing": keys.CHECKPOINTING,
-                "aio": keys.AIO}  # fmt: skip
+    sections = {
+        "data_types": keys.DATA_TYPES,
+        "activation_checkpointing": keys.CHECKPOINTING,
+        "aio": keys.AIO,
+    }
     for name, table in sections.items():
         inner = Seen()
         configuration({"train_batch_size": RANKS, name: inner})
@@ -179,10 +185,13 @@ def test_the_flops_profiler_and_checkpoints() -> None:
     names = of_deepspeed("runtime.model_checkpointing.constants")
     more = of_deepspeed("runtime.constants")
     assert set(checkpoint.keys or ()) == {
-        names.CHECKPOINT_TAG_VALIDATION, names.CHECKPOINT_SERIALIZATION, names.CHECKPOINT_WRITER,
-        more.LOAD_UNIVERSAL_CHECKPOINT, more.USE_NODE_LOCAL_STORAGE_CHECKPOINT,
+        names.CHECKPOINT_TAG_VALIDATION,
+        names.CHECKPOINT_SERIALIZATION,
+        names.CHECKPOINT_WRITER,
+        more.LOAD_UNIVERSAL_CHECKPOINT,
+        more.USE_NODE_LOCAL_STORAGE_CHECKPOINT,
         more.CHECKPOINT_PARALLEL_WRITE,
-    }  # fmt: skip
+    }
 
 
 def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
@@ -237,9 +246,11 @@ def test_batch_sizes_are_deepspeed_s_own(
 ) -> None:
     """Completed to the same numbers, and refused where DeepSpeed refuses them."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    data: Mapping[str, int] = {name: value for name, value in
-                               zip(names, (train, micro, steps), strict=True)
-                               if value is not None}  # fmt: skip
+    data: Mapping[str, int] = {
+        name: value
+        for name, value in zip(names, (train, micro, steps), strict=True)
+        if value is not None
+    }
     try:
         theirs = configuration(dict(data))
     except AssertionError:

@@ -27,16 +27,23 @@ POST = {
     "optimizer": ADAMW,
     "scheduler": WARMUP,
     "fp16": {
-        "enabled": True, "auto_cast": False, "loss_scale": 0, "initial_scale_power": 16,
-        "loss_scale_window": 1000, "hysteresis": 2, "consecutive_hysteresis": False,
+        "enabled": True,
+        "auto_cast": False,
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "consecutive_hysteresis": False,
         "min_loss_scale": 1,
     },
     "zero_optimization": {
-        "stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": True,
+        "stage": 3,
+        "reduce_bucket_size": 5e8,
+        "overlap_comm": True,
         "offload_optimizer": {"device": "cpu", "pin_memory": True},
         "offload_param": {"device": "cpu", "pin_memory": True},
     },
-}  # fmt: skip
+}
 
 
 def problems(data: Any, num_gpus: int | None = 8, **rest: Any) -> list[str]:
@@ -55,17 +62,25 @@ def test_the_post_s_file() -> None:
     """Every key arrives under the run file's name."""
     found = read(POST, num_gpus=8)
     assert found["training"] == {
-        "batch_size": 8, "gradient_accumulation_steps": 1, "precision": "fp16_mixed",
+        "batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "precision": "fp16_mixed",
         "optimizer": "adamw",
-    }  # fmt: skip
+    }
     assert found["parallelism"] == {"data_parallel_size": 8}
     assert found["engine"] == {
-        "type": "deepspeed", "zero_stage": 3, "reduce_bucket_size": 500_000_000,
-        "overlap_comm": True, "offload_optimizer": "cpu", "offload_param": "cpu",
-    }  # fmt: skip
+        "type": "deepspeed",
+        "zero_stage": 3,
+        "reduce_bucket_size": 500_000_000,
+        "overlap_comm": True,
+        "offload_optimizer": "cpu",
+        "offload_param": "cpu",
+    }
     assert list(found["assumed"]) == [
-        "training.seq_len", "training.activation_checkpointing", "engine.zero_init",
-    ]  # fmt: skip
+        "training.seq_len",
+        "training.activation_checkpointing",
+        "engine.zero_init",
+    ]
     assert "scheduler" in found["no_memory"]
     assert "fp16.loss_scale" in found["no_memory"]
 
@@ -113,12 +128,18 @@ def test_a_path_reads_as_its_data(tmp_path: Path) -> None:
     ],
 )
 def test_batch_sizes_are_completed_as_deepspeed_does(
-    train: int | None, micro: int | None, steps: int | None, gpus: int | None,
+    train: int | None,
+    micro: int | None,
+    steps: int | None,
+    gpus: int | None,
     expected: tuple[int, int, int],
-) -> None:  # fmt: skip
+) -> None:
     """Two give the third; all three give the ranks where those are not known."""
-    data = {"train_batch_size": train, "train_micro_batch_size_per_gpu": micro,
-            "gradient_accumulation_steps": steps}  # fmt: skip
+    data = {
+        "train_batch_size": train,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": steps,
+    }
     found = read(data, num_gpus=gpus)
     training = found["training"]
     ranks = found["parallelism"]["data_parallel_size"]
@@ -129,20 +150,37 @@ def test_batch_sizes_are_completed_as_deepspeed_does(
 @pytest.mark.parametrize(
     ("batch", "gpus", "words"),
     [
-        ({"train_batch_size": 60, "train_micro_batch_size_per_gpu": 2}, 8,
-         ["is not a multiple of train_micro_batch_size_per_gpu 2 x 8 ranks, which is 16; set it "
-          "to 64"]),
-        ({"train_batch_size": 61, "gradient_accumulation_steps": 4}, 1,
-         ["is not a multiple of gradient_accumulation_steps 4 x 1 rank, which is 4; set it to 60"]),
-        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
-          "gradient_accumulation_steps": 2}, 8,
-         ["which is 32; set gradient_accumulation_steps to 4, or train_batch_size to 32"]),
+        (
+            {"train_batch_size": 60, "train_micro_batch_size_per_gpu": 2},
+            8,
+            [
+                "is not a multiple of train_micro_batch_size_per_gpu 2 x 8 ranks, which is 16; "
+                "set it to 64"
+            ],
+        ),
+        (
+            {"train_batch_size": 61, "gradient_accumulation_steps": 4},
+            1,
+            [
+                "is not a multiple of gradient_accumulation_steps 4 x 1 rank, which is 4; "
+                "set it to 60"
+            ],
+        ),
+        (
+            {
+                "train_batch_size": 64,
+                "train_micro_batch_size_per_gpu": 2,
+                "gradient_accumulation_steps": 2,
+            },
+            8,
+            ["which is 32; set gradient_accumulation_steps to 4, or train_batch_size to 32"],
+        ),
         ({"train_batch_size": 4}, 8, ["=4 is not a multiple of 8 ranks; set it to 8"]),
         ({"gradient_accumulation_steps": 2}, 8, ["add train_micro_batch_size_per_gpu"]),
         ({"train_batch_size": 65}, 8, ["=65 is not a multiple of 8 ranks; set it to 64"]),
         ({"train_batch_size": 0}, 8, ["train_batch_size=0 must be a whole number, 1 or more"]),
     ],
-)  # fmt: skip
+)
 def test_batch_sizes_that_disagree(batch: dict[str, int], gpus: int, words: list[str]) -> None:
     """One sentence, with the nearest fix."""
     (problem,) = problems(batch, gpus)
@@ -190,15 +228,19 @@ def test_two_precisions() -> None:
         ({"type": "Adam"}, {"optimizer": "adamw"}),
         ({"type": "adam", "params": {"adam_w_mode": False}}, {"optimizer": "adam"}),
         ({"type": "AdamW", "params": {"adam_w_mode": False}}, {"optimizer": "adamw"}),
-        ({"type": "AdamW", "params": {"torch_adam": True}},
-         {"optimizer": "adamw", "optimizer_implementation": "foreach"}),
+        (
+            {"type": "AdamW", "params": {"torch_adam": True}},
+            {"optimizer": "adamw", "optimizer_implementation": "foreach"},
+        ),
         ({"type": "Lion", "params": {"lr": 1e-4}}, {"optimizer": "lion"}),
         ({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}, {"optimizer": "sgd_momentum"}),
         ({"type": "SGD", "params": {"momentum": 0}}, {"optimizer": "sgd"}),
-        ({"type": "SGD", "params": {"fused": True}},
-         {"optimizer": "sgd", "optimizer_implementation": "fused"}),
+        (
+            {"type": "SGD", "params": {"fused": True}},
+            {"optimizer": "sgd", "optimizer_implementation": "fused"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_optimizer(section: dict[str, Any], training: dict[str, Any]) -> None:
     """DeepSpeed's names in any case; 'Adam' is AdamW unless adam_w_mode is false."""
     found = read({"train_batch_size": 8, "optimizer": section}, num_gpus=8)["training"]

@@ -25,8 +25,13 @@ UNSAID = {
     "engine": {"type", "zero_init", "partition_method"},
     "hardware": None,
 }
-TINY = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000,
-        "max_seq_len": 128}  # fmt: skip
+TINY = {
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_seq_len": 128,
+}
 
 
 def settings(run: dict[str, Any]) -> list[str]:
@@ -58,8 +63,16 @@ def there_and_back(run: dict[str, Any]) -> tuple[dict[str, Any], MemoryResult, M
 
 def same(one: MemoryResult, other: MemoryResult) -> None:
     """Every figure but the words of the run itself."""
-    for key in ("allocated_bytes", "startup_bytes", "outside_torch_bytes", "host_bytes_per_node",
-                "disk_bytes_per_node", "peak_instant", "timeline", "stages"):  # fmt: skip
+    for key in (
+        "allocated_bytes",
+        "startup_bytes",
+        "outside_torch_bytes",
+        "host_bytes_per_node",
+        "disk_bytes_per_node",
+        "peak_instant",
+        "timeline",
+        "stages",
+    ):
         assert getattr(one, key) == getattr(other, key), key
 
 
@@ -102,9 +115,13 @@ def test_what_is_written_reads_back_to_the_same_run(
     engine: dict[str, Any], training: dict[str, Any], ranks: int
 ) -> None:
     """Wherever the engine takes the run at all."""
-    run = {"model": TINY, "training": training, "engine": {"type": "deepspeed", **engine},
-           "parallelism": {"data_parallel_size": ranks}, "hardware": {"num_gpus": ranks},
-           }  # fmt: skip
+    run = {
+        "model": TINY,
+        "training": training,
+        "engine": {"type": "deepspeed", **engine},
+        "parallelism": {"data_parallel_size": ranks},
+        "hardware": {"num_gpus": ranks},
+    }
     try:
         resolve(read_run(run))
     except InputError:
@@ -116,19 +133,33 @@ def test_what_is_written_reads_back_to_the_same_run(
 @pytest.mark.parametrize(
     "run",
     [
-        {"parallelism": {"pipeline_parallel_size": 2}, "engine": {"zero_stage": 1},
-         "training": {"batch_size": 2, "gradient_accumulation_steps": 4}},
-        {"parallelism": {"pipeline_parallel_size": 4}, "engine": {"partition_method": "uniform"},
-         "training": {"dtype": "fp32", "gradient_accumulation_steps": 8}},
+        {
+            "parallelism": {"pipeline_parallel_size": 2},
+            "engine": {"zero_stage": 1},
+            "training": {"batch_size": 2, "gradient_accumulation_steps": 4},
+        },
+        {
+            "parallelism": {"pipeline_parallel_size": 4},
+            "engine": {"partition_method": "uniform"},
+            "training": {"dtype": "fp32", "gradient_accumulation_steps": 8},
+        },
         {"training": {"lora": {"r": 8}}, "engine": {"zero_stage": 2}},
-        {"engine": {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu",
-                    "pin_memory": False}},
+        {
+            "engine": {
+                "zero_stage": 3,
+                "offload_optimizer": "cpu",
+                "offload_param": "cpu",
+                "pin_memory": False,
+            }
+        },
         {"engine": {"zero_stage": 3, "offload_optimizer": "nvme", "offload_param": "nvme"}},
-        {"parallelism": {"tensor_parallel_size": 2},
-         "engine": {"type": "megatron_deepspeed", "zero_stage": 1, "reduce_bucket_size": 1000}},
+        {
+            "parallelism": {"tensor_parallel_size": 2},
+            "engine": {"type": "megatron_deepspeed", "zero_stage": 1, "reduce_bucket_size": 1000},
+        },
         {"engine": {"type": "megatron_deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}},
     ],
-)  # fmt: skip
+)
 def test_runs_that_the_program_cuts(run: dict[str, Any]) -> None:
     """Pipelines, adapters and Megatron's layers are given by the program, not by the file."""
     engine = {"type": "deepspeed", **run["engine"]}
@@ -140,9 +171,12 @@ def test_runs_that_the_program_cuts(run: dict[str, Any]) -> None:
 
 def test_the_replayed_figures_are_the_same() -> None:
     """Reserved and needed memory, too."""
-    run = {"model": {"name": "gpt2"}, "hardware": {"num_gpus": 8}, "training": {"batch_size": 2},
-           "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
-           }  # fmt: skip
+    run = {
+        "model": {"name": "gpt2"},
+        "hardware": {"num_gpus": 8},
+        "training": {"batch_size": 2},
+        "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
+    }
     file = read_run(run)
     back = run_file(write(file, resolve(file)), model="gpt2", settings=["hardware.num_gpus=8"])
     before, after = estimate(run), estimate(back.data)
@@ -155,9 +189,14 @@ def test_settings_win_over_the_file_and_over_what_is_assumed() -> None:
     plain = run_file(data, model="gpt2")
     assert plain.data["model"] == {"name": "gpt2"}
     assert len(plain.assumed) == 5
-    given = ["training.seq_len=512", "training.batch_size=4", "hardware.num_gpus=4",
-             "engine.zero_init=false", "training.optimizer=adam",
-             "training.activation_checkpointing=full"]  # fmt: skip
+    given = [
+        "training.seq_len=512",
+        "training.batch_size=4",
+        "hardware.num_gpus=4",
+        "engine.zero_init=false",
+        "training.optimizer=adam",
+        "training.activation_checkpointing=full",
+    ]
     chosen = run_file(data, model=None, settings=given)
     assert chosen.assumed == ()
     assert "model" not in chosen.data

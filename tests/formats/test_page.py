@@ -20,8 +20,9 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_key_is_on_it() -> None:
     """Each of the file's own, wherever it belongs."""
     words = set(re.findall(r"`([\w.]+)`", PAGE.read_text("utf-8")))
-    missing = [key for key in TOP
-               if key not in words and not any(w.startswith(f"{key}.") for w in words)]  # fmt: skip
+    missing = [
+        key for key in TOP if key not in words and not any(w.startswith(f"{key}.") for w in words)
+    ]
     assert missing == []
 
 

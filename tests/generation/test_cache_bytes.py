@@ -107,7 +107,7 @@ def cache(
         ("bart-large", 2 * 12 * 16 * 64 * 2),
         ("llama3.2-11b-vision", 2 * 32 * 8 * 128 * 2),
     ],
-)  # fmt: skip
+)
 def test_one_more_token_of_a_long_sequence(name: str, expected: int) -> None:
     """Bytes that a token adds in 16 bits, over the whole model."""
     assert token_bytes(cache(name)) == expected
@@ -217,13 +217,31 @@ def test_a_layer_that_reads_earlier_keys_keeps_none() -> None:
     ("config", "expected"),
     [
         # a config.json of the hub, nested, and the same sizes flat
-        ({"model_type": "gemma3", "text_config": {"num_hidden_layers": 6, "head_dim": 64,
-          "num_attention_heads": 8, "num_key_value_heads": 4}}, 2 * 1 * 4 * 64 * 2),
-        ({"model_type": "gemma3", "num_hidden_layers": 6, "head_dim": 64,
-          "num_attention_heads": 8, "num_key_value_heads": 4}, 2 * 1 * 4 * 64 * 2),
+        (
+            {
+                "model_type": "gemma3",
+                "text_config": {
+                    "num_hidden_layers": 6,
+                    "head_dim": 64,
+                    "num_attention_heads": 8,
+                    "num_key_value_heads": 4,
+                },
+            },
+            2 * 1 * 4 * 64 * 2,
+        ),
+        (
+            {
+                "model_type": "gemma3",
+                "num_hidden_layers": 6,
+                "head_dim": 64,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+            },
+            2 * 1 * 4 * 64 * 2,
+        ),
         ({"model_type": "deepseek_v32", "num_hidden_layers": 1}, (512 + 64 + 128) * 2),
     ],
-)  # fmt: skip
+)
 def test_a_config_is_enough(config: dict[str, Any], expected: int) -> None:
     """No preset is needed."""
     assert token_bytes(cache(read_config(config))) == expected

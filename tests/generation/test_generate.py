@@ -54,10 +54,15 @@ def test_a_static_window_is_no_longer_than_the_window() -> None:
 def test_a_static_cache_is_read_with_a_mask() -> None:
     """With a mask SDPA does not share key-value heads: each step repeats all of them."""
     short, long = (
-        int(next(e.bytes for e in ledger_of(cache_implementation="static", max_seq_len=n).entries
-                 if e.name.endswith("at work") and "decode.layer.0" in e.live))
+        int(
+            next(
+                e.bytes
+                for e in ledger_of(cache_implementation="static", max_seq_len=n).entries
+                if e.name.endswith("at work") and "decode.layer.0" in e.live
+            )
+        )
         for n in (1024, 2048)
-    )  # fmt: skip
+    )
     repeated, own = 3 * 1024 * 8 * 32 * 2 * 2, 3 * 1024 * TOKEN // 3
     assert long - short == pytest.approx(repeated + own, rel=0.01)
 
@@ -203,8 +208,10 @@ def test_flash_attention_is_refused_where_it_is_not_modelled(family: str) -> Non
 
 def test_flash_attention_makes_no_mask() -> None:
     """The kernel knows the window; so it takes less memory than SDPA where one slides."""
-    flash, sdpa = (estimate(served("mistral", attention=a)).allocated_bytes
-                   for a in ("flash_attention_2", "sdpa"))  # fmt: skip
+    flash, sdpa = (
+        estimate(served("mistral", attention=a)).allocated_bytes
+        for a in ("flash_attention_2", "sdpa")
+    )
     assert flash < sdpa
 
 

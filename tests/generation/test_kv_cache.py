@@ -35,13 +35,15 @@ def caches(
 
 @pytest.mark.parametrize(
     ("model", "size"),
-    [("llama2-7b", 524288),  # 32 layers x 32 heads x 128, twice, 2 bytes: multi-head
-     ("llama3.1-8b", 131072),  # 8 heads: grouped
-     ("falcon-7b", 8192),  # 1 head of 64: multi-query
-     ("qwen3-32b", 262144),
-     ("deepseek-v3", 70272),  # 61 x (512 + 64) x 2: latent
-     ("kimi-k2", 70272)],
-)  # fmt: skip
+    [
+        ("llama2-7b", 524288),  # 32 layers x 32 heads x 128, twice, 2 bytes: multi-head
+        ("llama3.1-8b", 131072),  # 8 heads: grouped
+        ("falcon-7b", 8192),  # 1 head of 64: multi-query
+        ("qwen3-32b", 262144),
+        ("deepseek-v3", 70272),  # 61 x (512 + 64) x 2: latent
+        ("kimi-k2", 70272),
+    ],
+)
 def test_a_token(model: str, size: int) -> None:
     """In bf16, all layers, as published or logged."""
     assert token_bytes(caches(model)) == size

@@ -30,11 +30,16 @@ ROWS = [
 
 
 MODES: list[dict[str, Any]] = [
-    {"cache_implementation": "static"}, {"cache_implementation": "static", "max_seq_len": 640},
-    {"num_beams": 3}, {"num_beams": 2, "cache_implementation": "static"}, {"do_sample": True},
-    {"do_sample": True, "top_p": 0.9}, {"do_sample": True, "num_return_sequences": 2},
-    {"quantization": "nf4"}, {"quantization": "int8", "dtype": "fp16"},
-]  # fmt: skip
+    {"cache_implementation": "static"},
+    {"cache_implementation": "static", "max_seq_len": 640},
+    {"num_beams": 3},
+    {"num_beams": 2, "cache_implementation": "static"},
+    {"do_sample": True},
+    {"do_sample": True, "top_p": 0.9},
+    {"do_sample": True, "num_return_sequences": 2},
+    {"quantization": "nf4"},
+    {"quantization": "int8", "dtype": "fp16"},
+]
 
 
 def resolved_run(family: str = "llama", **inference: Any) -> ResolvedRun:
@@ -72,8 +77,16 @@ def test_any_run_has_the_peak_of_its_ledger(
     family: str, batch: int, prompt: int, new: int, dtype: str, attention: str
 ) -> None:
     """For all families, sizes and kinds of attention."""
-    agrees(resolved_run(family, batch_size=batch, prompt_len=prompt, new_tokens=new, dtype=dtype,
-                 attention=attention))  # fmt: skip
+    agrees(
+        resolved_run(
+            family,
+            batch_size=batch,
+            prompt_len=prompt,
+            new_tokens=new,
+            dtype=dtype,
+            attention=attention,
+        )
+    )
 
 
 @settings(max_examples=40, deadline=None)

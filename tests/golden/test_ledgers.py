@@ -17,16 +17,34 @@ from tests.properties.test_engines import RUNS
 
 HERE = Path(__file__).parent
 GOLDEN = {
-    **{name: RUNS[name] for name in (
-        "ddp", "ddp-accumulating", "ddp-full-recompute", "zero1", "zero2", "zero3-offload",
-        "fsdp", "megatron", "megatron-pipeline", "megatron-deepspeed",
-    )},
+    **{
+        name: RUNS[name]
+        for name in (
+            "ddp",
+            "ddp-accumulating",
+            "ddp-full-recompute",
+            "zero1",
+            "zero2",
+            "zero3-offload",
+            "fsdp",
+            "megatron",
+            "megatron-pipeline",
+            "megatron-deepspeed",
+        )
+    },
     "moe": {**RUNS["ddp"], "model": {"name": "mixtral-8x7b", "num_layers": 2}},
-    "lora": {**RUNS["ddp"], "training": {
-        "batch_size": 2, "seq_len": 512, "precision": "bf16_pure", "autocast": True,
-        "lora": {"r": 8}, "quantization": "nf4",
-    }},
-}  # fmt: skip
+    "lora": {
+        **RUNS["ddp"],
+        "training": {
+            "batch_size": 2,
+            "seq_len": 512,
+            "precision": "bf16_pure",
+            "autocast": True,
+            "lora": {"r": 8},
+            "quantization": "nf4",
+        },
+    },
+}
 
 
 def text(run: dict[str, Any]) -> str:

@@ -19,34 +19,54 @@ HERE = Path(__file__).parent
 # (file, engine): mean and worst of the absolute error of each figure, in percent
 BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("serving", "vllm"): {
-        "weights": (0.03, 0.1), "activation": (9, 72), "non_torch": (25, 93),
-        "kv_pool": (0.8, 3.2), "kv_tokens": (2.6, 2.6),
+        "weights": (0.03, 0.1),
+        "activation": (9, 72),
+        "non_torch": (25, 93),
+        "kv_pool": (0.8, 3.2),
+        "kv_tokens": (2.6, 2.6),
     },
     ("serving", "sglang"): {"kv_pool": (0.95, 2.4), "kv_tokens": (0.13, 1.7)},
     ("serving_vllm", "vllm"): {
-        "weights": (0.16, 2.0), "activation": (0.5, 16.1), "non_torch": (4.2, 46),
-        "graph": (8.4, 58), "kv_pool": (0.11, 1.0), "kv_tokens": (0.11, 1.0),
+        "weights": (0.16, 2.0),
+        "activation": (0.5, 16.1),
+        "non_torch": (4.2, 46),
+        "graph": (8.4, 58),
+        "kv_pool": (0.11, 1.0),
+        "kv_tokens": (0.11, 1.0),
     },
     ("serving_sglang", "sglang"): {
-        "weights": (0.27, 1.5), "graph": (12, 30), "kv_pool": (0.41, 2.4), "kv_tokens": (0.09, 1),
+        "weights": (0.27, 1.5),
+        "graph": (12, 30),
+        "kv_pool": (0.41, 2.4),
+        "kv_tokens": (0.09, 1),
     },
     ("serving_tensorrt_llm", "tensorrt_llm"): {
-        "weights": (0.29, 0.9), "activation": (2.3, 14), "kv_pool": (2.4, 5.0),
+        "weights": (0.29, 0.9),
+        "activation": (2.3, 14),
+        "kv_pool": (2.4, 5.0),
         "kv_tokens": (2.4, 5.0),
     },
     ("serving_llamacpp", "llamacpp"): {
-        "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0.01, 0.01),
+        "weights": (0.06, 1),
+        "activation": (0.02, 0.3),
+        "kv_pool": (0.01, 0.01),
         "kv_tokens": (0, 0),
     },
     ("serving_unseen", "vllm"): {
-        "weights": (0.22, 2.5), "activation": (46, 440), "non_torch": (37, 93), "graph": (39, 95),
-        "kv_pool": (5.3, 35), "kv_tokens": (11.2, 66),
+        "weights": (0.22, 2.5),
+        "activation": (46, 440),
+        "non_torch": (37, 93),
+        "graph": (39, 95),
+        "kv_pool": (5.3, 35),
+        "kv_tokens": (11.2, 66),
     },
     ("serving_unseen", "sglang"): {
-        "weights": (2.3, 11.5), "kv_pool": (3.6, 22.6), "kv_tokens": (3.5, 22.6),
+        "weights": (2.3, 11.5),
+        "kv_pool": (3.6, 22.6),
+        "kv_tokens": (3.5, 22.6),
     },
     ("serving_tgi", "tgi"): {"kv_pool": (2.9, 7.9), "kv_tokens": (2.9, 7.9)},
-}  # fmt: skip
+}
 NOT_EXPRESSED = {"vllm-0.8.2-llama3.2-3b-q8_0-4070": "a type of GGUF files"}  # in vLLM
 FILES = tuple(dict.fromkeys(name for name, _ in BUDGETS))
 CASES = [(*key, metric) for key, budgets in BUDGETS.items() for metric in budgets]

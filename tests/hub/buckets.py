@@ -27,11 +27,21 @@ SIGNED = re.compile(
     r"SignedHeaders=(?P<names>[^,]+), ?Signature=(?P<sum>\w+)"
 )
 # What moto's server accepts: it reads the key, and does not check the signature.
-ADMITTED = {"Host": "s3.amazonaws.com", "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
-            "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}  # fmt: skip
-REASONS = {"InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403, "AccessDenied": 403,
-           "AuthorizationHeaderMalformed": 400, "SlowDown": 503, "PermanentRedirect": 301,
-           "MethodNotAllowed": 405, "ExpiredToken": 400}  # fmt: skip
+ADMITTED = {
+    "Host": "s3.amazonaws.com",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
+    "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0",
+}
+REASONS = {
+    "InvalidAccessKeyId": 403,
+    "SignatureDoesNotMatch": 403,
+    "AccessDenied": 403,
+    "AuthorizationHeaderMalformed": 400,
+    "SlowDown": 503,
+    "PermanentRedirect": 301,
+    "MethodNotAllowed": 405,
+    "ExpiredToken": 400,
+}
 
 
 @dataclass
@@ -89,8 +99,11 @@ class _Door(BaseHTTPRequestHandler):
             return "InvalidAccessKeyId"
         if signed["region"] != there.region:
             return "AuthorizationHeaderMalformed"
-        return None if hmac.compare_digest(self._signature(signed), signed["sum"]) else (
-            "SignatureDoesNotMatch")  # fmt: skip
+        return (
+            None
+            if hmac.compare_digest(self._signature(signed), signed["sum"])
+            else ("SignatureDoesNotMatch")
+        )
 
     def _signature(self, signed: re.Match[str]) -> str:
         """AWS Signature Version 4 of this request with the secret that the bucket has."""
@@ -98,8 +111,17 @@ class _Door(BaseHTTPRequestHandler):
         names = signed["names"].split(";")
         lines = [f"{name}:{' '.join(self.headers.get(name, '').split())}" for name in names]
         query = "&".join(sorted(filter(None, parts.query.split("&"))))
-        canonical = "\n".join([self.command, quote(unquote(parts.path), "/-_.~"), query, *lines, "",
-                               signed["names"], self.headers["x-amz-content-sha256"]])  # fmt: skip
+        canonical = "\n".join(
+            [
+                self.command,
+                quote(unquote(parts.path), "/-_.~"),
+                query,
+                *lines,
+                "",
+                signed["names"],
+                self.headers["x-amz-content-sha256"],
+            ]
+        )
         scope = f"{signed['date']}/{signed['region']}/s3/aws4_request"
         summed = hashlib.sha256(canonical.encode()).hexdigest()
         text = "\n".join(["AWS4-HMAC-SHA256", self.headers["x-amz-date"], scope, summed])
@@ -111,8 +133,13 @@ class _Door(BaseHTTPRequestHandler):
     def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.send_response(status)
         for name, value in headers.items():
-            if name.lower() not in ("server", "date", "content-length", "transfer-encoding",
-                                    "connection"):  # fmt: skip
+            if name.lower() not in (
+                "server",
+                "date",
+                "content-length",
+                "transfer-encoding",
+                "connection",
+            ):
                 self.send_header(name, value)
         length = headers.get("Content-Length") if self.command == "HEAD" else str(len(data))
         self.send_header("Content-Length", length or "0")

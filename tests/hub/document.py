@@ -34,8 +34,13 @@ def servers() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
     row = catalog.find("index", "llama3.1-70b")
     assert row is not None
     llama = {"config.json": json.dumps(catalog.row_config(row)).encode()}
-    models = {"owner/llama": llama, "owner/llama@v1.0": llama, "owner/gated": ONE,
-              "owner/gguf": GGUF, "owner/own-code": OWN_CODE}  # fmt: skip
+    models = {
+        "owner/llama": llama,
+        "owner/llama@v1.0": llama,
+        "owner/gated": ONE,
+        "owner/gguf": GGUF,
+        "owner/own-code": OWN_CODE,
+    }
     files = {f"models/llama/{file}": data for file, data in llama.items()}
     with hub(models, TOKEN, ["owner/gated"]) as there, bucket("default-bucket", files) as kept:
         names = {there.address: SHOWN["hub"], kept.endpoint: SHOWN["storage"]}

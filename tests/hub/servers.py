@@ -226,12 +226,18 @@ class _Hub(Ranges):
             return False
         here = any(one.partition("@")[0] == name for one in there.models)
         if not here or (name in there.private and not known):
-            self.refuse(404 if known else 401, X_Error_Code="RepoNotFound",
-                        X_Error_Message="Repository not found")  # fmt: skip
+            self.refuse(
+                404 if known else 401,
+                X_Error_Code="RepoNotFound",
+                X_Error_Message="Repository not found",
+            )
             return False
         if name in there.gated and not (known and name in there.members):
-            self.refuse(403 if known else 401, X_Error_Code="GatedRepo",
-                        X_Error_Message=f"Access to model {name} is restricted")  # fmt: skip
+            self.refuse(
+                403 if known else 401,
+                X_Error_Code="GatedRepo",
+                X_Error_Message=f"Access to model {name} is restricted",
+            )
             return False
         return True
 

@@ -21,10 +21,13 @@ TOKEN = "hf_not_to_be_told"
 def host() -> Iterator[tuple[str, Asked]]:
     """A user's own server."""
     table: dict[str, bytes | str] = {
-        "/mine/config.json": CONFIG_BYTES, "/mine/config.json?signature=x": CONFIG_BYTES,
-        "/page.json": b"<html>", "/moved.json": "/mine/config.json",
-        "/tiny.gguf": GGUF["tiny-Q8_0.gguf"], "/away.json": "file:///etc/hostname",
-    }  # fmt: skip
+        "/mine/config.json": CONFIG_BYTES,
+        "/mine/config.json?signature=x": CONFIG_BYTES,
+        "/page.json": b"<html>",
+        "/moved.json": "/mine/config.json",
+        "/tiny.gguf": GGUF["tiny-Q8_0.gguf"],
+        "/away.json": "file:///etc/hostname",
+    }
     with serving(table) as running:
         yield running
 
@@ -67,12 +70,17 @@ def test_a_gguf_file_behind_an_address(host: tuple[str, Asked]) -> None:
     assert read_model(f"{host[0]}/tiny.gguf").title == "Tiny"
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("/gone.json", "there is no such file"), ("/page.json", "a web page and not JSON"),
-    ("/away.json", "its address begins with 'file'; https is read"),
-    ("/mine", "an address ends in .json or .gguf"), ("/", "an address ends in .json or .gguf"),
-    ("/mine/config.json?signature=hidden word", "has no spaces or backslashes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/gone.json", "there is no such file"),
+        ("/page.json", "a web page and not JSON"),
+        ("/away.json", "its address begins with 'file'; https is read"),
+        ("/mine", "an address ends in .json or .gguf"),
+        ("/", "an address ends in .json or .gguf"),
+        ("/mine/config.json?signature=hidden word", "has no spaces or backslashes"),
+    ],
+)
 def test_what_is_said_where_an_address_is_not_read(
     host: tuple[str, Asked], path: str, message: str
 ) -> None:
@@ -82,14 +90,20 @@ def test_what_is_said_where_an_address_is_not_read(
     assert "hidden" not in heard
 
 
-@pytest.mark.parametrize(("address", "message"), [
-    ("https://name:word@host.example/config.json", "a name and a password in an address are not"),
-    ("https:///config.json", "it has no host"),
-    ("https://host:x/config.json", "check its host and port"),
-    ("https://[::1/config.json", "check its host and port"),
-    ("http://127.0.0.1:9/config.json?key=word", "cannot be reached, "),
-    ("http://nowhere.invalid/config.json?key=word", "no network, or no such host"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            "https://name:word@host.example/config.json",
+            "a name and a password in an address are not",
+        ),
+        ("https:///config.json", "it has no host"),
+        ("https://host:x/config.json", "check its host and port"),
+        ("https://[::1/config.json", "check its host and port"),
+        ("http://127.0.0.1:9/config.json?key=word", "cannot be reached, "),
+        ("http://nowhere.invalid/config.json?key=word", "no network, or no such host"),
+    ],
+)
 def test_addresses_that_cannot_be(address: str, message: str) -> None:
     """Passwords are not repeated."""
     heard = refusal(address)
@@ -98,19 +112,27 @@ def test_addresses_that_cannot_be(address: str, message: str) -> None:
     assert "key=" not in heard
 
 
-@pytest.mark.parametrize(("path", "name"), [
-    ("/owner/model", "owner/model"), ("/owner/model/", "owner/model"),
-    ("/owner/model?library=x#y", "owner/model"), ("/owner/model/tree/main", "owner/model"),
-    ("/owner/model/tree/v1.0", "owner/model@v1.0"),
-    ("/owner/model/tree/refs%2Fpr%2F1", "owner/model@refs/pr/1"),
-    ("/owner/model/blob/main/config.json", "owner/model"),
-    ("/owner/model/resolve/v1/config.json?download=true", "owner/model@v1"),
-    ("/owner/model/raw/main/config.json", "owner/model"),
-    ("/owner/model/blob/main/q/x.gguf", "owner/model/q/x.gguf"),
-    ("/owner/model/resolve/v1/x.gguf", "owner/model/x.gguf@v1"),
-    ("/datasets/owner/data", None), ("/owner", None), ("/", None), ("/owner/model/commits/x", None),
-    ("/owner/model/tree", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/owner/model", "owner/model"),
+        ("/owner/model/", "owner/model"),
+        ("/owner/model?library=x#y", "owner/model"),
+        ("/owner/model/tree/main", "owner/model"),
+        ("/owner/model/tree/v1.0", "owner/model@v1.0"),
+        ("/owner/model/tree/refs%2Fpr%2F1", "owner/model@refs/pr/1"),
+        ("/owner/model/blob/main/config.json", "owner/model"),
+        ("/owner/model/resolve/v1/config.json?download=true", "owner/model@v1"),
+        ("/owner/model/raw/main/config.json", "owner/model"),
+        ("/owner/model/blob/main/q/x.gguf", "owner/model/q/x.gguf"),
+        ("/owner/model/resolve/v1/x.gguf", "owner/model/x.gguf@v1"),
+        ("/datasets/owner/data", None),
+        ("/owner", None),
+        ("/", None),
+        ("/owner/model/commits/x", None),
+        ("/owner/model/tree", None),
+    ],
+)
 @pytest.mark.parametrize(
     "host", ["https://huggingface.co", "https://hf.co", "HTTPS://HuggingFace.co"]
 )

@@ -99,10 +99,22 @@ def test_a_service_says_nothing_of_the_hubs_whereabouts(
     )
 
 
-@pytest.mark.parametrize("name", ["owner/..", "../model", "owner/model/../../x.gguf", "-a/b",
-                                  "owner/.git", "owner/a//b.gguf", "owner/modèl",
-                                  "owner/model?x", "owner/model#x", "owner/%2e%2e",
-                                  "owner/model\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "owner/..",
+        "../model",
+        "owner/model/../../x.gguf",
+        "-a/b",
+        "owner/.git",
+        "owner/a//b.gguf",
+        "owner/modèl",
+        "owner/model?x",
+        "owner/model#x",
+        "owner/%2e%2e",
+        "owner/model\n",
+    ],
+)
 def test_names_that_lead_elsewhere_are_not_the_hubs(name: str) -> None:
     """Nothing that climbs, and no sign that an address has a meaning for."""
     assert not is_hub_name(name)
@@ -115,9 +127,19 @@ def test_a_service_looks_up_models_and_no_files_in_them() -> None:
     assert not is_hub_name("owner/model/file.gguf")
 
 
-@pytest.mark.parametrize("shard", ["../../../other/secret/resolve/main/model.safetensors",
-                                   "/etc/passwd", "https://evil.example/x", "a/../b", "x?y", "",
-                                   "a\\b", "%2e%2e/x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "shard",
+    [
+        "../../../other/secret/resolve/main/model.safetensors",
+        "/etc/passwd",
+        "https://evil.example/x",
+        "a/../b",
+        "x?y",
+        "",
+        "a\\b",
+        "%2e%2e/x",
+    ],
+)
 def test_an_index_names_files_of_its_own_folder(
     shard: str, hub: tuple[dict[str, bytes | str], Asked]
 ) -> None:

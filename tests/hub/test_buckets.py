@@ -23,10 +23,12 @@ from tests.hub.models import GGUF, MANY, ONE
 FILES = {
     **{f"models/owner/many/{file}": data for file, data in MANY.items()},
     **{f"with space/{file}": data for file, data in ONE.items()},
-    "models/tiny.gguf": GGUF["tiny-Q8_0.gguf"], "models/mine.json": ONE["config.json"],
-    "models/page/config.json": b"<html>", "models/list/config.json": b"[]",
+    "models/tiny.gguf": GGUF["tiny-Q8_0.gguf"],
+    "models/mine.json": ONE["config.json"],
+    "models/page/config.json": b"<html>",
+    "models/list/config.json": b"[]",
     "config.json": ONE["config.json"],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -54,13 +56,20 @@ def refusal(name: str) -> str:
     return message
 
 
-@pytest.mark.parametrize(("path", "title"), [
-    ("models/owner/many", "many"), ("models/owner/many/", "many"), ("models/tiny.gguf", "Tiny"),
-    ("models/owner/many/config.json", "many"), ("models/mine.json", "mine"),
-    ("models/owner/many/model-00.safetensors", "many"), ("with space", "with space"),
-    ("", "default-bucket"),
-    ("config.json", "config"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("models/owner/many", "many"),
+        ("models/owner/many/", "many"),
+        ("models/tiny.gguf", "Tiny"),
+        ("models/owner/many/config.json", "many"),
+        ("models/mine.json", "mine"),
+        ("models/owner/many/model-00.safetensors", "many"),
+        ("with space", "with space"),
+        ("", "default-bucket"),
+        ("config.json", "config"),
+    ],
+)
 def test_what_a_path_means(there: Bucket, path: str, title: str) -> None:
     """A folder, a config or a GGUF file; its config is all that is read of it."""
     model = read_model(path)
@@ -106,24 +115,52 @@ def test_what_is_said_where_a_model_is_not_read(there: Bucket, name: str) -> Non
     assert "key:word" not in message
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "the secret of AWS_SECRET_ACCESS_KEY is not that key's"),
-    ({"AWS_ACCESS_KEY_ID": "wrong"}, "the key of AWS_ACCESS_KEY_ID is not known there"),
-    ({"AWS_ACCESS_KEY_ID": ""}, "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"),
-    ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not"),
-    ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
-     "it is not open to all, and there are no keys; set AWS_ACCESS_KEY_ID and AWS_SECRET_"),
-    ({"AWS_REGION": "eu-west-1"}, "the bucket is in another region; set AWS_REGION"),
-    ({"AWS_ENDPOINT_URL_S3": "minio:9000"}, "begins with http:// or https://"),
-    ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"},
-     "the storage at http://127.0.0.1:9 cannot be reached"),
-    ({"AWS_ACCESS_KEY_ID": "A\nB"}, "AWS_ACCESS_KEY_ID has a character that no request may have"),
-    ({"AWS_SESSION_TOKEN": "a\nb"}, "AWS_SESSION_TOKEN has a character that no request may have"),
-    ({"AWS_REGION": "eu\nwest"}, "AWS_REGION has a character that no request may have"),
-    ({"AWS_ENDPOINT_URL_S3": "http://a b"}, "AWS_ENDPOINT_URL_S3 has a character that no request"),
-    ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_METADATA_ENDPOINT": "http://a\n"},
-     "AWS_METADATA_ENDPOINT begins or ends with white space; set it without"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"AWS_SECRET_ACCESS_KEY": "wrong"},
+            "the secret of AWS_SECRET_ACCESS_KEY is not that key's",
+        ),
+        ({"AWS_ACCESS_KEY_ID": "wrong"}, "the key of AWS_ACCESS_KEY_ID is not known there"),
+        ({"AWS_ACCESS_KEY_ID": ""}, "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"),
+        (
+            {"AWS_SECRET_ACCESS_KEY": ""},
+            "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+            "it is not open to all, and there are no keys; set AWS_ACCESS_KEY_ID and AWS_SECRET_",
+        ),
+        ({"AWS_REGION": "eu-west-1"}, "the bucket is in another region; set AWS_REGION"),
+        ({"AWS_ENDPOINT_URL_S3": "minio:9000"}, "begins with http:// or https://"),
+        (
+            {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"},
+            "the storage at http://127.0.0.1:9 cannot be reached",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": "A\nB"},
+            "AWS_ACCESS_KEY_ID has a character that no request may have",
+        ),
+        (
+            {"AWS_SESSION_TOKEN": "a\nb"},
+            "AWS_SESSION_TOKEN has a character that no request may have",
+        ),
+        ({"AWS_REGION": "eu\nwest"}, "AWS_REGION has a character that no request may have"),
+        (
+            {"AWS_ENDPOINT_URL_S3": "http://a b"},
+            "AWS_ENDPOINT_URL_S3 has a character that no request",
+        ),
+        (
+            {
+                "AWS_ACCESS_KEY_ID": "",
+                "AWS_SECRET_ACCESS_KEY": "",
+                "AWS_METADATA_ENDPOINT": "http://a\n",
+            },
+            "AWS_METADATA_ENDPOINT begins or ends with white space; set it without",
+        ),
+    ],
+)
 def test_what_is_said_of_keys_and_places(
     there: Bucket, changed: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,12 +206,15 @@ def test_a_busy_storage_is_asked_again(there: Bucket) -> None:
     assert "the storage is asked too often" in refusal("s3://default-bucket/models/owner/many")
 
 
-@pytest.mark.parametrize(("code", "message"), [
-    ("PermanentRedirect", "the bucket is in another region; set AWS_REGION"),
-    ("ExpiredToken", "the token of AWS_SESSION_TOKEN is no longer good"),
-    ("AccessDenied", "it is not there, or the keys may not read it"),
-    ("MethodNotAllowed", "answers HTTP 405"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("PermanentRedirect", "the bucket is in another region; set AWS_REGION"),
+        ("ExpiredToken", "the token of AWS_SESSION_TOKEN is no longer good"),
+        ("AccessDenied", "it is not there, or the keys may not read it"),
+        ("MethodNotAllowed", "answers HTTP 405"),
+    ],
+)
 def test_other_refusals_of_a_storage(there: Bucket, code: str, message: str) -> None:
     """By the code that S3 gives."""
     there.troubles.append(code)
@@ -243,8 +283,10 @@ def test_keys_that_are_to_be_had_elsewhere(
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    keys = (f'{{"AccessKeyId": "{KEY}", "SecretAccessKey": "{SECRET}", "Token": "t",'
-            '"Expiration": "2099-01-01T00:00:00Z"}').encode()  # fmt: skip
+    keys = (
+        f'{{"AccessKeyId": "{KEY}", "SecretAccessKey": "{SECRET}", "Token": "t",'
+        '"Expiration": "2099-01-01T00:00:00Z"}'
+    ).encode()
     (tmp_path / "word").write_text("let me in")
     with serving({"/keys": keys}) as (address, asked):
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{address}/keys")

@@ -36,10 +36,15 @@ def keep(cache: Path, model: str, files: dict[str, bytes], revision: str = "main
     return snapshot
 
 
-@pytest.mark.parametrize(("variable", "below"), [
-    ("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"),
-    ("HOME", ".cache/huggingface/hub"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [
+        ("HF_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HOME", ".cache/huggingface/hub"),
+    ],
+)
 def test_where_the_cache_is(
     variable: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,8 +62,9 @@ def test_huggingface_hub_says_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     """The layout of the test is the library's own."""
     library = pytest.importorskip("huggingface_hub")
     snapshot = keep(tmp_path, "owner/kept", ONE, "refs/pr/3")
-    held = library.try_to_load_from_cache("owner/kept", "config.json", cache_dir=tmp_path,
-                                          revision="refs/pr/3")  # fmt: skip
+    held = library.try_to_load_from_cache(
+        "owner/kept", "config.json", cache_dir=tmp_path, revision="refs/pr/3"
+    )
     assert held == str(snapshot / "config.json")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert hub_checkpoint("owner/kept@refs/pr/3").title == "kept"
@@ -133,9 +139,18 @@ def test_the_cache_is_left_as_it_is(home: Path) -> None:
     assert sorted((str(p), p.lstat().st_mtime_ns) for p in home.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("value", "off"), [("1", True), ("true", True), ("YES", True),
-                                            ("On", True), ("0", False), ("no", False),
-                                            ("", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "off"),
+    [
+        ("1", True),
+        ("true", True),
+        ("YES", True),
+        ("On", True),
+        ("0", False),
+        ("no", False),
+        ("", False),
+    ],
+)
 def test_the_spellings_of_offline(value: str, off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of huggingface_hub, whose older variable counts where this one is not set."""
     monkeypatch.setenv("HF_HUB_OFFLINE", value)

@@ -24,13 +24,21 @@ from gpu_mem_calculator.hub.sources import hub_checkpoint, local
 from tests.hub.servers import Ranges
 
 CONFIG = {
-    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256,
-    "tie_word_embeddings": True, "max_position_embeddings": 512,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 512,
+}
 # Its parameters; those of a layer are one tensor.
-TABLE, NORM = {"model.embed_tokens.weight": ("BF16", [256, 64], 32768)}, {
-    "model.norm.weight": ("F32", [64], 256)}  # fmt: skip
+TABLE, NORM = (
+    {"model.embed_tokens.weight": ("BF16", [256, 64], 32768)},
+    {"model.norm.weight": ("F32", [64], 256)},
+)
 LAYERS = {f"model.layers.{i}.weight": ("BF16", [36_992], 73_984) for i in range(2)}
 WHOLE = {"model.weight": ("BF16", [90_432], 180_864)}  # the same in one
 
@@ -61,12 +69,18 @@ def gguf_bytes(*, parts: int = 1, part: int = 1) -> bytes:
         text("general.name") + struct.pack("<I", 8) + text("Tiny"),
         text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 5000) + tokens,
         text("tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, 5000) + bytes(4 * 5000),
-        number("llama.block_count", 2), number("llama.embedding_length", 64),
-        number("llama.feed_forward_length", 128), number("llama.context_length", 512),
-        number("llama.attention.head_count", 4), number("llama.attention.head_count_kv", 2),
-    ]  # fmt: skip
-    tensors = [("token_embd.weight", (64, 256), 8), ("blk.0.ffn_up.weight", (256, 289), 12),
-               ("output_norm.weight", (64,), 0)]  # fmt: skip
+        number("llama.block_count", 2),
+        number("llama.embedding_length", 64),
+        number("llama.feed_forward_length", 128),
+        number("llama.context_length", 512),
+        number("llama.attention.head_count", 4),
+        number("llama.attention.head_count_kv", 2),
+    ]
+    tensors = [
+        ("token_embd.weight", (64, 256), 8),
+        ("blk.0.ffn_up.weight", (256, 289), 12),
+        ("output_norm.weight", (64,), 0),
+    ]
     if parts > 1:
         values.append(number("split.count", parts))
         tensors = tensors[part - 1 :: parts]
@@ -96,12 +110,16 @@ def test_a_folders_files_are_all_read(folder: Path) -> None:
     checkpoint = local(str(folder), headers=True)
     assert checkpoint is not None
     assert [(t.name, t.num_bytes) for t in checkpoint.tensors] == [
-        ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
-        ("model.layers.0.weight", 73984), ("model.layers.1.weight", 73984),
-    ]  # fmt: skip
+        ("model.embed_tokens.weight", 32768),
+        ("model.norm.weight", 256),
+        ("model.layers.0.weight", 73984),
+        ("model.layers.1.weight", 73984),
+    ]
     model = find_model(ModelConfig(name=str(folder)), headers=True)
-    assert model.stored[:2] == (("model.embed_tokens.weight", 32768, 16384),
-                                ("model.norm.weight", 256, 64))  # fmt: skip
+    assert model.stored[:2] == (
+        ("model.embed_tokens.weight", 32768, 16384),
+        ("model.norm.weight", 256, 64),
+    )
     assert model.form == "safetensors"
 
 
@@ -118,8 +136,10 @@ def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
     checkpoint = gguf(file_reader(path), "tiny")
     assert checkpoint.metadata["tokenizer.ggml.tokens"] is None
     assert [(t.dtype, t.num_bytes) for t in checkpoint.tensors] == [
-        ("Q8_0", 64 * 256 // 32 * 34), ("Q4_K", 289 * 144), ("F32", 256),
-    ]  # fmt: skip
+        ("Q8_0", 64 * 256 // 32 * 34),
+        ("Q4_K", 289 * 144),
+        ("F32", 256),
+    ]
     model = find_model(ModelConfig(name=str(path)))
     assert (model.title, model.form, len(model.arch.layers)) == ("Tiny", "gguf", 2)
     assert (model.arch.vocab, model.arch.tied) == (256, True)
@@ -133,8 +153,10 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
     checkpoint = local(str(tmp_path / names[0]))
     assert checkpoint is not None
     assert {one.name for one in checkpoint.tensors} == {
-        "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight",
-    }  # fmt: skip
+        "token_embd.weight",
+        "blk.0.ffn_up.weight",
+        "output_norm.weight",
+    }
     with pytest.raises(HubError, match=r"one of 2 parts; give the first.*-00001-of-00002.gguf"):
         local(str(tmp_path / names[1]))
     (tmp_path / names[1]).unlink()
@@ -144,10 +166,13 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"", "not a safetensors file"), (b"\xff" * 16, "not a safetensors file"),
-     (b"\x03" + bytes(7) + b"{x}", "header is broken"),
-     (b"\x0c" + bytes(7) + b'{"a": [1,2]}', "header is broken")],
-)  # fmt: skip
+    [
+        (b"", "not a safetensors file"),
+        (b"\xff" * 16, "not a safetensors file"),
+        (b"\x03" + bytes(7) + b"{x}", "header is broken"),
+        (b"\x0c" + bytes(7) + b'{"a": [1,2]}', "header is broken"),
+    ],
+)
 def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, message: str) -> None:
     """No traceback for any content."""
     path = tmp_path / "x.safetensors"

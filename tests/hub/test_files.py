@@ -28,8 +28,11 @@ from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
 PACKAGE = str(Path(gpu_mem_calculator.__file__).parent)
 ABOVE = set(map(str, Path(PACKAGE).parents))  # coverage resolves the path of a module it first sees
 NO_FILES = Access(files=False, hosts=frozenset())
-OPENING = [(builtins, "open"), (io, "open"), *((os, name) for name in (
-    "open", "stat", "lstat", "listdir", "scandir", "readlink", "access"))]  # fmt: skip
+OPENING = [
+    (builtins, "open"),
+    (io, "open"),
+    *((os, name) for name in ("open", "stat", "lstat", "listdir", "scandir", "readlink", "access")),
+]
 PLACES = ("", "config.json", "model.safetensors", "tiny.gguf", "notes.txt")
 
 
@@ -74,13 +77,19 @@ def problem(run: Any) -> str:
 
 def served(name: str) -> dict[str, Any]:
     """A server whose assistant has a name."""
-    return {"model": {"name": "llama3.1-8b"}, "hardware": {"gpu": "h200"},
-            "inference": {"engine": "transformers", "speculative_model": name}}  # fmt: skip
+    return {
+        "model": {"name": "llama3.1-8b"},
+        "hardware": {"gpu": "h200"},
+        "inference": {"engine": "transformers", "speculative_model": name},
+    }
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("run", [lambda name: {"model": {"name": name}}, served, str],
-                         ids=["model", "assistant", "run file"])  # fmt: skip
+@pytest.mark.parametrize(
+    "run",
+    [lambda name: {"model": {"name": name}}, served, str],
+    ids=["model", "assistant", "run file"],
+)
 def test_what_is_there_sounds_like_what_is_not(
     folder: Path, place: str, run: Callable[[str], Any], touched: list[str]
 ) -> None:
@@ -103,10 +112,23 @@ def test_the_spy_sees_what_the_command_line_opens(folder: Path, touched: list[st
         assert any(str(folder) in path for path in touched), place
 
 
-@pytest.mark.parametrize("name", ["./config.json", "~/config.json", "config.json", "../a/b.gguf",
-                                  "file:///etc/passwd", "s3://bucket/model", "http://127.0.0.1/x",
-                                  "https://host/owner/model", "\\\\host\\share", "nul\0.json",
-                                  "owner/model/file.gguf", "a" * 5000])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "./config.json",
+        "~/config.json",
+        "config.json",
+        "../a/b.gguf",
+        "file:///etc/passwd",
+        "s3://bucket/model",
+        "http://127.0.0.1/x",
+        "https://host/owner/model",
+        "\\\\host\\share",
+        "nul\0.json",
+        "owner/model/file.gguf",
+        "a" * 5000,
+    ],
+)
 def test_paths_addresses_and_buckets_are_one_thing(name: str, touched: list[str]) -> None:
     """Whatever is no preset and no name of the hub."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
@@ -121,8 +143,10 @@ def test_names_that_look_like_the_hubs(folder: Path, monkeypatch: pytest.MonkeyP
     """A relative path of two parts says the same whether it is there or not."""
     monkeypatch.chdir(folder.parent)
     allow(NO_FILES)
-    sentence = ("model.name={!r} is not a preset, and not read from the hub: look-ups are off "
-                "here; paste its config.json instead")  # fmt: skip
+    sentence = (
+        "model.name={!r} is not a preset, and not read from the hub: look-ups are off "
+        "here; paste its config.json instead"
+    )
     for name in ("there/tiny.gguf", "there/gone.gguf", "there/config.json"):
         assert problem({"model": {"name": name}}) == sentence.format(name)
 

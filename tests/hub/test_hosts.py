@@ -52,11 +52,19 @@ def test_no_hosts_no_network(hub: tuple[dict[str, bytes | str], Asked], dialled:
     assert not dialled
 
 
-@pytest.mark.parametrize("endpoint", [None, "https://mirror.example", "http://mirror.example",
-                                      "https://huggingface.co.evil.example",
-                                      "https://other.example@evil.example",
-                                      "https://other.example\\@evil.example", "file:///etc",
-                                      "ftp://other.example"])  # fmt: skip
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        None,
+        "https://mirror.example",
+        "http://mirror.example",
+        "https://huggingface.co.evil.example",
+        "https://other.example@evil.example",
+        "https://other.example\\@evil.example",
+        "file:///etc",
+        "ftp://other.example",
+    ],
+)
 def test_a_host_that_is_not_configured_is_not_asked(
     endpoint: str | None, monkeypatch: pytest.MonkeyPatch, dialled: list[Any]
 ) -> None:
@@ -71,28 +79,49 @@ def test_a_host_that_is_not_configured_is_not_asked(
     assert not dialled
 
 
-@pytest.mark.parametrize(("host", "reached"), [
-    ("HuggingFace.co", True), ("cdn.hf.co", True), ("a.b.hf.co", True), ("hf.co", False),
-    ("evilhf.co", False), ("huggingface.co.", False), ("huggingface.co.evil.example", False),
-    ("", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("HuggingFace.co", True),
+        ("cdn.hf.co", True),
+        ("a.b.hf.co", True),
+        ("hf.co", False),
+        ("evilhf.co", False),
+        ("huggingface.co.", False),
+        ("huggingface.co.evil.example", False),
+        ("", False),
+    ],
+)
 def test_which_hosts_a_set_means(host: str, reached: bool) -> None:
     """A name is one host; with a dot in front, all below it."""
     assert Access(hosts=frozenset({"huggingface.co", ".HF.co"})).reaches(host) is reached
     assert Access().reaches(host)
 
 
-@pytest.mark.parametrize("onward", [
-    "https://elsewhere.example/x", "http://169.254.169.254/latest/meta-data/", "http://127.1/x",
-    "http://localhost:1/x", "http://[::1]:1/x", "http://2130706433/x", "http://0/x",
-    "//elsewhere.example/x", "http://127.0.0.1@elsewhere.example/", "file:///etc/passwd",
-    "ftp://127.0.0.1/x", "gopher://127.0.0.1/x",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "onward",
+    [
+        "https://elsewhere.example/x",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://127.1/x",
+        "http://localhost:1/x",
+        "http://[::1]:1/x",
+        "http://2130706433/x",
+        "http://0/x",
+        "//elsewhere.example/x",
+        "http://127.0.0.1@elsewhere.example/",
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/x",
+        "gopher://127.0.0.1/x",
+    ],
+)
 @pytest.mark.parametrize("file", ["/config.json", "/model.safetensors"])
 def test_being_sent_to_another_host_ends_there(
-    onward: str, file: str, hub: tuple[dict[str, bytes | str], Asked],
+    onward: str,
+    file: str,
+    hub: tuple[dict[str, bytes | str], Asked],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """No name is looked up for it, and the sentence does not tell where it would have gone."""
     names: list[str] = []
     real = socket.getaddrinfo
@@ -122,8 +151,18 @@ def test_another_port_of_this_machine_is_another_server(
     assert not asked
 
 
-@pytest.mark.parametrize("inside", ["127.0.0.1", "169.254.169.254", "10.0.0.7", "::1", "fe80::1",
-                                    "::ffff:127.0.0.1", "100.64.0.1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "127.0.0.1",
+        "169.254.169.254",
+        "10.0.0.7",
+        "::1",
+        "fe80::1",
+        "::ffff:127.0.0.1",
+        "100.64.0.1",
+    ],
+)
 @pytest.mark.parametrize("endpoint", [None, "https://mirror.example"])
 def test_a_name_that_leads_inside_is_not_connected_to(
     inside: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
@@ -147,8 +186,10 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A name server that changes its mind is not asked twice."""
-    answers = [[(socket.AF_INET, 1, 6, "", ("8.8.8.8", 443))],
-               [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 443))]]  # fmt: skip
+    answers = [
+        [(socket.AF_INET, 1, 6, "", ("8.8.8.8", 443))],
+        [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 443))],
+    ]
     connections: list[Any] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
@@ -158,14 +199,34 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     assert len(answers) == 1
 
 
-@pytest.mark.parametrize(("address", "public"), [
-    ("8.8.8.8", True), ("2606:4700::1111", True), ("::ffff:8.8.8.8", True), ("10.1.2.3", False),
-    ("172.16.0.1", False), ("192.168.1.1", False), ("169.254.169.254", False), ("0.0.0.0", False),
-    ("127.0.0.53", False), ("100.64.0.1", False), ("224.0.0.1", False), ("255.255.255.255", False),
-    ("::", False), ("::1", False), ("fd00:ec2::254", False), ("fe80::1%eth0", False),
-    ("fec0::1", False), ("ff02::1", False), ("::ffff:10.0.0.1", False), ("2002:7f00:1::", False),
-    ("64:ff9b::a00:1", False), ("64:ff9b::808:808", True), ("2001:0:1:2::3", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("::ffff:8.8.8.8", True),
+        ("10.1.2.3", False),
+        ("172.16.0.1", False),
+        ("192.168.1.1", False),
+        ("169.254.169.254", False),
+        ("0.0.0.0", False),
+        ("127.0.0.53", False),
+        ("100.64.0.1", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("::", False),
+        ("::1", False),
+        ("fd00:ec2::254", False),
+        ("fe80::1%eth0", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::808:808", True),
+        ("2001:0:1:2::3", False),
+    ],
+)
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     """The internet's, also inside other notations; nothing of this machine or its network."""
     assert peer.is_public(address) is public

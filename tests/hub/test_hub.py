@@ -21,17 +21,28 @@ from tests.hub.test_checkpoint import CONFIG
 TOKEN = "hf_not_to_be_told"
 OTHER = {"config.json": ONE["config.json"].replace(b'"vocab_size": 256', b'"vocab_size": 512')}
 MODELS = {
-    "owner/one": ONE, "owner/one@v1.0": OTHER, "owner/one@refs/pr/1": OTHER, "owner/many": MANY,
-    "owner/gguf": GGUF, "owner/private": ONE, "owner/gated": ONE, "owner/let-in": ONE,
+    "owner/one": ONE,
+    "owner/one@v1.0": OTHER,
+    "owner/one@refs/pr/1": OTHER,
+    "owner/many": MANY,
+    "owner/gguf": GGUF,
+    "owner/private": ONE,
+    "owner/gated": ONE,
+    "owner/let-in": ONE,
     "owner/own-code": OWN_CODE,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with all of these; nobody has a token yet."""
-    with hub(MODELS, TOKEN, ["owner/gated", "owner/let-in"], private=["owner/private"],
-             members=["owner/let-in"]) as running:  # fmt: skip
+    with hub(
+        MODELS,
+        TOKEN,
+        ["owner/gated", "owner/let-in"],
+        private=["owner/private"],
+        members=["owner/let-in"],
+    ) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.address)
         monkeypatch.delenv("HF_HUB_OFFLINE")
         yield running
@@ -50,12 +61,20 @@ def refusal(name: str, revision: str | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "revision", "vocab"), [
-    ("owner/one", None, 256), ("owner/one@main", None, 256), ("owner/one", "main", 256),
-    ("owner/one@v1.0", None, 512), ("owner/one", "v1.0", 512), ("owner/one@v1.0", "v1.0", 512),
-    ("owner/one", "refs/pr/1", 512), (f"owner/one@{commit('owner/one')}", None, 256),
-    ("owner/one", commit("owner/one@v1.0"), 512),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "revision", "vocab"),
+    [
+        ("owner/one", None, 256),
+        ("owner/one@main", None, 256),
+        ("owner/one", "main", 256),
+        ("owner/one@v1.0", None, 512),
+        ("owner/one", "v1.0", 512),
+        ("owner/one@v1.0", "v1.0", 512),
+        ("owner/one", "refs/pr/1", 512),
+        (f"owner/one@{commit('owner/one')}", None, 256),
+        ("owner/one", commit("owner/one@v1.0"), 512),
+    ],
+)
 def test_branches_tags_and_commits(there: Hub, name: str, revision: str | None, vocab: int) -> None:
     """In the name or in `revision`; a slash in one does not make a folder."""
     model = read_model(name, revision)
@@ -88,8 +107,12 @@ def test_training_needs_the_config_alone(there: Hub) -> None:
 def test_no_weights_are_fetched(there: Hub) -> None:
     """The bytes that come are those of the config, the index and the headers."""
     held = dict(MODELS["owner/many"])
-    there.models = {"owner/many": {k: v + bytes(10**6) if "safetensors" in k and "index" not in k
-                                   else v for k, v in held.items()}}  # fmt: skip
+    there.models = {
+        "owner/many": {
+            k: v + bytes(10**6) if "safetensors" in k and "index" not in k else v
+            for k, v in held.items()
+        }
+    }
     assert len(hub_checkpoint("owner/many", headers=True).tensors) == 12
     assert there.sent == sum(map(len, held.values()))
 
@@ -178,8 +201,11 @@ def test_a_revision_is_looked_up_even_of_a_preset(there: Hub) -> None:
 
 def test_a_server_is_not_told_the_revision(there: Hub) -> None:
     """Its command line has another option for it with each; the report says so."""
-    run = {"model": {"name": "owner/one@v1.0"}, "inference": {"engine": "vllm"},
-           "hardware": {"gpu": "h200"}}  # fmt: skip
+    run = {
+        "model": {"name": "owner/one@v1.0"},
+        "inference": {"engine": "vllm"},
+        "hardware": {"gpu": "h200"},
+    }
     estimate = full_estimate(run, replay=False)
     assert any("no revision in it" in one for one in estimate.resolved.warnings)
     run["model"] = {"name": "owner/one"}

@@ -43,8 +43,9 @@ def why(name: str = "owner/one") -> str:
     return str(caught.value).partition(": ")[2]
 
 
-@pytest.mark.parametrize("trouble", [*map(status, (408, 429, 500, 502, 503, 504)), hung_up,
-                                     truncated(7), truncated(0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "trouble", [*map(status, (408, 429, 500, 502, 503, 504)), hung_up, truncated(7), truncated(0)]
+)
 def test_three_times_trouble_and_then_an_answer(
     there: Hub, trouble: Trouble, pauses: list[float]
 ) -> None:
@@ -55,12 +56,15 @@ def test_three_times_trouble_and_then_an_answer(
     assert all(0.25 * 2**n <= pause <= 0.5 * 2**n for n, pause in enumerate(pauses))
 
 
-@pytest.mark.parametrize(("trouble", "message"), [
-    (status(503), "the server has trouble (HTTP 503); try again later"),
-    (status(429), "the server is asked too often (HTTP 429); try again later"),
-    (hung_up, "cannot be reached, Remote end closed connection without response"),
-    (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        (status(503), "the server has trouble (HTTP 503); try again later"),
+        (status(429), "the server is asked too often (HTTP 429); try again later"),
+        (hung_up, "cannot be reached, Remote end closed connection without response"),
+        (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
+    ],
+)
 def test_trouble_that_stays_is_a_sentence(
     there: Hub, trouble: Trouble, message: str, pauses: list[float]
 ) -> None:
@@ -84,9 +88,12 @@ def test_what_will_not_change_is_asked_once(there: Hub, code: int, pauses: list[
 
 def test_a_server_says_how_long(there: Hub, pauses: list[float]) -> None:
     """In seconds or as a date, up to a bound."""
-    there.trouble("/config.json", status(429, Retry_After="7"),
-                  status(503, Retry_After=formatdate(time.time() + 20, usegmt=True)),
-                  status(503, Retry_After="soon"))  # fmt: skip
+    there.trouble(
+        "/config.json",
+        status(429, Retry_After="7"),
+        status(503, Retry_After=formatdate(time.time() + 20, usegmt=True)),
+        status(503, Retry_After="soon"),
+    )
     assert hub_checkpoint("owner/one").config == CONFIG
     assert pauses[0] == 7
     assert 15 < pauses[1] <= 20
@@ -126,17 +133,24 @@ def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(("file", "data", "message"), [
-    ("/config.json", b"<!doctype html><title>Sign in</title>", "a web page and not JSON"),
-    ("/config.json", b"[1, 2]", "not a JSON object"),
-    ("/config.json", b'{"model_type": "lla', "not valid JSON"),
-    ("/config.json", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS's pointer"),
-    ("/config.json", b"", "not valid JSON"),
-    ("/config.json", b"[" * 100_000, "not valid JSON"),
-    ("/model.safetensors", b"<html>" * 9, "not a safetensors file"),
-    ("/model.safetensors", b"\x08" + bytes(7) + b"not json", "its safetensors header is broken"),
-    ("/model.safetensors", b"", "not a safetensors file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "data", "message"),
+    [
+        ("/config.json", b"<!doctype html><title>Sign in</title>", "a web page and not JSON"),
+        ("/config.json", b"[1, 2]", "not a JSON object"),
+        ("/config.json", b'{"model_type": "lla', "not valid JSON"),
+        ("/config.json", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS's pointer"),
+        ("/config.json", b"", "not valid JSON"),
+        ("/config.json", b"[" * 100_000, "not valid JSON"),
+        ("/model.safetensors", b"<html>" * 9, "not a safetensors file"),
+        (
+            "/model.safetensors",
+            b"\x08" + bytes(7) + b"not json",
+            "its safetensors header is broken",
+        ),
+        ("/model.safetensors", b"", "not a safetensors file"),
+    ],
+)
 def test_wrong_content_is_a_sentence(
     there: Hub, file: str, data: bytes, message: str, pauses: list[float]
 ) -> None:

@@ -16,9 +16,16 @@ from tests.conftest import small_run
 
 # Options that are not keys of "zero_optimization", or not under their own names.
 ELSEWHERE = {
-    "zero_stage", "offload_optimizer", "offload_param", "pin_memory", "zero_init", "amp",
-    "partition_activations", "cpu_checkpointing", "partition_method",
-}  # fmt: skip
+    "zero_stage",
+    "offload_optimizer",
+    "offload_param",
+    "pin_memory",
+    "zero_init",
+    "amp",
+    "partition_activations",
+    "cpu_checkpointing",
+    "partition_method",
+}
 
 
 def job(gpus: int = 8, **sections: dict[str, Any]) -> Job:
@@ -40,8 +47,14 @@ def test_every_option_reaches_deepspeed() -> None:
 def test_batch_sizes_multiply() -> None:
     """DeepSpeed checks that the whole batch is micro-batch x steps x ranks."""
     made = config_json(job(training={"batch_size": 2, "gradient_accumulation_steps": 3}))
-    sizes = [made[k] for k in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-                               "train_batch_size")]  # fmt: skip
+    sizes = [
+        made[k]
+        for k in (
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            "train_batch_size",
+        )
+    ]
     assert sizes == [2, 3, 48]
 
 
@@ -59,8 +72,9 @@ def test_overlap_is_left_to_deepspeed_unless_said() -> None:
 
 def test_offload_to_the_host() -> None:
     """Both offloads name their device and whether memory is pinned."""
-    zero = engine(zero_stage=3, offload_optimizer="cpu", offload_param="cpu",
-                  pin_memory=False)["zero_optimization"]  # fmt: skip
+    zero = engine(zero_stage=3, offload_optimizer="cpu", offload_param="cpu", pin_memory=False)[
+        "zero_optimization"
+    ]
     wanted = {"device": "cpu", "pin_memory": False}
     assert (zero["offload_optimizer"], zero["offload_param"]) == (wanted, wanted)
 
@@ -73,8 +87,7 @@ def test_offload_to_nvme_has_a_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "wanted"),
-    [("bf16_mixed", {"bf16"}), ("fp16_mixed", {"fp16"}), ("fp32", set())],
+    ("precision", "wanted"), [("bf16_mixed", {"bf16"}), ("fp16_mixed", {"fp16"}), ("fp32", set())]
 )
 def test_precision(precision: str, wanted: set[str]) -> None:
     """Sixteen bits are switched on by name, fp32 by nothing."""
@@ -108,8 +121,10 @@ def test_optimizers(training: dict[str, Any], kind: str, extra: dict[str, Any]) 
 
 def test_checkpoint_options_have_a_section_of_their_own() -> None:
     """What acts on checkpoints is under activation_checkpointing, and only where it is set."""
-    one = job(engine={"type": "deepspeed", "cpu_checkpointing": True},
-              training={"activation_checkpointing": "full"})  # fmt: skip
+    one = job(
+        engine={"type": "deepspeed", "cpu_checkpointing": True},
+        training={"activation_checkpointing": "full"},
+    )
     assert config_json(one)["activation_checkpointing"] == {"cpu_checkpointing": True}
     assert "activation_checkpointing" not in engine()
 
@@ -123,8 +138,11 @@ def test_a_pipeline_is_refused() -> None:
 def test_a_shard_that_no_swap_buffer_holds_is_refused() -> None:
     """Parameters on NVMe pass through buffers of 1e8 elements."""
     config = small_run()["model"]["config"] | {"hidden_size": 2048, "vocab_size": 200_000}
-    one = job(gpus=2, engine={"type": "deepspeed", "zero_stage": 3, "offload_param": "nvme"},
-              model={"config": config})  # fmt: skip
+    one = job(
+        gpus=2,
+        engine={"type": "deepspeed", "zero_stage": 3, "offload_param": "nvme"},
+        model={"config": config},
+    )
     assert any("204800000 elements" in text for text in refusals(one))
     assert not refusals(job(engine={"type": "deepspeed", "zero_stage": 3, "offload_param": "nvme"}))
 

@@ -16,12 +16,29 @@ from gpu_mem_calculator.jobs.megatron_config import model_arguments, refusals, t
 from gpu_mem_calculator.run.run import Run
 from tests.conftest import small_run
 
-NUMBERS = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
-           "intermediate_size": 512, "vocab_size": 1000, "max_seq_len": 512}  # fmt: skip
-GPT = {"gated_mlp": False, "normalization": "layernorm", "position_embedding": "learned",
-       "bias": True, "dropout": 0.1, "tie_word_embeddings": True}  # fmt: skip
-PLAIN = {"type": "megatron_lm", "transformer_implementation": "local",
-         "masked_softmax_fusion": False, "gradient_accumulation_fusion": False}  # fmt: skip
+NUMBERS = {
+    "num_layers": 8,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_seq_len": 512,
+}
+GPT = {
+    "gated_mlp": False,
+    "normalization": "layernorm",
+    "position_embedding": "learned",
+    "bias": True,
+    "dropout": 0.1,
+    "tie_word_embeddings": True,
+}
+PLAIN = {
+    "type": "megatron_lm",
+    "transformer_implementation": "local",
+    "masked_softmax_fusion": False,
+    "gradient_accumulation_fusion": False,
+}
 
 
 def job(model: dict[str, Any] | None = None, gpus: int = 8, **sections: dict[str, Any]) -> Job:
@@ -49,28 +66,48 @@ def test_a_llama() -> None:
     """Grouped heads, gated SiLU, RMS norms, rotary positions, no biases, no dropout."""
     made = transformer_arguments(resolved())
     wanted = {
-        "num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4,
-        "kv_channels": 32, "ffn_hidden_size": 512, "gated_linear_unit": True,
-        "activation_func": "silu", "normalization": "RMSNorm", "add_bias_linear": False,
-        "add_qkv_bias": False, "hidden_dropout": 0.0, "attention_dropout": 0.0,
-        "bias_activation_fusion": True, "params_dtype": "bfloat16", "bf16": True, "fp16": False,
-        "recompute_granularity": None, "qk_layernorm": False,
-    }  # fmt: skip
+        "num_layers": 8,
+        "hidden_size": 256,
+        "num_attention_heads": 8,
+        "num_query_groups": 4,
+        "kv_channels": 32,
+        "ffn_hidden_size": 512,
+        "gated_linear_unit": True,
+        "activation_func": "silu",
+        "normalization": "RMSNorm",
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "bias_activation_fusion": True,
+        "params_dtype": "bfloat16",
+        "bf16": True,
+        "fp16": False,
+        "recompute_granularity": None,
+        "qk_layernorm": False,
+    }
     assert {key: made[key] for key in wanted} == wanted
     assert model_arguments(resolved()) == {
-        "vocab_size": 1024, "max_sequence_length": 512, "position_embedding_type": "rope",
-        "share_embeddings_and_output_weights": False, "rotary_percent": 1.0,
-    }  # fmt: skip
+        "vocab_size": 1024,
+        "max_sequence_length": 512,
+        "position_embedding_type": "rope",
+        "share_embeddings_and_output_weights": False,
+        "rotary_percent": 1.0,
+    }
 
 
 def test_a_gpt() -> None:
     """Plain gelu with biases, layer norms, learned positions, dropout, a tied table."""
     made = transformer_arguments(resolved(GPT))
     wanted = {
-        "activation_func": "gelu", "gated_linear_unit": False, "normalization": "LayerNorm",
-        "add_bias_linear": True, "hidden_dropout": 0.1, "attention_dropout": 0.1,
+        "activation_func": "gelu",
+        "gated_linear_unit": False,
+        "normalization": "LayerNorm",
+        "add_bias_linear": True,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
         "bias_activation_fusion": True,
-    }  # fmt: skip
+    }
     assert {key: made[key] for key in wanted} == wanted
     around = model_arguments(resolved(GPT))
     assert around["position_embedding_type"] == "learned_absolute"
@@ -85,10 +122,14 @@ def test_gelu_without_biases_is_not_fused() -> None:
 def test_axes() -> None:
     """Every axis and interleaving is passed on."""
     run = resolved(
-        parallelism={"tensor_parallel_size": 2, "pipeline_parallel_size": 2,
-                     "sequence_parallel": True, "virtual_pipeline_size": 2},
+        parallelism={
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+            "sequence_parallel": True,
+            "virtual_pipeline_size": 2,
+        },
         training={"gradient_accumulation_steps": 4},
-    )  # fmt: skip
+    )
     made = transformer_arguments(run)
     keys = ("tensor", "pipeline", "virtual_pipeline", "expert")
     assert [made[f"{key}_model_parallel_size"] for key in keys] == [2, 2, 2, 1]
@@ -108,39 +149,67 @@ def test_the_vocabulary_is_padded_for_the_ranks() -> None:
     ("level", "wanted"),
     [
         ("selective", {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}),
-        ("full", {"recompute_granularity": "full", "recompute_method": "uniform",
-                  "recompute_num_layers": 1}),
-        (3, {"recompute_granularity": "full", "recompute_method": "block",
-             "recompute_num_layers": 3}),
+        (
+            "full",
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "uniform",
+                "recompute_num_layers": 1,
+            },
+        ),
+        (
+            3,
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": 3,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_recompute(level: Any, wanted: dict[str, Any]) -> None:
     """Three quarters of a chunk's four layers are its first three."""
-    run = resolved(training={"activation_checkpointing": level},
-                   parallelism={"pipeline_parallel_size": 2})  # fmt: skip
+    run = resolved(
+        training={"activation_checkpointing": level}, parallelism={"pipeline_parallel_size": 2}
+    )
     made = transformer_arguments(run)
     assert {key: made.get(key) for key in wanted} == wanted
 
 
 def test_experts() -> None:
     """Experts, their width, the shared one, and tokens spread evenly."""
-    model = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 128,
-             "shared_expert_intermediate_size": 64}  # fmt: skip
+    model = {
+        "num_experts": 8,
+        "top_k": 2,
+        "expert_intermediate_size": 128,
+        "shared_expert_intermediate_size": 64,
+    }
     made = transformer_arguments(resolved(model, parallelism={"expert_parallel_size": 4}))
     wanted = {
-        "num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 128,
-        "moe_shared_expert_intermediate_size": 64, "moe_layer_freq": [1] * 8,
-        "expert_model_parallel_size": 4, "moe_token_dispatcher_type": "alltoall",
+        "num_moe_experts": 8,
+        "moe_router_topk": 2,
+        "moe_ffn_hidden_size": 128,
+        "moe_shared_expert_intermediate_size": 64,
+        "moe_layer_freq": [1] * 8,
+        "expert_model_parallel_size": 4,
+        "moe_token_dispatcher_type": "alltoall",
         "moe_router_force_load_balancing": True,
-    }  # fmt: skip
+    }
     assert {key: made[key] for key in wanted} == wanted
 
 
 def test_biases_on_queries_keys_and_values_alone() -> None:
     """Qwen 2 has them, and Megatron has a switch for that."""
-    config = {"model_type": "qwen2", "num_hidden_layers": 2, "hidden_size": 256,
-              "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
-              "vocab_size": 1000, "max_position_embeddings": 512}  # fmt: skip
+    config = {
+        "model_type": "qwen2",
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     data = small_run("megatron_lm", 8, engine=PLAIN)
     data["model"] = {"config": config}
     made = transformer_arguments(resolve(read(data)).run)
@@ -149,23 +218,48 @@ def test_biases_on_queries_keys_and_values_alone() -> None:
 
 def test_latent_attention_is_refused() -> None:
     """Megatron-Core's own attention has one size for keys and values."""
-    config = {"model_type": "deepseek_v3", "num_hidden_layers": 4, "hidden_size": 256,
-              "intermediate_size": 512, "moe_intermediate_size": 128, "n_routed_experts": 8,
-              "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1,
-              "num_attention_heads": 8, "num_key_value_heads": 8, "q_lora_rank": 96,
-              "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
-              "n_group": 1, "topk_group": 1, "vocab_size": 1000,
-              "max_position_embeddings": 512}  # fmt: skip
+    config = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "q_lora_rank": 96,
+        "kv_lora_rank": 64,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "n_group": 1,
+        "topk_group": 1,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     assert any("latent attention" in text for text in family(config))
 
 
 def test_dense_layers_among_experts() -> None:
     """Each layer is said to be one or the other."""
-    config = {"model_type": "qwen3_moe", "num_hidden_layers": 4, "hidden_size": 256,
-              "intermediate_size": 512, "moe_intermediate_size": 128, "num_experts": 8,
-              "num_experts_per_tok": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
-              "head_dim": 32, "mlp_only_layers": [0], "vocab_size": 1000,
-              "max_position_embeddings": 512}  # fmt: skip
+    config = {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "mlp_only_layers": [0],
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     data = small_run("megatron_lm", 8, engine=PLAIN)
     data["model"] = {"config": config}
     made = transformer_arguments(resolve(read(data)).run)
@@ -181,8 +275,12 @@ def test_optimizers() -> None:
         made = optimizer_arguments(job(training={"optimizer": name, "gradient_clipping": 0.0}))
         kinds[name] = (made["optimizer"], made["decoupled_weight_decay"], made.get("sgd_momentum"))
         assert made["clip_grad"] == 0.0
-    assert kinds == {"adamw": ("adam", True, None), "adam": ("adam", False, None),
-                     "sgd": ("sgd", True, 0.0), "sgd_momentum": ("sgd", True, 0.9)}  # fmt: skip
+    assert kinds == {
+        "adamw": ("adam", True, None),
+        "adam": ("adam", False, None),
+        "sgd": ("sgd", True, 0.0),
+        "sgd_momentum": ("sgd", True, 0.9),
+    }
 
 
 def test_fp16_keeps_its_loss_scale() -> None:
@@ -204,14 +302,21 @@ def test_extensions_that_are_not_there_are_refused() -> None:
     with pytest.raises(InputError) as error:
         jobs.run(asked)
     assert [text.partition("=")[0] for text in error.value.problems] == [
-        "engine.gradient_accumulation_fusion", "engine.masked_softmax_fusion",
-    ]  # fmt: skip
+        "engine.gradient_accumulation_fusion",
+        "engine.masked_softmax_fusion",
+    ]
 
 
 def test_models_that_gpt_cannot_say_are_refused() -> None:
     """Norms behind the branches and norms over all heads are not GPTModel's."""
-    shared = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
-              "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000,
-              "max_position_embeddings": 512}  # fmt: skip
+    shared = {
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
     assert any("norms" in t for t in family({"model_type": "gemma2", "head_dim": 32, **shared}))
     assert not family({"model_type": "llama", **shared})

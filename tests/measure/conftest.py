@@ -23,8 +23,7 @@ class FakeCuda:
         self.history: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.memory = SimpleNamespace(
-            _record_memory_history=self._record,
-            _snapshot=lambda: {"device_traces": [self.events]},
+            _record_memory_history=self._record, _snapshot=lambda: {"device_traces": [self.events]}
         )
 
     def _record(
@@ -113,10 +112,13 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         settings.append(text)
 
     torch: Any = SimpleNamespace(
-        cuda=found, __version__="9.9", version=SimpleNamespace(cuda="13.0"),
-        _C=SimpleNamespace(_accelerator_setAllocatorSettings=accept), settings=settings,
+        cuda=found,
+        __version__="9.9",
+        version=SimpleNamespace(cuda="13.0"),
+        _C=SimpleNamespace(_accelerator_setAllocatorSettings=accept),
+        settings=settings,
         __spec__=object(),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)

@@ -61,9 +61,11 @@ def stepped(cuda: FakeCuda, clock: SimpleNamespace, steps: int | None = 2) -> di
     cuda.events.append(event("alloc", 1 << 40, clock.now + 1001))  # of the first step
     clock.now += 4
     probe.mark("s0.opt")
-    cuda.events += [event("alloc", 4 * KIB, clock.now + 1001),
-                    event("segment_alloc", 1 << 40, clock.now + 1001),
-                    event("free_requested", 4 * KIB, clock.now + 1003)]  # fmt: skip
+    cuda.events += [
+        event("alloc", 4 * KIB, clock.now + 1001),
+        event("segment_alloc", 1 << 40, clock.now + 1001),
+        event("free_requested", 4 * KIB, clock.now + 1003),
+    ]
     clock.now += 4
     probe.mark("s1.opt")
     return probe.measured()

@@ -55,9 +55,7 @@ def test_a_machine_without_a_card_is_told_apart_from_a_broken_driver(
     assert "CUDA does not start (RuntimeError: driver too old)" in refusal()
 
 
-def test_imports_that_are_missing_are_the_jobs_to_report(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_imports_that_are_missing_are_the_jobs_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warming up never fails."""
     asked: list[str] = []
 

@@ -30,8 +30,13 @@ class OutOfMemoryError(RuntimeError):
 
 def job(case: MeasureCase, tell: Tell) -> Row:
     """A job that does what its case's name says; under a cap it may run out of memory."""
-    tell({"environment": {"gpu": "none", "process_group": "fake"}, "group": "fsdp",
-          "context_bytes": 7})  # fmt: skip
+    tell(
+        {
+            "environment": {"gpu": "none", "process_group": "fake"},
+            "group": "fsdp",
+            "context_bytes": 7,
+        }
+    )
     tell({"phase": "model", "peak_bytes": 1, "start_next_bytes": 1, "reserved_bytes": 1})
     tell({"phase": "s0.a0.fwd", "peak_bytes": 2, "start_next_bytes": 1, "reserved_bytes": 2})
     if case.id == "full" or (case.cap_bytes is not None and case.cap_bytes < NEEDS):
@@ -48,8 +53,12 @@ def job(case: MeasureCase, tell: Tell) -> Row:
         raise ModuleNotFoundError("No module named 'deepspeed'")
     if case.id == "breaks":
         raise AttributeError("no such thing")
-    return {**row_head(case, "fsdp"), "phases": {}, "environment": {},
-            "measured": {"allocated_bytes": 10 * GIB, "reserved_bytes": 14 * GIB}}  # fmt: skip
+    return {
+        **row_head(case, "fsdp"),
+        "phases": {},
+        "environment": {},
+        "measured": {"allocated_bytes": 10 * GIB, "reserved_bytes": 14 * GIB},
+    }
 
 
 def case(name: str, **rest: Any) -> MeasureCase:

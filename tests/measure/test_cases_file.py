@@ -26,23 +26,43 @@ def test_a_case_has_what_its_line_says(tmp_path: Path) -> None:
         tmp_path / "cases.jsonl",
         {"id": "a", "config": run},
         {"id": "c", "config": {}, "function": "m:f", "with": {"n_layer": 24, "text": None}},
-        {"id": "b", "group": "fsdp", "config": run, "rank": 3, "steps": 2, "cap_bytes": 5,
-         "alloc_conf": "expandable_segments:True", "timeout": 7},
-    )  # fmt: skip
+        {
+            "id": "b",
+            "group": "fsdp",
+            "config": run,
+            "rank": 3,
+            "steps": 2,
+            "cap_bytes": 5,
+            "alloc_conf": "expandable_segments:True",
+            "timeout": 7,
+        },
+    )
     assert read_cases(path) == [
         MeasureCase(id="a", config=run),
         MeasureCase(id="c", config={}, function="m:f", values={"n_layer": 24, "text": None}),
-        MeasureCase(id="b", group="fsdp", config=run, rank=3, steps=2, cap_bytes=5,
-             alloc_conf="expandable_segments:True", timeout=7),
-    ]  # fmt: skip
+        MeasureCase(
+            id="b",
+            group="fsdp",
+            config=run,
+            rank=3,
+            steps=2,
+            cap_bytes=5,
+            alloc_conf="expandable_segments:True",
+            timeout=7,
+        ),
+    ]
 
 
 def test_measured_runs_are_cases(tmp_path: Path) -> None:
     """A file of measured runs can be measured again, under the same conditions."""
     cases = read_cases(HERE / "ground_truth" / "runs.jsonl")
     assert len(cases) == 51
-    row = {"id": "a", "config": {}, "measured": {"allocated_bytes": 1},
-           "environment": {"cap_bytes": 9, "alloc_conf": "x:1", "steps": 2}}  # fmt: skip
+    row = {
+        "id": "a",
+        "config": {},
+        "measured": {"allocated_bytes": 1},
+        "environment": {"cap_bytes": 9, "alloc_conf": "x:1", "steps": 2},
+    }
     (case,) = read_cases(written(tmp_path / "runs.jsonl", row))
     assert (case.cap_bytes, case.alloc_conf, case.steps) == (9, "x:1", 2)
 

@@ -48,8 +48,11 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run_file(kind: str = "pytorch_ddp", gpus: int = 1, **training: Any) -> dict[str, Any]:
     """A run file without a model."""
-    return {"training": {"precision": "fp32", **training}, "engine": {"type": kind},
-            "hardware": {"num_gpus": gpus}}  # fmt: skip
+    return {
+        "training": {"precision": "fp32", **training},
+        "engine": {"type": kind},
+        "hardware": {"num_gpus": gpus},
+    }
 
 
 def test_the_function_s_model_is_trained() -> None:
@@ -58,8 +61,10 @@ def test_the_function_s_model_is_trained() -> None:
     heard: list[str] = []
     found = program(run_file(), "measured_model:make", {"layers": 3})
     found.start(World(device="cpu", mark=heard.append, steps=2))
-    assert heard == ["model", *(f"s{n}.{phase}" for n in (0, 1)
-                                for phase in ("a0.fwd", "a0.bwd", "opt"))]  # fmt: skip
+    assert heard == [
+        "model",
+        *(f"s{n}.{phase}" for n in (0, 1) for phase in ("a0.fwd", "a0.bwd", "opt")),
+    ]
     assert (found.group, found.num_ranks) == ("single", 1)
 
 
@@ -121,8 +126,14 @@ def test_the_row_keeps_the_function(
 @pytest.mark.parametrize("rung", [by_estimate, by_trace])
 def test_a_run_file_does_not_predict_it(rung: Any) -> None:
     """The stand-in for its model would be a wrong figure."""
-    row = {"id": "a", "group": "ddp", "config": run_file(), "function": "m:f", "with": {},
-           "measured": {"allocated_bytes": 1}}  # fmt: skip
+    row = {
+        "id": "a",
+        "group": "ddp",
+        "config": run_file(),
+        "function": "m:f",
+        "with": {},
+        "measured": {"allocated_bytes": 1},
+    }
     with pytest.raises(InputError, match="its model is made by m:f, which backtest does not run"):
         rung(rows_from([row])[0])
 

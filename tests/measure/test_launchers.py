@@ -26,16 +26,23 @@ LAUNCH = [sys.executable, "-m", "gpu_mem_calculator.measure.torchrun"]
 def failure(code: int, second: int = 0, *problems: str) -> SimpleNamespace:
     """What torchrun knows of a rank that failed."""
     message = {"message": "", "problems": list(problems)} if problems else "<NONE>"
-    return SimpleNamespace(exitcode=code, timestamp=second, error_file_data={"message": message},
-                           signal_name=lambda: "SIGKILL")  # fmt: skip
+    return SimpleNamespace(
+        exitcode=code,
+        timestamp=second,
+        error_file_data={"message": message},
+        signal_name=lambda: "SIGKILL",
+    )
 
 
-@pytest.mark.parametrize(("failures", "code", "said"), [
-    ({0: failure(-15), 1: failure(3)}, 3, "gpu-mem-calc: rank 1 ended with exit code 3\n"),
-    ({0: failure(1, 9), 5: failure(1, 7)}, 1, "gpu-mem-calc: rank 5 ended with exit code 1\n"),
-    ({2: failure(-9)}, 137, "gpu-mem-calc: rank 2 was ended by SIGKILL\n"),
-    ({0: failure(-15), 1: failure(2, 0, "a", "b")}, 2, "gpu-mem-calc: a\ngpu-mem-calc: b\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("failures", "code", "said"),
+    [
+        ({0: failure(-15), 1: failure(3)}, 3, "gpu-mem-calc: rank 1 ended with exit code 3\n"),
+        ({0: failure(1, 9), 5: failure(1, 7)}, 1, "gpu-mem-calc: rank 5 ended with exit code 1\n"),
+        ({2: failure(-9)}, 137, "gpu-mem-calc: rank 2 was ended by SIGKILL\n"),
+        ({0: failure(-15), 1: failure(2, 0, "a", "b")}, 2, "gpu-mem-calc: a\ngpu-mem-calc: b\n"),
+    ],
+)
 def test_the_rank_that_failed_first_is_named(
     failures: dict[int, SimpleNamespace], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,9 +110,12 @@ def started(words: list[str], folder: Path, **variables: str) -> subprocess.Pope
     """A launcher as a pod starts it: nothing of this test's own launchers in its environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_"))}
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**kept, "TMPDIR": str(folder), **variables},
-    )  # fmt: skip
+    )
     RUNNING.append(process)
     return process
 
@@ -119,8 +129,13 @@ def pods_of_the_chart(
     first pod's name is this machine.
     """
     measure = {"ranks": "all", "launcher": launcher, "waitForNodesSeconds": 90}
-    values = {"mode": "measure", "run": small_run("fsdp", 2), "nodes": 2, "gpusPerNode": 1,
-              "measure": measure}  # fmt: skip
+    values = {
+        "mode": "measure",
+        "run": small_run("fsdp", 2),
+        "nodes": 2,
+        "gpusPerNode": 1,
+        "measure": measure,
+    }
     path = folder / "run.json"
     path.write_text(json.dumps(values["run"]))
     here = {"python": sys.executable, "/run/run.json": str(path), "29500": str(free_port())}
@@ -185,8 +200,20 @@ def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) 
     """No traceback of torchrun's around it."""
     path = tmp_path / "run.json"
     path.write_text(json.dumps(small_run("fsdp", 2)))
-    node = started([*LAUNCH, "--standalone", "--nproc-per-node", "2", "-m", "gpu_mem_calculator",
-                    "measure", "--config", str(path)], tmp_path)  # fmt: skip
+    node = started(
+        [
+            *LAUNCH,
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "gpu_mem_calculator",
+            "measure",
+            "--config",
+            str(path),
+        ],
+        tmp_path,
+    )
     _, said = node.communicate(timeout=100)
     assert (node.returncode, said.splitlines()) == (2, [SENTENCE])
 

@@ -50,8 +50,13 @@ def jobs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
     def gather(rows: list[Any], row: Any) -> None:
         rows[:] = [{**row, "rank": number} for number in range(len(rows))]
 
-    monkeypatch.setattr(ranks, "program", lambda *of_case: MeasuredProgram(
-        start=start, group="fsdp", num_ranks=8, process_group="fake"))  # fmt: skip
+    monkeypatch.setattr(
+        ranks,
+        "program",
+        lambda *of_case: MeasuredProgram(
+            start=start, group="fsdp", num_ranks=8, process_group="fake"
+        ),
+    )
     dist = SimpleNamespace(all_gather_object=gather, destroy_process_group=lambda: None)
     monkeypatch.setattr(sys.modules["torch"], "distributed", dist, raising=False)
     return found
@@ -78,11 +83,14 @@ def test_the_launcher_must_start_as_many_as_the_run_has(jobs: list[World]) -> No
         measure_rank(CASE, RankPlace(rank=0, ranks=4, local_rank=0), None)
 
 
-@pytest.mark.parametrize(("shown", "sentence"), [
-    (4, "8 processes on a node that shows 4 GPUs; start 4 on each"),
-    (1, "8 processes on a node that shows 1 GPU; start 1 on each"),
-    (0, "measure needs a CUDA GPU, and this node shows none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shown", "sentence"),
+    [
+        (4, "8 processes on a node that shows 4 GPUs; start 4 on each"),
+        (1, "8 processes on a node that shows 1 GPU; start 1 on each"),
+        (0, "measure needs a CUDA GPU, and this node shows none"),
+    ],
+)
 def test_every_process_of_a_node_has_a_gpu(
     jobs: list[World], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, shown: int, sentence: str
 ) -> None:
@@ -93,9 +101,11 @@ def test_every_process_of_a_node_has_a_gpu(
 
 
 def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
-    jobs: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    jobs: list[World],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Another node may lack the folder; why the rank failed comes first."""
 
     def leave(code: int) -> None:
@@ -110,9 +120,11 @@ def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
 
 
 def test_a_rank_that_fails_keeps_its_row_and_ends(
-    jobs: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    jobs: list[World],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """The others wait for it in vain: it ends so that the launcher can end them."""
     path = tmp_path / "runs.jsonl"
 

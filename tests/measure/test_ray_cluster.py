@@ -112,18 +112,32 @@ def test_each_node_runs_torchrun_with_its_number() -> None:
         ClusterShape(2, 8), 1, ("10.0.0.5", 4242), ["-m", "gpu_mem_calculator", "measure"]
     )
     assert words[1:] == [
-        "-m", "gpu_mem_calculator.measure.torchrun", "--nnodes", "2", "--nproc-per-node", "8",
-        "--node-rank", "1", "--master-addr", "10.0.0.5", "--master-port", "4242",
-        "-m", "gpu_mem_calculator", "measure",
-    ]  # fmt: skip
+        "-m",
+        "gpu_mem_calculator.measure.torchrun",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "8",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "10.0.0.5",
+        "--master-port",
+        "4242",
+        "-m",
+        "gpu_mem_calculator",
+        "measure",
+    ]
 
 
 def test_what_the_nodes_say_is_passed_on(
     fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To the same streams; a sentence that several have to say comes once."""
-    says(monkeypatch, "import sys; print('out', sys.argv[1]);"
-                      "print('gpu-mem-calc: no', file=sys.stderr)")  # fmt: skip
+    says(
+        monkeypatch,
+        "import sys; print('out', sys.argv[1]);print('gpu-mem-calc: no', file=sys.stderr)",
+    )
     assert run_over_ray(ClusterShape(2, 2), ["script.py"]) == 0
     found = capsys.readouterr()
     assert sorted(found.out.splitlines()) == ["out 0", "out 1"]
@@ -151,15 +165,19 @@ def test_a_node_that_is_stopped_does_not_begin() -> None:
     assert list(node.run(["no such program"])) == [("code", -15)]
 
 
-def test_a_command_that_does_not_end_when_asked_is_made_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_that_does_not_end_when_asked_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun may wait for a rank that hangs."""
     monkeypatch.setattr(ray_cluster, "GRACE", 0.2)
     node = RayNode()
-    lines = node.run([sys.executable, "-c", "import signal, time;"
-                      "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-                      "print('deaf', flush=True); time.sleep(60)"])  # fmt: skip
+    lines = node.run(
+        [
+            sys.executable,
+            "-c",
+            "import signal, time;"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "print('deaf', flush=True); time.sleep(60)",
+        ]
+    )
     assert next(lines) == ("out", "deaf\n")
     node.stop()
     assert list(lines) == [("code", -9)]
@@ -178,11 +196,18 @@ def test_a_node_that_is_lost_is_a_failure(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "gpu-mem-calc: node 0 is lost: the actor died\n"
 
 
-@pytest.mark.parametrize(("shape", "gpus", "sentence"), [
-    (ClusterShape(3, 2), [0, 2, 2], "--ray 3x2: the Ray cluster has 2 of 3 nodes with 2 GPUs "
-                             r"\(GPUs by node: 2, 2, 0\); add nodes or ask for fewer"),
-    (ClusterShape(1, 2), [2], "--ray 1x2: the Ray cluster's GPUs are in use by others"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "gpus", "sentence"),
+    [
+        (
+            ClusterShape(3, 2),
+            [0, 2, 2],
+            "--ray 3x2: the Ray cluster has 2 of 3 nodes with 2 GPUs "
+            r"\(GPUs by node: 2, 2, 0\); add nodes or ask for fewer",
+        ),
+        (ClusterShape(1, 2), [2], "--ray 1x2: the Ray cluster's GPUs are in use by others"),
+    ],
+)
 def test_too_few_nodes_are_a_sentence(
     fake: FakeRay,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,45 +217,75 @@ def test_too_few_nodes_are_a_sentence(
 ) -> None:
     """What is there, or that others have it; what was reserved is given back."""
     groups = sys.modules["ray.util.placement_group"]
-    monkeypatch.setattr(groups, "placement_group",
-                        lambda *_, **__: SimpleNamespace(wait=lambda seconds: False))  # fmt: skip
+    monkeypatch.setattr(
+        groups, "placement_group", lambda *_, **__: SimpleNamespace(wait=lambda seconds: False)
+    )
     fake.gpus = gpus
     with pytest.raises(InputError, match=sentence):
         run_over_ray(shape, ["script.py"])
     assert fake.removed == 1
 
 
-RUN = ["measure", "--preset", "llama2-7b", "--set", "hardware.num_gpus=16",
-       "--set", "hardware.gpu=h100-80gb-sxm", "--set", "engine.type=fsdp"]  # fmt: skip
+RUN = [
+    "measure",
+    "--preset",
+    "llama2-7b",
+    "--set",
+    "hardware.num_gpus=16",
+    "--set",
+    "hardware.gpu=h100-80gb-sxm",
+    "--set",
+    "engine.type=fsdp",
+]
 
 
 def test_the_verb_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option of `measure` reaches the ranks, or is refused."""
     given: list[Any] = []
-    monkeypatch.setattr("gpu_mem_calculator.cli.ranks.run_over_ray",
-                        lambda shape, words: given.append((shape, words)) or 3)  # fmt: skip
-    options = ["--steps", "5", "--alloc-conf", "expandable_segments:True", "--append", "r.jsonl",
-               "--id", "x", "--snapshot", "s.pickle", "--format", "json",
-               "--output", "o.json"]  # fmt: skip
+    monkeypatch.setattr(
+        "gpu_mem_calculator.cli.ranks.run_over_ray",
+        lambda shape, words: given.append((shape, words)) or 3,
+    )
+    options = [
+        "--steps",
+        "5",
+        "--alloc-conf",
+        "expandable_segments:True",
+        "--append",
+        "r.jsonl",
+        "--id",
+        "x",
+        "--snapshot",
+        "s.pickle",
+        "--format",
+        "json",
+        "--output",
+        "o.json",
+    ]
     assert cli.main([*RUN, "--ray", "2x8", "--cap", "24GiB", *options]) == 3
     ((shape, words),) = given
     assert shape == ClusterShape(2, 8)
     assert words == ["-m", "gpu_mem_calculator", *RUN, *options, "--cap", f"{24 * 2**30}B"]
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["--ray", "2x8"], "--ray needs ray, which is not installed"),
-    (["--ray", "1x8"], "num_gpus=16, but the launcher starts 8 processes"),
-    (["--ray", "8"], "--ray '8' must be nodes x GPUs on each, such as 2x8"),
-    (["--ray", "0x8"], "must be nodes x GPUs on each"),
-    (["--ray", "2x8", "--find-minimum"], "without --cases and --find-minimum"),
-    (["--ray", "2x8", "--rank", "1"], "--rank: the launcher says which rank"),
-    (["--ray", "2x8", "--timeout", "9"], "--timeout is for a case on one GPU"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ray", "2x8"], "--ray needs ray, which is not installed"),
+        (["--ray", "1x8"], "num_gpus=16, but the launcher starts 8 processes"),
+        (["--ray", "8"], "--ray '8' must be nodes x GPUs on each, such as 2x8"),
+        (["--ray", "0x8"], "must be nodes x GPUs on each"),
+        (["--ray", "2x8", "--find-minimum"], "without --cases and --find-minimum"),
+        (["--ray", "2x8", "--rank", "1"], "--rank: the launcher says which rank"),
+        (["--ray", "2x8", "--timeout", "9"], "--timeout is for a case on one GPU"),
+    ],
+)
 def test_the_verb_refuses_with_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
     sentence: str,
-) -> None:  # fmt: skip
+) -> None:
     """Before a GPU is taken."""
     monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
     assert cli.main([*RUN, *words]) == 2

@@ -19,10 +19,15 @@ def result(config: Any = None, log: str = "", **rest: Any) -> CaseResult:
     """A result whose row has these keys over a run that went well."""
     config = config or small_run("fsdp")
     row = {
-        "id": "a", "group": "fsdp", "config": config, "rank": 0,
+        "id": "a",
+        "group": "fsdp",
+        "config": config,
+        "rank": 0,
         "measured": {"allocated_bytes": 3 * GIB, "reserved_bytes": 4 * GIB, "context_bytes": 1},
-        "phases": {"s1.opt": {"peak_bytes": 3 * GIB}}, "environment": {"gpu": "Fake GPU"}, **rest,
-    }  # fmt: skip
+        "phases": {"s1.opt": {"peak_bytes": 3 * GIB}},
+        "environment": {"gpu": "Fake GPU"},
+        **rest,
+    }
     return CaseResult(case=MeasureCase(id="a", config=config), row=row, log=log)
 
 
@@ -80,19 +85,33 @@ def test_a_line_says_the_least_memory() -> None:
 def test_what_the_replay_gives_is_compared() -> None:
     """Allocated, reserved, least and device memory, and each kind of phase: row by row."""
     config = small_run("fsdp")
-    row: dict[str, Any] = {"id": "a", "group": "x", "config": config,
-                           "measured": {"survives_in_bytes": 1}}  # fmt: skip
+    row: dict[str, Any] = {
+        "id": "a",
+        "group": "x",
+        "config": config,
+        "measured": {"survives_in_bytes": 1},
+    }
     made = by_estimate(rows_from([row])[0])
-    measured = {"allocated_bytes": made.allocated, "reserved_bytes": made.reserved,
-                "survives_in_bytes": made.needs, "fails_in_bytes": 1,
-                "device_bytes": made.device, "host_bytes": made.host}  # fmt: skip
+    measured = {
+        "allocated_bytes": made.allocated,
+        "reserved_bytes": made.reserved,
+        "survives_in_bytes": made.needs,
+        "fails_in_bytes": 1,
+        "device_bytes": made.device,
+        "host_bytes": made.host,
+    }
     phases = {"s0.a0.fwd": {"peak_bytes": 1}, "s1.a0.bwd": {"peak_bytes": made.allocated}}
     around = {"gpu": "Fake GPU", "process_group": "nccl"}
     row = {"measured": measured, "phases": phases, "environment": around}
     found = list(comparisons(result(config, **row).row or {}))
     assert [name for name, _, _ in found] == [
-        "allocated", "reserved", "needs", "nvidia-smi", "host RAM", "backward",
-    ]  # fmt: skip
+        "allocated",
+        "reserved",
+        "needs",
+        "nvidia-smi",
+        "host RAM",
+        "backward",
+    ]
     assert all(predicted == seen for _, predicted, seen in found)
     text = shown(result(config, **row))
     assert text.count("+0.00 %") == len(found)

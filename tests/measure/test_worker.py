@@ -36,8 +36,12 @@ def worlds(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
 
     def fake(*of_case: Any) -> MeasuredProgram:
         real = program(*of_case)
-        return MeasuredProgram(start=start, group=real.group, num_ranks=real.num_ranks,
-                       process_group=real.process_group)  # fmt: skip
+        return MeasuredProgram(
+            start=start,
+            group=real.group,
+            num_ranks=real.num_ranks,
+            process_group=real.process_group,
+        )
 
     monkeypatch.setattr(worker, "program", fake)
     return found

@@ -22,8 +22,16 @@ from tests.serving.conftest import FAMILIES
 
 def setting(attention: str = "sdpa", quirks: Quirks = LLAMA) -> BlockSetting:
     """Three sequences of a small model in 16 bits."""
-    return BlockSetting(batch=3, seq=10, hidden=8, bits=16, matmul_bits=16, weight_bits=16,
-                        attention=attention, quirks=quirks)  # fmt: skip
+    return BlockSetting(
+        batch=3,
+        seq=10,
+        hidden=8,
+        bits=16,
+        matmul_bits=16,
+        weight_bits=16,
+        attention=attention,
+        quirks=quirks,
+    )
 
 
 def left(events: BlockEvents) -> int:

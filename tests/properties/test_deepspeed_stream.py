@@ -61,20 +61,32 @@ def drawn(index: int) -> dict[str, Any]:
     stage, family = rng.choice((0, 1, 1, 2, 2, 3, 3, 3)), rng.choice(FAMILIES)
     hidden, layers = rng.choice((256, 512, 1024)), rng.randint(2, 9)
     config: dict[str, Any] = {
-        "model_type": family, "num_hidden_layers": layers, "hidden_size": hidden,
-        "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 128,
-        "intermediate_size": rng.choice((2, 3, 4)) * hidden, "max_position_embeddings": 2048,
-        "vocab_size": rng.choice((1000, 32000, 50000)), "tie_word_embeddings": rng.random() < 0.5,
-    }  # fmt: skip
+        "model_type": family,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // 64,
+        "num_key_value_heads": hidden // 128,
+        "intermediate_size": rng.choice((2, 3, 4)) * hidden,
+        "max_position_embeddings": 2048,
+        "vocab_size": rng.choice((1000, 32000, 50000)),
+        "tie_word_embeddings": rng.random() < 0.5,
+    }
     if family == "gpt2":
-        config = {"model_type": family, "n_layer": layers, "n_embd": hidden, "n_positions": 2048,
-                  "n_head": hidden // 64, "vocab_size": config["vocab_size"]}  # fmt: skip
+        config = {
+            "model_type": family,
+            "n_layer": layers,
+            "n_embd": hidden,
+            "n_positions": 2048,
+            "n_head": hidden // 64,
+            "vocab_size": config["vocab_size"],
+        }
     training: dict[str, Any] = {
-        "batch_size": rng.choice((1, 2, 4)), "seq_len": rng.choice((128, 256, 1024, 2048)),
+        "batch_size": rng.choice((1, 2, 4)),
+        "seq_len": rng.choice((128, 256, 1024, 2048)),
         "gradient_accumulation_steps": rng.choice((1, 1, 2, 4)),
         "activation_checkpointing": rng.choice(("none", "none", "full", 2)),
         "precision": rng.choice(("bf16_mixed", "bf16_mixed", "fp16_mixed", "fp32")),
-    }  # fmt: skip
+    }
     stages = rng.choice((2, 4)) if stage < 2 and layers > 3 and rng.random() < 0.4 else 1
     if stages == 1 and family in ("llama", "qwen2", "mistral") and rng.random() < 0.2:
         training["lora"] = {"r": rng.choice((8, 64)), "target_modules": ["q_proj", "v_proj"]}
@@ -82,10 +94,12 @@ def drawn(index: int) -> dict[str, Any]:
     if training["activation_checkpointing"] != "none" and rng.random() < 0.3:
         engine["cpu_checkpointing"] = True
     return {
-        "model": {"config": config}, "training": training, "engine": engine,
+        "model": {"config": config},
+        "training": training,
+        "engine": engine,
         "parallelism": {"data_parallel_size": ranks, "pipeline_parallel_size": stages},
         "hardware": {"gpu": "h200", "num_gpus": ranks * stages},
-    }  # fmt: skip
+    }
 
 
 def _engine(rng: Random, stage: int) -> dict[str, Any]:
@@ -165,10 +179,12 @@ def test_every_phase_reserves_what_was_measured(stage: int) -> None:
 def test_a_small_gpu_flattens_on_the_host() -> None:
     """Two copies of the weights at start-up are not needed where a step takes less."""
     config = {
-        "model": {"name": "llama2-7b"}, "training": {"batch_size": 1, "seq_len": 512},
+        "model": {"name": "llama2-7b"},
+        "training": {"batch_size": 1, "seq_len": 512},
         "engine": {"type": "deepspeed", "zero_stage": 2},
-        "parallelism": {"data_parallel_size": 64}, "hardware": {"gpu": "h200", "num_gpus": 64},
-    }  # fmt: skip
+        "parallelism": {"data_parallel_size": 64},
+        "hardware": {"gpu": "h200", "num_gpus": 64},
+    }
     resolved = resolve(read(config))
     usual, tight = written(resolved), written(resolved, tight=True)
     assert highest(usual) == highest(tight)

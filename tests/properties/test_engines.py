@@ -88,9 +88,12 @@ def test_arrays_give_what_single_runs_give(name: str) -> None:
         found = np.broadcast_to(many.peak(place), batch.shape)
         for i in range(len(batch)):
             one = replace(
-                run, batch=int(batch[i]), seq=int(seq[i]), micro_batches=int(micro[i]),
+                run,
+                batch=int(batch[i]),
+                seq=int(seq[i]),
+                micro_batches=int(micro[i]),
                 mesh=replace(run.mesh, dp=int(dp[i])),
-            )  # fmt: skip
+            )
             assert int(ledger(one).peak(place)) == int(found[i]), (place, i)
 
 
@@ -142,8 +145,12 @@ def test_every_entry_is_whole_and_has_a_source(name: str) -> None:
             assert all(copies >= 0 for copies in entry.live.values()), entry.name
 
 
-@given(batch=st.integers(1, 64), seq=st.integers(1, 4096), micro=st.integers(1, 64),
-       name=st.sampled_from(NAMES))  # fmt: skip
+@given(
+    batch=st.integers(1, 64),
+    seq=st.integers(1, 4096),
+    micro=st.integers(1, 64),
+    name=st.sampled_from(NAMES),
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_peak_is_never_below_any_instant(batch: int, seq: int, micro: int, name: str) -> None:
     """The peak is the highest instant, at any size."""

@@ -16,27 +16,53 @@ from tests.streams import highest, rolled_and_written
 
 NUM_RUNS = 60
 GPT = {
-    "num_layers": 8, "hidden_size": 512, "num_attention_heads": 16, "num_key_value_heads": 16,
-    "intermediate_size": 2048, "gated_mlp": False, "normalization": "layernorm",
-    "position_embedding": "learned", "bias": True, "dropout": 0.1, "vocab_size": 4096,
+    "num_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 2048,
+    "gated_mlp": False,
+    "normalization": "layernorm",
+    "position_embedding": "learned",
+    "bias": True,
+    "dropout": 0.1,
+    "vocab_size": 4096,
     "max_seq_len": 1024,
-}  # fmt: skip
+}
 LLAMA = {
-    "num_layers": 16, "hidden_size": 512, "num_attention_heads": 16, "num_key_value_heads": 4,
-    "intermediate_size": 1408, "vocab_size": 4096, "max_seq_len": 1024,
-}  # fmt: skip
+    "num_layers": 16,
+    "hidden_size": 512,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 1408,
+    "vocab_size": 4096,
+    "max_seq_len": 1024,
+}
 EXPERTS = LLAMA | {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 384}
 SHARED = EXPERTS | {"num_layers": 8, "shared_expert_intermediate_size": 512}
 LATENT = {
     "config": {
-        "model_type": "deepseek_v3", "hidden_size": 512, "num_hidden_layers": 8,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1024,
-        "moe_intermediate_size": 256, "n_routed_experts": 8, "n_shared_experts": 1,
-        "num_experts_per_tok": 2, "first_k_dense_replace": 2, "q_lora_rank": 96,
-        "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
-        "vocab_size": 4096, "max_position_embeddings": 1024, "tie_word_embeddings": False,
+        "model_type": "deepseek_v3",
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 1024,
+        "moe_intermediate_size": 256,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 2,
+        "q_lora_rank": 96,
+        "kv_lora_rank": 64,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "vocab_size": 4096,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
     }
-}  # fmt: skip
+}
 
 
 def drawn(rng: Random, engine: str) -> dict[str, Any]:
@@ -54,10 +80,12 @@ def drawn(rng: Random, engine: str) -> dict[str, Any]:
         "masked_softmax_fusion": pick([True, False]),
     }
     parallelism = {
-        "tensor_parallel_size": tp, "pipeline_parallel_size": pp, "context_parallel_size": cp,
+        "tensor_parallel_size": tp,
+        "pipeline_parallel_size": pp,
+        "context_parallel_size": cp,
         "expert_parallel_size": pick([1, 1, 2, 4]),
         "sequence_parallel": tp > 1 and pick([True, False]),
-    }  # fmt: skip
+    }
     if engine == "megatron_lm":
         options["distributed_optimizer"] = pick([True, False])
         options["gradient_accumulation_fusion"] = pick([True, False])
@@ -67,16 +95,20 @@ def drawn(rng: Random, engine: str) -> dict[str, Any]:
         options["zero_stage"] = pick([0, 1, 2, 3])
         options["offload_optimizer"] = pick(["none", "none", "cpu"])
     training = {
-        "batch_size": pick([1, 2, 3]), "seq_len": pick([256, 512, 1024]),
+        "batch_size": pick([1, 2, 3]),
+        "seq_len": pick([256, 512, 1024]),
         "gradient_accumulation_steps": pick([1, 2, 4, 8]),
         "activation_checkpointing": pick(["none", "selective", "full", 2]),
         "precision": pick(["bf16_mixed", "bf16_mixed", "fp16_mixed", "fp32"]),
         "optimizer": pick(["adamw", "adamw", "sgd", "sgd_momentum"]),
-    }  # fmt: skip
+    }
     return {
-        "model": model, "training": training, "parallelism": parallelism, "engine": options,
+        "model": model,
+        "training": training,
+        "parallelism": parallelism,
+        "engine": options,
         "hardware": {"gpu": "h200", "num_gpus": tp * pp * dp * cp},
-    }  # fmt: skip
+    }
 
 
 def random_run(engine: str, index: int) -> ResolvedRun:

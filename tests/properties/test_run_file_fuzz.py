@@ -17,16 +17,44 @@ from gpu_mem_calculator.core.runfile import SECTIONS, key_types, parts
 from gpu_mem_calculator.engines import engine, engine_names, spellings
 
 JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**18), 10**18), st.floats(), st.text(max_size=8),
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**18), 10**18),
+    st.floats(),
+    st.text(max_size=8),
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
-)  # fmt: skip
+)
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16, 64, 128, 512])
 WORDS = st.sampled_from(
-    ["none", "cpu", "nvme", "full", "selective", "bf16", "fp32", "bf16_pure", "fp16_mixed",
-     "adamw", "sgd", "adafactor", "eager", "sdpa", "full_shard", "hybrid_shard", "local",
-     "transformer_engine", "foreach", "fused", "rope", "learned", "layernorm", "nf4", "int8"]
-)  # fmt: skip
+    [
+        "none",
+        "cpu",
+        "nvme",
+        "full",
+        "selective",
+        "bf16",
+        "fp32",
+        "bf16_pure",
+        "fp16_mixed",
+        "adamw",
+        "sgd",
+        "adafactor",
+        "eager",
+        "sdpa",
+        "full_shard",
+        "hybrid_shard",
+        "local",
+        "transformer_engine",
+        "foreach",
+        "fused",
+        "rope",
+        "learned",
+        "layernorm",
+        "nf4",
+        "int8",
+    ]
+)
 
 
 def section(kind: type) -> st.SearchStrategy[dict[str, Any]]:
@@ -60,8 +88,13 @@ def test_a_run_file_gives_a_number_or_a_sentence(run: dict[str, Any]) -> None:
         assert error.problems
         assert all(problem.strip() and "\n" not in problem for problem in error.problems)
         return
-    numbers = [result.allocated_bytes, result.total_memory_per_gpu_gb, result.cpu_memory_gb,
-               result.host_bytes_per_node, result.disk_bytes_per_node]  # fmt: skip
+    numbers = [
+        result.allocated_bytes,
+        result.total_memory_per_gpu_gb,
+        result.cpu_memory_gb,
+        result.host_bytes_per_node,
+        result.disk_bytes_per_node,
+    ]
     assert all(number >= 0 and math.isfinite(number) for number in numbers)
 
 
@@ -77,20 +110,47 @@ def test_junk_is_refused_in_a_sentence(junk: Any) -> None:
 
 CHOICES: dict[str, list[Any]] = {
     "precision": ["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"],
-    "optimizer": ["adamw", "adam", "sgd", "sgd_momentum", "adafactor", "adamw_8bit", "lion",
-                  "paged_adamw_8bit", "lion_8bit", "muon"],
+    "optimizer": [
+        "adamw",
+        "adam",
+        "sgd",
+        "sgd_momentum",
+        "adafactor",
+        "adamw_8bit",
+        "lion",
+        "paged_adamw_8bit",
+        "lion_8bit",
+        "muon",
+    ],
     "optimizer_implementation": ["foreach", "fused", "forloop"],
     "activation_checkpointing": ["none", "selective", "full", 2, 3],
     "attention": ["eager", "sdpa", "flash_attention_2"],
-    "quantization": ["nf4", "int8"], "upcast_unquantized": [True], "double_quant": [False],
+    "quantization": ["nf4", "int8"],
+    "upcast_unquantized": [True],
+    "double_quant": [False],
     "lora": [{"r": 4}, {"r": 8, "target_modules": "all-linear", "dropout": 0.1, "dora": True}],
-    "autocast": [True], "checkpoint_reentrant": [True], "gradient_clipping": [0.0],
-    "batch_size": [1, 3], "seq_len": [16, 100, 640], "gradient_accumulation_steps": [2, 8],
-}  # fmt: skip
+    "autocast": [True],
+    "checkpoint_reentrant": [True],
+    "gradient_clipping": [0.0],
+    "batch_size": [1, 3],
+    "seq_len": [16, 100, 640],
+    "gradient_accumulation_steps": [2, 8],
+}
 MODELS = [
-    "gpt2", "opt-125m", "llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite", "gemma2-2b", "phi-2",
-    "falcon-7b", "gpt-oss-20b", "qwen3-30b-a3b", "bloom-560m", "mamba2-2.7b", "llama4-scout",
-]  # fmt: skip
+    "gpt2",
+    "opt-125m",
+    "llama3.2-1b",
+    "mixtral-8x7b",
+    "deepseek-v2-lite",
+    "gemma2-2b",
+    "phi-2",
+    "falcon-7b",
+    "gpt-oss-20b",
+    "qwen3-30b-a3b",
+    "bloom-560m",
+    "mamba2-2.7b",
+    "llama4-scout",
+]
 
 
 def picks(options: dict[str, list[Any]], most: int) -> st.SearchStrategy[dict[str, Any]]:
@@ -105,8 +165,12 @@ def engine_choices(name: str) -> dict[str, list[Any]]:
     """Values that an engine's options may have."""
     found: dict[str, list[Any]] = {}
     for key, default in engine(name).options.items():
-        words = [w for part in parts(key_types(EngineConfig)[key]) for w in typing.get_args(part)
-                 if isinstance(w, str)]  # fmt: skip
+        words = [
+            w
+            for part in parts(key_types(EngineConfig)[key])
+            for w in typing.get_args(part)
+            if isinstance(w, str)
+        ]
         found[key] = words or ([True, False] if isinstance(default, bool | None) else [1, 2, 10**6])
     return found | ({"zero_stage": [0, 1, 2, 3]} if "zero_stage" in found else {})
 

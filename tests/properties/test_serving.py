@@ -89,8 +89,13 @@ def check(estimate: Estimate) -> None:
 def check_figures(estimate: Estimate, found: ServingResult) -> None:
     """What nvidia-smi shows is the sum of the figures, and not more than there is."""
     result, own = estimate.result, estimate.served[estimate.result.busiest_stage]
-    figures = [found.weights_bytes, found.activation_bytes, found.non_torch_bytes,
-               found.graph_bytes, found.kv_pool_bytes]  # fmt: skip
+    figures = [
+        found.weights_bytes,
+        found.activation_bytes,
+        found.non_torch_bytes,
+        found.graph_bytes,
+        found.kv_pool_bytes,
+    ]
     assert min(*figures, found.kv_tokens, found.kv_bytes_per_token) >= 0
     assert found.max_concurrency >= 0
     assert sum(figures) == sum(item.bytes for item in own.items if item.place == GPU)
@@ -179,8 +184,12 @@ def test_twice_the_ranks_never_hold_fewer_tokens(run: dict[str, Any]) -> None:
     assume(ranks is not None)
     one = tried(run)
     two = tried(changed(run, tensor_parallel_size=2 * ranks))
-    heads = {mixer.kv_heads for layer in one.resolved.run.arch.layers for mixer in layer.mixers
-             if isinstance(mixer, Attention)}  # fmt: skip
+    heads = {
+        mixer.kv_heads
+        for layer in one.resolved.run.arch.layers
+        for mixer in layer.mixers
+        if isinstance(mixer, Attention)
+    }
     cut = bool(heads) and all(count % (2 * ranks) == 0 for count in heads)
     freed = one.served[0].figure(WEIGHTS) - two.served[0].figure(WEIGHTS)
     assume(two.result.fits_on_gpu and (cut or freed > 3 * GIB))
@@ -231,8 +240,11 @@ def test_a_longer_sequence_takes_no_less_and_the_table_says_so(run: dict[str, An
         assert min(sizes) >= 0
     found = matrix(estimate, contexts, (1, 2))
     for context, most, shares in zip(found.contexts, found.most, found.shares, strict=True):
-        rooms = [min(one.most_sequences, one.room_bytes // size) for one in estimate.served
-                 if (size := one.sequence_bytes(context))]  # fmt: skip
+        rooms = [
+            min(one.most_sequences, one.room_bytes // size)
+            for one in estimate.served
+            if (size := one.sequence_bytes(context))
+        ]
         assert most == min(rooms, default=estimate.served[0].most_sequences)
         assert shares[0] is None or (shares[0] <= 1) == (most >= 1)
 
@@ -260,8 +272,11 @@ def test_ranks_hold_at_least_the_whole_model(run: dict[str, Any], ranks: int) ->
 
 def weights(estimate: Estimate) -> int:
     """Of a rank, without what torch's allocator adds."""
-    return sum(item.bytes for item in estimate.served[0].items
-               if item.figure == WEIGHTS and item.name != ROUNDED)  # fmt: skip
+    return sum(
+        item.bytes
+        for item in estimate.served[0].items
+        if item.figure == WEIGHTS and item.name != ROUNDED
+    )
 
 
 @given(fixed())

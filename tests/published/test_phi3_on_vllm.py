@@ -22,18 +22,29 @@ PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}
 
 def served(share: float) -> ServerMemory:
     """The article's server."""
-    return serve(resolve_inference(read({
-        "model": {"name": "phi-3-mini"},
-        "inference": {"engine": "vllm", "engine_version": "0.5.0", "engine_generation": "v0",
-                      "gpu_memory_utilization": share},
-        "hardware": {"gpu": "h100-94gb-nvl", "gpu_memory_bytes": CARD_BYTES},
-    })).run)  # fmt: skip
+    return serve(
+        resolve_inference(
+            read(
+                {
+                    "model": {"name": "phi-3-mini"},
+                    "inference": {
+                        "engine": "vllm",
+                        "engine_version": "0.5.0",
+                        "engine_generation": "v0",
+                        "gpu_memory_utilization": share,
+                    },
+                    "hardware": {"gpu": "h100-94gb-nvl", "gpu_memory_bytes": CARD_BYTES},
+                }
+            )
+        ).run
+    )
 
 
 def process_bytes(found: ServerMemory) -> int:
     """What nvidia-smi would show: everything on the card, and what is outside the share."""
     return sum(one.bytes for one in found.items if one.place == GPU) + sum(
-        size for _, size, _ in found.outside)  # fmt: skip
+        size for _, size, _ in found.outside
+    )
 
 
 @pytest.mark.parametrize("share", PROCESS_BYTES)

@@ -24,8 +24,11 @@ COLUMNS = f"{'':24}{'runs':>5}{'mean %':>9}{'median %':>10}{'worst %':>9}  worst
 
 def main() -> int:
     """Compare, and print the summary."""
-    parser = argparse.ArgumentParser(prog="python -m tests.random_runs", description=__doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.random_runs",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
     parser.add_argument("--runs", type=int, default=500, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="which runs")
     parser.add_argument("--first", type=int, default=0, help="the index to begin with")
@@ -82,8 +85,10 @@ def _line(name: str, done: list[Compared]) -> str:
         return f"{name:24}{0:5}\n"
     errors = [abs(one.asked_pct) for one in done]
     worst = max(done, key=lambda one: abs(one.asked_pct))
-    return (f"{name:24}{len(done):5}{statistics.mean(errors):9.3f}{statistics.median(errors):10.4f}"
-            f"{max(errors):9.2f}  {worst.index}\n")  # fmt: skip
+    return (
+        f"{name:24}{len(done):5}{statistics.mean(errors):9.3f}{statistics.median(errors):10.4f}"
+        f"{max(errors):9.2f}  {worst.index}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -83,9 +83,12 @@ def compare_run(run: RunDict, index: int = 0) -> Compared:
         asked_estimate_bytes=max(ours.values()),
         allocated_bytes=traced.allocated_bytes,
         allocated_estimate_bytes=estimated.result.allocated_bytes,
-        phases={name: (theirs[name], ours[name]) for name in theirs
-                if name in ours and name.startswith(STEP)},
-    )  # fmt: skip
+        phases={
+            name: (theirs[name], ours[name])
+            for name in theirs
+            if name in ours and name.startswith(STEP)
+        },
+    )
 
 
 def compare(seed: int, index: int) -> Compared:

@@ -21,17 +21,27 @@ from .sizes import (
 def smollm3(rng: Random, seq: int) -> Config:
     """SmolLM3: some layers without rotary."""
     return llama_like(
-        rng, seq, "smollm3", attention_bias=flip(rng), mlp_bias=flip(rng), pad_token_id=0,
+        rng,
+        seq,
+        "smollm3",
+        attention_bias=flip(rng),
+        mlp_bias=flip(rng),
+        pad_token_id=0,
         no_rope_layer_interval=rng.randint(2, 4),
-    )  # fmt: skip
+    )
 
 
 def seed_oss(rng: Random, seq: int) -> Config:
     """Seed-OSS."""
     return llama_like(
-        rng, seq, "seed_oss", attention_bias=flip(rng), attention_out_bias=flip(rng),
-        mlp_bias=flip(rng), residual_dropout=rng.choice(RATES),
-    )  # fmt: skip
+        rng,
+        seq,
+        "seed_oss",
+        attention_bias=flip(rng),
+        attention_out_bias=flip(rng),
+        mlp_bias=flip(rng),
+        residual_dropout=rng.choice(RATES),
+    )
 
 
 def apertus(rng: Random, seq: int) -> Config:
@@ -49,10 +59,17 @@ def exaone4(rng: Random, seq: int) -> Config:
 
 def stablelm(rng: Random, seq: int) -> Config:
     """StableLM."""
-    return fixed_heads(llama_like(
-        rng, seq, "stablelm", use_qkv_bias=flip(rng), use_parallel_residual=flip(rng),
-        partial_rotary_factor=rng.choice((0.25, 0.5)), hidden_dropout=rng.choice(RATES),
-    ))  # fmt: skip
+    return fixed_heads(
+        llama_like(
+            rng,
+            seq,
+            "stablelm",
+            use_qkv_bias=flip(rng),
+            use_parallel_residual=flip(rng),
+            partial_rotary_factor=rng.choice((0.25, 0.5)),
+            hidden_dropout=rng.choice(RATES),
+        )
+    )
 
 
 def olmo(rng: Random, seq: int) -> Config:
@@ -104,11 +121,19 @@ def ministral3(rng: Random, seq: int) -> Config:
 def dots1(rng: Random, seq: int) -> Config:
     """dots.llm1."""
     return moe_like(
-        rng, seq, "dots1", n_routed_experts=rng.randint(4, 16), num_experts_per_tok=2,
-        n_shared_experts=rng.randint(0, 2), moe_intermediate_size=16 * rng.randint(2, 64),
-        first_k_dense_replace=rng.randint(0, 2), n_group=1, topk_group=1,
-        attention_bias=flip(rng), sliding_window=None,
-    )  # fmt: skip
+        rng,
+        seq,
+        "dots1",
+        n_routed_experts=rng.randint(4, 16),
+        num_experts_per_tok=2,
+        n_shared_experts=rng.randint(0, 2),
+        moe_intermediate_size=16 * rng.randint(2, 64),
+        first_k_dense_replace=rng.randint(0, 2),
+        n_group=1,
+        topk_group=1,
+        attention_bias=flip(rng),
+        sliding_window=None,
+    )
 
 
 def minimax_m2(rng: Random, seq: int) -> Config:
@@ -119,6 +144,20 @@ def minimax_m2(rng: Random, seq: int) -> Config:
 
 
 LLAMA_ROWS = (
-    smollm3, seed_oss, apertus, exaone4, stablelm, olmo, olmo3, ernie4_5, arcee, nemotron, jais2,
-    hunyuan_v1_dense, ministral, ministral3, dots1, minimax_m2,
-)  # fmt: skip
+    smollm3,
+    seed_oss,
+    apertus,
+    exaone4,
+    stablelm,
+    olmo,
+    olmo3,
+    ernie4_5,
+    arcee,
+    nemotron,
+    jais2,
+    hunyuan_v1_dense,
+    ministral,
+    ministral3,
+    dots1,
+    minimax_m2,
+)

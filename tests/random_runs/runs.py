@@ -16,9 +16,20 @@ RunDict = dict[str, Any]
 MOST_TOKENS = 8192  # of a micro-batch
 SLOW = {"jamba": 96, "mamba2": 512}  # scans that Python runs token by token, chunk by chunk
 EXPERTS = (
-    "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "glm4_moe", "deepseek_v2", "deepseek_v3",
-    "olmoe", "gpt_oss", "llama4_text", "jamba", "dots1", "minimax_m2",
-)  # fmt: skip
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "phimoe",
+    "glm4_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "olmoe",
+    "gpt_oss",
+    "llama4_text",
+    "jamba",
+    "dots1",
+    "minimax_m2",
+)
 OPTIMIZERS = ("adamw", "adamw", "adam", "sgd", "sgd_momentum", "adafactor", "muon")
 PRECISIONS = ("fp32", "bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
@@ -74,11 +85,14 @@ def _training(rng: Random, seq: int, *, sharded: bool) -> RunDict:
     optimizer = rng.choice(OPTIMIZERS)
     precision = rng.choice(PRECISIONS)
     found: RunDict = {
-        "batch_size": rng.randint(1, min(8, max(1, MOST_TOKENS // seq))), "seq_len": seq,
-        "gradient_accumulation_steps": rng.choice((1, 1, 2, 3)), "optimizer": optimizer,
-        "precision": precision, "attention": rng.choice(("sdpa", "sdpa", "eager")),
+        "batch_size": rng.randint(1, min(8, max(1, MOST_TOKENS // seq))),
+        "seq_len": seq,
+        "gradient_accumulation_steps": rng.choice((1, 1, 2, 3)),
+        "optimizer": optimizer,
+        "precision": precision,
+        "attention": rng.choice(("sdpa", "sdpa", "eager")),
         "gradient_clipping": rng.choice((0.0, 1.0)),
-    }  # fmt: skip
+    }
     if optimizer in ("adamw", "adam", "sgd", "sgd_momentum"):
         found["optimizer_implementation"] = rng.choice(("foreach", "foreach", "fused", "forloop"))
     if sharded and optimizer.startswith("sgd"):  # torch 2.13 has no fused step on shards
@@ -92,9 +106,12 @@ def _training(rng: Random, seq: int, *, sharded: bool) -> RunDict:
         narrow = precision.partition("_")[0]  # PEFT makes no adapter narrower than the weights
         widths = ("fp32", narrow) if precision.endswith("pure") else ("fp32",)
         found["lora"] = {
-            "r": rng.choice((4, 8, 16, 64)), "target_modules": "all-linear", "dora": flip(rng),
-            "dropout": rng.choice(RATES), "adapter_dtype": rng.choice(widths),
-        }  # fmt: skip
+            "r": rng.choice((4, 8, 16, 64)),
+            "target_modules": "all-linear",
+            "dora": flip(rng),
+            "dropout": rng.choice(RATES),
+            "adapter_dtype": rng.choice(widths),
+        }
     return found
 
 

@@ -35,12 +35,19 @@ def llama_like(rng: Random, seq: int, model_type: str, **more: Any) -> Config:
     count, kv_heads, head_dim = heads(rng)
     hidden = count * head_dim if rng.random() < 0.5 else log_uniform(rng, 96, WIDEST)
     return {
-        "model_type": model_type, "num_hidden_layers": rng.randint(1, 4), "vocab_size": vocab(rng),
-        "hidden_size": hidden, "num_attention_heads": count, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": log_uniform(rng, 64, 6000),
-        "max_position_embeddings": max(seq, 2048), "tie_word_embeddings": rng.random() < 0.4,
-        "attention_dropout": rng.choice(RATES), **more,
-    }  # fmt: skip
+        "model_type": model_type,
+        "num_hidden_layers": rng.randint(1, 4),
+        "vocab_size": vocab(rng),
+        "hidden_size": hidden,
+        "num_attention_heads": count,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": log_uniform(rng, 64, 6000),
+        "max_position_embeddings": max(seq, 2048),
+        "tie_word_embeddings": rng.random() < 0.4,
+        "attention_dropout": rng.choice(RATES),
+        **more,
+    }
 
 
 def moe_like(rng: Random, seq: int, model_type: str, **more: Any) -> Config:

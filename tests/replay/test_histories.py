@@ -17,11 +17,7 @@ from tests.replay.recorded import HISTORIES, load
 STREAMS = sorted(path.name.removesuffix(".json.gz") for path in HISTORIES.glob("*.json.gz"))
 RUNS = [(name, run) for name in STREAMS for run in load(name)[1]]
 FSDP = "fsdp2-llama2-7b-w8-b2-s4096-ckpt"
-TIES = [
-    (FSDP, "cap-roomy"),
-    (FSDP, "cap-tight"),
-    ("prec-tinyllama-1.1b-bf16-autocast", "plain"),
-]
+TIES = [(FSDP, "cap-roomy"), (FSDP, "cap-tight"), ("prec-tinyllama-1.1b-bf16-autocast", "plain")]
 """Runs where the driver placed some segments elsewhere than our rule, and a tie differed."""
 ROWS = {
     row["id"]: row["measured"]

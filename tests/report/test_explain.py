@@ -20,16 +20,23 @@ RUNS: dict[str, dict[str, Any]] = {
     "fsdp": {"engine": {"type": "fsdp"}},
     "megatron": {
         "engine": {"type": "megatron"},
-        "parallelism": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2,
-                        "sequence_parallel": True},
+        "parallelism": {
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+            "sequence_parallel": True,
+        },
     },
-}  # fmt: skip
+}
 
 
 def _run(name: str, **model: Any) -> dict[str, Any]:
     training = {"batch_size": 2, "seq_len": 1024, "gradient_accumulation_steps": 4}
-    return {"model": {"name": "llama2-7b", **model}, "training": training,
-            "hardware": {"num_gpus": 8}, **RUNS[name]}  # fmt: skip
+    return {
+        "model": {"name": "llama2-7b", **model},
+        "training": training,
+        "hardware": {"num_gpus": 8},
+        **RUNS[name],
+    }
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -117,8 +124,13 @@ def test_an_engine_that_takes_only_numbers_is_shown_with_numbers() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp"])
 def test_a_server_is_shown_with_plain_numbers(engine: str) -> None:
     """Its formulas are not written with letters, and the report says so."""
-    made = full_estimate({"model": {"name": "llama3.1-8b"}, "inference": {"engine": engine},
-                          "hardware": {"gpu": "h100-80gb-sxm"}})  # fmt: skip
+    made = full_estimate(
+        {
+            "model": {"name": "llama3.1-8b"},
+            "inference": {"engine": engine},
+            "hardware": {"gpu": "h100-80gb-sxm"},
+        }
+    )
     found = explain(made)
     assert not found.symbolic
     assert found.letters == {}

@@ -19,31 +19,57 @@ from gpu_mem_calculator.report.picture import frame
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 ON_ONE = {"gpu": "h100-80gb-sxm", "num_gpus": 1}
-SMALL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000,
-         "max_seq_len": 128}  # fmt: skip
+SMALL = {
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_seq_len": 128,
+}
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {
-        "model": {"name": "custom-1b", "num_layers": 24, "hidden_size": 2048,
-                  "num_attention_heads": 16, "vocab_size": 32000, "max_seq_len": 2048},
+        "model": {
+            "name": "custom-1b",
+            "num_layers": 24,
+            "hidden_size": 2048,
+            "num_attention_heads": 16,
+            "vocab_size": 32000,
+            "max_seq_len": 2048,
+        },
         "training": {"batch_size": 2, "dtype": "bf16"},
         "hardware": {"num_gpus": 4, "gpu_memory_gb": 40},
     },
     "tiny": {"model": SMALL, "hardware": ON_ONE},
     "huge": {"model": {"name": "llama3.1-405b"}, "hardware": {**ON_ONE, "num_gpus": 8}},
-    "accumulation": {"model": SMALL, "training": {"gradient_accumulation_steps": 4},
-                     "hardware": ON_ONE},
-    "lora": {"model": {"name": "llama3.1-8b"},
-             "training": {"seq_len": 512, "precision": "bf16_pure", "lora": {"r": 16}},
-             "hardware": ON_ONE},
-    "moe": {"model": {"name": "deepseek-v2-lite"}, "training": {"seq_len": 512},
-            "hardware": ON_ONE},
-    "zero3": {"model": SMALL, "training": {"gradient_accumulation_steps": 2},
-              "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
-              "hardware": {**ON_ONE, "num_gpus": 2}},
-    "pipeline": {"model": SMALL, "training": {"gradient_accumulation_steps": 4},
-                 "parallelism": {"pipeline_parallel_size": 2}, "engine": {"type": "megatron_lm"},
-                 "hardware": {**ON_ONE, "num_gpus": 2}},
-}  # fmt: skip
+    "accumulation": {
+        "model": SMALL,
+        "training": {"gradient_accumulation_steps": 4},
+        "hardware": ON_ONE,
+    },
+    "lora": {
+        "model": {"name": "llama3.1-8b"},
+        "training": {"seq_len": 512, "precision": "bf16_pure", "lora": {"r": 16}},
+        "hardware": ON_ONE,
+    },
+    "moe": {
+        "model": {"name": "deepseek-v2-lite"},
+        "training": {"seq_len": 512},
+        "hardware": ON_ONE,
+    },
+    "zero3": {
+        "model": SMALL,
+        "training": {"gradient_accumulation_steps": 2},
+        "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
+        "hardware": {**ON_ONE, "num_gpus": 2},
+    },
+    "pipeline": {
+        "model": SMALL,
+        "training": {"gradient_accumulation_steps": 4},
+        "parallelism": {"pipeline_parallel_size": 2},
+        "engine": {"type": "megatron_lm"},
+        "hardware": {**ON_ONE, "num_gpus": 2},
+    },
+}
 
 
 @cache
@@ -148,8 +174,10 @@ def test_verdict_says_what_the_result_says(name: str) -> None:
     estimate, page = made(name)
     result = estimate.result
     said = plain(page)
-    assert (f"needs {result.total_memory_per_gpu_gb:,.2f} of "
-            f"{result.gpu_memory_bytes / GIB:,.2f} GiB per GPU") in said  # fmt: skip
+    assert (
+        f"needs {result.total_memory_per_gpu_gb:,.2f} of "
+        f"{result.gpu_memory_bytes / GIB:,.2f} GiB per GPU"
+    ) in said
     sign = {"fits": "✓ fits", "tight": "≈ tight", "does not fit": "✗ does not fit"}
     assert [word for word in sign if sign[word] in said] == [result.verdict]
 

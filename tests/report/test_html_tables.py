@@ -10,12 +10,26 @@ from gpu_mem_calculator.report.html_tables import count, size, table
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("word", "behind"), [
-    ("ink", "paper"), ("soft", "paper"), ("soft", "raised"), ("good", "good-paper"),
-    ("bad", "bad-paper"), ("soft", "good-paper"), ("soft", "bad-paper"), ("limit", "paper"),
-    ("warn", "warn-paper"), ("soft", "warn-paper"), ("ink", "raised"), ("ink", "bad-paper"),
-    ("good", "paper"), ("warn", "paper"), ("bad", "paper"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "behind"),
+    [
+        ("ink", "paper"),
+        ("soft", "paper"),
+        ("soft", "raised"),
+        ("good", "good-paper"),
+        ("bad", "bad-paper"),
+        ("soft", "good-paper"),
+        ("soft", "bad-paper"),
+        ("limit", "paper"),
+        ("warn", "warn-paper"),
+        ("soft", "warn-paper"),
+        ("ink", "raised"),
+        ("ink", "bad-paper"),
+        ("good", "paper"),
+        ("warn", "paper"),
+        ("bad", "paper"),
+    ],
+)
 def test_text_has_contrast(scheme: str, word: str, behind: str) -> None:
     """The contrast of text is 4.5 to 1 or more (WCAG 2.2, 1.4.3)."""
     colours = _colours(scheme)

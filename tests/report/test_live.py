@@ -16,16 +16,37 @@ from gpu_mem_calculator.report.serving_html import serving_page
 from tests.report.test_html import RUNS, SMALL, read
 
 SERVERS: dict[str, dict[str, Any]] = {
-    "vllm": {"model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
-             "hardware": {"gpu": "h100-80gb-sxm"}},
-    "generate": {"model": SMALL, "inference": {"engine": "transformers"},
-                 "hardware": {"gpu": "h100-80gb-sxm"}},
-    "too large": {"model": {"name": "llama3.1-70b"}, "inference": {"engine": "vllm"},
-                  "hardware": {"gpu": "h100-80gb-sxm"}},
-}  # fmt: skip
+    "vllm": {
+        "model": {"name": "llama3.1-8b"},
+        "inference": {"engine": "vllm"},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    },
+    "generate": {
+        "model": SMALL,
+        "inference": {"engine": "transformers"},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    },
+    "too large": {
+        "model": {"name": "llama3.1-70b"},
+        "inference": {"engine": "vllm"},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    },
+}
 ALL = {**RUNS, **SERVERS}
-ALWAYS = {"patterns", "setup", "verdict", "picture", "legend", "key", "instants", "breakdown",
-          "stages", "numbers", "ledger", "remarks"}  # fmt: skip
+ALWAYS = {
+    "patterns",
+    "setup",
+    "verdict",
+    "picture",
+    "legend",
+    "key",
+    "instants",
+    "breakdown",
+    "stages",
+    "numbers",
+    "ledger",
+    "remarks",
+}
 
 
 @cache

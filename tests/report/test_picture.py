@@ -69,9 +69,13 @@ def test_words_of_the_picture() -> None:
 def test_column_holds_what_is_alive_on_the_gpu() -> None:
     """Copies count, other places and other instants do not, and the largest entry is first."""
     instant = Instant(name="a", phase="forward", title="forward")
-    rows = [("x", PARAM, 3, {"a": 1}, GPU), ("kept", ACT, 2, {"a": 5}, GPU),
-            ("work", ACT, 70, {"a": 1, "b": 1}, GPU), ("late", ACT, 9, {"a": 0, "b": 1}, GPU),
-            ("host", PARAM, 99, {"a": 1}, "cpu")]  # fmt: skip
+    rows = [
+        ("x", PARAM, 3, {"a": 1}, GPU),
+        ("kept", ACT, 2, {"a": 5}, GPU),
+        ("work", ACT, 70, {"a": 1, "b": 1}, GPU),
+        ("late", ACT, 9, {"a": 0, "b": 1}, GPU),
+        ("host", PARAM, 99, {"a": 1}, "cpu"),
+    ]
     entries = tuple(
         Entry(name=name, kind=kind, bytes=size, live=live, source=ARITHMETIC, place=place)
         for name, kind, size, live, place in rows

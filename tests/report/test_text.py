@@ -23,13 +23,18 @@ from gpu_mem_calculator.report.text import text_report
 
 RUNS: dict[str, dict[str, Any]] = {
     "one gpu": {"hardware": {"gpu": "rtx-4090"}},
-    "zero-3": {"engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
-               "hardware": {"num_gpus": 8}},
+    "zero-3": {
+        "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
+        "hardware": {"num_gpus": 8},
+    },
     "fsdp": {"engine": {"type": "fsdp"}, "hardware": {"num_gpus": 16}},
-    "megatron": {"engine": {"type": "megatron"}, "hardware": {"num_gpus": 32},
-                 "parallelism": {"pipeline_parallel_size": 16}},
+    "megatron": {
+        "engine": {"type": "megatron"},
+        "hardware": {"num_gpus": 32},
+        "parallelism": {"pipeline_parallel_size": 16},
+    },
     "qlora": {"training": {"lora": {"r": 16}, "quantization": "nf4"}},
-}  # fmt: skip
+}
 
 
 @cache
@@ -95,8 +100,12 @@ def test_the_verdict_says_what_it_rests_on() -> None:
 def test_the_four_numbers_are_named_once(name: str) -> None:
     """Each has one row with its figure, and the one that the verdict counts says its total."""
     result, text = _made(name).result, _text(_made(name))
-    figures = {"allocated": result.allocated_bytes, "reserved": result.reserved_bytes,
-               "torch needs": result.needs_bytes, "nvidia-smi": result.device_bytes}  # fmt: skip
+    figures = {
+        "allocated": result.allocated_bytes,
+        "reserved": result.reserved_bytes,
+        "torch needs": result.needs_bytes,
+        "nvidia-smi": result.device_bytes,
+    }
     for title, value in figures.items():
         assert value is not None
         rows = [row for row in text.splitlines() if row.startswith(f"  {title} ")]
@@ -182,9 +191,13 @@ def _on_a_card(percent: int) -> Estimate:
 
 @pytest.mark.parametrize(
     ("percent", "words"),
-    [(150, r"fits, [\d.]+ GiB to spare"), (101, r"tight, [\d.]+ GiB to spare \(± [\d.]+\)"),
-     (99, r"tight, [\d.]+ GiB short \(± [\d.]+\)"), (70, r"does not fit, [\d.]+ GiB short")],
-)  # fmt: skip
+    [
+        (150, r"fits, [\d.]+ GiB to spare"),
+        (101, r"tight, [\d.]+ GiB to spare \(± [\d.]+\)"),
+        (99, r"tight, [\d.]+ GiB short \(± [\d.]+\)"),
+        (70, r"does not fit, [\d.]+ GiB short"),
+    ],
+)
 def test_tight_is_said_on_both_sides_of_the_limit(percent: int, words: str) -> None:
     """Within the spread the verdict is tight, and says how large the spread is."""
     made = _on_a_card(percent)
@@ -204,8 +217,11 @@ def test_a_tight_run_gets_advice_and_a_sentence() -> None:
 def test_one_sentence() -> None:
     """The verdict as a sentence."""
     text = sentence(_made("one gpu"), "run.json")
-    assert re.fullmatch(r"run\.json does not fit: it needs [\d.]+ of 23\.5 GiB per GPU, "
-                        r"[\d.]+ GiB short\.", text)  # fmt: skip
+    assert re.fullmatch(
+        r"run\.json does not fit: it needs [\d.]+ of 23\.5 GiB per GPU, "
+        r"[\d.]+ GiB short\.",
+        text,
+    )
 
 
 def test_colour_adds_only_escape_codes() -> None:
@@ -236,9 +252,14 @@ def test_stacked_parts_sum_to_the_rounded_whole() -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(6_738_415_616, "6.74 B"), (124_439_808, "124 M"), (405_853_388_800, "406 B"),
-     (1_500_000_000_000, "1.5 T"), (999, "999")],
-)  # fmt: skip
+    [
+        (6_738_415_616, "6.74 B"),
+        (124_439_808, "124 M"),
+        (405_853_388_800, "406 B"),
+        (1_500_000_000_000, "1.5 T"),
+        (999, "999"),
+    ],
+)
 def test_counts(number: int, text: str) -> None:
     """Counts as people say them."""
     assert count(number) == text

@@ -34,8 +34,11 @@ OUTSIDE = 600 * MIB  # of a process, outside its buffers
 
 def file(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> dict[str, Any]:
     """A run file."""
-    return {"model": {"name": model}, "inference": {"engine": "llamacpp", **inference},
-            "hardware": {"gpu": gpu, "num_gpus": gpus}}  # fmt: skip
+    return {
+        "model": {"name": model},
+        "inference": {"engine": "llamacpp", **inference},
+        "hardware": {"gpu": gpu, "num_gpus": gpus},
+    }
 
 
 def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
@@ -70,14 +73,21 @@ def test_public_logs() -> None:
     """Buffers of 32 start-ups, b2570 to b9400: the cache to the byte that a log shows, compute
     buffers too, weights but for a file that someone mixed otherwise.
     """
-    limits = {"weights_bytes": 0.01, "kv_pool_bytes": 1e-5, "activation_bytes": 0.003,
-              "host_compute_bytes": 0.001}  # fmt: skip
+    limits = {
+        "weights_bytes": 0.01,
+        "kv_pool_bytes": 1e-5,
+        "activation_bytes": 0.003,
+        "host_compute_bytes": 0.001,
+    }
     for row in lines("serving_llamacpp"):
         devices = device_bytes(server_layout(resolve_inference(read(row["config"])).run))
         buffers, logged = devices[row["rank"]], {**row["measured"], **row["environment"]}
-        found = {"weights_bytes": buffers.weights, "kv_pool_bytes": buffers.cache,
-                 "activation_bytes": buffers.compute,
-                 "host_compute_bytes": devices[-1].compute}  # fmt: skip
+        found = {
+            "weights_bytes": buffers.weights,
+            "kv_pool_bytes": buffers.cache,
+            "activation_bytes": buffers.compute,
+            "host_compute_bytes": devices[-1].compute,
+        }
         for key, most in limits.items():
             if key in logged:
                 assert found[key] == pytest.approx(logged[key], rel=most), (row["id"], key)
@@ -101,8 +111,13 @@ def test_compute_buffers_of_its_own_code() -> None:
 
 def test_equal_layers_may_be_left_out() -> None:
     """A search has two layers of each end of equal ones: within a few percent of all."""
-    for model, options in (("llama3-70b", {}), ("gemma3-27b", {}), ("qwen3-30b-a3b", {}),
-                           ("llama3-8b", {"n_gpu_layers": 12}), ("jamba-v0.1", {})):  # fmt: skip
+    for model, options in (
+        ("llama3-70b", {}),
+        ("gemma3-27b", {}),
+        ("qwen3-30b-a3b", {}),
+        ("llama3-8b", {"n_gpu_layers": 12}),
+        ("jamba-v0.1", {}),
+    ):
         one = layout(model, max_seq_len=8192, **options)
         thin, whole = (compute_buffers(one.file, one.setting, one.devices, whole=w) for w in (0, 1))
         assert list(thin) == pytest.approx(list(whole), rel=0.05), model
@@ -110,8 +125,9 @@ def test_equal_layers_may_be_left_out() -> None:
 
 def test_the_last_layers_are_on_gpus() -> None:
     """-ngl counts the output first since b7468; before, it was the last to be offloaded."""
-    new, old = (layout("llama3-8b", engine_version=b, n_gpu_layers=10).devices
-                for b in ("b7468", "b7467"))  # fmt: skip
+    new, old = (
+        layout("llama3-8b", engine_version=b, n_gpu_layers=10).devices for b in ("b7468", "b7467")
+    )
     assert new.layers == (1,) * 23 + (0,) * 9
     assert new.output == 0
     assert old.layers == (1,) * 22 + (0,) * 10
@@ -136,8 +152,9 @@ def test_cache_by_type() -> None:
     """A cell of Llama-3-8B: 1,024 keys and values in each of 32 layers, with their scales."""
     each = {"f16": 2048 + 2048, "q8_0": 2 * 1088, "q4_0": 2 * 576, "q5_1": 2 * 768}
     for kind, size in each.items():
-        one = served("llama3-8b", max_seq_len=8192, cache_type_k=kind, cache_type_v=kind,
-                     flash_attn=True)[0]  # fmt: skip
+        one = served(
+            "llama3-8b", max_seq_len=8192, cache_type_k=kind, cache_type_v=kind, flash_attn=True
+        )[0]
         assert one.token_bytes == 32 * size
         assert one.pool_bytes == 32 * size * 8192
 
@@ -168,8 +185,9 @@ def test_windows_have_separate_cells() -> None:
 
 def test_a_latent_cache_has_keys_only() -> None:
     """DeepSeek-V3: 576 values a token and layer; b7831 had the latent's 512 as well."""
-    new, old = (served("deepseek-v3", 8, max_seq_len=4096, engine_version=b)
-                for b in ("b7832", "b7831"))  # fmt: skip
+    new, old = (
+        served("deepseek-v3", 8, max_seq_len=4096, engine_version=b) for b in ("b7832", "b7831")
+    )
     assert sum(one.token_bytes for one in new) == 61 * 576 * 2
     assert sum(one.token_bytes for one in old) == 61 * (576 + 512) * 2
 
@@ -247,8 +265,16 @@ def test_flash_attention_is_automatic() -> None:
 
 def test_command() -> None:
     """The words that start the server; a default is left out."""
-    one = served("llama3-8b", 2, max_seq_len=4096, max_num_seqs=2, cache_type_k="q8_0",
-                 cache_type_v="q8_0", tensor_split=[2, 1], n_ubatch=1024)[0]  # fmt: skip
+    one = served(
+        "llama3-8b",
+        2,
+        max_seq_len=4096,
+        max_num_seqs=2,
+        cache_type_k="q8_0",
+        cache_type_v="q8_0",
+        tensor_split=[2, 1],
+        n_ubatch=1024,
+    )[0]
     assert " ".join(one.command) == (
         "llama-server -m MODEL.gguf -c 4096 -ngl all -np 2 -b 2048 -ub 1024 -ctk q8_0 -ctv q8_0 "
         "-ts 2,1"

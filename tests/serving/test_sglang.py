@@ -17,16 +17,34 @@ from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, POOL, SERVING, WEI
 ROWS = Path(__file__).parents[1] / "ground_truth" / "serving_sglang.jsonl"
 # Mean and worst of the absolute error over public logs, in percent. A pool of 0.24 GiB is printed
 # with two digits: that alone is 2 % there.
-BUDGETS = {"weights_bytes": (0.4, 2.4), "kv_pool_bytes": (0.5, 2.4), "kv_tokens": (0.2, 1.0),
-           "graph_bytes": (12, 30)}  # fmt: skip
+BUDGETS = {
+    "weights_bytes": (0.4, 2.4),
+    "kv_pool_bytes": (0.5, 2.4),
+    "kv_tokens": (0.2, 1.0),
+    "graph_bytes": (12, 30),
+}
 SPARSE = {
-    "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168,
-    "num_attention_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 2048, "intermediate_size": 18432, "n_shared_experts": 1,
-    "first_k_dense_replace": 3, "vocab_size": 129280, "index_head_dim": 128, "index_n_heads": 64,
-    "index_topk": 2048, "max_position_embeddings": 163840,
-}  # fmt: skip
+    "model_type": "deepseek_v32",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "intermediate_size": 18432,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "vocab_size": 129280,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+    "max_position_embeddings": 163840,
+}
 
 
 def served(
@@ -38,8 +56,9 @@ def served(
     if free is not None:
         hardware["available_memory_bytes"] = int(free * GIB)
     section = {"name": model} if isinstance(model, str) else {"config": model}
-    server = full_estimate({"model": section, "inference": {"engine": "sglang", **inference},
-                           "hardware": hardware})  # fmt: skip
+    server = full_estimate(
+        {"model": section, "inference": {"engine": "sglang", **inference}, "hardware": hardware}
+    )
     return server.served[0]
 
 
@@ -89,8 +108,13 @@ def test_a_cap_is_exact() -> None:
 def test_latents_are_replicated() -> None:
     """DeepSeek-V3: 61 layers of 576 elements on every rank; 35,136 bytes in fp8."""
     for tp, dtype, size in ((8, "auto", 2), (8, "fp8", 1), (16, "fp8", 1)):
-        server = served("deepseek-v3", "b200-180gb-sxm", tensor_parallel_size=tp,
-                       kv_cache_dtype=dtype, quantization="fp8")  # fmt: skip
+        server = served(
+            "deepseek-v3",
+            "b200-180gb-sxm",
+            tensor_parallel_size=tp,
+            kv_cache_dtype=dtype,
+            quantization="fp8",
+        )
         assert server.token_bytes == 61 * 576 * size
 
 
@@ -174,9 +198,15 @@ def test_data_parallel_attention_is_not_sharded(dp: int) -> None:
 
 def test_a_draft_is_counted_from_0_5_14() -> None:
     """Its layers are part of a token's bytes then; before, they use memory outside the pool."""
-    head = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 4096,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-            "vocab_size": 128256}  # fmt: skip
+    head = {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }
     options: dict[str, Any] = {
         "speculative_method": "eagle",
         "speculative_model": head,
@@ -194,8 +224,13 @@ def test_a_draft_is_counted_from_0_5_14() -> None:
 
 def test_multi_token_prediction_is_a_layer_more() -> None:
     """DeepSeek-V3's own: 62 layers of cache for 61."""
-    server = served("deepseek-v3", "h200-141gb-sxm", tensor_parallel_size=8, quantization="fp8",
-                   speculative_method="nextn")  # fmt: skip
+    server = served(
+        "deepseek-v3",
+        "h200-141gb-sxm",
+        tensor_parallel_size=8,
+        quantization="fp8",
+        speculative_method="nextn",
+    )
     assert item(server, "draft: keys and values") * 61 == item(server, "keys and values")
 
 
@@ -234,10 +269,16 @@ def test_a_longer_chunk_needs_more() -> None:
 
 def test_stages() -> None:
     """A remainder of layers is spread over the last stages; before 0.5.6 the last has all of it."""
-    options: dict[str, Any] = {"tensor_parallel_size": 8, "pipeline_parallel_size": 3,
-                             "quantization": "fp8"}  # fmt: skip
-    file = {"model": {"name": "deepseek-v3"}, "hardware": {"gpu": "h200-141gb-sxm"},
-            "inference": {"engine": "sglang", **options}}  # fmt: skip
+    options: dict[str, Any] = {
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 3,
+        "quantization": "fp8",
+    }
+    file = {
+        "model": {"name": "deepseek-v3"},
+        "hardware": {"gpu": "h200-141gb-sxm"},
+        "inference": {"engine": "sglang", **options},
+    }
     layers = [stage.num_layers for stage in full_estimate(file).result.stages]
     assert layers == [20, 20, 21]
     file["inference"] = {"engine": "sglang", "engine_version": "0.4.9", **options}
@@ -286,13 +327,24 @@ def test_why_it_does_not_start() -> None:
 
 def test_the_command_has_what_is_not_default() -> None:
     """Flags by SGLang's names, and nothing that it would choose itself."""
-    words = served(kv_cache_dtype="fp8", tensor_parallel_size=2, gpu_memory_utilization=0.8,
-                   max_num_seqs=64, enforce_eager=True, cuda_graph_max_bs=32).command  # fmt: skip
+    words = served(
+        kv_cache_dtype="fp8",
+        tensor_parallel_size=2,
+        gpu_memory_utilization=0.8,
+        max_num_seqs=64,
+        enforce_eager=True,
+        cuda_graph_max_bs=32,
+    ).command
     text = " ".join(words)
     assert text.startswith("python -m sglang.launch_server --model-path MODEL ")
-    for flag in ("--tp-size 2", "--mem-fraction-static 0.8", "--max-running-requests 64",
-                 "--kv-cache-dtype fp8_e4m3", "--disable-cuda-graph",
-                 "--cuda-graph-max-bs-decode 32"):  # fmt: skip
+    for flag in (
+        "--tp-size 2",
+        "--mem-fraction-static 0.8",
+        "--max-running-requests 64",
+        "--kv-cache-dtype fp8_e4m3",
+        "--disable-cuda-graph",
+        "--cuda-graph-max-bs-decode 32",
+    ):
         assert flag in text
     assert "--dp-size" not in text
     assert "--dtype" not in text
@@ -311,10 +363,15 @@ def test_needs_is_a_card_it_starts_on() -> None:
     server = served("qwen2.5-7b", max_seq_len=8192, max_num_seqs=16)
     file = {
         "model": {"name": "qwen2.5-7b"},
-        "inference": {"engine": "sglang", "max_seq_len": 8192, "max_num_seqs": 16,
-                      "gpu_memory_utilization": 0.88, "chunked_prefill_size": 8192},
+        "inference": {
+            "engine": "sglang",
+            "max_seq_len": 8192,
+            "max_num_seqs": 16,
+            "gpu_memory_utilization": 0.88,
+            "chunked_prefill_size": 8192,
+        },
         "hardware": {"gpu_memory_bytes": int(server.needs_bytes * 1.1)},
-    }  # fmt: skip
+    }
     again = full_estimate(file).served[0]
     assert not again.problem
     assert again.tokens >= 8192
@@ -324,8 +381,9 @@ def test_more_ranks_hold_more() -> None:
     """Tokens grow with tensor parallelism, and double with an fp8 cache."""
     counts = [served("qwen3-8b", tensor_parallel_size=tp).tokens for tp in (1, 2, 4, 8)]
     assert counts == sorted(counts)
-    plain, half = (served(kv_cache_dtype=name, gpu_memory_utilization=0.8) for name in
-                   ("auto", "fp8"))  # fmt: skip
+    plain, half = (
+        served(kv_cache_dtype=name, gpu_memory_utilization=0.8) for name in ("auto", "fp8")
+    )
     assert half.tokens == pytest.approx(2 * plain.tokens, rel=1e-5)
 
 

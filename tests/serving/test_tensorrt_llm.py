@@ -165,8 +165,12 @@ def test_stages_have_the_whole_model_together() -> None:
 def test_a_draft_takes_weights_and_cache() -> None:
     """The draft's keys and values share the model's blocks."""
     alone = served("llama3.1-8b")
-    with_draft = served("llama3.1-8b", speculative_method="draft_target",
-                        speculative_model="llama3.2-1b", num_speculative_tokens=4)  # fmt: skip
+    with_draft = served(
+        "llama3.1-8b",
+        speculative_method="draft_target",
+        speculative_model="llama3.2-1b",
+        num_speculative_tokens=4,
+    )
     assert with_draft.token_bytes == alone.token_bytes + 16 * 2 * 8 * 64 * 2
     assert item(with_draft, "draft model") == pytest.approx(1235814400 * 2, rel=1e-6)
 

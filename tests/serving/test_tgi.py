@@ -32,8 +32,11 @@ COMPARED = [row for row in ROWS if "kv_tokens" in row["measured"]]
 
 def run(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any) -> Run:
     """A run of a model by name."""
-    file = {"model": {"name": model}, "inference": {"engine": "tgi", **inference},
-            "hardware": {"gpu": gpu}}  # fmt: skip
+    file = {
+        "model": {"name": model},
+        "inference": {"engine": "tgi", **inference},
+        "hardware": {"gpu": gpu},
+    }
     return resolve(read(file)).run
 
 
@@ -221,8 +224,14 @@ def test_graphs_can_be_turned_off() -> None:
 
 def test_the_command_says_what_was_asked_for() -> None:
     """The command has the run file's options, and no others."""
-    words = " ".join(served(tensor_parallel_size=2, quantization="int8", max_total_tokens=4096,
-                            max_input_tokens=4000).command)  # fmt: skip
+    words = " ".join(
+        served(
+            tensor_parallel_size=2,
+            quantization="int8",
+            max_total_tokens=4096,
+            max_input_tokens=4000,
+        ).command
+    )
     assert words.startswith("text-generation-launcher --model-id MODEL --num-shard 2")
     assert "--quantize eetq" in words
     assert "--max-total-tokens 4096" in words

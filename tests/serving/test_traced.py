@@ -32,14 +32,18 @@ MORE: dict[str, dict[str, Any]] = {
     "static": {"cache_implementation": "static"},
     "static, longer": {"cache_implementation": "static", "max_seq_len": 1024},
     "static, eager": {"cache_implementation": "static", "attention": "eager"},
-    "static, steps": {"cache_implementation": "static", "batch_size": 16, "prompt_len": 8,
-                      "new_tokens": 24},
+    "static, steps": {
+        "cache_implementation": "static",
+        "batch_size": 16,
+        "prompt_len": 8,
+        "new_tokens": 24,
+    },
     "beams": {"num_beams": 3},
     "beams, steps": {"num_beams": 3, "batch_size": 16, "prompt_len": 8, "new_tokens": 24},
     "sample": {"do_sample": True, "batch_size": 16, "prompt_len": 2},
     "assisted": assisted(),
     "assisted, short": assisted(prompt_len=8, new_tokens=12),
-}  # fmt: skip
+}
 FEW = ("llama", "gpt2", "gemma2", "mistral", "falcon", "mixtral")
 WINDOWED = ("gemma2", "mistral")
 
@@ -98,8 +102,9 @@ def highest(stream: AllocationStream) -> int:
     return peak
 
 
-RUNS = [(family, case) for family in FAMILIES for case in CASES
-        if family != "bloom" or case == "eager"]  # fmt: skip
+RUNS = [
+    (family, case) for family in FAMILIES for case in CASES if family != "bloom" or case == "eager"
+]
 
 
 @pytest.mark.reference

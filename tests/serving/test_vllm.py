@@ -23,8 +23,14 @@ ROWS = Path(__file__).parents[1] / "ground_truth" / "serving_vllm.jsonl"
 # Mean and worst of the absolute error over public logs, in percent. Worst: a tower of Gemma 3's
 # with tables eight times as long (weights), the first of four stages (activation), libraries of two
 # Granite models (non-torch), 0.10.2 that captured whole steps of a hybrid (graphs).
-BUDGETS = {"weights_bytes": (0.4, 5), "activation_bytes": (1.2, 17), "non_torch_bytes": (5, 47),
-           "graph_bytes": (10, 58), "kv_pool_bytes": (0.4, 4), "kv_tokens": (0.4, 4)}  # fmt: skip
+BUDGETS = {
+    "weights_bytes": (0.4, 5),
+    "activation_bytes": (1.2, 17),
+    "non_torch_bytes": (5, 47),
+    "graph_bytes": (10, 58),
+    "kv_pool_bytes": (0.4, 4),
+    "kv_tokens": (0.4, 4),
+}
 
 
 def test_public_logs() -> None:
@@ -181,7 +187,12 @@ def test_every_item_has_a_figure_and_a_source() -> None:
 
 def test_full_estimate_shows_a_server() -> None:
     """The verdict of the full estimate is the engine's."""
-    fits = full_estimate({"model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
-                          "hardware": {"gpu": "h100-80gb-sxm"}})  # fmt: skip
+    fits = full_estimate(
+        {
+            "model": {"name": "llama3.1-8b"},
+            "inference": {"engine": "vllm"},
+            "hardware": {"gpu": "h100-80gb-sxm"},
+        }
+    )
     assert fits.result.fits_on_gpu
     assert fits.served[0].tokens > 400_000

@@ -21,9 +21,9 @@ from .vllm_servers import R1, item, run, served
 
 
 @pytest.mark.parametrize(
-    ("version", "bytes_each"), [("0.11.0", 38), ("0.16.0", 38), ("0.21.0", 14), ("0.22.0", 6),
-                                ("0.27.0", 2)],
-)  # fmt: skip
+    ("version", "bytes_each"),
+    [("0.11.0", 38), ("0.16.0", 38), ("0.21.0", 14), ("0.22.0", 6), ("0.27.0", 2)],
+)
 def test_sampling_by_version(version: str, bytes_each: int) -> None:
     """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
     resolved = apply_defaults(run("qwen3-8b", engine_version=version))
@@ -60,12 +60,15 @@ def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
 @pytest.mark.parametrize(
     ("gpu", "version", "seqs", "tokens"),
     [
-        ("h100-80gb-sxm", "0.11.0", 1024, 8192), ("a100-80gb-sxm", "0.11.0", 256, 2048),
-        ("a100-80gb-sxm", "0.8.5", 1024, 8192), ("l4", "0.11.0", 256, 2048),
-        ("l4", "0.8.0", 1024, 2048), ("h100-80gb-sxm", "0.7.3", 256, 2048),
+        ("h100-80gb-sxm", "0.11.0", 1024, 8192),
+        ("a100-80gb-sxm", "0.11.0", 256, 2048),
+        ("a100-80gb-sxm", "0.8.5", 1024, 8192),
+        ("l4", "0.11.0", 256, 2048),
+        ("l4", "0.8.0", 1024, 2048),
+        ("h100-80gb-sxm", "0.7.3", 256, 2048),
         ("h100-80gb-sxm", "0.6.3", 256, 512),
     ],
-)  # fmt: skip
+)
 def test_choices_of_the_server(gpu: str, version: str, seqs: int, tokens: int) -> None:
     """Sequences and tokens of a step depend on the card and the version."""
     options = apply_defaults(run(gpu=gpu, engine_version=version)).options
@@ -109,7 +112,11 @@ def test_layers_of_stages() -> None:
     new = run(R1, gpu="h200-141gb-sxm", tensor_parallel_size=8, pipeline_parallel_size=4)
     assert stage_layers(new) == [15, 15, 16, 15]
     assert stage_layers(replace(new, options={**new.options, "engine_version": "0.7.2"})) == [
-        15, 15, 15, 16]  # fmt: skip
+        15,
+        15,
+        15,
+        16,
+    ]
 
 
 def test_swap_space_is_v0s() -> None:
@@ -144,11 +151,15 @@ def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("0.7", (0, 7, 0)), ("v0.10.1.1", (0, 10, 1)), ("0.15.2rc1", (0, 15, 2)),
-        ("~0.11.1", (0, 11, 1)), (">=0.21", (0, 21, 0)), ("~0.9/0.10", (0, 9, 0)),
+        ("0.7", (0, 7, 0)),
+        ("v0.10.1.1", (0, 10, 1)),
+        ("0.15.2rc1", (0, 15, 2)),
+        ("~0.11.1", (0, 11, 1)),
+        (">=0.21", (0, 21, 0)),
+        ("~0.9/0.10", (0, 9, 0)),
         ("vLLM 0.8.5.post1", (0, 8, 5)),
     ],
-)  # fmt: skip
+)
 def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) -> None:
     """Rounded versions, and signs before them, are read."""
     assert versions.parse_version(text) == number
@@ -170,11 +181,14 @@ def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
 @pytest.mark.parametrize(
     ("gpu", "version", "tokens", "sequences"),
     [
-        ("h100-80gb-sxm", "0.8.2", 8192, 1024), ("a100-80gb-sxm", "0.8.2", 2048, 1024),
-        ("a100-80gb-sxm", "0.8.4", 2048, 256), ("a100-80gb-sxm", "0.8.5", 8192, 1024),
-        ("a100-80gb-sxm", "0.9.0", 2048, 256), ("l40s", "0.8.5", 2048, 256),
+        ("h100-80gb-sxm", "0.8.2", 8192, 1024),
+        ("a100-80gb-sxm", "0.8.2", 2048, 1024),
+        ("a100-80gb-sxm", "0.8.4", 2048, 256),
+        ("a100-80gb-sxm", "0.8.5", 8192, 1024),
+        ("a100-80gb-sxm", "0.9.0", 2048, 256),
+        ("l40s", "0.8.5", 2048, 256),
     ],
-)  # fmt: skip
+)
 def test_steps_by_card(gpu: str, version: str, tokens: int, sequences: int) -> None:
     """Until 0.8.4 an H100's name makes steps large, later 70 GiB do, but not on an A100."""
     options = apply_defaults(run(gpu=gpu, engine_version=version)).options
@@ -201,13 +215,17 @@ def test_a_newer_version_is_said() -> None:
 @pytest.mark.parametrize(
     ("model", "version", "newer"),
     [
-        ("qwen3-8b", "0.21.0", False), ("qwen3-8b", "0.22.0", True),
-        ("llama3.1-8b", "0.22.0", False), ("llama3.1-8b", "0.23.0", True),
-        ("phi-4", "0.24.0", False), ("phi-4", "0.25.0", True),
-        ("qwen3-30b-a3b", "0.28.0", False), ("qwen1.5-moe-a2.7b", "0.27.0", True),
+        ("qwen3-8b", "0.21.0", False),
+        ("qwen3-8b", "0.22.0", True),
+        ("llama3.1-8b", "0.22.0", False),
+        ("llama3.1-8b", "0.23.0", True),
+        ("phi-4", "0.24.0", False),
+        ("phi-4", "0.25.0", True),
+        ("qwen3-30b-a3b", "0.28.0", False),
+        ("qwen1.5-moe-a2.7b", "0.27.0", True),
         ("qwen3-30b-a3b", "0.29.0", True),
     ],
-)  # fmt: skip
+)
 def test_which_worker_runs(model: str, version: str, newer: bool) -> None:
     """The newer GPU worker took over family by family."""
     assert versions.uses_second_runner(run(model, engine_version=version)) is newer
@@ -222,10 +240,23 @@ def test_tensor_parallelism_must_divide_the_heads() -> None:
 def test_the_command() -> None:
     """Options at vLLM's defaults are not on the command line."""
     assert served().command == ("vllm", "serve", "MODEL")
-    words = served(tensor_parallel_size=2, max_seq_len=8192, kv_cache_dtype="fp8",
-                   gpu_memory_utilization=0.95, enforce_eager=True,
-                   enable_prefix_caching=False).command  # fmt: skip
+    words = served(
+        tensor_parallel_size=2,
+        max_seq_len=8192,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.95,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+    ).command
     assert words[3:] == (
-        "--max-model-len", "8192", "--tensor-parallel-size", "2", "--gpu-memory-utilization",
-        "0.95", "--kv-cache-dtype", "fp8", "--enforce-eager", "--no-enable-prefix-caching",
-    )  # fmt: skip
+        "--max-model-len",
+        "8192",
+        "--tensor-parallel-size",
+        "2",
+        "--gpu-memory-utilization",
+        "0.95",
+        "--kv-cache-dtype",
+        "fp8",
+        "--enforce-eager",
+        "--no-enable-prefix-caching",
+    )

@@ -16,9 +16,14 @@ from .vllm_servers import item, run, served
 
 @pytest.mark.parametrize(
     ("model", "count"),
-    [("gemma3-27b-it", 31), ("mistral-small-3.1-24b", 2), ("qwen3.6-27b", 1),
-     ("llama4-scout-instruct", 3), ("llama3.1-8b", 0)],
-)  # fmt: skip
+    [
+        ("gemma3-27b-it", 31),
+        ("mistral-small-3.1-24b", 2),
+        ("qwen3.6-27b", 1),
+        ("llama4-scout-instruct", 3),
+        ("llama3.1-8b", 0),
+    ],
+)
 def test_as_many_as_a_step_takes(model: str, count: int) -> None:
     """A log of Gemma 3 has 31 images in 8,192 tokens, one of Qwen 3.8 has one in 16,384."""
     assert num_images(apply_defaults(run(model, engine_version="0.19.0"))) == count
@@ -33,8 +38,10 @@ def test_they_stay_while_the_language_model_runs() -> None:
 
 def test_some_versions_copy_each_into_the_whole_budget() -> None:
     """0.11 and 0.12 have 8,192 rows for each image."""
-    old, new = (served("mistral-small-3.1-24b", engine_version=version, max_seq_len=16000)
-                for version in ("0.11.0", "0.13.0"))  # fmt: skip
+    old, new = (
+        served("mistral-small-3.1-24b", engine_version=version, max_seq_len=16000)
+        for version in ("0.11.0", "0.13.0")
+    )
     name = "what the tower makes of them"
     assert item(old, name) == 2 * 8192 * 5120 * 2
     assert item(new, name) == 2 * 3025 * 5120 * 2

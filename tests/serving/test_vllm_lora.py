@@ -26,8 +26,10 @@ def test_a_slot_holds_a_and_b_of_every_matrix() -> None:
 
 def test_slots_and_rank_multiply() -> None:
     """Four slots of rank 64 are sixteen times one of rank 16."""
-    one, many = parts("qwen2.5-7b", max_lora_rank=16), parts("qwen2.5-7b", max_lora_rank=64,
-                                                             max_loras=4)  # fmt: skip
+    one, many = (
+        parts("qwen2.5-7b", max_lora_rank=16),
+        parts("qwen2.5-7b", max_lora_rank=64, max_loras=4),
+    )
     assert many["attention"] == 16 * one["attention"]
 
 

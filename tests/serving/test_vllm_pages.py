@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.serving.vllm.cache import (
-    BlockPool,
-    block_pool,
-    notes,
-)
+from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool, notes
 from gpu_mem_calculator.serving.vllm.cache_groups import group_size
 from gpu_mem_calculator.serving.vllm.cache_layers import base_block_size
 from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
@@ -24,8 +20,11 @@ LOGS = logs()
 
 def logged(row: dict[str, Any], gib: float) -> BlockPool:
     """The pool of a log's run from `gib` GiB."""
-    options = {**row.get("options", {}), "engine_version": row["engine_version"],
-               "engine_generation": row["engine_generation"]}  # fmt: skip
+    options = {
+        **row.get("options", {}),
+        "engine_version": row["engine_version"],
+        "engine_generation": row["engine_generation"],
+    }
     if "max_seq_len" in row:
         options["max_seq_len"] = row["max_seq_len"]
     if "layers" in options:
@@ -165,13 +164,26 @@ def test_a_checkpoint_may_ask_for_fp8() -> None:
 def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
     """DeepSeek-V3.2 in 0.11.0: 656 bytes per token and layer, and 132 of the indexer."""
     config = {
-        "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168,
-        "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "index_head_dim": 128,
-        "index_n_heads": 64, "index_topk": 2048, "n_routed_experts": 256,
-        "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "intermediate_size": 18432,
-        "first_k_dense_replace": 3, "n_shared_experts": 1, "vocab_size": 129280,
-    }  # fmt: skip
+        "model_type": "deepseek_v32",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "index_topk": 2048,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "intermediate_size": 18432,
+        "first_k_dense_replace": 3,
+        "n_shared_experts": 1,
+        "vocab_size": 129280,
+    }
     assert pool_of(config, 40, tp=8).token_bytes == 61 * (656 + 132)
     assert pool_of(config, 40, tp=8, engine_version="0.12.0").token_bytes == 61 * (576 * 2 + 132)
     assert pool_of(config, 40, tp=8, block_size=16).block_size == 64
@@ -179,9 +191,15 @@ def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
 
 @pytest.mark.parametrize(
     ("card", "version", "block"),
-    [("9.0", "0.11.0", 64), ("10.0", "0.11.0", 128), ("10.0", "0.16.0", 64), ("8.0", "0.11.0", 16),
-     ("9.0", "0.21.0", 16), ("10.0", "0.21.0", 32)],
-)  # fmt: skip
+    [
+        ("9.0", "0.11.0", 64),
+        ("10.0", "0.11.0", 128),
+        ("10.0", "0.16.0", 64),
+        ("8.0", "0.11.0", 16),
+        ("9.0", "0.21.0", 16),
+        ("10.0", "0.21.0", 32),
+    ],
+)
 def test_the_kernel_of_latent_attention_sets_the_block(card: str, version: str, block: int) -> None:
     """FlashMLA, CutlassMLA, FlashInfer and Triton each have a block size."""
     assert (
@@ -245,12 +263,14 @@ def test_what_is_allocated_is_whole_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("model", "options", "says"),
-    [("llama3.1-8b", {"kv_cache_dtype": "int8"}, "is not in vLLM 0.11.0; use 'fp8'"),
-     ("deepseek-v3", {"kv_cache_dtype": "int8", "engine_version": "0.21.0"}, "latent attention"),
-     ("deepseek-v3", {"decode_context_parallel_size": 3, "tp": 8}, "must divide"),
-     ("gpt-oss-20b", {"decode_context_parallel_size": 2, "tp": 8}, "with a window"),
-     ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most that")],
-)  # fmt: skip
+    [
+        ("llama3.1-8b", {"kv_cache_dtype": "int8"}, "is not in vLLM 0.11.0; use 'fp8'"),
+        ("deepseek-v3", {"kv_cache_dtype": "int8", "engine_version": "0.21.0"}, "latent attention"),
+        ("deepseek-v3", {"decode_context_parallel_size": 3, "tp": 8}, "must divide"),
+        ("gpt-oss-20b", {"decode_context_parallel_size": 2, "tp": 8}, "with a window"),
+        ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most that"),
+    ],
+)
 def test_caches_that_vllm_does_not_have(model: str, options: dict[str, Any], says: str) -> None:
     """Each refusal is one sentence."""
     assert says in next(cache_problems(run_and_shard(model, **options)[0]))

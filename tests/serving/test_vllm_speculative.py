@@ -144,11 +144,13 @@ def test_the_trial_run_samples_a_row_more_for_each_sequence() -> None:
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"speculative_method": "lookahead"}, "is not modelled; use one of ngram"),
-     ({"speculative_method": "mtp", **GUESS}, "predicts one token at a time"),
-     ({"speculative_method": "eagle3", **GUESS}, "needs inference.speculative_model"),
-     ({"speculative_method": "ngram"}, "needs inference.num_speculative_tokens")],
-)  # fmt: skip
+    [
+        ({"speculative_method": "lookahead"}, "is not modelled; use one of ngram"),
+        ({"speculative_method": "mtp", **GUESS}, "predicts one token at a time"),
+        ({"speculative_method": "eagle3", **GUESS}, "needs inference.speculative_model"),
+        ({"speculative_method": "ngram"}, "needs inference.num_speculative_tokens"),
+    ],
+)
 def test_what_cannot_guess_says_so(options: dict[str, Any], says: str) -> None:
     """Each refusal is one sentence."""
     run, _ = run_and_shard("llama3.1-8b", **options)

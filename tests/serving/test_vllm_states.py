@@ -16,13 +16,24 @@ QWEN3_NEXT, NEMOTRON = MODELS["qwen3-next-tp2"], MODELS["nemotron-3-nano-30b-fp8
 def test_attention_blocks_grow_to_the_page_of_a_state() -> None:
     """Granite 4.0 H Small in 0.11.1: 528 tokens, and states padded by 0.69 %."""
     config = {
-        "model_type": "granitemoehybrid", "hidden_size": 4096, "num_hidden_layers": 40,
-        "layer_types": (["mamba"] * 9 + ["attention"]) * 4, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128,
-        "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "num_local_experts": 72,
-        "num_experts_per_tok": 10, "intermediate_size": 768, "shared_intermediate_size": 1536,
+        "model_type": "granitemoehybrid",
+        "hidden_size": 4096,
+        "num_hidden_layers": 40,
+        "layer_types": (["mamba"] * 9 + ["attention"]) * 4,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "mamba_n_heads": 128,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "num_local_experts": 72,
+        "num_experts_per_tok": 10,
+        "intermediate_size": 768,
+        "shared_intermediate_size": 1536,
         "vocab_size": 100352,
-    }  # fmt: skip
+    }
     run, shard = run_and_shard(config, engine_version="0.11.1")
     layout = pool_layout(run, shard)
     state = next(slot.page for slot in layout.rank_slots if slot.page.kind == STATE)

@@ -19,12 +19,21 @@ from gpu_mem_calculator.weights.shards import ServerShard
 
 GIB = 2**30
 OPTIONS: dict[str, Any] = {
-    "engine_version": "0.11.0", "engine_generation": "v1", "kv_cache_dtype": "auto",
-    "block_size": None, "max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_seq_len": 8192,
-    "decode_context_parallel_size": 1, "enable_prefix_caching": None, "quantization": "none",
-    "speculative_method": None, "num_speculative_tokens": None, "max_lora_rank": None,
+    "engine_version": "0.11.0",
+    "engine_generation": "v1",
+    "kv_cache_dtype": "auto",
+    "block_size": None,
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 8192,
+    "max_seq_len": 8192,
+    "decode_context_parallel_size": 1,
+    "enable_prefix_caching": None,
+    "quantization": "none",
+    "speculative_method": None,
+    "num_speculative_tokens": None,
+    "max_lora_rank": None,
     "max_loras": None,
-}  # fmt: skip
+}
 
 
 @cache

@@ -12,19 +12,33 @@ from gpu_mem_calculator.run.served import ServerMemory
 from gpu_mem_calculator.serving.vllm.engine import serve
 
 R1 = {
-    "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
-    "num_attention_heads": 128, "num_key_value_heads": 128, "kv_lora_rank": 512,
-    "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-    "intermediate_size": 18432, "n_shared_experts": 1, "first_k_dense_replace": 3,
-    "vocab_size": 129280, "max_position_embeddings": 163840,
-}  # fmt: skip
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "intermediate_size": 18432,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+}
 
 
 def run(
-    model: str | dict[str, Any] = "llama3.1-8b", gpu: str = "h100-80gb-sxm", free: float | None =
-    None, **inference: Any,
-) -> Run:  # fmt: skip
+    model: str | dict[str, Any] = "llama3.1-8b",
+    gpu: str = "h100-80gb-sxm",
+    free: float | None = None,
+    **inference: Any,
+) -> Run:
     """A run, by default of the newest version on an idle H100."""
     hardware: dict[str, Any] = {"gpu": gpu}
     if free is not None:

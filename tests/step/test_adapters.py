@@ -168,8 +168,14 @@ def test_the_trained_sizes_are_the_whole_model() -> None:
 
 def test_positions_have_their_gradient_with_the_embedding() -> None:
     """A tied table's gradient is alive from the head on; that of learnt positions is not."""
-    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512,
-              "n_positions": 1024}  # fmt: skip
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 4,
+        "vocab_size": 512,
+        "n_positions": 1024,
+    }
     ledger = full_estimate(small_run(gpus=1, model={"config": config})).ledger
     entries = {e.name: e for e in ledger.entries}
     assert entries["head: gradients"].bytes == 4 * (512 * 64 + 2 * 64)
@@ -180,11 +186,12 @@ def test_positions_have_their_gradient_with_the_embedding() -> None:
 @pytest.mark.parametrize(
     "training",
     [
-        {"lora": {"dora": True}}, {"lora": {"dora": True, "dropout": 0.1}},
+        {"lora": {"dora": True}},
+        {"lora": {"dora": True, "dropout": 0.1}},
         {"quantization": "int8"},
         {"quantization": "nf4", "upcast_unquantized": True},
     ],
-)  # fmt: skip
+)
 def test_many_batches_at_once_are_the_same_as_one_by_one(training: dict[str, Any]) -> None:
     """An array of batch sizes gives the peaks of each."""
     one, three, both = (_layer_walk(training, batch) for batch in (1, 3, numpy.array([1, 3])))
@@ -197,9 +204,17 @@ def _layer_walk(training: dict[str, Any], batch: Any) -> BlockWalk:
     adapter = Adapter(8, frozenset(TARGETS), 32, lora.get("dropout", 0.0), lora.get("dora", False))
     bits = 32 if training.get("upcast_unquantized") else 16
     setting = BlockSetting(
-        batch=batch, seq=512, hidden=256, bits=bits, matmul_bits=16, weight_bits=bits,
-        autocast=True, frozen=True, adapter=adapter, quantization=training.get("quantization"),
-    )  # fmt: skip
+        batch=batch,
+        seq=512,
+        hidden=256,
+        bits=bits,
+        matmul_bits=16,
+        weight_bits=bits,
+        autocast=True,
+        frozen=True,
+        adapter=adapter,
+        quantization=training.get("quantization"),
+    )
     return layer_walk(setting, full_estimate(small_run()).resolved.run.arch.layers[0])
 
 

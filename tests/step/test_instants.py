@@ -9,15 +9,26 @@ from gpu_mem_calculator.run.phases import FORWARD
 from gpu_mem_calculator.step.instants import LayerRange, in_flight, step
 
 SIZES = {
-    "layers": st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 99)),
-                       min_size=1, max_size=3),
-    "pp": st.integers(1, 5), "micro": st.integers(1, 9), "head": st.integers(0, 500),
-    "forward": st.integers(0, 99), "backward": st.integers(0, 99),
-}  # fmt: skip
+    "layers": st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 99)), min_size=1, max_size=3
+    ),
+    "pp": st.integers(1, 5),
+    "micro": st.integers(1, 9),
+    "head": st.integers(0, 500),
+    "forward": st.integers(0, 99),
+    "backward": st.integers(0, 99),
+}
 
 
-def replayed(layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int,
-             head: int, forward: int, backward: int) -> int:  # fmt: skip
+def replayed(
+    layers: list[tuple[int, int, int]],
+    pp: int,
+    stage: int,
+    micro: int,
+    head: int,
+    forward: int,
+    backward: int,
+) -> int:
     """The peak of 1F1B, layer by layer: activations add up, gradients come once and stay."""
     each = [(act, grad) for count, act, grad in layers for _ in range(count)]
     live = peak = grads = 0
@@ -52,15 +63,21 @@ def replayed(layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int
 @given(stage=st.integers(0, 4), **SIZES)
 @settings(max_examples=300, deadline=None)
 def test_the_instants_have_the_peak_of_a_whole_step(
-    layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int, head: int,
-    forward: int, backward: int,
-) -> None:  # fmt: skip
+    layers: list[tuple[int, int, int]],
+    pp: int,
+    stage: int,
+    micro: int,
+    head: int,
+    forward: int,
+    backward: int,
+) -> None:
     """For all sizes, the highest instant is as high as the step, and none is higher."""
     stage = min(stage, pp - 1)
     instants = step(
         tuple(LayerRange(str(i), count) for i, (count, _, _) in enumerate(layers)),
-        flight=in_flight(pp, stage, micro), micro_batches=micro,
-    )  # fmt: skip
+        flight=in_flight(pp, stage, micro),
+        micro_batches=micro,
+    )
     highest = 0
     for instant in instants:
         total = sum(layers[i][1] * n for i, n in enumerate(instant.saved))

@@ -11,14 +11,26 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import Entry
 
 LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 1000,
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 1000,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 GPT_NEO = {
-    "model_type": "gpt_neo", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 1000,
-    "attention_types": [[["global", "local"], 1]], "window_size": 16, "max_position_embeddings": 64,
-}  # fmt: skip
+    "model_type": "gpt_neo",
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_heads": 4,
+    "vocab_size": 1000,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 16,
+    "max_position_embeddings": 64,
+}
 
 
 def entries(config: dict[str, Any], **training: Any) -> dict[str, Entry]:

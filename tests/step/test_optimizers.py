@@ -21,13 +21,20 @@ N = 1 << 20
 @pytest.mark.parametrize(
     ("name", "bits", "expected"),
     [
-        ("adamw", 32, 8 * N), ("adamw", 16, 4 * N), ("adam", 32, 8 * N),
-        ("sgd", 32, 0), ("sgd_momentum", 32, 4 * N), ("sgd_momentum", 16, 2 * N),
-        ("lion", 16, 4 * N), ("lion_8bit", 32, N + N // 64),
-        ("adamw_8bit", 32, 2 * N + N // 32), ("adamw_8bit", 16, 2 * N + N // 32),
-        ("paged_adamw_8bit", 16, 2 * N + N // 32), ("muon", 32, 4 * N),
+        ("adamw", 32, 8 * N),
+        ("adamw", 16, 4 * N),
+        ("adam", 32, 8 * N),
+        ("sgd", 32, 0),
+        ("sgd_momentum", 32, 4 * N),
+        ("sgd_momentum", 16, 2 * N),
+        ("lion", 16, 4 * N),
+        ("lion_8bit", 32, N + N // 64),
+        ("adamw_8bit", 32, 2 * N + N // 32),
+        ("adamw_8bit", 16, 2 * N + N // 32),
+        ("paged_adamw_8bit", 16, 2 * N + N // 32),
+        ("muon", 32, 4 * N),
     ],
-)  # fmt: skip
+)
 def test_state_bytes(name: str, bits: int, expected: int) -> None:
     """States have the parameter's bits, or fixed bits and a scale for 256 elements."""
     assert state_bytes(OPTIMIZERS[name], N, bits) == expected
@@ -43,12 +50,17 @@ def test_small_tensors_have_fp32_states() -> None:
 @pytest.mark.parametrize(
     ("name", "implementation", "expected"),
     [
-        ("adamw", "foreach", 4 * N), ("adamw", "fused", 0), ("adamw", "forloop", 800),
-        ("sgd", "foreach", 0), ("sgd_momentum", "forloop", 0),
-        ("adafactor", "forloop", 400), ("adafactor", "foreach", 4 * N),
-        ("adamw_8bit", "fused", 0), ("lion", "fused", 0),
+        ("adamw", "foreach", 4 * N),
+        ("adamw", "fused", 0),
+        ("adamw", "forloop", 800),
+        ("sgd", "foreach", 0),
+        ("sgd_momentum", "forloop", 0),
+        ("adafactor", "forloop", 400),
+        ("adafactor", "foreach", 4 * N),
+        ("adamw_8bit", "fused", 0),
+        ("lion", "fused", 0),
     ],
-)  # fmt: skip
+)
 def test_step_temporaries(name: str, implementation: str, expected: int) -> None:
     """foreach works on every parameter at once, a loop on the largest, fused kernels on none."""
     assert step_temp_bytes(OPTIMIZERS[name], implementation, N, 100, 32) == expected
@@ -89,6 +101,8 @@ def test_arrays_give_what_scalars_give() -> None:
     for name, row in OPTIMIZERS.items():
         steps = step_temp_bytes(row, "foreach", counts, counts, 16)
         together = state_bytes(row, counts, 16) + steps
-        alone = [int(state_bytes(row, n, 16) + step_temp_bytes(row, "foreach", n, n, 16))
-                 for n in counts.tolist()]  # fmt: skip
+        alone = [
+            int(state_bytes(row, n, 16) + step_temp_bytes(row, "foreach", n, n, 16))
+            for n in counts.tolist()
+        ]
         assert together.tolist() == alone, name

@@ -21,15 +21,19 @@ MORE: dict[str, dict[str, Any]] = {
     "adapters-recompute": small_run(training={**LORA, "activation_checkpointing": "full"}),
     "adafactor": small_run(training={"optimizer": "adafactor"}),
     "adapters-adafactor": small_run(training={**LORA, "optimizer": "adafactor"}),
-    "tied": small_run(model={"config": {**small_run()["model"]["config"],
-                                        "tie_word_embeddings": True}}),
+    "tied": small_run(
+        model={"config": {**small_run()["model"]["config"], "tie_word_embeddings": True}}
+    ),
     "megatron-parts": small_run(
-        "megatron_lm", training={"optimizer_implementation": "foreach"},
+        "megatron_lm",
+        training={"optimizer_implementation": "foreach"},
         engine={"distributed_optimizer": True},
     ),
-    **{f"megatron-zero{stage}": small_run("megatron_deepspeed", engine={"zero_stage": stage})
-       for stage in range(4)},
-}  # fmt: skip
+    **{
+        f"megatron-zero{stage}": small_run("megatron_deepspeed", engine={"zero_stage": stage})
+        for stage in range(4)
+    },
+}
 
 
 def _entries(run: dict[str, Any]) -> list[Entry]:
@@ -40,8 +44,9 @@ def _entries(run: dict[str, Any]) -> list[Entry]:
 
 
 def _entry(size: int, *tensors: int) -> Entry:
-    return Entry(name="weights", kind=PARAM, bytes=size, live={}, source=ARITHMETIC,
-                 tensors=lambda: tensors)  # fmt: skip
+    return Entry(
+        name="weights", kind=PARAM, bytes=size, live={}, source=ARITHMETIC, tensors=lambda: tensors
+    )
 
 
 @pytest.mark.parametrize("name", [*RUNS, *MORE])

@@ -11,17 +11,23 @@ from gpu_mem_calculator.core.serving_speed import serving_replica
 from gpu_mem_calculator.timing.card import CardRates
 from gpu_mem_calculator.timing.serving import ServingReplica
 
-CARD = CardRates(flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
-            memory_bytes_per_second=4e12, link_bytes_per_second=4e11,
-            link_seconds=1e-6)  # fmt: skip
+CARD = CardRates(
+    flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
+    memory_bytes_per_second=4e12,
+    link_bytes_per_second=4e11,
+    link_seconds=1e-6,
+)
 
 
 def run_file(model: str, gpus: int = 1, **inference: Any) -> RunFile:
     """A preset served on some cards, by vLLM unless another engine is named."""
-    return read({
-        "model": {"name": model}, "inference": {"engine": "vllm", **inference},
-        "hardware": {"gpu": "h200-141gb-sxm", "num_gpus": gpus},
-    })  # fmt: skip
+    return read(
+        {
+            "model": {"name": model},
+            "inference": {"engine": "vllm", **inference},
+            "hardware": {"gpu": "h200-141gb-sxm", "num_gpus": gpus},
+        }
+    )
 
 
 def served(model: str, gpus: int = 1, card: CardRates = CARD, **inference: Any) -> ServingReplica:

@@ -94,8 +94,12 @@ def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
     oldest = find_card_rates(GPUConfig(gpu="gtx-1080-ti"))  # no 16-bit products, dp4a
     assert oldest is not None
     assert (oldest.rate(SHORT_SUM), oldest.rate(QUANTIZED)) == (11.3e12, 45.2e12)
-    assert CardRates(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
-                link_seconds=0).rate("bf16") == 0  # fmt: skip
+    assert (
+        CardRates(
+            flops={}, memory_bytes_per_second=1, link_bytes_per_second=1, link_seconds=0
+        ).rate("bf16")
+        == 0
+    )
 
 
 def test_a_cards_rates_come_from_the_catalogue() -> None:
@@ -113,8 +117,9 @@ def test_a_cards_rates_come_from_the_catalogue() -> None:
 
 def test_replicas_multiply_what_all_make() -> None:
     """Two replicas: one sequence is as fast, all together twice."""
-    one, two = (speed(full_estimate(run_file("llama3.1-8b", n, data_parallel_size=n)))
-                for n in (1, 2))  # fmt: skip
+    one, two = (
+        speed(full_estimate(run_file("llama3.1-8b", n, data_parallel_size=n))) for n in (1, 2)
+    )
     assert one is not None
     assert two is not None
     assert two.first_token_seconds == one.first_token_seconds
@@ -122,7 +127,8 @@ def test_replicas_multiply_what_all_make() -> None:
     assert two.decode[0] == one.decode[0]
     assert two.decode[1].sequences == pytest.approx(2 * one.decode[1].sequences, rel=0.01)
     assert two.decode[1].tokens_per_second == pytest.approx(
-        two.decode[1].sequences * two.decode[1].tokens_per_second_each)  # fmt: skip
+        two.decode[1].sequences * two.decode[1].tokens_per_second_each
+    )
 
 
 def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
@@ -131,9 +137,15 @@ def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
     assert speed(estimate) is None
     said = "4 GiB of weights are in the host's memory, whose bandwidth is not known"
     assert no_speed(estimate) == f"no speed: {said}"
-    assert "name one" in no_speed(full_estimate({
-        "model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
-        "hardware": {"gpu_memory_gb": 80}}))  # fmt: skip
+    assert "name one" in no_speed(
+        full_estimate(
+            {
+                "model": {"name": "llama3.1-8b"},
+                "inference": {"engine": "vllm"},
+                "hardware": {"gpu_memory_gb": 80},
+            }
+        )
+    )
 
 
 def test_lengths_stay_within_what_is_served() -> None:
@@ -144,7 +156,8 @@ def test_lengths_stay_within_what_is_served() -> None:
 
 def test_speculation_is_left_out_and_said_so() -> None:
     """Guesses make several tokens in a pass."""
-    result = speed(full_estimate(run_file("llama3.1-8b", speculative_method="ngram",
-                                         num_speculative_tokens=4)))  # fmt: skip
+    result = speed(
+        full_estimate(run_file("llama3.1-8b", speculative_method="ngram", num_speculative_tokens=4))
+    )
     assert result is not None
     assert result.notes == ["without speculation, which can make several tokens in a pass"]

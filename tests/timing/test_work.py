@@ -145,8 +145,9 @@ def test_data_parallel_attention_shares_experts() -> None:
     """Eight ranks with a sequence each send eight tokens to the experts; alone, one."""
     mesh = {"tensor_parallel_size": 8, "data_parallel_size": 8, "enable_dp_attention": True}
     stage = served("deepseek-v3", 8, engine="sglang", quantization="fp8", **mesh).stages[0]
-    whole = served("deepseek-v3", 8, engine="sglang", quantization="fp8",
-                   tensor_parallel_size=8).stages[0]  # fmt: skip
+    whole = served(
+        "deepseek-v3", 8, engine="sglang", quantization="fp8", tensor_parallel_size=8
+    ).stages[0]
     assert {part.spread for part in stage.parts} == {1, 8}
     assert step_work(stage, 0, 1).read_bytes > step_work(stage.alone, 0, 1).read_bytes
     assert stage.mixings[0].step == 8 * whole.mixings[0].step

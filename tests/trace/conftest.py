@@ -10,10 +10,16 @@ if TYPE_CHECKING:
     from gpu_mem_calculator.trace.run import RunTrace
 
 TINY = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
-    "max_position_embeddings": 512, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
 
 
 def tiny_run(**training: Any) -> dict[str, Any]:

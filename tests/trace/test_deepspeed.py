@@ -26,9 +26,10 @@ PARAMETERS = 106_816  # of the tiny Llama
 def run_of(stage: int, *, precision: str = "bf16_mixed", **engine: Any) -> dict[str, Any]:
     """A tiny run under ZeRO."""
     return {
-        **tiny_run(precision=precision), "hardware": {"gpu": "h200", "num_gpus": GPUS},
+        **tiny_run(precision=precision),
+        "hardware": {"gpu": "h200", "num_gpus": GPUS},
         "engine": {"type": "deepspeed", "zero_stage": stage, **engine},
-    }  # fmt: skip
+    }
 
 
 def held(found: RunTrace, kind: str) -> int:
@@ -96,14 +97,21 @@ def test_a_program_hears_the_names_of_its_devices() -> None:
         there = torch.empty(sizes["host"], dtype=torch.uint8, device="cpu")
         locked = torch.empty(sizes["pinned"], dtype=torch.uint8, device="cpu").pin_memory()
         back = torch.empty(sizes["back"], dtype=torch.uint8, device="cpu").to("cuda:0")
-        for name, one in (("here", here), ("there", there), ("locked", locked), ("back", back),
-                          ("copy", here.cpu()), ("half", here.to("cpu", torch.float16)),
-                          ("sum", there + there)):  # fmt: skip
+        for name, one in (
+            ("here", here),
+            ("there", there),
+            ("locked", locked),
+            ("back", back),
+            ("copy", here.cpu()),
+            ("half", here.to("cpu", torch.float16)),
+            ("sum", there + there),
+        ):
             heard[name] = (str(one.device), one.is_cuda, one.type().startswith("torch.cuda."))
         assert here.to("cuda") is here
         assert here.data_ptr() != back.data_ptr()
         return torch.nn.Sequential(torch.nn.Linear(8, 1, device="cuda"), Mean()), (
-            torch.ones(4, 8, device="cuda"),)  # fmt: skip
+            torch.ones(4, 8, device="cuda"),
+        )
 
     class Mean(torch.nn.Module):
         def forward(self, x: Any) -> Any:
@@ -140,8 +148,14 @@ def test_it_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     before_it = trace(tiny_run())
     trace(run_of(1))  # imports it
     environment, loaded = dict(os.environ), [dict(vars(sys.modules[one])) for one in names]
-    patched = (torch.Tensor.to, torch.nn.functional.linear, torch.empty, torch.nn.Module.__init__,
-               logging.getLogger("DeepSpeed").disabled, list(warnings.filters))  # fmt: skip
+    patched = (
+        torch.Tensor.to,
+        torch.nn.functional.linear,
+        torch.empty,
+        torch.nn.Module.__init__,
+        logging.getLogger("DeepSpeed").disabled,
+        list(warnings.filters),
+    )
     capfd.readouterr()
     trace(run_of(3))
     assert capfd.readouterr() == ("", "")
@@ -150,13 +164,18 @@ def test_it_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     assert not torch.distributed.is_initialized()
     assert torch.zeros(1).device.type == "cpu"
     assert patched == (
-        torch.Tensor.to, torch.nn.functional.linear, torch.empty, torch.nn.Module.__init__,
-        logging.getLogger("DeepSpeed").disabled, list(warnings.filters),
-    )  # fmt: skip
+        torch.Tensor.to,
+        torch.nn.functional.linear,
+        torch.empty,
+        torch.nn.Module.__init__,
+        logging.getLogger("DeepSpeed").disabled,
+        list(warnings.filters),
+    )
     after = trace(tiny_run())
     assert (after.stream.sizes, after.stream.events) == (
-        before_it.stream.sizes, before_it.stream.events
-    )  # fmt: skip
+        before_it.stream.sizes,
+        before_it.stream.events,
+    )
 
 
 def test_an_error_leaves_nothing_behind_either() -> None:

@@ -56,8 +56,9 @@ FOUND = difference(ESTIMATE, TRACE, "s1.a0.bwd", {"s0.a0.fwd": 90 * MIB})
 def test_the_same_phase_is_compared() -> None:
     """The estimate's highest instant of that phase, and none that only a first step has."""
     assert (FOUND.trace_instant, FOUND.estimate_instant) == (
-        "step 2: backward", "backward of the loss",
-    )  # fmt: skip
+        "step 2: backward",
+        "backward of the loss",
+    )
 
 
 def test_phases_have_the_estimate_s_peaks() -> None:
@@ -69,16 +70,18 @@ def test_phases_have_the_estimate_s_peaks() -> None:
 def test_kinds_are_sorted_by_difference() -> None:
     """What differs most comes first; kinds that neither has are left out."""
     assert [(k.row.name, k.row.difference_bytes) for k in FOUND.kinds] == [
-        (ACT, -5 * MIB), (PARAM, 0),
-    ]  # fmt: skip
+        (ACT, -5 * MIB),
+        (PARAM, 0),
+    ]
 
 
 def test_a_kind_names_its_entries() -> None:
     """On both sides, largest first."""
     activations = FOUND.kinds[0]
     assert [side.name for side in activations.estimate] == [
-        "dense layers: kept for backward", "final norm, logits and loss",
-    ]  # fmt: skip
+        "dense layers: kept for backward",
+        "final norm, logits and loss",
+    ]
     assert activations.trace[0].name == "model.layers.*.mlp: mm"
 
 
@@ -94,11 +97,15 @@ def test_places_are_compared() -> None:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("moe layers: at work", LAYERS), ("gradient of the layer's input", LAYERS),
-        ("final norm, logits and loss", ENDS), ("embedding: output", ENDS),
-        ("loss: kept for backward", ENDS), ("rotary tables", REST), ("attention masks", REST),
+        ("moe layers: at work", LAYERS),
+        ("gradient of the layer's input", LAYERS),
+        ("final norm, logits and loss", ENDS),
+        ("embedding: output", ENDS),
+        ("loss: kept for backward", ENDS),
+        ("rotary tables", REST),
+        ("attention masks", REST),
     ],
-)  # fmt: skip
+)
 def test_places_of_an_estimate(name: str, place: str) -> None:
     """By the name of an entry."""
     assert place_of_estimate(name) == place
@@ -107,12 +114,17 @@ def test_places_of_an_estimate(name: str, place: str) -> None:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("model.layers.*.self_attn.q_proj: mm", LAYERS), ("transformer.h.*: add", LAYERS),
-        ("lm_head: mm", ENDS), ("model.norm: mul", ENDS), ("transformer.wte: embedding", ENDS),
-        ("_log_softmax", ENDS), ("base_model.model: nll_loss_forward", ENDS),
-        ("model.rotary_emb: cos", REST), ("model: arange", REST),
+        ("model.layers.*.self_attn.q_proj: mm", LAYERS),
+        ("transformer.h.*: add", LAYERS),
+        ("lm_head: mm", ENDS),
+        ("model.norm: mul", ENDS),
+        ("transformer.wte: embedding", ENDS),
+        ("_log_softmax", ENDS),
+        ("base_model.model: nll_loss_forward", ENDS),
+        ("model.rotary_emb: cos", REST),
+        ("model: arange", REST),
     ],
-)  # fmt: skip
+)
 def test_places_of_a_trace(name: str, place: str) -> None:
     """By the module of an entry."""
     assert place_of_trace(name) == place

@@ -16,10 +16,16 @@ from gpu_mem_calculator.trace.foreign_model import find_foreign_model
 from gpu_mem_calculator.trace.run import trace
 
 CONFIG = {
-    "model_type": "stablelm", "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "pad_token_id": 0,
+    "model_type": "stablelm",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "pad_token_id": 0,
     "qk_layernorm": True,
-}  # fmt: skip
+}
 
 
 def allocated(**training: Any) -> int:

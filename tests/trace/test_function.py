@@ -151,12 +151,18 @@ def test_an_error_at_import_is_shown() -> None:
     ("spec", "sentence"),
     [
         ("users_model", "--function 'users_model' must be package.module:function"),
-        ("no_such.module:make", "--function no_such.module:make: there is no module "
-         "'no_such.module' in the current folder or among the installed ones"),
-        ("users_model:tenso", "--function users_model:tenso: users_model has no function 'tenso'; "
-         "did you mean 'tensor'?"),
+        (
+            "no_such.module:make",
+            "--function no_such.module:make: there is no module "
+            "'no_such.module' in the current folder or among the installed ones",
+        ),
+        (
+            "users_model:tenso",
+            "--function users_model:tenso: users_model has no function 'tenso'; "
+            "did you mean 'tensor'?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_is_a_sentence(spec: str, sentence: str) -> None:
     """A module or a function that is not found."""
     with pytest.raises(InputError) as caught:
@@ -198,15 +204,26 @@ def test_values_are_arguments_of_the_function() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "sentence"),
     [
-        ("tensor", {"rows": 3}, "--with rows: users_model:tensor has no such argument, it takes "
-         "none"),
+        (
+            "tensor",
+            {"rows": 3},
+            "--with rows: users_model:tensor has no such argument, it takes none",
+        ),
         ("sized", {}, "--function users_model:sized needs 'rows'; add --with rows=VALUE"),
-        ("sized", {"rows": 3, "withd": 3}, "--with withd: users_model:sized hands it on to "
-         "Net.__init__(), which has no such argument"),
-        ("by_place", {}, "--function users_model:by_place: 'rows' cannot be given by its name; "
-         "take the '/' away"),
+        (
+            "sized",
+            {"rows": 3, "withd": 3},
+            "--with withd: users_model:sized hands it on to "
+            "Net.__init__(), which has no such argument",
+        ),
+        (
+            "by_place",
+            {},
+            "--function users_model:by_place: 'rows' cannot be given by its name; "
+            "take the '/' away",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_the_function_does_not_take(
     name: str, values: dict[str, Any], sentence: str
 ) -> None:
@@ -225,8 +242,9 @@ def test_the_names_that_a_function_takes_are_listed() -> None:
     with pytest.raises(InputError) as caught:
         check_values("m:sized", sized, {"widht": 3})
     (sentence,) = caught.value.problems
-    assert sentence == ("--with widht: m:sized has no such argument, it takes rows, width; did "
-                        "you mean 'width'?")  # fmt: skip
+    assert sentence == (
+        "--with widht: m:sized has no such argument, it takes rows, width; did you mean 'width'?"
+    )
 
 
 def test_the_batch_goes_where_the_job_runs() -> None:

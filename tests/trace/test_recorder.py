@@ -89,8 +89,11 @@ def test_each_thread_has_a_cublas_workspace() -> None:
         layer(torch.zeros(4, 8, requires_grad=True)).sum().backward()
 
     found = recorded(program)
-    sizes = sorted(size for size, who in zip(found.sizes, found.makers, strict=True)
-                   if who.op.startswith("cuBLAS"))  # fmt: skip
+    sizes = sorted(
+        size
+        for size, who in zip(found.sizes, found.makers, strict=True)
+        if who.op.startswith("cuBLAS")
+    )
     assert sizes == [MIB, 32 * MIB, 32 * MIB]
 
 

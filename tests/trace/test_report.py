@@ -56,8 +56,12 @@ def test_it_is_80_columns_wide(traced: RunTrace) -> None:
 
 def test_the_four_numbers_are_there(traced: RunTrace) -> None:
     """Each in a row, under the names that an estimate has, too."""
-    figures = {"allocated": traced.allocated_bytes, "reserved": traced.reserved_bytes,
-               "torch needs": traced.needs_bytes, "nvidia-smi": traced.device_bytes}  # fmt: skip
+    figures = {
+        "allocated": traced.allocated_bytes,
+        "reserved": traced.reserved_bytes,
+        "torch needs": traced.needs_bytes,
+        "nvidia-smi": traced.device_bytes,
+    }
     for name, size in figures.items():
         (line,) = (row for row in text_of(traced).splitlines() if row.startswith(f"  {name} "))
         assert f" {size / 2**30:,.2f}  " in line
@@ -73,8 +77,15 @@ def test_the_verdict_counts_what_cuda_takes(traced: RunTrace) -> None:
 def test_the_timeline_has_the_first_and_the_last_step(traced: RunTrace) -> None:
     """Start-up and three phases of both; the one between them is like the last."""
     names = [instant.name for instant in shown(traced.ledger, "s2.a0.bwd")]
-    assert names == ["model", "s0.a0.fwd", "s0.a0.bwd", "s0.opt", "s2.a0.fwd", "s2.a0.bwd",
-                     "s2.opt"]  # fmt: skip
+    assert names == [
+        "model",
+        "s0.a0.fwd",
+        "s0.a0.bwd",
+        "s0.opt",
+        "s2.a0.fwd",
+        "s2.a0.bwd",
+        "s2.opt",
+    ]
 
 
 def test_of_many_micro_batches_two_are_shown() -> None:
@@ -128,13 +139,17 @@ def test_data_has_every_entry(traced: RunTrace) -> None:
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        ("/v/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py:175",
-         "transformers/modeling_llama.py:175"),
+        (
+            "/v/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py:175",
+            "transformers/modeling_llama.py:175",
+        ),
         ("/home/me/project/train.py:3", "project/train.py:3"),
-        ("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size",
-         "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size"),
+        (
+            "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size",
+            "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size",
+        ),
     ],
-)  # fmt: skip
+)
 def test_places_are_short(source: str, shown: str) -> None:
     """A package and its file, or the source as it is."""
     assert place(source) == shown

@@ -49,9 +49,10 @@ def test_every_phase_is_marked(traced: RunTrace) -> None:
         {"optimizer": name, "optimizer_implementation": way}
         for name in ("adamw", "adam", "sgd", "sgd_momentum")
         for way in ("foreach", "fused", "forloop")
-    ] + [{"optimizer": "adafactor"}, {"optimizer": "muon"}],
+    ]
+    + [{"optimizer": "adafactor"}, {"optimizer": "muon"}],
     ids=lambda given: "-".join(given.values()),
-)  # fmt: skip
+)
 def test_every_torch_optimizer_traces(optimizer: dict[str, str]) -> None:
     """In each of its implementations; states are there after the first step."""
     from gpu_mem_calculator.trace.run import trace

@@ -21,11 +21,37 @@ if TYPE_CHECKING:
 MIB = 2**20
 # The opcodes that the memory viewer's reader knows.
 VIEWER = {
-    "APPENDS", "BINGET", "BININT", "BININT1", "BININT2", "EMPTY_DICT", "EMPTY_LIST", "FRAME",
-    "LONG1", "LONG_BINGET", "MARK", "MEMOIZE", "PROTO", "SETITEMS", "SHORT_BINUNICODE", "STOP",
-    "TUPLE2", "APPEND", "NEWFALSE", "BINPUT", "BINUNICODE", "EMPTY_TUPLE", "NEWTRUE", "NONE",
-    "BINFLOAT", "TUPLE", "TUPLE1", "TUPLE3", "LONG_BINPUT", "SETITEM",
-}  # fmt: skip
+    "APPENDS",
+    "BINGET",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "FRAME",
+    "LONG1",
+    "LONG_BINGET",
+    "MARK",
+    "MEMOIZE",
+    "PROTO",
+    "SETITEMS",
+    "SHORT_BINUNICODE",
+    "STOP",
+    "TUPLE2",
+    "APPEND",
+    "NEWFALSE",
+    "BINPUT",
+    "BINUNICODE",
+    "EMPTY_TUPLE",
+    "NEWTRUE",
+    "NONE",
+    "BINFLOAT",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE3",
+    "LONG_BINPUT",
+    "SETITEM",
+}
 
 
 class Maker(NamedTuple):
@@ -80,8 +106,10 @@ def test_the_end_state_has_what_was_not_freed() -> None:
     """Blocks fill their segment; those in use say where they were made."""
     (segment,) = made([2 * MIB, 3 * MIB], [0, 1, ~0])["segments"]
     assert [(b["size"], b["state"]) for b in segment["blocks"]] == [
-        (2 * MIB, "inactive"), (3 * MIB, "active_allocated"), (15 * MIB, "inactive"),
-    ]  # fmt: skip
+        (2 * MIB, "inactive"),
+        (3 * MIB, "active_allocated"),
+        (15 * MIB, "inactive"),
+    ]
     assert segment["blocks"][1]["frames"] == [
         {"filename": "/somewhere/model.py", "line": 12, "name": "aten::mm"},
         {"filename": "module", "line": 0, "name": "model.layers.0"},
@@ -113,8 +141,11 @@ def test_phases_are_annotations() -> None:
     """Each phase begins and ends among the events."""
     data = made([2 * MIB, 2 * MIB], [0, 1], marks=[(1, "model"), (2, "s0.opt")])
     assert [(a["name"], a["stage"], a["time_us"]) for a in data["external_annotations"]] == [
-        ("model", "START", 0), ("model", "END", 2), ("s0.opt", "START", 2), ("s0.opt", "END", 3),
-    ]  # fmt: skip
+        ("model", "START", 0),
+        ("model", "END", 2),
+        ("s0.opt", "START", 2),
+        ("s0.opt", "END", 3),
+    ]
 
 
 def test_a_trace_adds_up_to_what_the_replay_reserved(traced: RunTrace) -> None:
@@ -128,8 +159,12 @@ def test_a_trace_adds_up_to_what_the_replay_reserved(traced: RunTrace) -> None:
             alive[event["addr"]] = event["size"]
         elif event["action"] == "free_completed":
             del alive[event["addr"]]
-    used = {b["address"]: b["requested_size"] for s in data["segments"] for b in s["blocks"]
-            if b["state"] == "active_allocated"}  # fmt: skip
+    used = {
+        b["address"]: b["requested_size"]
+        for s in data["segments"]
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
+    }
     assert used == alive
 
 

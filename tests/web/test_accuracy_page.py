@@ -16,8 +16,10 @@ from tests.conftest import ROOT
 
 STATIC = ROOT / "src" / "gpu_mem_calculator" / "web" / "static"
 DATA, STORED, PEERS = (
-    STATIC / "accuracy.json", ROOT / "docs" / "scored.json", ROOT / "docs" / "peers.json",
-)  # fmt: skip
+    STATIC / "accuracy.json",
+    ROOT / "docs" / "scored.json",
+    ROOT / "docs" / "peers.json",
+)
 PAGES = ("accuracy", "docs")
 OURS = "this one"
 
@@ -136,8 +138,15 @@ def test_the_file_is_small() -> None:
 
 def own_files() -> list[Path]:
     """The pages with their scripts and styles."""
-    return [p for name in PAGES for p in (STATIC / f"{name}.html", *STATIC.glob(f"js/{name}*.js"),
-                                          *STATIC.glob(f"css/{name}*.css"))]  # fmt: skip
+    return [
+        p
+        for name in PAGES
+        for p in (
+            STATIC / f"{name}.html",
+            *STATIC.glob(f"js/{name}*.js"),
+            *STATIC.glob(f"css/{name}*.css"),
+        )
+    ]
 
 
 @pytest.mark.parametrize("path", own_files(), ids=lambda path: path.name)

@@ -71,16 +71,33 @@ def test_presets_have_what_both_pages_show() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["llama2-7b", "llama2-13b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "glm-4-9b",
-     "glm-4.7-355b", "glm-4.5-air-106b", "qwen1.5-moe-a2.7b", "deepseek-moe-16b"],
-)  # fmt: skip
+    [
+        "llama2-7b",
+        "llama2-13b",
+        "llama2-70b",
+        "gpt3-175b",
+        "mixtral-8x7b",
+        "glm-4-9b",
+        "glm-4.7-355b",
+        "glm-4.5-air-106b",
+        "qwen1.5-moe-a2.7b",
+        "deepseek-moe-16b",
+    ],
+)
 def test_the_reference_presets_are_there(name: str) -> None:
     """By the names that its page has, with the sections that its page reads."""
     found = preset(name)
     assert found is not None
     assert {"model", "training", "parallelism", "engine", "hardware"} == found.keys()
-    assert {"name", "num_parameters", "num_layers", "hidden_size", "num_attention_heads",
-            "vocab_size", "max_seq_len"} <= found["model"].keys()  # fmt: skip
+    assert {
+        "name",
+        "num_parameters",
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "vocab_size",
+        "max_seq_len",
+    } <= found["model"].keys()
 
 
 def test_every_preset_is_a_run_that_is_accepted_and_is_that_model() -> None:
@@ -103,14 +120,22 @@ def test_no_preset_of_that_name() -> None:
 # --- the formulas
 
 
-@pytest.mark.parametrize("name", ["pytorch_ddp", "deepspeed", "megatron_lm", "fsdp",
-                                  "megatron_deepspeed"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["pytorch_ddp", "deepspeed", "megatron_lm", "fsdp", "megatron_deepspeed"]
+)
 def test_components_add_up_to_the_total(name: str) -> None:
     """Its fields, and every byte of the total under one of its components."""
     body = changed(PAGE, "engine", type=name)
     found = ask("explain-formula", body)
-    assert {"engine_type", "engine_name", "formula_description", "formula_components", "breakdown",
-            "references", "total_memory_gb"} <= found.keys()  # fmt: skip
+    assert {
+        "engine_type",
+        "engine_name",
+        "formula_description",
+        "formula_components",
+        "breakdown",
+        "references",
+        "total_memory_gb",
+    } <= found.keys()
     assert (found["engine_type"], found["engine_name"]) == (name, engines()[name])
     for one in found["formula_components"]:
         assert {"name", "formula", "result", "description"} <= one.keys()
@@ -181,9 +206,13 @@ def test_unknown_exports_and_wrong_runs() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [SMALL, changed(PAGE, "engine", zero_stage=2), changed(PAGE, "engine", type="fsdp"),
-     changed(SMALL, "hardware", gpu_memory_gb=5)],
-)  # fmt: skip
+    [
+        SMALL,
+        changed(PAGE, "engine", zero_stage=2),
+        changed(PAGE, "engine", type="fsdp"),
+        changed(SMALL, "hardware", gpu_memory_gb=5),
+    ],
+)
 def test_the_largest_micro_batch_fits_and_one_more_does_not(body: Body) -> None:
     """Replayed on both sides of the limit."""
     found = ask("optimize/batch-size", body)
@@ -275,6 +304,12 @@ def test_results_have_the_reference_fields() -> None:
     """What its page reads of a result."""
     result = full_estimate(from_reference(PAGE), replay=False).result
     assert isinstance(result, MemoryResult)
-    for field in ("total_memory_per_gpu_gb", "total_memory_all_gpus_gb", "cpu_memory_gb",
-                  "breakdown", "fits_on_gpu", "memory_utilization_percent"):  # fmt: skip
+    for field in (
+        "total_memory_per_gpu_gb",
+        "total_memory_all_gpus_gb",
+        "cpu_memory_gb",
+        "breakdown",
+        "fits_on_gpu",
+        "memory_utilization_percent",
+    ):
         assert field in result.__struct_fields__

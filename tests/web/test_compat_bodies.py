@@ -12,8 +12,9 @@ from gpu_mem_calculator.web.compat import from_reference
 from .bodies import PAGE, README, Body, changed, sentences, total
 
 
-@pytest.mark.parametrize("name", ["pytorch_ddp", "deepspeed", "megatron_lm", "fsdp",
-                                  "megatron_deepspeed"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["pytorch_ddp", "deepspeed", "megatron_lm", "fsdp", "megatron_deepspeed"]
+)
 def test_its_page_works_with_every_engine(name: str) -> None:
     """Fields that were hidden with other engines stay behind; the rest is what it is."""
     made = from_reference(changed(PAGE, "engine", type=name))
@@ -42,8 +43,9 @@ def test_nothing_is_dropped_that_the_engine_has() -> None:
 def test_a_null_stage_is_none() -> None:
     """The reference's own GPT-3 configuration has one, and its service failed on it."""
     body = {**PAGE, "engine": {"type": "megatron_lm", "zero_stage": None}}
-    assert total(from_reference(body)) == total({**PAGE, "model": README["model"],
-                                                 "engine": {"type": "megatron_lm"}})  # fmt: skip
+    assert total(from_reference(body)) == total(
+        {**PAGE, "model": README["model"], "engine": {"type": "megatron_lm"}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,9 @@ def test_micro_batches_that_are_the_accumulation_steps_are_said_twice() -> None:
 def test_experts_without_experts() -> None:
     """Its page's numbers for them are dropped where they are off, others are told."""
     named = changed(PAGE, "model", name="llama2-7b")
-    assert total(from_reference(named)) == total(changed(README, "training",
-                                                         activation_checkpointing=2))  # fmt: skip
+    assert total(from_reference(named)) == total(
+        changed(README, "training", activation_checkpointing=2)
+    )
     assert "model.num_experts=4" in sentences(changed(named, "model", num_experts=4))
 
 
@@ -91,9 +94,18 @@ def test_the_total_of_all_cards_is_a_product() -> None:
     )
 
 
-@pytest.mark.parametrize("body", [[], "x", None, {}, {"model": 3}, {"engine": [], "model": {}},
-                                  {"model": {"name": "gpt2"}, "hardware": {"num_gpus": "x",
-                                   "total_gpu_memory_gb": "y"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "x",
+        None,
+        {},
+        {"model": 3},
+        {"engine": [], "model": {}},
+        {"model": {"name": "gpt2"}, "hardware": {"num_gpus": "x", "total_gpu_memory_gb": "y"}},
+    ],
+)
 def test_junk_is_a_sentence(body: Any) -> None:
     """Whatever it is, reading the run file says what is wrong with it."""
     assert sentences(body)

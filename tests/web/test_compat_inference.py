@@ -13,11 +13,22 @@ from .bodies import SERVED, Body, ask, changed
 def test_its_inference_page_works_with_every_engine(name: str) -> None:
     """Its fields; the four parts add up; our result beside them."""
     found = ask("inference/calculate", changed(SERVED, "inference", engine_type=name))
-    assert {"total_memory_per_gpu_gb", "total_memory_all_gpus_gb", "breakdown",
-            "max_supported_batch_size", "estimated_throughput_tokens_per_sec", "fits_on_gpu",
-            "memory_utilization_percent", "result"} <= found.keys()  # fmt: skip
-    assert list(found["breakdown"]) == ["model_params_gb", "kv_cache_gb", "activations_gb",
-                                        "overhead_gb"]  # fmt: skip
+    assert {
+        "total_memory_per_gpu_gb",
+        "total_memory_all_gpus_gb",
+        "breakdown",
+        "max_supported_batch_size",
+        "estimated_throughput_tokens_per_sec",
+        "fits_on_gpu",
+        "memory_utilization_percent",
+        "result",
+    } <= found.keys()
+    assert list(found["breakdown"]) == [
+        "model_params_gb",
+        "kv_cache_gb",
+        "activations_gb",
+        "overhead_gb",
+    ]
     assert all(part > 0 for part in found["breakdown"].values())
     assert sum(found["breakdown"].values()) == pytest.approx(found["total_memory_per_gpu_gb"])
     assert found["breakdown"]["model_params_gb"] == pytest.approx(13.04, abs=0.1)
@@ -39,21 +50,36 @@ def test_what_its_page_leaves_untouched_is_left_out_and_said() -> None:
     [
         ("vllm", {"kv_cache_quantization": "fp8"}, {"kv_cache_dtype": "fp8"}),
         ("vllm", {"vllm_quantization": "gptq"}, {"quantization": "gptq_int4"}),
-        ("vllm", {"max_num_seqs": 64, "enforce_eager": True},
-         {"max_num_seqs": 64, "enforce_eager": True}),
-        ("tgi", {"tgi_quantize": "eetq", "tgi_dtype": "float16"},
-         {"quantization": "int8", "dtype": "fp16"}),
+        (
+            "vllm",
+            {"max_num_seqs": 64, "enforce_eager": True},
+            {"max_num_seqs": 64, "enforce_eager": True},
+        ),
+        (
+            "tgi",
+            {"tgi_quantize": "eetq", "tgi_dtype": "float16"},
+            {"quantization": "int8", "dtype": "fp16"},
+        ),
         ("tgi", {"tgi_quantize": "bitsandbytes-nf4"}, {"quantization": "nf4"}),
-        ("tgi", {"max_total_tokens": 3000, "max_input_tokens": 1000},
-         {"max_total_tokens": 3000, "max_input_tokens": 1000}),
-        ("tensorrt_llm", {"trt_max_batch_size": 16, "trt_max_beam_width": 2},
-         {"max_num_seqs": 16, "max_beam_width": 2, "max_seq_len": 2048}),
-        ("sglang", {"chunk_size": 4096, "max_running_requests": 32, "disable_radix_cache": True},
-         {"chunked_prefill_size": 4096, "max_num_seqs": 32, "disable_radix_cache": True}),
+        (
+            "tgi",
+            {"max_total_tokens": 3000, "max_input_tokens": 1000},
+            {"max_total_tokens": 3000, "max_input_tokens": 1000},
+        ),
+        (
+            "tensorrt_llm",
+            {"trt_max_batch_size": 16, "trt_max_beam_width": 2},
+            {"max_num_seqs": 16, "max_beam_width": 2, "max_seq_len": 2048},
+        ),
+        (
+            "sglang",
+            {"chunk_size": 4096, "max_running_requests": 32, "disable_radix_cache": True},
+            {"chunked_prefill_size": 4096, "max_num_seqs": 32, "disable_radix_cache": True},
+        ),
         ("huggingface", {"batch_size": 2}, {"batch_size": 2, "prompt_len": 4088}),
         ("sglang", {"max_total_tokens": 50_000}, {"max_total_tokens": 50_000}),
     ],
-)  # fmt: skip
+)
 def test_fields_become_the_engines_keys(engine: str, given: Body, ours: Body) -> None:
     """And act: the run that was estimated has them."""
     body = changed(SERVED, "inference", engine_type=engine, **given)
@@ -63,9 +89,14 @@ def test_fields_become_the_engines_keys(engine: str, given: Body, ours: Body) ->
 
 @pytest.mark.parametrize(
     ("given", "ranks"),
-    [({"num_shard": 2}, 2), ({"sharded": True}, 2), ({"sharded": True, "num_shard": 2}, 2),
-     ({"tensor_parallel_size": 2}, 2), ({"tensor_parallel_size": 2, "num_shard": 2}, 2)],
-)  # fmt: skip
+    [
+        ({"num_shard": 2}, 2),
+        ({"sharded": True}, 2),
+        ({"sharded": True, "num_shard": 2}, 2),
+        ({"tensor_parallel_size": 2}, 2),
+        ({"tensor_parallel_size": 2, "num_shard": 2}, 2),
+    ],
+)
 def test_shards_are_ranks(given: Body, ranks: int) -> None:
     """TGI's own words for tensor parallelism."""
     body = changed(changed(SERVED, "inference", engine_type="tgi", **given), "hardware", num_gpus=2)
@@ -108,8 +139,10 @@ def test_what_is_not_modelled_is_refused(given: Body, said: str) -> None:
 
 def test_untouched_values_mean_something_without_the_whole_form() -> None:
     """A client that sends one field means it."""
-    body = {"model": {"name": "llama2-7b"},
-            "inference": {"engine_type": "vllm", "trt_max_batch_size": 2048}}  # fmt: skip
+    body = {
+        "model": {"name": "llama2-7b"},
+        "inference": {"engine_type": "vllm", "trt_max_batch_size": 2048},
+    }
     with pytest.raises(InputError, match="is for TensorRT-LLM"):
         ask("inference/calculate", body)
 

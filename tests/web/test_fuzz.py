@@ -38,8 +38,11 @@ FEW = ("deepspeed", "vllm", "adapter")
 
 def _runs() -> list[tuple[str, str]]:
     """The operations whose body is a run file, each with every run; the slow ones with a few."""
-    paths = [path for path, found in DOCUMENT["paths"].items()
-             if _body(found) == RUN and path != "/api/export/{format}"]  # fmt: skip
+    paths = [
+        path
+        for path, found in DOCUMENT["paths"].items()
+        if _body(found) == RUN and path != "/api/export/{format}"
+    ]
     slow = {route.path for route in CALCULATIONS if route.lane == SLOW}
     return [(path, name) for path in paths for name in (FEW if path in slow else RUNS)]
 
@@ -77,16 +80,14 @@ def check(case: schemathesis.Case, service: str) -> None:
 
 
 @api.parametrize()
-@settings(max_examples=15, deadline=None, derandomize=True,
-          suppress_health_check=list(HealthCheck))  # fmt: skip
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_described(case: schemathesis.Case, service: str) -> None:
     """What the description allows, and what it forbids."""
     check(case, service)
 
 
 @small.parametrize()
-@settings(max_examples=1, deadline=None, derandomize=True,
-          suppress_health_check=list(HealthCheck))  # fmt: skip
+@settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_bound_of_the_small_operations(case: schemathesis.Case, service: str) -> None:
     """Those that take no run file are quick enough for all of it."""
     check(case, service)
@@ -120,9 +121,7 @@ def test_exports_are_as_described(client: httpx.Client, form: str) -> None:
         ("/api/validate", [None]),
     ],
 )
-def test_other_bodies_are_answered_as_described(
-    client: httpx.Client, path: str, body: Any
-) -> None:  # fmt: skip
+def test_other_bodies_are_answered_as_described(client: httpx.Client, path: str, body: Any) -> None:
     """The reference calculator's own, and pasted texts."""
     found = client.post(path, json=body)
     assert found.status_code == 200, found.text
@@ -137,12 +136,18 @@ def test_other_bodies_are_answered_as_described(
         ("/api/import", {"text": "", "more": 1}, "a text alone"),
         ("/api/hf/fetch", {"model_id": "gpt2", "token": 0}, "leave it out"),
         ("/api/inference/calculate", GPT2 | {"inference": {"engine": 0}}, "must be a text"),
-        ("/api/inference/calculate", GPT2 | {"inference": {"engine": "tgi", "sharded": 1}},
-         "sharded=1 must be true or false"),
-        ("/api/inference/calculate", GPT2 | {"inference": {"engine": "tgi", "num_shard": True}},
-         "num_shard=True must be a whole number"),
+        (
+            "/api/inference/calculate",
+            GPT2 | {"inference": {"engine": "tgi", "sharded": 1}},
+            "sharded=1 must be true or false",
+        ),
+        (
+            "/api/inference/calculate",
+            GPT2 | {"inference": {"engine": "tgi", "num_shard": True}},
+            "num_shard=True must be a whole number",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_description_forbids_is_refused(
     client: httpx.Client, path: str, body: Body, said: str
 ) -> None:

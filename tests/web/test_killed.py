@@ -70,8 +70,9 @@ def two() -> Iterator[Two]:
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "gpu_mem_calculator", "serve", "--port", f"{port}", "--workers=2"],
-        env=os.environ | {"GPU_MEM_CALC_LOG_LEVEL": "error"}, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=os.environ | {"GPU_MEM_CALC_LOG_LEVEL": "error"},
+        stdout=subprocess.DEVNULL,
+    )
     _wait(lambda: len(answering(server)) == 2 and _ready(port))
     yield server, port
     server.send_signal(signal.SIGINT)

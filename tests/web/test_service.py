@@ -168,7 +168,7 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("POST", "/api/multinode/calculate", b"{}", 501, "is not supported"),
         ("POST", "/api/export/axolotl", json.dumps(RUN).encode(), 501, "axolotl"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_sentences(
     client: httpx.Client, method: str, path: str, body: bytes, status: int, said: str
 ) -> None:

@@ -21,8 +21,10 @@ def write_checkpoint(folder: Path, preset: str, *, dtype: str = "BF16", more: in
     (folder / "config.json").write_text(json.dumps(catalog.row_config(row)))
     arch = find_model(ModelConfig(name=preset)).arch
     width = 4 if dtype == "F32" else 2
-    tensors = {w.name: (dtype, [int(size) for _, size in w.dims], width * int(w.numel))
-               for w in (*arch.weights(), *arch.tower)}  # fmt: skip
+    tensors = {
+        w.name: (dtype, [int(size) for _, size in w.dims], width * int(w.numel))
+        for w in (*arch.weights(), *arch.tower)
+    }
     if more:
         tensors["model.layers.0.mlp.up_proj.weight_scale"] = ("F32", [more // 4], more)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(tensors))
@@ -30,8 +32,11 @@ def write_checkpoint(folder: Path, preset: str, *, dtype: str = "BF16", more: in
 
 def weights(name: str, tp: int = 1) -> int:
     """Bytes that vLLM loads on one rank."""
-    run = {"model": {"name": name}, "hardware": {"gpu": "h100-80gb-sxm"},
-           "inference": {"engine": "vllm", "tensor_parallel_size": tp}}  # fmt: skip
+    run = {
+        "model": {"name": name},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+        "inference": {"engine": "vllm", "tensor_parallel_size": tp},
+    }
     serving = estimate(run).serving
     assert serving is not None
     return serving.weights_bytes
@@ -63,14 +68,19 @@ def test_what_the_architecture_does_not_know_of_is_counted(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("model.embed_tokens.weight", (-1, "embedding")), ("lm_head.weight", (-1, "head")),
-     ("model.norm.weight", (-1, "rest")), ("model.layers.3.mlp.up_proj.weight", (3, "dense")),
-     ("model.layers.3.mlp.experts.7.up_proj.weight", (3, "experts")),
-     ("blk.2.ffn_up_exps.weight", (2, "experts")), ("model.layers.61.eh_proj.weight", None),
-     ("model.layers.0.self_attn.rotary_emb.inv_freq", None),
-     ("visual.blocks.3.mlp.up_proj.weight", (-1, "vision tower")),
-     ("multi_modal_projector.linear_1.weight", (-1, "vision tower"))],
-)  # fmt: skip
+    [
+        ("model.embed_tokens.weight", (-1, "embedding")),
+        ("lm_head.weight", (-1, "head")),
+        ("model.norm.weight", (-1, "rest")),
+        ("model.layers.3.mlp.up_proj.weight", (3, "dense")),
+        ("model.layers.3.mlp.experts.7.up_proj.weight", (3, "experts")),
+        ("blk.2.ffn_up_exps.weight", (2, "experts")),
+        ("model.layers.61.eh_proj.weight", None),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", None),
+        ("visual.blocks.3.mlp.up_proj.weight", (-1, "vision tower")),
+        ("multi_modal_projector.linear_1.weight", (-1, "vision tower")),
+    ],
+)
 def test_where_a_stored_tensor_belongs(name: str, where: tuple[int, str] | None) -> None:
     """Tensors are grouped by layer and kind; layers after the last are not served."""
     assert group(name, 61) == where

@@ -37,8 +37,12 @@ def gptq(bits: int, group: int) -> dict[str, Any]:
 
 def compressed(weights: dict[str, Any], **rest: Any) -> dict[str, Any]:
     """A quantization_config of compressed-tensors with one group."""
-    return {"quant_method": "compressed-tensors", "ignore": ["lm_head"], **rest,
-            "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}}}  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors",
+        "ignore": ["lm_head"],
+        **rest,
+        "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}},
+    }
 
 
 def test_plain_weights_take_their_bits() -> None:
@@ -54,13 +58,15 @@ def test_plain_weights_take_their_bits() -> None:
         ("int8", {"": N, "scales": 4096 * 4}),
         ("int4", {"": N // 2, "scales": 4096 * 16 * 2, "constants": 16}),
         ("awq", {"": N // 2, "scales": 4096 * 16 * 2, "zeros": 4096 * 16 // 2}),
-        ("gptq_int4", {"": N // 2, "scales": 4096 * 16 * 2, "zeros": 4096 * 16 // 2,
-                       "order": 2048 * 4}),
+        (
+            "gptq_int4",
+            {"": N // 2, "scales": 4096 * 16 * 2, "zeros": 4096 * 16 // 2, "order": 2048 * 4},
+        ),
         ("gptq_int8", {"": N, "scales": 4096 * 16 * 2, "zeros": 4096 * 16, "order": 2048 * 4}),
         ("nf4", {"": N // 2, "scales": N // 64 + N // 64 // 256 * 4, "constants": 68}),
         ("nvfp4", {"": N // 2, "scales": N // 16, "constants": 8}),
     ],
-)  # fmt: skip
+)
 def test_a_matrix_becomes_what_its_format_stores(name: str, tensors: dict[str, int]) -> None:
     """The tensors of a matrix of 4096 outputs by 2048 inputs."""
     assert dict(find_format(name).stored(MATRIX, 16)) == tensors
@@ -75,8 +81,13 @@ def test_mxfp4_packs_experts_alone() -> None:
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"none"}))
 def test_embeddings_heads_norms_routers_and_biases_stay_as_they_are(name: str) -> None:
     """They have 16 bits in every format."""
-    for role, shape in (("embedding", (1000, 64)), ("head", (1000, 64)), ("norm", (64,)),
-                        ("router", (8, 64)), ("other", (4, 1, 64))):  # fmt: skip
+    for role, shape in (
+        ("embedding", (1000, 64)),
+        ("head", (1000, 64)),
+        ("norm", (64,)),
+        ("router", (8, 64)),
+        ("other", (4, 1, 64)),
+    ):
         one = ShardedParameter("x.weight", shape, role)
         assert find_format(name).stored(one, 16) == (("", 2 * one.numel),)
 
@@ -85,14 +96,18 @@ def test_embeddings_heads_norms_routers_and_biases_stay_as_they_are(name: str) -
 # LlamaGuard-7B-AWQ, LLaMA2-13B-Tiefighter-AWQ, Mistral-7B-v0.1-AWQ, Upstage-Llama-2-70B-AWQ,
 # TinyLlama-1.1B-Chat-v1.0-AWQ); GPTQ files also have biases of zeros (0.1 %).
 PUBLISHED: list[tuple[str, dict[str, Any], float]] = [
-    ("llama2-7b", gptq(4, 128), 3.90), ("llama2-7b", gptq(8, -1), 7.01),
-    ("llama2-7b", gptq(8, 128), 7.16), ("llama2-13b", gptq(4, 128), 7.26),
-    ("llama2-13b", gptq(8, -1), 13.36), ("llama2-13b", gptq(8, 128), 13.65),
-    ("llama2-7b", {"quant_method": "awq"}, 3.89), ("llama2-13b", {"quant_method": "awq"}, 7.25),
+    ("llama2-7b", gptq(4, 128), 3.90),
+    ("llama2-7b", gptq(8, -1), 7.01),
+    ("llama2-7b", gptq(8, 128), 7.16),
+    ("llama2-13b", gptq(4, 128), 7.26),
+    ("llama2-13b", gptq(8, -1), 13.36),
+    ("llama2-13b", gptq(8, 128), 13.65),
+    ("llama2-7b", {"quant_method": "awq"}, 3.89),
+    ("llama2-13b", {"quant_method": "awq"}, 7.25),
     ("mistral-7b-v0.1", {"quant_method": "awq"}, 4.15),
     ("llama2-70b", {"quant_method": "awq"}, 36.61),
     ("tinyllama-1.1b", {"quant_method": "awq"}, 0.77),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "config", "gb"), PUBLISHED)
@@ -144,21 +159,32 @@ def test_compressed_tensors_go_by_width_and_strategy() -> None:
 
 def test_kimi_packs_its_routed_experts_alone() -> None:
     """Kimi-K2-Thinking's ignore list has patterns for everything else."""
-    ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
-              "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]  # fmt: skip
+    ignore = [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    ]
     group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     weight_format = find_format("none", compressed(group, ignore=ignore))
     model = arch("kimi-k2")
     two_layers = ServerShard(places=range(2))
     packed = {one.name for one in held(model, two_layers) if weight_format.packs(one)}
-    assert packed == {"model.layers.1.mlp.experts.gate_up_proj",
-                      "model.layers.1.mlp.experts.down_proj"}  # fmt: skip
+    assert packed == {
+        "model.layers.1.mlp.experts.gate_up_proj",
+        "model.layers.1.mlp.experts.down_proj",
+    }
 
 
 def test_modules_that_are_not_converted_are_found_by_name_part_or_pattern() -> None:
     """An entry is a name, a parent, a part of a name, or has a star."""
-    for skip in ("model.layers.0.self_attn.q_proj", "model.layers.0", "self_attn",
-                 "model.layers.*.self_attn", "re:.*q_proj$"):  # fmt: skip
+    for skip in (
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.0",
+        "self_attn",
+        "model.layers.*.self_attn",
+        "re:.*q_proj$",
+    ):
         weight_format = find_format(
             "none", {"quant_method": "fp8", "modules_to_not_convert": [skip]}
         )
@@ -247,12 +273,13 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"quant_method": "gptq", "bits": "x"}, {"quant_method": "awq", "bits": 0},
+        {"quant_method": "gptq", "bits": "x"},
+        {"quant_method": "awq", "bits": 0},
         {"quant_method": "fp8", "weight_block_size": "x"},
         {"quant_method": "fp8", "modules_to_not_convert": 5},
         {"quant_method": "compressed-tensors", "config_groups": 5},
     ],
-)  # fmt: skip
+)
 def test_a_config_with_junk_is_a_sentence(config: dict[str, Any]) -> None:
     """A malformed quantization_config is refused with one sentence."""
     with pytest.raises(FormatError, match="quantization_config"):

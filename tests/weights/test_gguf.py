@@ -11,22 +11,46 @@ from tests.serving.vllm_runs import arch
 
 # Bits per weight of Llama-3.1-8B, llama.cpp b10586 tools/quantize/README.md.
 README = {
-    "IQ1_S": 2.0042, "IQ1_M": 2.1460, "IQ2_XXS": 2.3824, "IQ2_XS": 2.5882, "IQ2_S": 2.7403,
-    "IQ2_M": 2.9294, "IQ3_XXS": 3.2548, "IQ3_XS": 3.4977, "IQ3_S": 3.6606, "IQ3_M": 3.7628,
-    "IQ4_XS": 4.4597, "IQ4_NL": 4.6818, "Q2_K_S": 2.9697, "Q2_K": 3.1593, "Q3_K_S": 3.6429,
-    "Q3_K_M": 3.9960, "Q3_K_L": 4.2979, "Q4_K_S": 4.6672, "Q4_K_M": 4.8944, "Q5_K_S": 5.5704,
-    "Q5_K_M": 5.7036, "Q6_K": 6.5633, "Q8_0": 8.5008, "F16": 16.0005,
-}  # fmt: skip
+    "IQ1_S": 2.0042,
+    "IQ1_M": 2.1460,
+    "IQ2_XXS": 2.3824,
+    "IQ2_XS": 2.5882,
+    "IQ2_S": 2.7403,
+    "IQ2_M": 2.9294,
+    "IQ3_XXS": 3.2548,
+    "IQ3_XS": 3.4977,
+    "IQ3_S": 3.6606,
+    "IQ3_M": 3.7628,
+    "IQ4_XS": 4.4597,
+    "IQ4_NL": 4.6818,
+    "Q2_K_S": 2.9697,
+    "Q2_K": 3.1593,
+    "Q3_K_S": 3.6429,
+    "Q3_K_M": 3.9960,
+    "Q3_K_L": 4.2979,
+    "Q4_K_S": 4.6672,
+    "Q4_K_M": 4.8944,
+    "Q5_K_S": 5.5704,
+    "Q5_K_M": 5.7036,
+    "Q6_K": 6.5633,
+    "Q8_0": 8.5008,
+    "F16": 16.0005,
+}
 # Buffers on the GPU and of the token embedding in MiB, llama.cpp's own runs of 2025-03-22.
 PYTHIA = {
-    "F16": (5049.71, 245.62), "Q8_0": (2684.57, 130.49), "Q5_1": (1904.83, 92.11),
-    "Q4_K_M": (1632.95, 69.08), "Q4_1": (1604.83, 76.76),
-}  # fmt: skip
+    "F16": (5049.71, 245.62),
+    "Q8_0": (2684.57, 130.49),
+    "Q5_1": (1904.83, 92.11),
+    "Q4_K_M": (1632.95, 69.08),
+    "Q4_1": (1604.83, 76.76),
+}
 # "model size" in GiB of the logs in ikawrakow/ik_llama.cpp (discussions 357, 370; issues 334, 530).
 LOGGED = [
-    ("qwen3-235b-a22b", "Q8_0", 232.769), ("qwen3-235b-a22b", "Q4_K_M", 132.386),
-    ("qwen3-235b-a22b", "Q6_K", 179.754), ("gemma3-27b", "Q4_K_M", 15.404),
-]  # fmt: skip
+    ("qwen3-235b-a22b", "Q8_0", 232.769),
+    ("qwen3-235b-a22b", "Q4_K_M", 132.386),
+    ("qwen3-235b-a22b", "Q6_K", 179.754),
+    ("gemma3-27b", "Q4_K_M", 15.404),
+]
 
 
 def total(model: Arch, ftype: str, **options: object) -> int:

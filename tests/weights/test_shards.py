@@ -67,8 +67,16 @@ def test_key_value_heads_are_repeated_where_ranks_are_more() -> None:
 
 def test_a_fused_projection_has_its_rank_s_queries_and_repeated_keys() -> None:
     """Falcon-7B has one key-value head, Falcon-40B has eight."""
-    small = read_config({"model_type": "falcon", "num_hidden_layers": 1, "hidden_size": 512,
-                         "num_attention_heads": 8, "multi_query": True, "bias": True})  # fmt: skip
+    small = read_config(
+        {
+            "model_type": "falcon",
+            "num_hidden_layers": 1,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+            "multi_query": True,
+            "bias": True,
+        }
+    )
     parameters = sharded(small, 4)
     fused = parameters["transformer.h.0.self_attention.query_key_value.weight"]
     assert fused.shape == (2 * 64 + 2 * 64, 512)
@@ -76,7 +84,9 @@ def test_a_fused_projection_has_its_rank_s_queries_and_repeated_keys() -> None:
     assert parameters["transformer.h.0.self_attention.dense.bias"].shape == (512,)
     large = sharded(arch("falcon-40b"), 8)
     assert large["transformer.h.0.self_attention.query_key_value.weight"].shape == (
-        (16 + 2) * 64, 8192)  # fmt: skip
+        (16 + 2) * 64,
+        8192,
+    )
 
 
 def test_latent_ranks_are_whole_and_heads_are_cut() -> None:
@@ -171,9 +181,20 @@ def test_q_k_and_v_are_one_tensor_to_an_engine_and_so_are_gate_and_up() -> None:
 
 def test_a_vision_tower_is_cut_and_on_the_first_stage_alone() -> None:
     """Gemma 3 on two ranks: heads and feed-forwards are sharded, patches are not."""
-    model = read_config({"model_type": "gemma3", "text_config": {}, "vision_config": {
-        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 2,
-        "num_attention_heads": 16, "patch_size": 14, "image_size": 896}})  # fmt: skip
+    model = read_config(
+        {
+            "model_type": "gemma3",
+            "text_config": {},
+            "vision_config": {
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 16,
+                "patch_size": 14,
+                "image_size": 896,
+            },
+        }
+    )
     parameters = [one for one in sharded(model, 2).values() if one.part == "vision tower"]
     assert sum(one.numel for one in parameters) < model.tower_parameters
     patches = next(one for one in parameters if "patch_embedding.weight" in one.name)

@@ -94,11 +94,7 @@ class EventRecorder:
     def forward_only(self, left: Iterable[int]) -> BlockEvents:
         """What was recorded as a block without input, output and backward; `left` stays alive."""
         return BlockEvents(
-            sizes=tuple(self.sizes),
-            entry=-1,
-            exit=-1,
-            forward=tuple(self.events),
-            left=tuple(left),
+            sizes=tuple(self.sizes), entry=-1, exit=-1, forward=tuple(self.events), left=tuple(left)
         )
 
     def number(self, size: Num) -> int:

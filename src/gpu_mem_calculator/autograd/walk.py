@@ -102,12 +102,7 @@ def walk(
     )
     events = recorder.end_forward()
     back = BackwardPass(
-        recorder,
-        ids,
-        owners,
-        saved | dict.fromkeys(pins, 1),
-        entry if checkpoint else None,
-        exit_,
+        recorder, ids, owners, saved | dict.fromkeys(pins, 1), entry if checkpoint else None, exit_
     )
     if output_grad_held:
         back.grads[exit_.index].references += 1

@@ -19,12 +19,15 @@ from ..replay.allocator import ReplayPhase as Replay
 from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..step.stream import STARTUP_MARK
 
-KINDS = {
-    "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
-}  # fmt: skip
+KINDS = {"fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,)}
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
-WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
-         "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
+WORDS = {
+    "fwd": "forward",
+    "bwd": "backward",
+    "fwdbwd": "forward and backward",
+    "sync": "gradient sync",
+    "opt": "optimizer",
+}
 # The measured phases of an inference run, and the ledger's phases in them.
 SERVED = {"load": (STARTUP,), "prefill": (PREFILL,), "generate": (PREFILL, DECODE)}
 # Names of instants in the ledgers.
@@ -99,8 +102,7 @@ def _replay_phases(phase: StepPhase, micro_batches: int, latest: int) -> Iterato
         if phase.micro_batch in (None, micro_batches - 1):
             yield "opt"
         return
-    numbers = (range(latest + 1) if phase.micro_batch is None
-               else (min(phase.micro_batch, latest),))  # fmt: skip
+    numbers = range(latest + 1) if phase.micro_batch is None else (min(phase.micro_batch, latest),)
     words = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ())
     yield from (f"a{number}.{word}" for number in numbers for word in words)
 
@@ -166,8 +168,11 @@ def _startup_peak(ledger: Ledger, name: str, names: tuple[str, ...]) -> int | No
 def _instants(ledger: Ledger, phase: StepPhase, micro_batches: int) -> list[Instant]:
     """The instants of a phase; empty where the ledger has none for it."""
     kinds = KINDS.get(phase.kind, ())
-    instants = [i for i in ledger.instants if i.present and i.phase in kinds
-            and (phase.step == 0 or not i.step)]  # fmt: skip
+    instants = [
+        i
+        for i in ledger.instants
+        if i.present and i.phase in kinds and (phase.step == 0 or not i.step)
+    ]
     if phase.micro_batch is None:
         return instants
     if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch

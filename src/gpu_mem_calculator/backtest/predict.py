@@ -20,8 +20,10 @@ from ..run.phases import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
 from .rows import MeasuredRun
 
-NEEDS_TORCH = ('--rung trace runs the model with torch, and {} is not installed; '
-               'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
+NEEDS_TORCH = (
+    "--rung trace runs the model with torch, and {} is not installed; "
+    'pip install "gpu-mem-calculator[torch]"'
+)
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -58,8 +60,9 @@ def stage_of_rank(rank: int, ranks: int, stages: int) -> int:
     runtime/pipe/topology.py, axes pipe, data, model.
     """
     if rank >= ranks:
-        raise InputError([f"rank={rank} is not one of the run's {ranks} ranks; "
-                          f"use 0 to {ranks - 1}"])  # fmt: skip
+        raise InputError(
+            [f"rank={rank} is not one of the run's {ranks} ranks; use 0 to {ranks - 1}"]
+        )
     return rank // (ranks // stages)
 
 
@@ -112,8 +115,11 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
     if stage_replay is None:
-        return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases,
-                          startup=int(ledger.peak(phases=(STARTUP,))))  # fmt: skip
+        return Prediction(
+            allocated=int(ledger.peak(phases=STEP)),
+            phases=phases,
+            startup=int(ledger.peak(phases=(STARTUP,))),
+        )
     outside = outside_bytes(resolved.outside_torch, row.process_group)
     searched = not SEARCH_METRICS.isdisjoint(row.measured)  # the search takes longest
     return Prediction(

@@ -15,19 +15,36 @@ from ..core.megatron_defaults import with_measured_defaults
 
 # Each metric that is scored, and its key in `measured`.
 METRICS = {
-    "allocated": "allocated_bytes", "startup": "startup_bytes", "reserved": "reserved_bytes",
-    "needs": "survives_in_bytes", "device": "device_bytes", "host": "host_bytes",
-    "weights": "weights_bytes", "activation": "activation_bytes",
-    "non_torch": "non_torch_bytes", "graph": "graph_bytes", "kv_pool": "kv_pool_bytes",
-    "kv_tokens": "kv_tokens", "fits": "fits",
-}  # fmt: skip
+    "allocated": "allocated_bytes",
+    "startup": "startup_bytes",
+    "reserved": "reserved_bytes",
+    "needs": "survives_in_bytes",
+    "device": "device_bytes",
+    "host": "host_bytes",
+    "weights": "weights_bytes",
+    "activation": "activation_bytes",
+    "non_torch": "non_torch_bytes",
+    "graph": "graph_bytes",
+    "kv_pool": "kv_pool_bytes",
+    "kv_tokens": "kv_tokens",
+    "fits": "fits",
+}
 # Also measured, but not predicted.
-UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes",
-            "utilization_pct")  # fmt: skip
+UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes", "utilization_pct")
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-KEYS = (*NEEDED, "function", "with", "record", "rank", "num_parameters", "rank_parameters",
-        "phases", "environment", "failed")  # fmt: skip
+KEYS = (
+    *NEEDED,
+    "function",
+    "with",
+    "record",
+    "rank",
+    "num_parameters",
+    "rank_parameters",
+    "phases",
+    "environment",
+    "failed",
+)
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20
 
@@ -79,8 +96,10 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Me
             rows.pop(data["id"], None)
             rows[data["id"]] = _row(data, folder)
     if problems and _is_plain_json(text):
-        problems = [f"{where}: this is one JSON value over several lines or a list; "
-                    "write each run as an object on a line of its own"]  # fmt: skip
+        problems = [
+            f"{where}: this is one JSON value over several lines or a list; "
+            "write each run as an object on a line of its own"
+        ]
     if not problems and not rows:
         problems = [f"{where}: there is no run in it; write each run as a JSON object on a line"]
     if problems:
@@ -101,8 +120,9 @@ def _parse_line(line: str) -> tuple[dict[str, Any] | None, list[str]]:
         reason = str(error).splitlines()[0] if str(error) else "too deep"
         return None, [f"not valid JSON, {reason}; write one object a line"]
     if not isinstance(data, dict):
-        return None, [f"{_short(data)} is not a run; write an object with id, group, config "
-                      "and measured"]  # fmt: skip
+        return None, [
+            f"{_short(data)} is not a run; write an object with id, group, config and measured"
+        ]
     return data, list(row_problems(data))
 
 
@@ -131,12 +151,17 @@ def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
     environment = data.get("environment") or {}
     return MeasuredRun(
-        id=data["id"], group=data["group"], config=_config(data, environment), measured=measured,
+        id=data["id"],
+        group=data["group"],
+        config=_config(data, environment),
+        measured=measured,
         function=data.get("function"),
         record=str(folder / data["record"]) if data.get("record") else None,
-        rank=data.get("rank") or 0, phases=phases,
-        process_group=environment.get("process_group"), failed=str(data.get("failed") or ""),
-    )  # fmt: skip
+        rank=data.get("rank") or 0,
+        phases=phases,
+        process_group=environment.get("process_group"),
+        failed=str(data.get("failed") or ""),
+    )
 
 
 def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,8 +196,10 @@ def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
     yield from _phase_problems(_object(data, "phases"))
     group = _object(data, "environment").get("process_group")
     if group is not None and group not in GROUPS:
-        yield (f"environment.process_group={_short(group)} must be one of "
-               f"{', '.join(map(repr, GROUPS))}{nearest(str(group), GROUPS)}")  # fmt: skip
+        yield (
+            f"environment.process_group={_short(group)} must be one of "
+            f"{', '.join(map(repr, GROUPS))}{nearest(str(group), GROUPS)}"
+        )
 
 
 def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -81,9 +81,10 @@ class BacktestReport(Struct, frozen=True, kw_only=True):
         return {
             row.id: error
             for row in self.rows
-            if (group is None or row.group == group) and metric in row.metrics
+            if (group is None or row.group == group)
+            and metric in row.metrics
             and (error := row.metrics[metric].error_pct) is not None
-        }  # fmt: skip
+        }
 
     def summary(self, metric: str, group: str | None = None) -> Summary:
         """The summary of a metric, of all rows or of a group's."""
@@ -110,16 +111,22 @@ def summary(errors: Sequence[float]) -> Summary:
         return Summary(n=0)
     sizes = [abs(e) for e in errors]
     return Summary(
-        n=len(errors), mean_abs_pct=mean(sizes), median_abs_pct=median(sizes),
-        worst_abs_pct=max(sizes), bias_pct=mean(errors),
+        n=len(errors),
+        mean_abs_pct=mean(sizes),
+        median_abs_pct=median(sizes),
+        worst_abs_pct=max(sizes),
+        bias_pct=mean(errors),
         under_by_more_than_2_pct=sum(e < DANGEROUS_PCT for e in errors),
-    )  # fmt: skip
+    )
 
 
 def backtest(
-    rows: Sequence[MeasuredRun], rung: str | Rung = "estimate", *, jobs: int = 1,
+    rows: Sequence[MeasuredRun],
+    rung: str | Rung = "estimate",
+    *,
+    jobs: int = 1,
     progress: Progress | None = None,
-) -> BacktestReport:  # fmt: skip
+) -> BacktestReport:
     """Predict every row and compare. `rung` is a name in `RUNGS`, or a function like those."""
     if isinstance(rung, str):
         check_rung(rung)
@@ -177,12 +184,16 @@ def _score_row(row: MeasuredRun, prediction: Prediction) -> RowScore:
     measured = {m: row.measured[key] for m, key in METRICS.items() if key in row.measured}
     values = {m: getattr(prediction, m) for m in measured}
     return RowScore(
-        id=row.id, group=row.group,
+        id=row.id,
+        group=row.group,
         metrics={m: Comparison(v, measured[m]) for m, v in values.items() if v is not None},
-        phases={n: Comparison(prediction.phases[n], peak) for n, peak in row.phases.items()
-                if n in prediction.phases},
+        phases={
+            n: Comparison(prediction.phases[n], peak)
+            for n, peak in row.phases.items()
+            if n in prediction.phases
+        },
         unpredicted=tuple(m for m, v in values.items() if v is None),
-    )  # fmt: skip
+    )
 
 
 def as_data(report: BacktestReport, *, phases: bool = False) -> dict[str, Any]:
@@ -212,8 +223,11 @@ def verdict_score(
     report: BacktestReport, metric: str = "fits", group: str | None = None
 ) -> dict[str, Any]:
     """The number of verdicts, and the percentage of them that are right."""
-    comparisons = [row.metrics[metric] for row in report.rows
-             if (group is None or row.group == group) and metric in row.metrics]  # fmt: skip
+    comparisons = [
+        row.metrics[metric]
+        for row in report.rows
+        if (group is None or row.group == group) and metric in row.metrics
+    ]
     right = sum(one.predicted == one.measured for one in comparisons)
     return {
         "n": len(comparisons),
@@ -225,8 +239,11 @@ def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"id": row.id, "group": row.group}
     for metric, one in row.metrics.items():
         if metric == "fits":
-            data[metric] = {"predicted": one.predicted, "measured": one.measured,
-                            "right": one.predicted == one.measured}  # fmt: skip
+            data[metric] = {
+                "predicted": one.predicted,
+                "measured": one.measured,
+                "right": one.predicted == one.measured,
+            }
         else:
             data[metric] = _comparison_data(one)
     if phases:

@@ -14,29 +14,50 @@ def _channels(bits: int, kind: str, *, dynamic: bool) -> dict[str, Any]:
     inputs = {"num_bits": bits, "type": kind, "strategy": "token", "dynamic": dynamic}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
     form = "float-quantized" if kind == "float" else "int-quantized"
-    return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"],
-            "config_groups": {"group_0": group}}  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }
 
 
 def _groups(bits: int) -> dict[str, Any]:
     """A quantization_config of compressed-tensors: weights only, one scale for 128 of them."""
-    weights = {"num_bits": bits, "type": "int", "strategy": "group", "group_size": 128,
-               "symmetric": True}  # fmt: skip
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "strategy": "group",
+        "group_size": 128,
+        "symmetric": True,
+    }
     group = {"targets": ["Linear"], "weights": weights}
-    return {"quant_method": "compressed-tensors", "format": "pack-quantized",
-            "ignore": ["lm_head"], "config_groups": {"group_0": group}}  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }
 
 
-BLOCK_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
-             "weight_block_size": [128, 128]}  # fmt: skip
+BLOCK_FP8 = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
-NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
-       "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}  # fmt: skip
+NF4 = {
+    "quant_method": "bitsandbytes",
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": "bfloat16",
+}
 
 
 def _gptq(bits: int) -> dict[str, Any]:
-    return {"quant_method": "gptq", "bits": bits, "group_size": 128, "desc_act": False,
-            "sym": True}  # fmt: skip
+    return {"quant_method": "gptq", "bits": bits, "group_size": 128, "desc_act": False, "sym": True}
 
 
 # The end of a name (lower case), its usual quantization_config, and that in words; longer ends

@@ -25,15 +25,22 @@ PICTURES = (".svg", ".html")
 def arguments(parser: Parser) -> None:
     """Add the options of `backtest`."""
     parser.add_argument("runs", metavar="RUNS.jsonl", help="the measured runs")
-    parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate",
-                        help="what predicts: the estimate, or the run on fake tensors with "
-                        "torch (default: estimate)")  # fmt: skip
-    parser.add_argument("--phases", action="store_true",
-                        help="also the peak of each measured phase")  # fmt: skip
-    parser.add_argument("--picture", metavar="FILE",
-                        help="predicted against measured, as .svg or .html")  # fmt: skip
-    parser.add_argument("--jobs", type=whole, default=1, metavar="N",
-                        help="predict in N processes (default: 1)")  # fmt: skip
+    parser.add_argument(
+        "--rung",
+        choices=("estimate", "trace"),
+        default="estimate",
+        help="what predicts: the estimate, or the run on fake tensors with "
+        "torch (default: estimate)",
+    )
+    parser.add_argument(
+        "--phases", action="store_true", help="also the peak of each measured phase"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE", help="predicted against measured, as .svg or .html"
+    )
+    parser.add_argument(
+        "--jobs", type=whole, default=1, metavar="N", help="predict in N processes (default: 1)"
+    )
     add_output(parser, "table", "json")
 
 

@@ -35,8 +35,9 @@ def arguments(parser: Parser) -> None:
 
 def add_check(parser: Parser) -> None:
     """Add --check."""
-    parser.add_argument("--check", action="store_true",
-                        help="exit 1, with a sentence, where the run does not fit")  # fmt: skip
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1, with a sentence, where the run does not fit"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,9 +55,12 @@ def estimate_source(source: RunSource) -> Estimate:
 
 
 def show_estimate(
-    args: argparse.Namespace, estimate: Estimate, words: list[str], name: str,
+    args: argparse.Namespace,
+    estimate: Estimate,
+    words: list[str],
+    name: str,
     notes: tuple[str, ...] = (),
-) -> int:  # fmt: skip
+) -> int:
     """Show an estimate in the format of the options.
 
     Returns the exit code: with --check, 1 where the run does not fit. `words` are the command line

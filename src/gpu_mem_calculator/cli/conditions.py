@@ -38,6 +38,11 @@ def run_name(args: argparse.Namespace) -> str:
 
 def conditions(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a `MeasureCase` that the options set; they override those of a file."""
-    options = {"rank": args.rank, "steps": args.steps, "cap_bytes": args.cap,
-             "alloc_conf": args.alloc_conf, "timeout": args.timeout}  # fmt: skip
+    options = {
+        "rank": args.rank,
+        "steps": args.steps,
+        "cap_bytes": args.cap,
+        "alloc_conf": args.alloc_conf,
+        "timeout": args.timeout,
+    }
     return {key: value for key, value in options.items() if value is not None}

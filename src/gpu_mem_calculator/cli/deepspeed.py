@@ -30,18 +30,32 @@ def arguments(parser: Parser) -> None:
     """Add the options of `deepspeed`."""
     parser.add_argument("--stage", choices=("1", "2", "3"), default="3", help="default: 3")
     parser.add_argument("--num-parameters", metavar="N", help="such as 70e9 or 70B")
-    parser.add_argument("--largest-layer-parameters", metavar="N",
-                        help="of the largest single module; stage 3 needs it")  # fmt: skip
-    parser.add_argument("--model-path", metavar="P",
-                        help="a preset, a name on the hub (owner/model), a config.json or its "
-                        "folder, s3://bucket/path, or https://.../config.json; wins over "
-                        "--num-parameters")  # fmt: skip
-    parser.add_argument("--trust-remote-code", action="store_true",
-                        help="changes nothing: no code of a repository is run")  # fmt: skip
+    parser.add_argument(
+        "--largest-layer-parameters",
+        metavar="N",
+        help="of the largest single module; stage 3 needs it",
+    )
+    parser.add_argument(
+        "--model-path",
+        metavar="P",
+        help="a preset, a name on the hub (owner/model), a config.json or its "
+        "folder, s3://bucket/path, or https://.../config.json; wins over "
+        "--num-parameters",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="changes nothing: no code of a repository is run",
+    )
     parser.add_argument("--nodes", type=whole, default=1, metavar="N", help="default: 1")
     parser.add_argument("--gpus-per-node", type=whole, default=8, metavar="N", help="default: 8")
-    parser.add_argument("--buffer-factor", type=positive, default=1.5, metavar="X",
-                        help="what the CPU side is multiplied by (default: 1.5)")  # fmt: skip
+    parser.add_argument(
+        "--buffer-factor",
+        type=positive,
+        default=1.5,
+        metavar="X",
+        help="what the CPU side is multiplied by (default: 1.5)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     add_settings(parser)
 
@@ -56,9 +70,13 @@ def run(args: argparse.Namespace) -> int:
         write(zero2_table(total, *setup), args.output)
         return 0
     if largest is None:
-        raise InputError(["--stage 3 with --num-parameters needs --largest-layer-parameters, the "
-                          "size of the largest single module (Llama-3.1-70B: 1.05e9); "
-                          "or give --model-path"])  # fmt: skip
+        raise InputError(
+            [
+                "--stage 3 with --num-parameters needs --largest-layer-parameters, the "
+                "size of the largest single module (Llama-3.1-70B: 1.05e9); "
+                "or give --model-path"
+            ]
+        )
     write(zero3_table(total, largest, *setup), args.output)
     return 0
 
@@ -101,8 +119,10 @@ def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
     what = ", ".join(filter(None, (printable_name(args.model_path), model.source)))
     lines = [f"{what}: {counted.total:,} parameters{counted.note}"]
     if args.trust_remote_code:
-        lines.append("--trust-remote-code: no code of the repository is run; the model is read as "
-                     f"{model.arch.family}, a family that is known here")  # fmt: skip
+        lines.append(
+            "--trust-remote-code: no code of the repository is run; the model is read as "
+            f"{model.arch.family}, a family that is known here"
+        )
     if args.num_parameters is not None:
         lines.append(f"--num-parameters {args.num_parameters} is not used: --model-path wins")
     print_to_stderr(*lines)

@@ -30,8 +30,9 @@ def arguments(parser: Parser) -> None:
 
 def add_parts(parser: Parser) -> None:
     """Add --parts."""
-    parser.add_argument("--parts", action="store_true",
-                        help="also what each entry is made of, tensor by tensor")  # fmt: skip
+    parser.add_argument(
+        "--parts", action="store_true", help="also what each entry is made of, tensor by tensor"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

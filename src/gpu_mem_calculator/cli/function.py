@@ -13,10 +13,19 @@ from .parser import Parser
 
 def add_function(parser: Parser) -> None:
     """Add --function and --with."""
-    parser.add_argument("--function", metavar="MODULE:FUNCTION",
-                        help="your own model and batch instead of the run file's")  # fmt: skip
-    parser.add_argument("--with", action="append", default=[], dest="values", metavar="NAME=VALUE",
-                        help="an argument of the function; may be repeated")  # fmt: skip
+    parser.add_argument(
+        "--function",
+        metavar="MODULE:FUNCTION",
+        help="your own model and batch instead of the run file's",
+    )
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="values",
+        metavar="NAME=VALUE",
+        help="an argument of the function; may be repeated",
+    )
 
 
 def function_words(args: argparse.Namespace) -> list[str]:

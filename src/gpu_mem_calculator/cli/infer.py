@@ -35,42 +35,76 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
     ("--quantization", "inference.quantization", str, "of the weights: fp8, awq, q4_k_m, ..."),
     ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
-    ("--gpu-memory-utilization", "inference.gpu_memory_utilization", positive,
-     "the share of the card that the server may take"),
+    (
+        "--gpu-memory-utilization",
+        "inference.gpu_memory_utilization",
+        positive,
+        "the share of the card that the server may take",
+    ),
     ("--max-num-seqs", "inference.max_num_seqs", whole, "sequences that run at once"),
     ("--max-num-batched-tokens", "inference.max_num_batched_tokens", whole, "tokens of one pass"),
     ("--batch-size", "inference.batch_size", whole, "sequences at once"),
     ("--prompt-len", "inference.prompt_len", whole, "tokens of a prompt"),
     ("--new-tokens", "inference.new_tokens", whole, "tokens that are generated"),
-)  # fmt: skip
+)
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `infer`."""
-    parser.add_argument("model", metavar="MODEL", nargs="?",
-                        help="a preset, a name on the hub, a config.json, a .gguf "
-                        "file, or a folder")  # fmt: skip
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="a preset, a name on the hub, a config.json, a .gguf file, or a folder",
+    )
     parser.add_argument("-c", "--config", metavar="FILE", help="a run file with an inference part")
-    parser.add_argument("-e", "--engine", metavar="NAME", help="vllm (default), sglang, "
-                        "tensorrt_llm, tgi, llamacpp or transformers")  # fmt: skip
+    parser.add_argument(
+        "-e",
+        "--engine",
+        metavar="NAME",
+        help="vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers",
+    )
     for name, key, kind, text in KEYS:
-        parser.add_argument(name, dest=key, type=kind, metavar="N" if kind is not str else "NAME",
-                            help=text)  # fmt: skip
-    parser.add_argument("--enforce-eager", dest="inference.enforce_eager", action="store_const",
-                        const=True, help="no CUDA graphs")  # fmt: skip
-    parser.add_argument("-g", "--gpus", dest="hardware.num_gpus", type=whole, metavar="N",
-                        help="how many cards, where the engine does not say")  # fmt: skip
+        parser.add_argument(
+            name, dest=key, type=kind, metavar="N" if kind is not str else "NAME", help=text
+        )
+    parser.add_argument(
+        "--enforce-eager",
+        dest="inference.enforce_eager",
+        action="store_const",
+        const=True,
+        help="no CUDA graphs",
+    )
+    parser.add_argument(
+        "-g",
+        "--gpus",
+        dest="hardware.num_gpus",
+        type=whole,
+        metavar="N",
+        help="how many cards, where the engine does not say",
+    )
     add_settings(parser)
-    parser.add_argument("--contexts", type=numbers, metavar="N,N,...", default=(),
-                        help="rows of the table of contexts and sequences")  # fmt: skip
-    parser.add_argument("--concurrency", type=numbers, metavar="N,N,...", default=(),
-                        help="its columns")  # fmt: skip
-    parser.add_argument("--fewest-gpus", action="store_true",
-                        help="over how many GPUs it must be cut at least")  # fmt: skip
-    parser.add_argument("--largest-model", action="store_true",
-                        help="which preset is the largest that this card serves")  # fmt: skip
-    parser.add_argument("--explain", action="store_true",
-                        help="show where every byte comes from instead")  # fmt: skip
+    parser.add_argument(
+        "--contexts",
+        type=numbers,
+        metavar="N,N,...",
+        default=(),
+        help="rows of the table of contexts and sequences",
+    )
+    parser.add_argument(
+        "--concurrency", type=numbers, metavar="N,N,...", default=(), help="its columns"
+    )
+    parser.add_argument(
+        "--fewest-gpus", action="store_true", help="over how many GPUs it must be cut at least"
+    )
+    parser.add_argument(
+        "--largest-model",
+        action="store_true",
+        help="which preset is the largest that this card serves",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="show where every byte comes from instead"
+    )
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)

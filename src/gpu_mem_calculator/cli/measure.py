@@ -33,37 +33,70 @@ examples:
   torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
   deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json
   gpu-mem-calc measure --config run.json --ray 2x8"""
-UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": MIB, "K": KIB,
-         "KB": KIB, "KIB": KIB, "B": 1}  # fmt: skip
+UNITS = {
+    "": GIB,
+    "G": GIB,
+    "GB": GIB,
+    "GIB": GIB,
+    "M": MIB,
+    "MB": MIB,
+    "MIB": MIB,
+    "K": KIB,
+    "KB": KIB,
+    "KIB": KIB,
+    "B": 1,
+}
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `measure`."""
     add_run(parser)
     add_function(parser)
-    parser.add_argument("--cases", metavar="FILE",
-                        help="many runs, one JSON object a line: id, config, and where wanted "
-                             "function, with, group, rank, steps, cap_bytes, "
-                             "alloc_conf")  # fmt: skip
-    parser.add_argument("--rank", type=natural, metavar="N",
-                        help="the rank to play, so the pipeline stage (default: 0)")  # fmt: skip
+    parser.add_argument(
+        "--cases",
+        metavar="FILE",
+        help="many runs, one JSON object a line: id, config, and where wanted "
+        "function, with, group, rank, steps, cap_bytes, "
+        "alloc_conf",
+    )
+    parser.add_argument(
+        "--rank",
+        type=natural,
+        metavar="N",
+        help="the rank to play, so the pipeline stage (default: 0)",
+    )
     parser.add_argument("--steps", type=whole, metavar="N", help=f"default: {STEPS}")
-    parser.add_argument("--cap", type=memory_size, metavar="SIZE",
-                        help="what torch may take: 24GiB, 500MiB; a number is GiB")  # fmt: skip
+    parser.add_argument(
+        "--cap",
+        type=memory_size,
+        metavar="SIZE",
+        help="what torch may take: 24GiB, 500MiB; a number is GiB",
+    )
     add_allocator(parser)
-    parser.add_argument("--find-minimum", action="store_true",
-                        help="look for the least memory that the run survives in")  # fmt: skip
-    parser.add_argument("--append", metavar="FILE",
-                        help="add the results to a file that backtest reads; cases that it has "
-                             "are not measured again")  # fmt: skip
-    parser.add_argument("--again", action="store_true",
-                        help="measure cases again that failed before")  # fmt: skip
+    parser.add_argument(
+        "--find-minimum",
+        action="store_true",
+        help="look for the least memory that the run survives in",
+    )
+    parser.add_argument(
+        "--append",
+        metavar="FILE",
+        help="add the results to a file that backtest reads; cases that it has "
+        "are not measured again",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure cases again that failed before"
+    )
     parser.add_argument("--id", metavar="NAME", help="the result's name (default: the file's)")
-    parser.add_argument("--timeout", type=positive, metavar="S",
-                        help=f"seconds for one case (default: {TIMEOUT:g})")  # fmt: skip
-    parser.add_argument("--ray", type=nodes_and_gpus, metavar="NODESxGPUS",
-                        help="run every rank on a Ray cluster, such as 2x8; files are looked for "
-                             "on its nodes")  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=positive, metavar="S", help=f"seconds for one case (default: {TIMEOUT:g})"
+    )
+    parser.add_argument(
+        "--ray",
+        type=nodes_and_gpus,
+        metavar="NODESxGPUS",
+        help="run every rank on a Ray cluster, such as 2x8; files are looked for on its nodes",
+    )
     add_output(parser, "table", "json")
 
 
@@ -111,8 +144,12 @@ def run(args: argparse.Namespace) -> int:
 
     card = find_card()
     if args.cap is not None and args.cap > card.memory_bytes:
-        raise InputError([f"--cap {args.cap / GIB:.1f} GiB is more than the {card.name} has, "
-                          f"{card.memory_bytes / GIB:.1f}; give less"])  # fmt: skip
+        raise InputError(
+            [
+                f"--cap {args.cap / GIB:.1f} GiB is more than the {card.name} has, "
+                f"{card.memory_bytes / GIB:.1f}; give less"
+            ]
+        )
     import_once()
     return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
 
@@ -128,8 +165,14 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
     if args.id is None and args.rank:
         name += f".rank{args.rank}"
     name = fresh_id(name, file.ids() if file else ())
-    return MeasureCase(id=name, config=data, function=args.function, values=values,
-                snapshot=args.snapshot, **conditions(args))  # fmt: skip
+    return MeasureCase(
+        id=name,
+        config=data,
+        function=args.function,
+        values=values,
+        snapshot=args.snapshot,
+        **conditions(args),
+    )
 
 
 def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
@@ -144,8 +187,9 @@ def tell_unused(cases: list[MeasureCase]) -> None:
     """Print once which keys of the run files are not used, because a function replaces them."""
     from ..jobs.function import run_without_model, unused_sentence
 
-    keys = {key: None for case in cases if case.function
-             for key in run_without_model(case.config)[1]}  # fmt: skip
+    keys = {
+        key: None for case in cases if case.function for key in run_without_model(case.config)[1]
+    }
     if keys:
         print_to_stderr(unused_sentence(list(keys)))
 
@@ -169,8 +213,11 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
     from ..measure.worker import measure_case
 
     with progress(cases) as (on_phase, _):
-        result = next(measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
-                                    on_phase=on_phase))  # fmt: skip
+        result = next(
+            measure_cases(
+                cases, measure_case, file=file, minimum=args.find_minimum, on_phase=on_phase
+            )
+        )
     if result.refused:
         raise InputError(result.refused)
     if args.format == "json":
@@ -195,8 +242,9 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
     stdout_taken = args.format == "json" or args.output is not None
     try:
         with progress(cases, stdout_taken=stdout_taken) as (on_phase, finished):
-            for result in measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
-                                        on_phase=on_phase):  # fmt: skip
+            for result in measure_cases(
+                cases, measure_case, file=file, minimum=args.find_minimum, on_phase=on_phase
+            ):
                 results.append(result)
                 lines.append(plain([case_line(result)]))
                 finished(lines[-1])
@@ -208,8 +256,10 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
         raise
     failed = sum(bool(result.failed) for result in results)
     refused = sum(bool(result.refused) for result in results)
-    ending = (f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused; "
-              f"gpu-mem-calc backtest {args.append} scores them")  # fmt: skip
+    ending = (
+        f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused; "
+        f"gpu-mem-calc backtest {args.append} scores them"
+    )
     if args.format == "json":
         from ..report.data import to_json
 

@@ -13,10 +13,22 @@ from ..core.files import check_writable, write_file
 from ..report.lines import Line, colour_text, plain
 
 # Replacements for streams whose encoding lacks a character.
-ASCII = str.maketrans({
-    "█": "#", "▓": "%", "▒": "+", "░": ".", "│": "|", "×": "x", "·": "-", "✓": "ok:", "►": ">",
-    "²": "^2", "ᵀ": "^T", "…": "...",
-})  # fmt: skip
+ASCII = str.maketrans(
+    {
+        "█": "#",
+        "▓": "%",
+        "▒": "+",
+        "░": ".",
+        "│": "|",
+        "×": "x",
+        "·": "-",
+        "✓": "ok:",
+        "►": ">",
+        "²": "^2",
+        "ᵀ": "^T",
+        "…": "...",
+    }
+)
 
 FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name a file to write
 

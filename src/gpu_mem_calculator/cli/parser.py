@@ -83,40 +83,63 @@ def positive(text: str) -> float:
 
 def add_run(parser: Parser) -> None:
     """Add the options that name a run: --config, --preset, --model and --set."""
-    parser.add_argument("-c", "--config", metavar="FILE",
-                        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
-    parser.add_argument("-p", "--preset", metavar="NAME",
-                        help="a model from gpu-mem-calc presets, the rest by default")  # fmt: skip
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON",
+    )
+    parser.add_argument(
+        "-p",
+        "--preset",
+        metavar="NAME",
+        help="a model from gpu-mem-calc presets, the rest by default",
+    )
     add_model(parser)
     add_settings(parser)
 
 
 def add_model(parser: Parser) -> None:
     """Add --model, for a DeepSpeed JSON, which names no model."""
-    parser.add_argument("--model", metavar="NAME",
-                        help="the model for DeepSpeed's JSON, which names none: a preset, a name "
-                             "on the hub, a path")  # fmt: skip
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the model for DeepSpeed's JSON, which names none: a preset, a name "
+        "on the hub, a path",
+    )
 
 
 def add_settings(parser: Parser) -> None:
     """Add --set, which may be repeated."""
-    parser.add_argument("--set", action="append", default=[], dest="settings",
-                        metavar="SECTION.KEY=VALUE",
-                        help="change one key of the run; may be repeated")  # fmt: skip
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="SECTION.KEY=VALUE",
+        help="change one key of the run; may be repeated",
+    )
 
 
 def add_allocator(parser: Parser) -> None:
     """Add --alloc-conf and --snapshot, for verbs that run a job."""
-    parser.add_argument("--alloc-conf", metavar="TEXT",
-                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
-    parser.add_argument("--snapshot", metavar="FILE",
-                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
+    parser.add_argument(
+        "--alloc-conf", metavar="TEXT", help="PYTORCH_ALLOC_CONF, such as expandable_segments:True"
+    )
+    parser.add_argument(
+        "--snapshot", metavar="FILE", help="write torch's memory snapshot, for its memory viewer"
+    )
 
 
 def add_output(parser: Parser, *formats: str) -> None:
     """Add --format, the first of `formats` by default, and --output."""
-    parser.add_argument("-f", "--format", choices=formats, default=formats[0],
-                        help=f"{', '.join(formats)} (default: {formats[0]})")  # fmt: skip
+    parser.add_argument(
+        "-f",
+        "--format",
+        choices=formats,
+        default=formats[0],
+        help=f"{', '.join(formats)} (default: {formats[0]})",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
 
 
@@ -158,14 +181,19 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     if is_deepspeed(data):
         return _deepspeed(args, data, needs_model=needs_model)
     if args.model is not None:
-        raise InputError([f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
-                          "it out, or use --set model.name=NAME"])  # fmt: skip
+        raise InputError(
+            [
+                f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
+                "it out, or use --set model.name=NAME"
+            ]
+        )
     if args.preset is not None:
         return RunSource(with_settings({"model": {"name": args.preset}}, args.settings))
     if not isinstance(data, dict):
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
-        raise InputError([f"{args.config}: a run file is an object with a 'model' section, "
-                          f"this one is {kind}"])  # fmt: skip
+        raise InputError(
+            [f"{args.config}: a run file is an object with a 'model' section, this one is {kind}"]
+        )
     return RunSource(with_settings(data, args.settings))
 
 
@@ -175,13 +203,18 @@ def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Run
 
     source = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
     if needs_model and "model" not in source.data:
-        raise InputError([f"{args.config} is DeepSpeed's configuration, which names no model; add "
-                          "--model NAME"])  # fmt: skip
+        raise InputError(
+            [f"{args.config} is DeepSpeed's configuration, which names no model; add --model NAME"]
+        )
     return source
 
 
 def run_words(args: argparse.Namespace) -> list[str]:
     """The options that describe the same run on another command line."""
-    named = [word for name in ("config", "preset", "model") if (value := getattr(args, name))
-             for word in (f"--{name}", value)]  # fmt: skip
+    named = [
+        word
+        for name in ("config", "preset", "model")
+        if (value := getattr(args, name))
+        for word in (f"--{name}", value)
+    ]
     return [*named, *(word for one in args.settings for word in ("--set", one))]

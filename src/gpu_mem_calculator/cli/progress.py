@@ -35,8 +35,12 @@ def progress(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    bar_columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-             TimeElapsedColumn())  # fmt: skip
+    bar_columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     # No refresh thread: a fork while it draws would leave its lock taken in the child.
     with Progress(
         *bar_columns, console=Console(stderr=True), transient=True, auto_refresh=False

@@ -23,15 +23,28 @@ def arguments(parser: Parser) -> None:
     """Add the options of `quick`."""
     parser.add_argument("size", metavar="SIZE", help="7, 7B, 350M, or a preset's name")
     parser.add_argument("-g", "--gpus", type=whole, default=1, metavar="N", help="default: 1")
-    parser.add_argument("-e", "--engine", default="pytorch", metavar="NAME",
-                        help="pytorch (default), deepspeed (ZeRO-2), fsdp, megatron")  # fmt: skip
-    parser.add_argument("-m", "--gpu-mem", type=positive, metavar="GB",
-                        help="memory of one GPU as marketed (default: 80)")  # fmt: skip
+    parser.add_argument(
+        "-e",
+        "--engine",
+        default="pytorch",
+        metavar="NAME",
+        help="pytorch (default), deepspeed (ZeRO-2), fsdp, megatron",
+    )
+    parser.add_argument(
+        "-m",
+        "--gpu-mem",
+        type=positive,
+        metavar="GB",
+        help="memory of one GPU as marketed (default: 80)",
+    )
     parser.add_argument("--gpu", metavar="NAME", help="a card from gpu-mem-calc gpus")
     parser.add_argument("-d", "--dtype", metavar="NAME", help="bf16 (default), fp16 or fp32")
     add_settings(parser)
-    parser.add_argument("--explain", action="store_true",
-                        help="show the formulas instead, as gpu-mem-calc explain does")  # fmt: skip
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show the formulas instead, as gpu-mem-calc explain does",
+    )
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)
@@ -62,9 +75,13 @@ def run(args: argparse.Namespace) -> int:
 def _explain_words(args: argparse.Namespace) -> list[str]:
     """The command line that explains the same run."""
     words = ["quick", args.size]
-    options = {"--gpus": (args.gpus, 1), "--engine": (args.engine, "pytorch"),
-             "--gpu-mem": (args.gpu_mem, None), "--gpu": (args.gpu, None),
-             "--dtype": (args.dtype, None)}  # fmt: skip
+    options = {
+        "--gpus": (args.gpus, 1),
+        "--engine": (args.engine, "pytorch"),
+        "--gpu-mem": (args.gpu_mem, None),
+        "--gpu": (args.gpu, None),
+        "--dtype": (args.dtype, None),
+    }
     for name, (value, default) in options.items():
         if value != default:
             words += [name, f"{value:g}" if isinstance(value, float) else str(value)]

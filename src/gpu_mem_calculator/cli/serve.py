@@ -22,10 +22,13 @@ def arguments(parser: Parser) -> None:
     """Add the options of `serve`."""
     parser.add_argument("--host", metavar="NAME", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=natural, metavar="N", help="the port (8000)")
-    parser.add_argument("--workers", type=whole, metavar="N",
-                        help="processes that answer (1)")  # fmt: skip
-    parser.add_argument("--hub", action="store_true", default=None,
-                        help="let visitors have models looked up on the hub")  # fmt: skip
+    parser.add_argument("--workers", type=whole, metavar="N", help="processes that answer (1)")
+    parser.add_argument(
+        "--hub",
+        action="store_true",
+        default=None,
+        help="let visitors have models looked up on the hub",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,9 +11,12 @@ from .output import show, write
 
 
 def serving_answer(
-    args: argparse.Namespace, estimate: Estimate, words: list[str],
-    contexts: Sequence[int] = (), concurrencies: Sequence[int] = (),
-) -> int:  # fmt: skip
+    args: argparse.Namespace,
+    estimate: Estimate,
+    words: list[str],
+    contexts: Sequence[int] = (),
+    concurrencies: Sequence[int] = (),
+) -> int:
     """Show a server's estimate in the format of the options.
 
     Returns the exit code: with --check, 1 where it does not fit. `words` are the command line that

@@ -74,8 +74,9 @@ def _size(text: str) -> int | None:
     try:
         return parameter_count(f"{text.strip()}B" if billions else text)
     except InputError:
-        raise InputError([f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or "
-                          "350M"]) from None  # fmt: skip
+        raise InputError(
+            [f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or 350M"]
+        ) from None
 
 
 def _with_sequence(choice: QuickChoice) -> QuickChoice:

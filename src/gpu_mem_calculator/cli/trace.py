@@ -33,8 +33,9 @@ examples:
   gpu-mem-calc trace --function my_project.train:batch --with layers=24
 a function returns a model and a batch (a dict, a tuple or a tensor); what the
 model returns must have the loss."""
-NEEDS_TORCH = ('{} runs the model with torch, and {} is not installed; '
-               'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
+NEEDS_TORCH = (
+    '{} runs the model with torch, and {} is not installed; pip install "gpu-mem-calculator[torch]"'
+)
 
 
 def arguments(parser: Parser) -> None:
@@ -42,13 +43,18 @@ def arguments(parser: Parser) -> None:
     add_run(parser)
     add_function(parser)
     parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--rank", type=natural, default=0, metavar="N",
-                        help="the rank to play (default: 0)")  # fmt: skip
+    parser.add_argument(
+        "--rank", type=natural, default=0, metavar="N", help="the rank to play (default: 0)"
+    )
     add_allocator(parser)
-    parser.add_argument("--trust-remote-code", action="store_true",
-                        help="run model code that lies beside a config.json")  # fmt: skip
-    parser.add_argument("--diff", action="store_true",
-                        help="how the estimate differs, entry by entry")  # fmt: skip
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run model code that lies beside a config.json",
+    )
+    parser.add_argument(
+        "--diff", action="store_true", help="how the estimate differs, entry by entry"
+    )
     add_output(parser, "table", "json")
 
 
@@ -129,15 +135,17 @@ def _function_input(
         *([unused_sentence(unused)] if unused else []),
     )
     estimate = estimate_of(data, exact=False)
-    maker = UserFunction(args.function, estimate.resolved.run.precision, values,
-                     device=device_of(estimate.resolved))  # fmt: skip
+    maker = UserFunction(
+        args.function, estimate.resolved.run.precision, values, device=device_of(estimate.resolved)
+    )
     return TraceInput(data, estimate, maker, notes)
 
 
 def _no_diff(args: argparse.Namespace, what: str) -> None:
     if args.diff:
-        raise InputError([f"--diff compares with the estimate, which does not know {what}; "
-                          "leave it out"])  # fmt: skip
+        raise InputError(
+            [f"--diff compares with the estimate, which does not know {what}; leave it out"]
+        )
 
 
 def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -177,8 +185,9 @@ def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
             else _errors_as_sentence()
         )
         with errors:
-            return trace(job.data, rank=args.rank, steps=args.steps, build=job.maker,
-                         progress=progress)  # fmt: skip
+            return trace(
+                job.data, rank=args.rank, steps=args.steps, build=job.maker, progress=progress
+            )
 
 
 @contextmanager
@@ -199,8 +208,10 @@ def failure(error: Exception) -> str:
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-    return (f"the traced run failed in {place(f'{last.filename}:{last.lineno}')}, "
-            f"{type(error).__name__}: {reason}")  # fmt: skip
+    return (
+        f"the traced run failed in {place(f'{last.filename}:{last.lineno}')}, "
+        f"{type(error).__name__}: {reason}"
+    )
 
 
 @contextmanager

@@ -17,8 +17,9 @@ examples:
 
 def arguments(parser: Parser) -> None:
     """Add the options of `validate`."""
-    parser.add_argument("config", metavar="FILE",
-                        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
+    parser.add_argument(
+        "config", metavar="FILE", help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON"
+    )
     parser.set_defaults(preset=None)
     add_model(parser)
     add_settings(parser)
@@ -38,8 +39,12 @@ def run(args: argparse.Namespace) -> int:
     resolve(read({"model": ANY_MODEL, **source.data} if alone else source.data), headers=False)
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
-    lines = [line for label, separator, words in lists if words
-             for line in wrap_lines(label, separator.join(words))]  # fmt: skip
+    lines = [
+        line
+        for label, separator, words in lists
+        if words
+        for line in wrap_lines(label, separator.join(words))
+    ]
     if lines:
         show(lines)
     return 0

@@ -40,12 +40,29 @@ SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
 QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
 # Words of values as people write them; other words stay as they are.
 DISPLAY_WORDS = {
-    "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "8bit": "8-bit", "adafactor": "Adafactor",
-    "lion": "Lion", "muon": "Muon", "cpu": "CPU", "nvme": "NVMe", "sdpa": "SDPA", "rope": "RoPE",
-    "alibi": "ALiBi", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "flash": "Flash",
-    "transformer": "Transformer", "engine": "Engine", "eagle": "EAGLE", "eagle3": "EAGLE-3",
-    "mtp": "MTP", "medusa": "Medusa", "nextn": "NextN",
-}  # fmt: skip
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "8bit": "8-bit",
+    "adafactor": "Adafactor",
+    "lion": "Lion",
+    "muon": "Muon",
+    "cpu": "CPU",
+    "nvme": "NVMe",
+    "sdpa": "SDPA",
+    "rope": "RoPE",
+    "alibi": "ALiBi",
+    "rmsnorm": "RMSNorm",
+    "layernorm": "LayerNorm",
+    "flash": "Flash",
+    "transformer": "Transformer",
+    "engine": "Engine",
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE-3",
+    "mtp": "MTP",
+    "medusa": "Medusa",
+    "nextn": "NextN",
+}
 ZERO = ("nothing is cut", "optimizer states cut", "and gradients", "and weights")
 TITLES: Mapping[str, Mapping[Any, str]] = {
     "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
@@ -53,16 +70,23 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
     "inference.engine": {name: one.title for name, one in servers().items()},
     "inference.quantization": {
         **{name.lower(): name for name in FILE_TYPES},
-        **{name: one.title for name, one in RECIPES.items()}, "none": "as the checkpoint has them",
+        **{name: one.title for name, one in RECIPES.items()},
+        "none": "as the checkpoint has them",
     },
     "training.activation_checkpointing": {
-        level: f"full, on {QUARTERS[quarters]}" for level, (_, quarters) in RECOMPUTE.items()
+        level: f"full, on {QUARTERS[quarters]}"
+        for level, (_, quarters) in RECOMPUTE.items()
         if quarters in QUARTERS
     },
     "hardware.interconnect": {row["name"]: row["title"] for row in catalog.rows("links")},
-}  # fmt: skip
-TINY = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512,
-        "max_seq_len": 256}  # fmt: skip
+}
+TINY = {
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "max_seq_len": 256,
+}
 # Settings that a key needs to have an effect; those of `engine` only where the engine has the key.
 COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
@@ -90,8 +114,9 @@ def accepts(engine: str, path: str, value: Any) -> bool:
     """Whether an engine accepts a value of a key, in a tiny run in which the key has an effect."""
     setting = f"{path}={msgspec.json.encode(value).decode()}"
     if path == "inference.kv_cache_dtype":  # a cache may follow the dtype
-        return any(_resolves(engine, path, (f"inference.dtype={one}", setting))
-                   for one in PRECISIONS)  # fmt: skip
+        return any(
+            _resolves(engine, path, (f"inference.dtype={one}", setting)) for one in PRECISIONS
+        )
     return _resolves(engine, path, (setting,))
 
 
@@ -101,8 +126,11 @@ def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
     if path.startswith("inference."):
         run["inference"] = {"engine": engine}
     else:
-        run |= {"engine": {"type": engine}, "hardware": {**run["hardware"], "num_gpus": 8},
-                "training": {"gradient_accumulation_steps": 4}}  # fmt: skip
+        run |= {
+            "engine": {"type": engine},
+            "hardware": {**run["hardware"], "num_gpus": 8},
+            "training": {"gradient_accumulation_steps": 4},
+        }
         known = {f"engine.{key}" for key in engines()[engine].options}
         companions = tuple(
             one
@@ -172,17 +200,26 @@ def _by_engine(sets: Mapping[str, Iterable[str]]) -> dict[Any, tuple[str, ...]]:
 
 def _quantizations() -> dict[Any, tuple[str, ...]]:
     both = [*tensorrt_llm.FORMATS[TORCH], *tensorrt_llm.FORMATS[TENSORRT]]
-    sets = {"vllm": RECIPES, "sglang": RECIPES, "tensorrt_llm": dict.fromkeys(both),
-            "tgi": tgi.FORMATS, "transformers": QUANTIZATIONS,
-            "llamacpp": ("none", *map(str.lower, FILE_TYPES))}  # fmt: skip
+    sets = {
+        "vllm": RECIPES,
+        "sglang": RECIPES,
+        "tensorrt_llm": dict.fromkeys(both),
+        "tgi": tgi.FORMATS,
+        "transformers": QUANTIZATIONS,
+        "llamacpp": ("none", *map(str.lower, FILE_TYPES)),
+    }
     return _by_engine(sets)
 
 
 def _speculations() -> dict[Any, tuple[str, ...]]:
-    return _by_engine({
-        "vllm": VLLM_SPECULATION, "sglang": SGLANG_SPECULATION,
-        "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION,
-    })  # fmt: skip
+    return _by_engine(
+        {
+            "vllm": VLLM_SPECULATION,
+            "sglang": SGLANG_SPECULATION,
+            "tensorrt_llm": tensorrt_llm.SPECULATION,
+            "tgi": tgi.SPECULATION,
+        }
+    )
 
 
 def _dtypes() -> dict[Any, tuple[str, ...]]:
@@ -192,21 +229,31 @@ def _dtypes() -> dict[Any, tuple[str, ...]]:
 
 
 def _served_dtypes() -> dict[Any, tuple[str, ...]]:
-    return _by_engine({name: [one for one in PRECISIONS if accepts(name, "inference.dtype", one)]
-                       for name in server_names()})  # fmt: skip
+    return _by_engine(
+        {
+            name: [one for one in PRECISIONS if accepts(name, "inference.dtype", one)]
+            for name in server_names()
+        }
+    )
 
 
 def _optimizers() -> dict[Any, tuple[str, ...]]:
-    order = {name: [one for one in OPTIMIZERS if one in one_engine.optimizers]
-             for name, one_engine in engines().items()}  # fmt: skip
+    order = {
+        name: [one for one in OPTIMIZERS if one in one_engine.optimizers]
+        for name, one_engine in engines().items()
+    }
     engines_of = _by_engine(order)
     return {name: engines_of[name] for name in OPTIMIZERS}
 
 
 def _alloc_confs() -> dict[Any, tuple[str, ...]]:
     """One example for each allocator setting that changes memory."""
-    return {f"{key}:{value}": () for key, (field, _) in READERS.items() if field
-            for value in [next(one for one in SAMPLES if _parses(f"{key}:{one}"))]}  # fmt: skip
+    return {
+        f"{key}:{value}": ()
+        for key, (field, _) in READERS.items()
+        if field
+        for value in [next(one for one in SAMPLES if _parses(f"{key}:{one}"))]
+    }
 
 
 def _parses(text: str) -> bool:
@@ -238,5 +285,6 @@ SETS: Mapping[str, Callable[[], dict[Any, tuple[str, ...]]]] = {
     "hardware.interconnect": _for_all_engines(catalog.names("links")),
 }
 # Keys whose set is not complete: other texts are accepted as well.
-OPEN_SETS = frozenset({"training.pytorch_alloc_conf", "inference.engine_generation",
-                  "training.lora.target_modules"})  # fmt: skip
+OPEN_SETS = frozenset(
+    {"training.pytorch_alloc_conf", "inference.engine_generation", "training.lora.target_modules"}
+)

@@ -48,8 +48,11 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
         to_cpu = "engine.offload_optimizer=cpu"
         yield Candidate("optimizer to CPU", (to_cpu,), "the CPU steps, slower")
         if run.options.get("zero_stage") == 3:
-            yield Candidate("optimizer and weights to CPU", (to_cpu, "engine.offload_param=cpu"),
-                            "the CPU steps and holds the weights, slower")  # fmt: skip
+            yield Candidate(
+                "optimizer and weights to CPU",
+                (to_cpu, "engine.offload_param=cpu"),
+                "the CPU steps and holds the weights, slower",
+            )
 
 
 def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
@@ -73,8 +76,9 @@ def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:
         yield Candidate("bf16", ("inference.dtype=bf16",), "16-bit weights and cache")
     if run.batch > 1:
         half = run.batch // 2
-        yield Candidate(f"batch {half}", (f"inference.batch_size={half}",),
-                        "fewer sequences at once")  # fmt: skip
+        yield Candidate(
+            f"batch {half}", (f"inference.batch_size={half}",), "fewer sequences at once"
+        )
 
 
 def _sharding(estimate: Estimate) -> Iterator[Candidate]:
@@ -90,8 +94,9 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
             cost = "more communication" if higher == 3 else ""
             yield Candidate(f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost)
     if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
-        yield Candidate("full shard", ("engine.sharding_strategy=full_shard",),
-                        "more communication")  # fmt: skip
+        yield Candidate(
+            "full shard", ("engine.sharding_strategy=full_shard",), "more communication"
+        )
     if run.options.get("distributed_optimizer") is False:
         yield Candidate("distributed optimizer", ("engine.distributed_optimizer=true",))
 
@@ -111,12 +116,20 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
     half = f"parallelism.data_parallel_size={run.mesh.dp // 2}"
     if "tp" in axes and run.mesh.tp * 2 <= run.gpus_per_node:
         size = run.mesh.tp * 2
-        yield Candidate(f"tp {size}", (f"parallelism.tensor_parallel_size={size}", half,
-                        "parallelism.sequence_parallel=true"), "more communication")  # fmt: skip
+        yield Candidate(
+            f"tp {size}",
+            (
+                f"parallelism.tensor_parallel_size={size}",
+                half,
+                "parallelism.sequence_parallel=true",
+            ),
+            "more communication",
+        )
     if "pp" in axes:
         size = run.mesh.pp * 2
-        yield Candidate(f"pp {size}", (f"parallelism.pipeline_parallel_size={size}", half),
-                        "a longer pipeline")  # fmt: skip
+        yield Candidate(
+            f"pp {size}", (f"parallelism.pipeline_parallel_size={size}", half), "a longer pipeline"
+        )
 
 
 def further_savings(estimate: Estimate) -> Iterator[Candidate]:
@@ -126,9 +139,14 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
         yield from _frameworks(estimate)
     if "cp" in framework.axes and run.mesh.dp % 2 == 0:
         size = run.mesh.cp * 2
-        yield Candidate(f"cp {size}", (f"parallelism.context_parallel_size={size}",
-                        f"parallelism.data_parallel_size={run.mesh.dp // 2}"),
-                        "sequences cut over the GPUs, more communication")  # fmt: skip
+        yield Candidate(
+            f"cp {size}",
+            (
+                f"parallelism.context_parallel_size={size}",
+                f"parallelism.data_parallel_size={run.mesh.dp // 2}",
+            ),
+            "sequences cut over the GPUs, more communication",
+        )
     if run.attention == "eager" and framework.transformers:
         yield Candidate("SDPA", ("training.attention=sdpa",))
     if run.options.get("cpu_offload") is False:
@@ -139,8 +157,9 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     if adapter:
         yield Candidate("LoRA r=16", adapter, cost)
     if run.quantization is None:
-        yield Candidate("QLoRA", (*adapter, "training.quantization=nf4"),
-                        cost if adapter else "4-bit base")  # fmt: skip
+        yield Candidate(
+            "QLoRA", (*adapter, "training.quantization=nf4"), cost if adapter else "4-bit base"
+        )
     yield _more_gpus(estimate)
 
 
@@ -166,8 +185,11 @@ def _precision(estimate: Estimate) -> Iterator[Candidate]:
         )
     if not precision.endswith("_pure"):
         kind = "fp16" if precision.startswith("fp16") else "bf16"
-        yield Candidate(f"{kind} pure", (f"training.precision={kind}_pure", *no_dtype),
-                        "weights and states in 16 bits: small updates get lost")  # fmt: skip
+        yield Candidate(
+            f"{kind} pure",
+            (f"training.precision={kind}_pure", *no_dtype),
+            "weights and states in 16 bits: small updates get lost",
+        )
 
 
 def _more_gpus(estimate: Estimate) -> Candidate:
@@ -188,5 +210,8 @@ def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
     if run.micro_batches % 2 == 0:
         yield _batch(2 * run.batch, run.micro_batches // 2, "same batch in fewer micro-batches")
     else:
-        yield Candidate(f"batch {2 * run.batch}", (f"training.batch_size={2 * run.batch}",),
-                        "a batch twice as large")  # fmt: skip
+        yield Candidate(
+            f"batch {2 * run.batch}",
+            (f"training.batch_size={2 * run.batch}",),
+            "a batch twice as large",
+        )

@@ -34,12 +34,16 @@ def mismatch_warning(checkpoint: Checkpoint, arch: Arch) -> str | None:
     if factor <= NOTED:
         return None
     described = "its header describes" if checkpoint.form == "gguf" else "its config.json describes"
-    sentence = (f"the weights of {checkpoint.title} have {count} parameters, but {described} "
-            f"{arch.num_parameters:,}")  # fmt: skip
+    sentence = (
+        f"the weights of {checkpoint.title} have {count} parameters, but {described} "
+        f"{arch.num_parameters:,}"
+    )
     if factor > REFUSED:
-        fix = "check the file" if checkpoint.form == "gguf" else (
-            f"put the config.json beside them that they came with, or {ALONE}"
-        )  # fmt: skip
+        fix = (
+            "check the file"
+            if checkpoint.form == "gguf"
+            else (f"put the config.json beside them that they came with, or {ALONE}")
+        )
         raise HubError(f"{sentence}; {fix}")
     return f"{sentence}: check that they belong together"
 

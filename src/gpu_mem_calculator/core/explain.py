@@ -21,16 +21,31 @@ from .calculator import STEP, Estimate
 from .stage_replay import with_block_rounding
 
 LETTERS = {
-    "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step",
+    "b": "micro-batch",
+    "s": "sequence",
+    "n": "new tokens",
+    "m": "micro-batches a step",
     "P": "parameters given",
-    "N": "parameters of the architecture", "h": "hidden size", "v": "vocabulary",
-    "f": "feed-forward size", "a": "heads", "g": "key-value heads", "d": "head size",
-    "e": "experts", "k": "experts a token", "d_v": "value head size",
+    "N": "parameters of the architecture",
+    "h": "hidden size",
+    "v": "vocabulary",
+    "f": "feed-forward size",
+    "a": "heads",
+    "g": "key-value heads",
+    "d": "head size",
+    "e": "experts",
+    "k": "experts a token",
+    "d_v": "value head size",
     "d_n": "head size without rotary",
-    "d_r": "rotary head size", "r_kv": "key-value rank", "r_q": "query rank",
-    "dp": "data-parallel ranks", "tp": "tensor-parallel ranks", "pp": "pipeline stages",
-    "cp": "context-parallel ranks", "ep": "expert-parallel ranks",
-}  # fmt: skip
+    "d_r": "rotary head size",
+    "r_kv": "key-value rank",
+    "r_q": "query rank",
+    "dp": "data-parallel ranks",
+    "tp": "tensor-parallel ranks",
+    "pp": "pipeline stages",
+    "cp": "context-parallel ranks",
+    "ep": "expert-parallel ranks",
+}
 LOG = logging.getLogger(__name__)
 AXES = ("dp", "tp", "pp", "cp", "ep")
 
@@ -86,22 +101,33 @@ def explain(estimate: Estimate) -> Explanation:
     outside.append(_outside_entry(CPU, *estimate.resolved.host_libraries))
     letters = _letters(shown)
     return Explanation(
-        peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),
+        peak=peak.title,
+        stage=estimate.result.busiest_stage,
+        num_stages=len(estimate.ledgers),
         allocated_bytes=estimate.result.allocated_bytes,
         outside_torch_bytes=estimate.result.outside_torch_bytes,
-        symbolic=ledger is not None, letters=letters,
+        symbolic=ledger is not None,
+        letters=letters,
         meanings={name: LETTERS[name] for name in letters if name in LETTERS},
         entries=(*entries, *outside),
-    )  # fmt: skip
+    )
 
 
 def _outside_entry(place: str, name: str, size: int, source: str) -> ExplainedEntry:
     """An entry for memory outside torch, on the GPU or on the host."""
     return ExplainedEntry(
-        name=name, kind="outside torch", place=place, bytes=size, formula=f"{size:,}",
-        numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
+        name=name,
+        kind="outside torch",
+        place=place,
+        bytes=size,
+        formula=f"{size:,}",
+        numbers=f"{size:,}",
+        copies_at_peak=1,
+        bytes_at_peak=size,
+        alive={},
+        always=True,
         source=source,
-    )  # fmt: skip
+    )
 
 
 def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
@@ -158,14 +184,19 @@ def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
     step = {i.title for i in present if i.phase in STEP}
     copies = int(entry.live.get(peak, 0))
     return ExplainedEntry(
-        name=entry.name, kind=entry.kind, place=entry.place, bytes=int(entry.bytes),
-        formula=entry.formula or _formula(entry.bytes), numbers=_numbers(entry.bytes),
+        name=entry.name,
+        kind=entry.kind,
+        place=entry.place,
+        bytes=int(entry.bytes),
+        formula=entry.formula or _formula(entry.bytes),
+        numbers=_numbers(entry.bytes),
         copies_at_peak=copies,
-        bytes_at_peak=copies * int(entry.bytes), alive=alive,
+        bytes_at_peak=copies * int(entry.bytes),
+        alive=alive,
         always=step <= alive.keys() and set(alive.values()) == {1},
         source=str(entry.source),
         parts=tuple((name, int(size), _formula(size)) for name, size in entry.parts),
-    )  # fmt: skip
+    )
 
 
 def _merge_entries(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
@@ -179,9 +210,11 @@ def _merge_entries(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
             first = merged[key]
             copies = first.copies_at_peak + entry.copies_at_peak
             merged[key] = replace(
-                first, alive=first.alive | entry.alive, copies_at_peak=copies,
+                first,
+                alive=first.alive | entry.alive,
+                copies_at_peak=copies,
                 bytes_at_peak=copies * first.bytes,
-            )  # fmt: skip
+            )
         else:
             merged[key] = entry
     return list(merged.values())

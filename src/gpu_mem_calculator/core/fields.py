@@ -23,18 +23,30 @@ from .runfile import SECTIONS, key_types, parts
 LARGE = 10**9  # a whole number that may be larger is shown as a size
 # Keys that some engines refuse, with a value for which to try out whether an engine accepts them.
 PROBE_VALUES: Mapping[str, Any] = {
-    "training.autocast": True, "training.attention": "eager", "training.lora": {},
-    "training.checkpoint_reentrant": True, "training.quantization": "nf4",
-    "training.double_quant": True, "training.upcast_unquantized": True,
-    "training.lora.r": 8, "training.lora.target_modules": "all-linear",
-    "training.lora.dropout": 0.1, "training.lora.dora": True, "training.lora.adapter_dtype": "bf16",
-    "engine.amp": True, "parallelism.virtual_pipeline_size": 2,
+    "training.autocast": True,
+    "training.attention": "eager",
+    "training.lora": {},
+    "training.checkpoint_reentrant": True,
+    "training.quantization": "nf4",
+    "training.double_quant": True,
+    "training.upcast_unquantized": True,
+    "training.lora.r": 8,
+    "training.lora.target_modules": "all-linear",
+    "training.lora.dropout": 0.1,
+    "training.lora.dora": True,
+    "training.lora.adapter_dtype": "bf16",
+    "engine.amp": True,
+    "parallelism.virtual_pipeline_size": 2,
     "parallelism.sequence_parallel": True,
-}  # fmt: skip
+}
 TITLES = {
-    "model": "model", "training": "training", "parallelism": "parallelism", "engine": "framework",
-    "inference": "serving", "hardware": "hardware",
-}  # fmt: skip
+    "model": "model",
+    "training": "training",
+    "parallelism": "parallelism",
+    "engine": "framework",
+    "inference": "serving",
+    "hardware": "hardware",
+}
 TRAINING, SERVING = "training", "serving"
 SECTION_MODE = {
     "training": TRAINING,
@@ -84,8 +96,10 @@ def _fields() -> tuple[RunFileField, ...]:
         for key, kind in key_types(struct).items():
             entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
             if key == "lora":
-                entries += [_field(section, f"lora.{inner}", inner_kind, _adapter_default(inner))
-                          for inner, inner_kind in key_types(LoraConfig).items()]  # fmt: skip
+                entries += [
+                    _field(section, f"lora.{inner}", inner_kind, _adapter_default(inner))
+                    for inner, inner_kind in key_types(LoraConfig).items()
+                ]
     return tuple(entries)
 
 
@@ -103,10 +117,19 @@ def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
     if offered and path not in OPEN_SETS and name != "list":
         name = "choice"
     return RunFileField(
-        path=path, section=section, key=key, label=label, meaning=meaning, kind=name, level=level,
-        choices=offered, open=path in OPEN_SETS, defaults=defaults,
-        default=default if defaults is None else None, **({} if offered else _bounds(kind)),
-    )  # fmt: skip
+        path=path,
+        section=section,
+        key=key,
+        label=label,
+        meaning=meaning,
+        kind=name,
+        level=level,
+        choices=offered,
+        open=path in OPEN_SETS,
+        defaults=defaults,
+        default=default if defaults is None else None,
+        **({} if offered else _bounds(kind)),
+    )
 
 
 def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any] | None:
@@ -121,8 +144,11 @@ def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any]
             if path not in PROBE_VALUES or accepts(name, path, PROBE_VALUES[path])
         }
     if section == "inference":
-        return {name: one.options[key] for name, one in servers().items()
-                if key in one.options and not (one.serve is None and key in ONE_VALUE)}  # fmt: skip
+        return {
+            name: one.options[key]
+            for name, one in servers().items()
+            if key in one.options and not (one.serve is None and key in ONE_VALUE)
+        }
     axis = next((axis for axis, name in AXES.items() if name == key), None)
     if section == "parallelism" and axis:
         return {name: 1 for name, one in engines().items() if axis in one.axes}
@@ -150,13 +176,19 @@ def _kind(kind: Any) -> str:
 
 def _bounds(kind: Any) -> dict[str, float]:
     """The bounds of a type; of several alternatives, the widest."""
-    metas = [meta for part in parts(kind) for meta in getattr(part, "__metadata__", ())
-             if isinstance(meta, msgspec.Meta)]  # fmt: skip
+    metas = [
+        meta
+        for part in parts(kind)
+        for meta in getattr(part, "__metadata__", ())
+        if isinstance(meta, msgspec.Meta)
+    ]
     widest: dict[str, float] = {}
     for name, pick, each in (
-        ("minimum", min, [meta.ge for meta in metas]), ("maximum", max, [m.le for m in metas]),
-        ("above", min, [meta.gt for meta in metas]), ("below", max, [m.lt for m in metas]),
-    ):  # fmt: skip
+        ("minimum", min, [meta.ge for meta in metas]),
+        ("maximum", max, [m.le for m in metas]),
+        ("above", min, [meta.gt for meta in metas]),
+        ("below", max, [m.lt for m in metas]),
+    ):
         bounds = [bound for bound in each if bound is not None]
         if bounds:
             widest[name] = pick(bounds)
@@ -166,8 +198,10 @@ def _bounds(kind: Any) -> dict[str, float]:
 @cache
 def form() -> dict[str, Any]:
     """Sections, fields and engines as plain data: what a form needs besides cards and presets."""
-    sections = [{"name": name, "title": TITLES[name], "of": SECTION_MODE.get(name, "both")}
-                for name in SECTIONS]  # fmt: skip
+    sections = [
+        {"name": name, "title": TITLES[name], "of": SECTION_MODE.get(name, "both")}
+        for name in SECTIONS
+    ]
     return {
         "sections": sections,
         "fields": msgspec.to_builtins(_fields()),
@@ -183,9 +217,13 @@ def _engines(kind: str) -> list[dict[str, Any]]:
     for name, one in every.items():
         options = () if one.serve is None else one.options
         axes = one.axes if kind == TRAINING else {a for a, key in AXES.items() if key in options}
-        rows.append({
-            "name": name, "title": one.title, "kind": kind,
-            "axes": [axis for axis in AXES if axis in axes],
-            "aliases": [alias for alias, meant in aliases.items() if meant == name],
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "title": one.title,
+                "kind": kind,
+                "axes": [axis for axis in AXES if axis in axes],
+                "aliases": [alias for alias, meant in aliases.items() if meant == name],
+            }
+        )
     return rows

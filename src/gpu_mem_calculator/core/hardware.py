@@ -52,10 +52,17 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
     return Hardware(
-        title=title, memory_bytes=free, card_bytes=total, smi_bytes=_smi_bytes(config, total),
-        num_gpus=count, gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability,
-        multiprocessors=multiprocessors, assumed=assumed,
-    )  # fmt: skip
+        title=title,
+        memory_bytes=free,
+        card_bytes=total,
+        smi_bytes=_smi_bytes(config, total),
+        num_gpus=count,
+        gpus_per_node=per_node,
+        num_nodes=nodes,
+        compute_capability=capability,
+        multiprocessors=multiprocessors,
+        assumed=assumed,
+    )
 
 
 def _smi_bytes(config: GPUConfig, total: int) -> int:
@@ -86,8 +93,12 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
             raise InputError([f"hardware.gpu={config.gpu!r} is not one known card{hint}"])
         size = config.gpu_memory_gb
         if size is not None and abs(size - row["memory_gb"]) > 0.05 * row["memory_gb"]:
-            raise InputError([f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
-                              f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
+            raise InputError(
+                [
+                    f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
+                    f"{row['memory_gb']}; leave one of the two out"
+                ]
+            )
         return row["title"], row["memory_bytes"], _chip(row), ()
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
         row = _nearest(config.gpu_memory_bytes)
@@ -111,8 +122,11 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
 def _nearest(num_bytes: int) -> catalog.Row | None:
     """The card whose memory, as a process reads it, is nearest; None if none is within 1 %."""
     rows = (catalog.find("gpus", name) for name in catalog.names("gpus"))
-    known = [row for row in rows if row and row["memory_bytes_reading"] == "process"
-             and "compute_capability" in row]  # fmt: skip
+    known = [
+        row
+        for row in rows
+        if row and row["memory_bytes_reading"] == "process" and "compute_capability" in row
+    ]
     row = min(known, key=lambda row: abs(row["memory_bytes"] - num_bytes))
     return row if abs(row["memory_bytes"] - num_bytes) <= SAME_CARD * num_bytes else None
 
@@ -124,8 +138,12 @@ def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
     if nodes is None:
         nodes = -(-count // per_node)
     if per_node * nodes < count or per_node * (nodes - 1) >= count:
-        raise InputError([f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}; "
-                          f"set num_nodes={-(-count // per_node)}"])  # fmt: skip
+        raise InputError(
+            [
+                f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}; "
+                f"set num_nodes={-(-count // per_node)}"
+            ]
+        )
     if config.num_nodes is not None and count % nodes:
         whole = -(-count // nodes) * nodes
         problem = f"hardware: num_gpus={count} does not divide by num_nodes={nodes}"

@@ -37,8 +37,9 @@ def _sentence(text: str, error: json.JSONDecodeError) -> str:
     rest = text[at:]
     comment = next((mark for mark in COMMENTS if rest.startswith(mark)), None)
     if comment is not None:
-        return (f"line {_line(text, at)} has a {comment} comment, which JSON does not know; take "
-                "it out")  # fmt: skip
+        return (
+            f"line {_line(text, at)} has a {comment} comment, which JSON does not know; take it out"
+        )
     comma, follows = len(text[:at].rstrip(BLANK)) - 1, rest[:1]
     if follows == ",":  # newer versions of Python stop at the comma itself
         comma, follows = at, rest[1:].lstrip(BLANK)[:1]

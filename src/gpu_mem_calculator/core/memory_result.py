@@ -118,10 +118,7 @@ def _stages(resolved: ResolvedRun, highest: list[Instant], peaks: list[int]) -> 
     layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
     return [
         StageResult(
-            stage=i,
-            num_layers=layers[i],
-            allocated_bytes=peaks[i],
-            peak_phase=instant.title,
+            stage=i, num_layers=layers[i], allocated_bytes=peaks[i], peak_phase=instant.title
         )
         for i, instant in enumerate(highest)
     ]

@@ -57,8 +57,9 @@ def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
         hint = nearest(name, catalog.names("index")) or hint
-        raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
-                          f"{error}{hint}"]) from None  # fmt: skip
+        raise InputError(
+            [f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"]
+        ) from None
 
 
 def remote_code_message(config: Mapping[str, Any]) -> str:
@@ -66,8 +67,10 @@ def remote_code_message(config: Mapping[str, Any]) -> str:
     if not config.get("auto_map"):
         return ""
     trace = "use gpu-mem-calc trace --trust-remote-code with its folder, or " * access().files
-    return (f"model_type={config.get('model_type')!r} is not a known family: the repository brings "
-            f"code of its own, which is never run here; {trace}{NUMBERS}")  # fmt: skip
+    return (
+        f"model_type={config.get('model_type')!r} is not a known family: the repository brings "
+        f"code of its own, which is never run here; {trace}{NUMBERS}"
+    )
 
 
 def unknown_name_message(name: str) -> str:

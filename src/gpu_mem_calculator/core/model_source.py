@@ -100,9 +100,11 @@ def _find(
         return _from_config(title, model.config, numbers, parameters, ())
     row = catalog.find("index", name) if name else None
     if row is not None:
-        resolved = _preset(row["name"]) if parameters is None and not numbers else _from_config(
-            row["title"], catalog.row_config(row), numbers, parameters, ()
-        )  # fmt: skip
+        resolved = (
+            _preset(row["name"])
+            if parameters is None and not numbers
+            else _from_config(row["title"], catalog.row_config(row), numbers, parameters, ())
+        )
         address = name if "/" in name else row.get("hub_id")
         return replace(resolved, address=address or "MODEL", source="a preset")
     file = config_file(name)
@@ -123,8 +125,9 @@ def _from_record(
     """The model of a recorded module; a name, sizes or a parameter count beside it are refused."""
     extra = [*(["name"] if name else []), *numbers, *(["num_parameters"] if parameters else [])]
     if extra:
-        raise InputError([f"model.{key} says what model.recorded says already; leave it out"
-                          for key in extra])  # fmt: skip
+        raise InputError(
+            [f"model.{key} says what model.recorded says already; leave it out" for key in extra]
+        )
     record = read_record(data)
     return ResolvedModel(
         arch=record_arch(record), title=record.title, record=record, source="a record"
@@ -279,6 +282,9 @@ def _with_parameter_count(
         "parameter, gradient and optimizer bytes are scaled to it"
     )
     return ResolvedModel(
-        arch=arch, title=title, parameters_given=parameters, assumed=assumed,
+        arch=arch,
+        title=title,
+        parameters_given=parameters,
+        assumed=assumed,
         warnings=(warning, *arch.left_out),
-    )  # fmt: skip
+    )

@@ -26,8 +26,7 @@ Positive = Annotated[float, Meta(ge=0.001, le=1e12, description="a number, 0.001
 Flag = Annotated[bool, Meta(description="true or false")]
 Text = Annotated[str, Meta(min_length=1, description="a text")]
 Revision = Annotated[
-    str,
-    Meta(min_length=1, max_length=255, description="a branch, a tag or a commit of the hub's"),
+    str, Meta(min_length=1, max_length=255, description="a branch, a tag or a commit of the hub's")
 ]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
 Parameters = Annotated[
@@ -195,9 +194,12 @@ class MemoryBreakdown(Struct, frozen=True, kw_only=True):
     def total_memory_gb(self) -> float:
         """The sum of the parts."""
         return (
-            self.model_params_gb + self.gradients_gb + self.optimizer_states_gb
-            + self.activations_gb + self.overhead_gb
-        )  # fmt: skip
+            self.model_params_gb
+            + self.gradients_gb
+            + self.optimizer_states_gb
+            + self.activations_gb
+            + self.overhead_gb
+        )
 
 
 class StageResult(Struct, frozen=True, kw_only=True):

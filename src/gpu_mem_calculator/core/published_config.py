@@ -17,8 +17,14 @@ from ..weights import FormatError, find_format
 from .models import ModelConfig
 
 POSITIONS = "max_position_embeddings"
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-         "intermediate_size", "vocab_size")  # fmt: skip
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 SEPARATE_KEYS = ("model_type", "quantization_config", "text_config")  # filled in separately
 Config = Mapping[str, Any]
 
@@ -58,9 +64,13 @@ def complete_config(
 
 def _has_only_sizes(config: Config | None) -> bool:
     """Whether a config has a model's sizes but no positions, which every published config has."""
-    return (config is not None and isinstance(config.get("model_type"), str)
-            and POSITIONS not in config and "text_config" not in config
-            and all(isinstance(config.get(key), int) for key in SIZES))  # fmt: skip
+    return (
+        config is not None
+        and isinstance(config.get("model_type"), str)
+        and POSITIONS not in config
+        and "text_config" not in config
+        and all(isinstance(config.get(key), int) for key in SIZES)
+    )
 
 
 @cache
@@ -88,16 +98,25 @@ def _same_sizes(given: Config, config: Config) -> bool:
 def _fill_config(given: Config, presets: Sequence[Config], *, keep: bool) -> dict[str, Any]:
     """The given keys over those on which all presets agree; `keep`: take their format as well."""
     first = presets[0]
-    text = {key: value for key, value in _text_config(first).items()
-            if all(_text_config(other).get(key) == value for other in presets)}  # fmt: skip
+    text = {
+        key: value
+        for key, value in _text_config(first).items()
+        if all(_text_config(other).get(key) == value for other in presets)
+    }
     if "text_config" not in first:
         filled = {k: v for k, v in text.items() if k not in SEPARATE_KEYS} | dict(given)
     else:
-        outer = {key: value for key, value in first.items() if key not in SEPARATE_KEYS
-                  and all(other.get(key) == value for other in presets)}  # fmt: skip
+        outer = {
+            key: value
+            for key, value in first.items()
+            if key not in SEPARATE_KEYS and all(other.get(key) == value for other in presets)
+        }
         inner = {key: value for key, value in given.items() if key not in (*SEPARATE_KEYS, *outer)}
-        filled = {**outer, **{k: v for k, v in given.items() if k in outer or k == "model_type"},
-                "text_config": {**text, **inner}}  # fmt: skip
+        filled = {
+            **outer,
+            **{k: v for k, v in given.items() if k in outer or k == "model_type"},
+            "text_config": {**text, **inner},
+        }
     if keep and "quantization_config" not in given:
         filled["quantization_config"] = first["quantization_config"]
     return filled

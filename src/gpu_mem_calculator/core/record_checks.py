@@ -11,15 +11,20 @@ from .hardware import Hardware
 from .models import TrainingConfig
 
 RECORD_AGAIN = "record it again"
-SELECTIVE = ("training.activation_checkpointing='selective' knows a model's own attention, not a "
-             "module's; use 'full'")  # fmt: skip
+SELECTIVE = (
+    "training.activation_checkpointing='selective' knows a model's own attention, not a "
+    "module's; use 'full'"
+)
 IN_THE_FUNCTION = ("attention", "lora", "quantization")  # a recorded module's function does these
 
 
 def recorded_problems(
-    given: TrainingConfig, training: Mapping[str, Any], record: ModuleRecord, engine: Engine,
+    given: TrainingConfig,
+    training: Mapping[str, Any],
+    record: ModuleRecord,
+    engine: Engine,
     options: Mapping[str, Any],
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Problems of a training section with a record, which fixes the batch and the arithmetic.
 
     `training` has the choices of the section `given`, with defaults filled in.
@@ -34,8 +39,10 @@ def recorded_problems(
     precision = training["precision"]
     wanted = arithmetic(engine.name, precision, options, training["autocast"])
     if not engine.transformers:
-        yield (f"engine.type={engine.name!r} runs its own layers, not a module; use deepspeed, "
-               "fsdp or pytorch_ddp")  # fmt: skip
+        yield (
+            f"engine.type={engine.name!r} runs its own layers, not a module; use deepspeed, "
+            "fsdp or pytorch_ddp"
+        )
     elif wanted != record.arithmetic:
         yield (
             f"training.precision={precision!r} is {ARITHMETICS[wanted]} under {engine.title}, the "

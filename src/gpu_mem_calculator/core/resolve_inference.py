@@ -30,16 +30,23 @@ def find_server(config: InferenceConfig) -> Engine:
     """The serving engine that `inference.engine` names."""
     name = (config.engine or "transformers").lower()
     if name not in spellings():
-        raise InputError([f"inference.engine={config.engine!r} is not a known engine"
-                          f"{nearest(name, tuple(spellings()))}"])  # fmt: skip
+        raise InputError(
+            [
+                f"inference.engine={config.engine!r} is not a known engine"
+                f"{nearest(name, tuple(spellings()))}"
+            ]
+        )
     return server(spellings()[name])
 
 
 def inference_options(config: InferenceConfig) -> dict[str, Any]:
     """The options of a run: the section's keys over the engine's defaults; others are refused."""
     engine = find_server(config)
-    given = {key: value for key in config.__struct_fields__ if key != "engine"
-             and (value := getattr(config, key)) is not None}  # fmt: skip
+    given = {
+        key: value
+        for key in config.__struct_fields__
+        if key != "engine" and (value := getattr(config, key)) is not None
+    }
     options = {**engine.options, **given}
     options["dtype"] = dtype_name(options["dtype"])
     last = engine.generations.get(str(config.engine_generation).lower())
@@ -67,13 +74,19 @@ def _problems(
         if key not in engine.options:
             yield f"inference.{key} is not an option of {engine.title}; leave it out"
         elif key in engine.fixed and given[key] != engine.options[key]:
-            yield (f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
-                   f"set it to {engine.options[key]!r}")  # fmt: skip
+            yield (
+                f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
+                f"set it to {engine.options[key]!r}"
+            )
     if options["dtype"] not in PRECISIONS:
-        yield (f"inference.dtype={options['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
-               f"{nearest(options['dtype'], PRECISIONS)}")  # fmt: skip
-    length, most = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0), options.get(
-        "max_seq_len")  # fmt: skip
+        yield (
+            f"inference.dtype={options['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
+            f"{nearest(options['dtype'], PRECISIONS)}"
+        )
+    length, most = (
+        (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0),
+        options.get("max_seq_len"),
+    )
     if most is not None and length > most:
         yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
@@ -108,20 +121,32 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     if options.get("engine_version") != engine.options.get("engine_version"):
         chosen.append("engine_version")
     return ResolvedRun(
-        run=run, engine=engine, hardware=hardware, model=model,
-        assumed=(*_assumed(config, run.options, chosen), *as_published, *model.assumed,
-                 *hardware.assumed),
-        warnings=(*model.warnings, *_long_context_notes(config, model.arch),
-                  *_revision_notes(section, engine)),
-    )  # fmt: skip
+        run=run,
+        engine=engine,
+        hardware=hardware,
+        model=model,
+        assumed=(
+            *_assumed(config, run.options, chosen),
+            *as_published,
+            *model.assumed,
+            *hardware.assumed,
+        ),
+        warnings=(
+            *model.warnings,
+            *_long_context_notes(config, model.arch),
+            *_revision_notes(section, engine),
+        ),
+    )
 
 
 def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
     """A note where max_seq_len is beyond the model's positions, which servers accept if asked."""
     length = config.max_seq_len
     if length is not None and length > arch.max_seq_len:
-        yield (f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
-               "model was made for")  # fmt: skip
+        yield (
+            f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
+            "model was made for"
+        )
 
 
 def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
@@ -219,24 +244,32 @@ def _assumed(
 def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
-        yield (f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
-               "deepspeed --model-path for the model states")  # fmt: skip
+        yield (
+            f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
+            "deepspeed --model-path for the model states"
+        )
     ranks = int(run.mesh.tp * run.mesh.pp)
     ranks *= 1 if options.get("enable_dp_attention") else int(run.mesh.dp)
     if hardware.num_gpus != ranks:
-        yield (f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
-               f"set it to {ranks}")  # fmt: skip
+        yield (
+            f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
+            f"set it to {ranks}"
+        )
     layers = len(arch.layers)
     if engine.name != "llamacpp" and run.mesh.pp > layers:
-        yield (f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
-               f"{layers}")  # fmt: skip
+        yield (
+            f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
+            f"{layers}"
+        )
     yield from _tensor_parallel_problems(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
-        yield (f"inference.{name} is {length}, more than the model's "
-               f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
+        yield (
+            f"inference.{name} is {length}, more than the model's "
+            f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
+        )
 
 
 def _tensor_parallel_problems(run: Run) -> Iterator[str]:
@@ -249,10 +282,14 @@ def _tensor_parallel_problems(run: Run) -> Iterator[str]:
         if heads % tp:
             fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
             near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
-            yield (f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
-                   f"{' or '.join(sorted(near, key=int))}")  # fmt: skip
+            yield (
+                f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
+                f"{' or '.join(sorted(near, key=int))}"
+            )
             return
         if shared and shared % tp and tp % shared:
-            yield (f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
-                   f"nor is a multiple of them; try {shared}")  # fmt: skip
+            yield (
+                f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
+                f"nor is a multiple of them; try {shared}"
+            )
             return

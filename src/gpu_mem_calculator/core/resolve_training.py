@@ -25,11 +25,21 @@ from .resolved_run import ResolvedRun
 
 # Values of activation_checkpointing: the policy, and on how many quarters of the layers.
 RECOMPUTE: dict[Any, tuple[str, int]] = {
-    0: ("none", 4), 1: ("selective", 4), 2: ("full", 2), 3: ("full", 3), 4: ("full", 4),
-    "none": ("none", 4), "selective": ("selective", 4), "full": ("full", 4),
-}  # fmt: skip
-AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "context_parallel_size",
-        "ep": "expert_parallel_size"}  # fmt: skip
+    0: ("none", 4),
+    1: ("selective", 4),
+    2: ("full", 2),
+    3: ("full", 3),
+    4: ("full", 4),
+    "none": ("none", 4),
+    "selective": ("selective", 4),
+    "full": ("full", 4),
+}
+AXES = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_parallel_size",
+}
 
 
 def resolve_training(file: RunFile) -> ResolvedRun:
@@ -80,28 +90,40 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     if problems:
         raise InputError(problems)
     return ResolvedRun(
-        run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
+        run=run,
+        engine=chosen,
+        hardware=hardware,
+        model=model,
+        allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed),
         warnings=(*model.warnings, *training_rules.tower_note(run, chosen)),
-    )  # fmt: skip
+    )
 
 
 def find_engine(config: EngineConfig) -> Engine:
     """The training engine that `engine.type` names."""
     name = (config.type or "pytorch_ddp").lower()
     if name in servers():
-        raise InputError([f"engine.type={config.type!r} serves models; use inference.engine, or "
-                          "gpu-mem-calc infer"])  # fmt: skip
+        raise InputError(
+            [
+                f"engine.type={config.type!r} serves models; use inference.engine, or "
+                "gpu-mem-calc infer"
+            ]
+        )
     if name not in spellings():
-        raise InputError([f"engine.type={config.type!r} is not a known engine"
-                          f"{nearest(name, spellings())}"])  # fmt: skip
+        raise InputError(
+            [f"engine.type={config.type!r} is not a known engine{nearest(name, spellings())}"]
+        )
     return engine(spellings()[name])
 
 
 def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
     """The given options over the engine's defaults; options that it does not have are refused."""
-    given = {k: v for k in config.__struct_fields__ if k != "type"
-             and (v := getattr(config, k)) is not None}  # fmt: skip
+    given = {
+        k: v
+        for k in config.__struct_fields__
+        if k != "type" and (v := getattr(config, k)) is not None
+    }
     foreign = [k for k in given if k not in engine.options]
     if foreign:
         raise InputError(
@@ -125,8 +147,9 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
     sizes = {axis: getattr(config, key) or 1 for axis, key in AXES.items()}
     problems = [
         f"parallelism.{AXES[axis]}={size}: {engine.title} does not cut along it; set it to 1"
-        for axis, size in sizes.items() if size > 1 and axis not in engine.axes
-    ]  # fmt: skip
+        for axis, size in sizes.items()
+        if size > 1 and axis not in engine.axes
+    ]
     if config.sequence_parallel and "tp" not in engine.axes:
         problems.append(f"parallelism.sequence_parallel=true: {engine.title} does not have it")
     if problems:
@@ -149,8 +172,10 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
     problems = []
     if optimizer not in OPTIMIZERS:
-        problems.append(f"training.optimizer={config.optimizer!r} is not a known optimizer"
-                        f"{nearest(optimizer, OPTIMIZERS)}")  # fmt: skip
+        problems.append(
+            f"training.optimizer={config.optimizer!r} is not a known optimizer"
+            f"{nearest(optimizer, OPTIMIZERS)}"
+        )
     precision = None
     try:
         precision = _precision(config)
@@ -203,8 +228,12 @@ def _precision(config: TrainingConfig) -> str:
     if config.precision is None:
         return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
     if not config.precision.startswith(dtype):
-        raise InputError([f"training.dtype={config.dtype!r} contradicts training.precision="
-                          f"{config.precision!r}; leave dtype out"])  # fmt: skip
+        raise InputError(
+            [
+                f"training.dtype={config.dtype!r} contradicts training.precision="
+                f"{config.precision!r}; leave dtype out"
+            ]
+        )
     return config.precision
 
 

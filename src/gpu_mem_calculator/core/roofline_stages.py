@@ -75,21 +75,29 @@ def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
     plain = SHORT_SUM if local and bits == 16 else run.precision.removesuffix("_pure")
     cached = _cache_name(run)
     return StageWork(
-        parts=parts(arch, shard, _parameter_sizes(run, shard, plain, local=local),
-                    gathered=_attention_groups(run),
-                    sharing=int(run.mesh.dp) if engine.name == "vllm" else 1),
+        parts=parts(
+            arch,
+            shard,
+            _parameter_sizes(run, shard, plain, local=local),
+            gathered=_attention_groups(run),
+            sharing=int(run.mesh.dp) if engine.name == "vllm" else 1,
+        ),
         mixings=mixings(arch, shard),
         caches=cached_states(arch, shard, _row(run, cached, bits), state_bits=bits, conv_bits=bits),
         mixed="fp8" if cached == "fp8" else plain,
-        hidden_bytes=arch.hidden * bits / 8, sums=_reductions(arch, shard), ranks=shard.tp,
-        gathered=_attention_groups(run), chosen=_sparse_tokens(arch),
-    )  # fmt: skip
+        hidden_bytes=arch.hidden * bits / 8,
+        sums=_reductions(arch, shard),
+        ranks=shard.tp,
+        gathered=_attention_groups(run),
+        chosen=_sparse_tokens(arch),
+    )
 
 
 def _sparse_tokens(arch: Arch) -> int:
     """Tokens that sparse attention reads for each query; 0 where attention reads all."""
-    latents = (m for layer, _, _ in arch.runs for m in layer.mixers
-               if isinstance(m, LatentAttention))  # fmt: skip
+    latents = (
+        m for layer, _, _ in arch.runs for m in layer.mixers if isinstance(m, LatentAttention)
+    )
     return max((one.chosen for one in latents), default=0)
 
 
@@ -123,8 +131,10 @@ def _row(run: Run, name: str, bits: int) -> RowBytes:
 
     Scales are not counted, except for llama.cpp's types.
     """
-    types = [str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
-             for end in "kv"]  # fmt: skip
+    types = [
+        str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
+        for end in "kv"
+    ]
     if "cache_type_k" in run.options:
         return lambda elements: sum(ggml_types.ggml_bytes(kind, elements) for kind in types) // 2
     return unscaled_row(CACHE_BITS.get(name, bits))
@@ -150,8 +160,10 @@ def _unit(scheme: WeightFormat, plain: str, one: ShardedParameter) -> str:
 
 def _gguf_sizes(run: Run, shard: ServerShard, plain: str) -> WeightSizer:
     name = str(run.options.get("quantization") or "none")
-    file = gguf.file_type(name) or {"bf16_pure": "BF16", "fp16_pure": "F16", "fp32": "F32"}[
-        run.precision]  # fmt: skip
+    file = (
+        gguf.file_type(name)
+        or {"bf16_pure": "BF16", "fp16_pure": "F16", "fp32": "F32"}[run.precision]
+    )
     tensors = run.stored or tuple((t.name, t.bytes, 0) for t in gguf.tensors(run.arch, file))
     unit = plain if file in ("F16", "BF16", "F32") else QUANTIZED
     return _file_sizes(run, shard, tensors, lambda _: unit)

@@ -58,11 +58,15 @@ def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
     nodes = tuple(f"hardware.{k}=null" for k in NODES if k in given.get("hardware", {}))
     for change in what_ifs(file):
         yield {
-            "title": change.title, "settings": [*change.setting, *nodes],
+            "title": change.title,
+            "settings": [*change.setting, *nodes],
             "saves_bytes": now.device_bytes - change.device_bytes,
-            "total_bytes": change.device_bytes, "fits": change.fits, "cost": "",
-            "kv_tokens": change.kv_tokens, "max_concurrency": change.max_concurrency,
-        }  # fmt: skip
+            "total_bytes": change.device_bytes,
+            "fits": change.fits,
+            "cost": "",
+            "kv_tokens": change.kv_tokens,
+            "max_concurrency": change.max_concurrency,
+        }
 
 
 def changes(estimate: Estimate) -> list[TrainingChange]:
@@ -86,8 +90,9 @@ def _usefulness(change: TrainingChange) -> tuple[bool, int]:
     return not change.fits, -change.saves_bytes
 
 
-def _try_all(estimate: Estimate, candidates: Iterator[Candidate] | tuple[Candidate, ...]
-          ) -> list[TrainingChange]:  # fmt: skip
+def _try_all(
+    estimate: Estimate, candidates: Iterator[Candidate] | tuple[Candidate, ...]
+) -> list[TrainingChange]:
     """The change that each candidate makes, without settings that the run has already."""
     tried: dict[tuple[str, ...], TrainingChange] = {}
     for candidate in candidates:
@@ -116,9 +121,13 @@ def try_change(
     total = round(result.total_memory_per_gpu_gb * GIB)
     now = ledger_bytes(estimate) if needs is None else needs
     return TrainingChange(
-        title=candidate.title, settings=candidate.settings, saves_bytes=now - total,
-        total_bytes=total, fits=result.fits_on_gpu, cost=candidate.cost,
-    )  # fmt: skip
+        title=candidate.title,
+        settings=candidate.settings,
+        saves_bytes=now - total,
+        total_bytes=total,
+        fits=result.fits_on_gpu,
+        cost=candidate.cost,
+    )
 
 
 def ledger_bytes(estimate: Estimate) -> int:

@@ -53,8 +53,9 @@ def load_text(path: str | Path) -> Any:
     """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
     path = Path(path)
     if not access().files:
-        raise InputError([f"{str(path)!r} is a path, and this service opens no files; send what "
-                          "is in it"])  # fmt: skip
+        raise InputError(
+            [f"{str(path)!r} is a path, and this service opens no files; send what is in it"]
+        )
     return parse_text(read_text(path), path.suffix.lower(), str(path))
 
 
@@ -110,8 +111,9 @@ def as_dict(value: Any) -> Any:
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        return {f: as_dict(v) for f in value.__struct_fields__
-                if (v := getattr(value, f)) is not None}  # fmt: skip
+        return {
+            f: as_dict(v) for f in value.__struct_fields__ if (v := getattr(value, f)) is not None
+        }
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -174,8 +176,10 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        yield ("this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
-               "--config FILE --model NAME, or use formats.deepspeed_reader")  # fmt: skip
+        yield (
+            "this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
+            "--config FILE --model NAME, or use formats.deepspeed_reader"
+        )
         return
     for name, values in data.items():
         if name not in SECTIONS:
@@ -183,8 +187,11 @@ def run_file_problems(data: Any) -> Iterator[str]:
         elif values is not None:
             yield from _check_section(str(name), SECTIONS[name], values)
     if data.get("inference") is not None:
-        yield from (f"{name} and inference are both there; {why}"
-                    for name, why in INSTEAD.items() if data.get(name))  # fmt: skip
+        yield from (
+            f"{name} and inference are both there; {why}"
+            for name, why in INSTEAD.items()
+            if data.get(name)
+        )
     if not isinstance(data.get("model"), Mapping):
         yield "the run file has no 'model' section; add one with a name, a config or numbers"
 

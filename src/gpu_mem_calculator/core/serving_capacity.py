@@ -51,8 +51,12 @@ def matrix(
     rows, most = [], []
     for used, limit, at_once in _capacities(estimate, wanted):
         each = [_share(used(count), limit) for count in counts]
-        rows.append(tuple(share if count <= at_once else None
-                          for count, share in zip(counts, each, strict=True)))  # fmt: skip
+        rows.append(
+            tuple(
+                share if count <= at_once else None
+                for count, share in zip(counts, each, strict=True)
+            )
+        )
         most.append(_most(used, limit, at_once))
     return CapacityMatrix(
         contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most)
@@ -154,8 +158,11 @@ def what_ifs(file: RunFile) -> list[ServingChange]:
     now = try_settings(file, "", ())
     changes = [try_settings(file, title, settings) for title, settings in candidates]
     same = (now.device_bytes, now.kv_tokens)
-    return [change for change in changes
-            if not change.problem and (change.device_bytes, change.kv_tokens) != same]  # fmt: skip
+    return [
+        change
+        for change in changes
+        if not change.problem and (change.device_bytes, change.kv_tokens) != same
+    ]
 
 
 def _gpus(count: int) -> str:
@@ -183,10 +190,13 @@ def try_settings(file: RunFile, title: str, settings: tuple[str, ...]) -> Servin
         return ServingChange(title=title, setting=settings, problem=error.problems[0])
     taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
     return ServingChange(
-        title=title, setting=settings, device_bytes=taken, fits=result.fits_on_gpu,
+        title=title,
+        setting=settings,
+        device_bytes=taken,
+        fits=result.fits_on_gpu,
         kv_tokens=0 if serving is None else serving.kv_tokens,
         max_concurrency=0.0 if serving is None else serving.max_concurrency,
-    )  # fmt: skip
+    )
 
 
 def fewest_gpus(file: RunFile) -> ServingChange | None:
@@ -219,8 +229,12 @@ def _gpu_settings(file: RunFile, ranks: int) -> tuple[str, ...]:
 def _with_settings(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
     data = as_dict(file)
     if "hardware" in data:  # nodes follow from the number of GPUs
-        data = {**data, "hardware": {k: v for k, v in data["hardware"].items()
-                                     if k not in ("num_nodes", "gpus_per_node")}}  # fmt: skip
+        data = {
+            **data,
+            "hardware": {
+                k: v for k, v in data["hardware"].items() if k not in ("num_nodes", "gpus_per_node")
+            },
+        }
     return with_settings(data, settings)
 
 

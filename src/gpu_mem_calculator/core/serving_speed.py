@@ -71,8 +71,9 @@ def _on_host(resolved: ResolvedRun) -> Iterator[str]:
 def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     """One replica of the server: the work of one rank of each stage, and its GPU."""
     name = resolved.engine.name
-    return ServingReplica(card=card, stages=stage_work(resolved.run, resolved.engine),
-                   overlapped=name != "llamacpp")  # fmt: skip
+    return ServingReplica(
+        card=card, stages=stage_work(resolved.run, resolved.engine), overlapped=name != "llamacpp"
+    )
 
 
 def speed(estimate: Estimate) -> SpeedResult | None:
@@ -89,11 +90,15 @@ def speed(estimate: Estimate) -> SpeedResult | None:
     rate, bound = prompt_rate(serving, prompt)
     copies = int(run.mesh.dp)
     return SpeedResult(
-        engine=resolved.engine.name, prompt_len=prompt, context=context,
-        first_token_seconds=first.seconds, prefill_tokens_per_second=copies * rate,
-        prefill_bound=bound, decode=list(_decode(estimate, serving, context)),
+        engine=resolved.engine.name,
+        prompt_len=prompt,
+        context=context,
+        first_token_seconds=first.seconds,
+        prefill_tokens_per_second=copies * rate,
+        prefill_bound=bound,
+        decode=list(_decode(estimate, serving, context)),
         notes=list(_notes(resolved, hardware)),
-    )  # fmt: skip
+    )
 
 
 def _lengths(estimate: Estimate) -> tuple[int, int]:
@@ -116,8 +121,12 @@ def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterat
     for sequences in _decode_batches(estimate, context):
         replicas, replica = (copies, serving) if sequences > 1 else (1, serving.alone)
         together, each, bound = step_rates(replica, context, sequences)
-        yield DecodeSpeed(sequences=replicas * sequences, tokens_per_second=replicas * together,
-                          tokens_per_second_each=each, bound=bound)  # fmt: skip
+        yield DecodeSpeed(
+            sequences=replicas * sequences,
+            tokens_per_second=replicas * together,
+            tokens_per_second_each=each,
+            bound=bound,
+        )
 
 
 def _decode_batches(estimate: Estimate, context: int) -> list[int]:

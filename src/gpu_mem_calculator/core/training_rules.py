@@ -24,8 +24,10 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
             engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
         )
         count = f"{run.arch.tower_parameters:,}"
-        yield ("batches of text alone are assumed: images add activations that are not modelled; "
-               f"the {count} parameters of the vision tower are {treatment}")  # fmt: skip
+        yield (
+            "batches of text alone are assumed: images add activations that are not modelled; "
+            f"the {count} parameters of the vision tower are {treatment}"
+        )
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -34,8 +36,10 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
             if getattr(given, key):
-                yield (f"training.{key} is for engines that run transformers; {engine.title} has "
-                       "its own way: leave it out")  # fmt: skip
+                yield (
+                    f"training.{key} is for engines that run transformers; {engine.title} has "
+                    "its own way: leave it out"
+                )
     elif given.checkpoint_reentrant and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant and run.quantization != "nf4":
@@ -52,19 +56,27 @@ def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
     if arch.tower and not engine.tower:
-        yield (f"model: the vision tower of this model is not modelled under {engine.title}; try "
-               "engine deepspeed, fsdp or pytorch_ddp, or the text model alone")  # fmt: skip
+        yield (
+            f"model: the vision tower of this model is not modelled under {engine.title}; try "
+            "engine deepspeed, fsdp or pytorch_ddp, or the text model alone"
+        )
     if run.optimizer not in engine.optimizers:
-        yield (f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
-               f"{', '.join(sorted(engine.optimizers)[:3])}")  # fmt: skip
+        yield (
+            f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
+            f"{', '.join(sorted(engine.optimizers)[:3])}"
+        )
     allowed = OPTIMIZERS[run.optimizer].implementations
     if run.implementation and run.implementation not in allowed:
         choice = " or ".join(allowed) or "none: leave it out"
-        yield (f"training.optimizer_implementation={run.implementation!r} does not exist for "
-               f"{run.optimizer}; it has {choice}")  # fmt: skip
+        yield (
+            f"training.optimizer_implementation={run.implementation!r} does not exist for "
+            f"{run.optimizer}; it has {choice}"
+        )
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     if learned and run.seq > arch.max_seq_len:
-        yield (f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
-               f"positions; use at most {arch.max_seq_len}")  # fmt: skip
+        yield (
+            f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
+            f"positions; use at most {arch.max_seq_len}"
+        )
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"

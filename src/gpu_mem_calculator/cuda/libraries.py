@@ -28,9 +28,16 @@ from .nccl import STREAMS_BYTES, nccl
 # A context: its bytes on every GPU, and those of each multiprocessor, by compute capability.
 CONTEXT_BYTES = 16_867_328
 MULTIPROCESSOR_BYTES = {
-    "6.0": 3762 * KIB, "6.1": 3762 * KIB, "7.0": 3762 * KIB, "7.5": 2224 * KIB, "8.0": 3872 * KIB,
-    "8.6": 3020 * KIB, "8.9": 3020 * KIB, "9.0": 3962 * KIB, "12.0": 3020 * KIB,
-}  # fmt: skip
+    "6.0": 3762 * KIB,
+    "6.1": 3762 * KIB,
+    "7.0": 3762 * KIB,
+    "7.5": 2224 * KIB,
+    "8.0": 3872 * KIB,
+    "8.6": 3020 * KIB,
+    "8.9": 3020 * KIB,
+    "9.0": 3962 * KIB,
+    "12.0": 3020 * KIB,
+}
 CONTEXT_SOURCE = measured(
     "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
     "published logs, the total in part from other logs, MiB: T4 103, V100 309 to 311 (3 machines), "
@@ -39,8 +46,17 @@ CONTEXT_SOURCE = measured(
     "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
 # MiB of torch's kernels, by compute capability.
-KERNELS_MIB = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45,
-               "9.0": 94, "12.0": 45}  # fmt: skip
+KERNELS_MIB = {
+    "6.0": 70,
+    "6.1": 70,
+    "7.0": 70,
+    "7.5": 30,
+    "8.0": 75,
+    "8.6": 40,
+    "8.9": 45,
+    "9.0": 94,
+    "12.0": 45,
+}
 EXPERTS_BYTES = 2 * MIB
 KERNELS_SOURCE = measured(
     "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
@@ -51,8 +67,10 @@ KERNELS_SOURCE = measured(
 )
 # MiB of cuBLAS's default workspace (its documentation, cublasSetWorkspace); a handle has two.
 WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
-HANDLE_SOURCE = measured("a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
-                         "64 for backward's on an H200")  # fmt: skip
+HANDLE_SOURCE = measured(
+    "a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
+    "64 for backward's on an H200"
+)
 CUDNN_FORWARD_BYTES, CUDNN_BYTES = 8 * MIB, 16 * MIB
 LENGTH_BYTES = 88 * KIB
 CUDNN_SOURCE = measured(
@@ -107,9 +125,15 @@ def runs_cudnn(run: Run) -> bool:
     """Whether torch runs the attention of any layer with cuDNN's kernel."""
     bits = 32 if run.precision == "fp32" and not run.autocast else 16
     setting = BlockSetting(
-        batch=1, seq=1, hidden=run.arch.hidden, bits=bits, matmul_bits=bits, weight_bits=bits,
-        attention=run.attention, cudnn=run.compute_capability in ("9.0", "10.0"),
-    )  # fmt: skip
+        batch=1,
+        seq=1,
+        hidden=run.arch.hidden,
+        bits=bits,
+        matmul_bits=bits,
+        weight_bits=bits,
+        attention=run.attention,
+        cudnn=run.compute_capability in ("9.0", "10.0"),
+    )
     layers = (_attention_inputs(layer) for layer, _, _ in run.arch.runs)
     return any(heads is not None and kernel(setting, heads) == "cudnn" for heads in layers)
 
@@ -131,9 +155,13 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
         return None
     kv_heads = block.heads if block.expanded else block.kv_heads
     return AttentionInputs(
-        heads=block.heads, kv_heads=kv_heads, head_dim=block.head_dim,
-        value_dim=block.value_dim or block.head_dim, broadcast=block.always_masked, sdpa=block.sdpa,
-    )  # fmt: skip
+        heads=block.heads,
+        kv_heads=kv_heads,
+        head_dim=block.head_dim,
+        value_dim=block.value_dim or block.head_dim,
+        broadcast=block.always_masked,
+        sdpa=block.sdpa,
+    )
 
 
 def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:

@@ -10,8 +10,10 @@ from .vision import Tower, linear, norm
 def _channels(sound: Config) -> tuple[int, int]:
     counts = sound.get("subsampling_conv_channels") or [128, 32]
     if not isinstance(counts, list) or len(counts) != 2:
-        raise ConfigError(f"model.config.audio_config.subsampling_conv_channels={counts!r} must be "
-                          "a list of two numbers")  # fmt: skip
+        raise ConfigError(
+            f"model.config.audio_config.subsampling_conv_channels={counts!r} must be "
+            "a list of two numbers"
+        )
     first, second = (Config({"channels": one}).size("channels") for one in counts)
     return first, second
 
@@ -26,8 +28,13 @@ def _layer(prefix: str, hidden: int, head_dim: int, taps: int) -> Tower:
         yield from norm(f"{name}.post_layer_norm", hidden, "rms")
     name = f"{prefix}.self_attn"
     yield Weight(f"{name}.per_dim_scale", (("head_dim", head_dim),))
-    for part in ("q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear",
-                 "relative_k_proj"):  # fmt: skip
+    for part in (
+        "q_proj.linear",
+        "k_proj.linear",
+        "v_proj.linear",
+        "post.linear",
+        "relative_k_proj",
+    ):
         yield from linear(f"{name}.{part}", hidden, hidden)
     name = f"{prefix}.lconv1d"
     yield from linear(f"{name}.linear_start.linear", hidden, 2 * hidden)

@@ -24,12 +24,14 @@ from .windows import FULL
 MAMBA = "mamba"
 
 
-def _attention(config: Config, hidden: int, *, rotary: float = 1.0, kv_heads: int | None = 8
-               ) -> Mixer:  # fmt: skip
+def _attention(
+    config: Config, hidden: int, *, rotary: float = 1.0, kv_heads: int | None = 8
+) -> Mixer:
     counts = head_counts(config, hidden, heads=32, kv_heads=kv_heads)
     bias = config.flag("attention_bias", default=False)
-    return separate_attention(hidden, *counts, bias=bias, output_bias=bias,
-                              rotary_dim=int(counts[2] * rotary))  # fmt: skip
+    return separate_attention(
+        hidden, *counts, bias=bias, output_bias=bias, rotary_dim=int(counts[2] * rotary)
+    )
 
 
 def _feed_forward(config: Config, hidden: int, *, bias: str = "mlp_bias") -> Mlp:
@@ -50,12 +52,16 @@ def read_bamba(data: Mapping[str, Any]) -> Arch:
     layers = config.size("num_hidden_layers", default=32)
     mixers = {FULL: _attention(config, hidden, rotary=0.5), LINEAR: named_mixer(config, hidden)}
     by_kind = {
-        kind: Layer(kind="dense" if kind == FULL else MAMBA, mixer=mixer,
-                    mixer_name="self_attn" if kind == FULL else MAMBA,
-                    mlp=_feed_forward(config, hidden), mlp_name="feed_forward",
-                    norms=_norms(hidden))
+        kind: Layer(
+            kind="dense" if kind == FULL else MAMBA,
+            mixer=mixer,
+            mixer_name="self_attn" if kind == FULL else MAMBA,
+            mlp=_feed_forward(config, hidden),
+            mlp_name="feed_forward",
+            norms=_norms(hidden),
+        )
         for kind, mixer in mixers.items()
-    }  # fmt: skip
+    }
     types = indexed(config, "attn_layer_indices", layers, ())
     return _hybrid(config, "bamba", hidden, tuple(by_kind[kind] for kind in types), 262144)
 
@@ -64,9 +70,19 @@ def _hybrid(
     config: Config, family: str, hidden: int, layers: tuple[Layer, ...], max_seq_len: int
 ) -> Arch:
     norm = Norm("model.final_layernorm", ("embed", hidden))
-    return decoder(config, family, hidden, layers, vocab=128000, max_seq_len=max_seq_len,
-                   tied=False, rotary_dim=0, buffers=(), final_norm=norm,
-                   trains=False)  # fmt: skip
+    return decoder(
+        config,
+        family,
+        hidden,
+        layers,
+        vocab=128000,
+        max_seq_len=max_seq_len,
+        tied=False,
+        rotary_dim=0,
+        buffers=(),
+        final_norm=norm,
+        trains=False,
+    )
 
 
 def read_falcon_h1(data: Mapping[str, Any]) -> Arch:
@@ -93,10 +109,13 @@ def _granite_experts(config: Config, hidden: int) -> Moe | None:
     if not experts:
         return None
     return stacked_moe(
-        hidden, experts, config.size("num_experts_per_tok", default=2),
-        config.size("intermediate_size", default=11008), router="router",
+        hidden,
+        experts,
+        config.size("num_experts_per_tok", default=2),
+        config.size("intermediate_size", default=11008),
+        router="router",
         activation=config.text("hidden_act", "silu"),
-    )  # fmt: skip
+    )
 
 
 def _granite_shared(config: Config, hidden: int, *, default: int) -> Mlp | None:
@@ -139,9 +158,18 @@ def read_granite_moe(family: str, data: Mapping[str, Any]) -> Arch:
         config, hidden, FULL, _attention(config, hidden, kv_heads=None), shared=0
     )
     layers = (layer,) * config.size("num_hidden_layers", default=32)
-    return decoder(config, family, hidden, layers, vocab=32000, max_seq_len=2048, tied=False,
-                   rotary_dim=getattr(layer.mixer, "rotary_dim", 0), trains=not layer.extra,
-                   **granite_frame(config, hidden))  # fmt: skip
+    return decoder(
+        config,
+        family,
+        hidden,
+        layers,
+        vocab=32000,
+        max_seq_len=2048,
+        tied=False,
+        rotary_dim=getattr(layer.mixer, "rotary_dim", 0),
+        trains=not layer.extra,
+        **granite_frame(config, hidden),
+    )
 
 
 def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
@@ -163,12 +191,18 @@ def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
     rotary_dim = mixers[FULL].rotary_dim
     rope = config.get("position_embedding_type") == "rope"
     return decoder(
-        config, "granitemoehybrid", hidden, tuple(by_kind[kind] for kind in types), vocab=32000,
-        max_seq_len=2048, tied=False, rotary_dim=rotary_dim,
+        config,
+        "granitemoehybrid",
+        hidden,
+        tuple(by_kind[kind] for kind in types),
+        vocab=32000,
+        max_seq_len=2048,
+        tied=False,
+        rotary_dim=rotary_dim,
         buffers=rotary_buffer(rotary_dim) if rope else (),
         trains=rope and LINEAR not in types and by_kind[FULL].kind == "dense",
         **granite_frame(config, hidden),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {

@@ -45,8 +45,17 @@ FRAMES = {
     "marian": BartVariant(vocab=58101, position_rows=0, final_norm=False),
     "m2m_100": BartVariant(vocab=128112, position_rows=None),
 }
-WHISPER = BartVariant(vocab=51865, hidden=384, ffn=1536, layers=4, heads=6, positions=448,
-                position_rows=0, key_bias=False, words="model.decoder.embed_tokens")  # fmt: skip
+WHISPER = BartVariant(
+    vocab=51865,
+    hidden=384,
+    ffn=1536,
+    layers=4,
+    heads=6,
+    positions=448,
+    position_rows=0,
+    key_bias=False,
+    words="model.decoder.embed_tokens",
+)
 
 
 def _attention(config: Config, frame: BartVariant, hidden: int, stack: str) -> Attention:
@@ -64,8 +73,10 @@ def _layer(config: Config, frame: BartVariant, hidden: int, stack: str) -> Layer
     attention = _attention(config, frame, hidden, stack)
     ffn = config.size(f"{stack}_ffn_dim", default=frame.ffn)
     activation = config.text("activation_function", "gelu")
-    norms = [("after", layer_norm("self_attn_layer_norm", hidden)),
-             ("after_mlp", layer_norm("final_layer_norm", hidden))]  # fmt: skip
+    norms = [
+        ("after", layer_norm("self_attn_layer_norm", hidden)),
+        ("after_mlp", layer_norm("final_layer_norm", hidden)),
+    ]
     if stack == "encoder":
         beside: tuple[tuple[str, Attention], ...] = ()
     else:
@@ -144,8 +155,10 @@ def read_whisper(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=WHISPER.hidden)
     bins = config.size("num_mel_bins", default=80)
-    rows = {"encoder": config.size("max_source_positions", default=1500),
-            "decoder": config.size("max_target_positions", default=448)}  # fmt: skip
+    rows = {
+        "encoder": config.size("max_source_positions", default=1500),
+        "decoder": config.size("max_target_positions", default=448),
+    }
     embed = ("embed", hidden)
     convs = tuple(
         weight

@@ -39,10 +39,23 @@ def cohere2_rotates(config: Config, windows: Windows, layers: int) -> list[bool]
     return [window is not None for window in windows or (None,) * layers]
 
 
-COHERE = LlamaLike(hidden=8192, ffn=22528, layers=40, heads=64, kv_heads=None, vocab=256000,
-                   max_seq_len=8192, tied=True, biases=ATTENTION_ONLY, norm=layer_float,
-                   rotary_impl="float", parallel=ALWAYS, attention=cohere_attention,
-                   frame=cohere_frame)  # fmt: skip
-COHERE2 = replace(COHERE, attention=lambda config, counts: {}, windows=cohere2_windows,
-                  rotates=cohere2_rotates)  # fmt: skip
+COHERE = LlamaLike(
+    hidden=8192,
+    ffn=22528,
+    layers=40,
+    heads=64,
+    kv_heads=None,
+    vocab=256000,
+    max_seq_len=8192,
+    tied=True,
+    biases=ATTENTION_ONLY,
+    norm=layer_float,
+    rotary_impl="float",
+    parallel=ALWAYS,
+    attention=cohere_attention,
+    frame=cohere_frame,
+)
+COHERE2 = replace(
+    COHERE, attention=lambda config, counts: {}, windows=cohere2_windows, rotates=cohere2_rotates
+)
 FAMILIES = readers({"cohere": COHERE, "cohere2": COHERE2})

@@ -28,8 +28,16 @@ def read_dbrx(data: Mapping[str, Any]) -> Arch:
     rows = (("expert_ffn", experts * width), embed)
     layer = Layer(
         kind="moe",
-        mixer=fused_attention(hidden, heads, kv_heads, size, name="Wqkv", output="out_proj",
-                              rotary_dim=size, clipped=inner.get("clip_qkv") is not None),
+        mixer=fused_attention(
+            hidden,
+            heads,
+            kv_heads,
+            size,
+            name="Wqkv",
+            output="out_proj",
+            rotary_dim=size,
+            clipped=inner.get("clip_qkv") is not None,
+        ),
         mixer_name="norm_attn_norm.attn",
         mlp=Moe(
             router=(Weight("router.layer.weight", (("router", experts), embed)),),
@@ -43,13 +51,20 @@ def read_dbrx(data: Mapping[str, Any]) -> Arch:
             (place, layer_norm(f"norm_attn_norm.{name}", hidden, bias=False))
             for place, name in (("pre", "norm_1"), ("pre_mlp", "norm_2"))
         ),
-    )  # fmt: skip
+    )
     return named_decoder(
-        config, "dbrx", hidden, (layer,) * config.size("n_layers", default=24),
-        words="transformer.wte", blocks="transformer.blocks",
-        final_norm=Norm("transformer.norm_f", embed, "layer"), vocab=32000,
-        max_seq_len=config.size("max_seq_len", default=2048), tied=False, trains=False,
-    )  # fmt: skip
+        config,
+        "dbrx",
+        hidden,
+        (layer,) * config.size("n_layers", default=24),
+        words="transformer.wte",
+        blocks="transformer.blocks",
+        final_norm=Norm("transformer.norm_f", embed, "layer"),
+        vocab=32000,
+        max_seq_len=config.size("max_seq_len", default=2048),
+        tied=False,
+        trains=False,
+    )
 
 
 FAMILIES = {"dbrx": read_dbrx}

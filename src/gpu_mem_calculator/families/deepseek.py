@@ -73,14 +73,26 @@ def read_deepseek_v2(data: Mapping[str, Any]) -> Arch:
     layers = (latent_layer(hidden, attention, mlp),) * first
     if first < num_layers:
         moe = routed_moe(
-            config, hidden, ffn=1407, experts=64, top_k=None, shared=2, bias_key="mlp_bias",
+            config,
+            hidden,
+            ffn=1407,
+            experts=64,
+            top_k=None,
+            shared=2,
+            bias_key="mlp_bias",
             router_impl="float_softmax",
-        )  # fmt: skip
+        )
         layers += (latent_layer(hidden, attention, moe),) * (num_layers - first)
     return decoder(
-        config, "deepseek_v2", hidden, layers,
-        vocab=102400, max_seq_len=2048, tied=False, rotary_dim=attention.rope_dim,
-    )  # fmt: skip
+        config,
+        "deepseek_v2",
+        hidden,
+        layers,
+        vocab=102400,
+        max_seq_len=2048,
+        tied=False,
+        rotary_dim=attention.rope_dim,
+    )
 
 
 def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Arch:
@@ -99,12 +111,17 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
     first = min(config.count("first_k_dense_replace", default=3), num_layers)
     vocab = config.size("vocab_size", default=129280)
     return decoder(
-        config, family, hidden, (dense,) * first + (sparse,) * (num_layers - first),
-        vocab=vocab, max_seq_len=4096, tied=False, rotary_dim=attention.rope_dim,
-        buffers=router_bias(first, num_layers, moe.num_experts)
-        + rotary_buffer(attention.rope_dim),
+        config,
+        family,
+        hidden,
+        (dense,) * first + (sparse,) * (num_layers - first),
+        vocab=vocab,
+        max_seq_len=4096,
+        tied=False,
+        rotary_dim=attention.rope_dim,
+        buffers=router_bias(first, num_layers, moe.num_experts) + rotary_buffer(attention.rope_dim),
         mtp_parameters=mtp_parameters(config, sparse, hidden, vocab),
-    )  # fmt: skip
+    )
 
 
 def read_kimi_k2(data: Mapping[str, Any]) -> Arch:
@@ -152,10 +169,16 @@ def read_deepseek(data: Mapping[str, Any]) -> Arch:
     layers = tuple(sparse if i >= first and i % step == 0 else dense for i in range(num_layers))
     positions = config.size("max_position_embeddings", default=2048)
     return decoder(
-        config, "deepseek", hidden, layers,
-        vocab=102400, max_seq_len=2048, tied=False, rotary_dim=attention.head_dim,
+        config,
+        "deepseek",
+        hidden,
+        layers,
+        vocab=102400,
+        max_seq_len=2048,
+        tied=False,
+        rotary_dim=attention.head_dim,
         buffers=_cached_rotary(num_layers, attention.head_dim, positions),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {

@@ -36,17 +36,41 @@ class Sizes(Struct, frozen=True, kw_only=True):
     index_heads: int = 0
 
 
-V32 = Sizes(hidden=7168, ffn=18432, layers=61, heads=128, vocab=129280, max_seq_len=163840,
-            moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1}, latent={},
-            first_dense=3, index_heads=64)  # fmt: skip
-DSA = Sizes(hidden=6144, ffn=12288, layers=78, heads=64, vocab=154880, max_seq_len=202752,
-            moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1},
-            latent={"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
-            first_dense=3, index_heads=32)  # fmt: skip
-LITE = Sizes(hidden=2048, ffn=10240, layers=47, heads=20, vocab=154880, max_seq_len=202752,
-             moe={"ffn": 1536, "experts": 64, "top_k": 4, "shared": 1},
-             latent={"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256},
-             first_dense=1)  # fmt: skip
+V32 = Sizes(
+    hidden=7168,
+    ffn=18432,
+    layers=61,
+    heads=128,
+    vocab=129280,
+    max_seq_len=163840,
+    moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1},
+    latent={},
+    first_dense=3,
+    index_heads=64,
+)
+DSA = Sizes(
+    hidden=6144,
+    ffn=12288,
+    layers=78,
+    heads=64,
+    vocab=154880,
+    max_seq_len=202752,
+    moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1},
+    latent={"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
+    first_dense=3,
+    index_heads=32,
+)
+LITE = Sizes(
+    hidden=2048,
+    ffn=10240,
+    layers=47,
+    heads=20,
+    vocab=154880,
+    max_seq_len=202752,
+    moe={"ffn": 1536, "experts": 64, "top_k": 4, "shared": 1},
+    latent={"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256},
+    first_dense=1,
+)
 
 
 def indexer(config: Config, hidden: int, query_rank: int, heads: int) -> Indexer:
@@ -127,11 +151,19 @@ def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:
         modules = config.count("num_nextn_predict_layers")
         mtp -= modules * 2 * vocab * hidden
     return decoder(
-        config, family, hidden, stack, vocab=vocab, max_seq_len=sizes.max_seq_len, tied=False,
-        rotary_dim=plain.rope_dim, trains=not sizes.index_heads, mtp_parameters=mtp,
+        config,
+        family,
+        hidden,
+        stack,
+        vocab=vocab,
+        max_seq_len=sizes.max_seq_len,
+        tied=False,
+        rotary_dim=plain.rope_dim,
+        trains=not sizes.index_heads,
+        mtp_parameters=mtp,
         buffers=router_biases(stack, "gate.e_score_correction_bias")
         + rotary_buffer(plain.rope_dim),
-    )  # fmt: skip
+    )
 
 
 def read_deepseek_v32(data: Mapping[str, Any]) -> Arch:

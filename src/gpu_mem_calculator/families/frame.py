@@ -30,9 +30,17 @@ def decoder(
     }
     length = config.size("max_position_embeddings", default=max_seq_len)
     return named_decoder(
-        config, family, hidden, layers, vocab=vocab, max_seq_len=length, tied=tied,
-        words="model.embed_tokens", blocks="model.layers", **values | rest,
-    )  # fmt: skip
+        config,
+        family,
+        hidden,
+        layers,
+        vocab=vocab,
+        max_seq_len=length,
+        tied=tied,
+        words="model.embed_tokens",
+        blocks="model.layers",
+        **values | rest,
+    )
 
 
 def named_decoder(

@@ -75,14 +75,42 @@ def gemma3_frame(config: Config, hidden: int) -> Fields:
     }
 
 
-GEMMA = LlamaLike(hidden=3072, ffn=24576, layers=28, heads=16, kv_heads=16, head_dim=256,
-                  vocab=256000, max_seq_len=8192, tied=True, biases=ATTENTION_ONLY,
-                  activation=GELU, norm=rms_float, frame=gemma_frame)  # fmt: skip
-GEMMA2 = replace(GEMMA, hidden=2304, ffn=9216, layers=26, heads=8, kv_heads=4, norms=SANDWICH,
-                 activation_key="hidden_activation", attention=gemma2_attention,
-                 windows=typed(4096, lambda i: i % 2 == 0), frame=gemma2_frame)  # fmt: skip
+GEMMA = LlamaLike(
+    hidden=3072,
+    ffn=24576,
+    layers=28,
+    heads=16,
+    kv_heads=16,
+    head_dim=256,
+    vocab=256000,
+    max_seq_len=8192,
+    tied=True,
+    biases=ATTENTION_ONLY,
+    activation=GELU,
+    norm=rms_float,
+    frame=gemma_frame,
+)
+GEMMA2 = replace(
+    GEMMA,
+    hidden=2304,
+    ffn=9216,
+    layers=26,
+    heads=8,
+    kv_heads=4,
+    norms=SANDWICH,
+    activation_key="hidden_activation",
+    attention=gemma2_attention,
+    windows=typed(4096, lambda i: i % 2 == 0),
+    frame=gemma2_frame,
+)
 # `attn_logit_softcapping` is in Gemma 3's config but Gemma3Attention.forward does not pass it on.
-GEMMA3 = replace(GEMMA2, vocab=262208, max_seq_len=131072, qk_norms=("q_norm", "k_norm"),
-                 attention=lambda config, counts: {}, windows=gemma3_windows,
-                 frame=gemma3_frame)  # fmt: skip
+GEMMA3 = replace(
+    GEMMA2,
+    vocab=262208,
+    max_seq_len=131072,
+    qk_norms=("q_norm", "k_norm"),
+    attention=lambda config, counts: {},
+    windows=gemma3_windows,
+    frame=gemma3_frame,
+)
 FAMILIES = readers({"gemma": GEMMA, "gemma2": GEMMA2, "gemma3_text": GEMMA3})

@@ -79,9 +79,13 @@ def _laurel(hidden: int, rank: int) -> Iterator[Weight]:
 def _gemma_attention(config: Config, hidden: int, counts: tuple[int, int, int]) -> Attention:
     bias = config.flag("attention_bias", default=False)
     return separate_attention(
-        hidden, *counts, bias=bias, output_bias=bias, rotary_dim=counts[2],
+        hidden,
+        *counts,
+        bias=bias,
+        output_bias=bias,
+        rotary_dim=counts[2],
         norms=head_norms(("q_norm", "k_norm"), counts[2], NORM),
-    )  # fmt: skip
+    )
 
 
 def _widths(config: Config, layers: int, default: int) -> list[int]:
@@ -103,29 +107,49 @@ def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
     early, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)
     first = shared_from(config, layers, 15 if layers > 15 else 0)
     activation = config.text("hidden_activation", GELU)
-    extra = (*_altup(hidden, inputs), *_laurel(hidden, config.size("laurel_rank", default=64)),
-             *per_layer_gate(hidden, small))  # fmt: skip
+    extra = (
+        *_altup(hidden, inputs),
+        *_laurel(hidden, config.size("laurel_rank", default=64)),
+        *per_layer_gate(hidden, small),
+    )
     stack = tuple(
-        Layer(kind="dense", mixer=early if i < first else late, norms=sandwich_norms(hidden),
-              mlp=gated_mlp(hidden, ffn, activation=activation), extra=extra)
+        Layer(
+            kind="dense",
+            mixer=early if i < first else late,
+            norms=sandwich_norms(hidden),
+            mlp=gated_mlp(hidden, ffn, activation=activation),
+            extra=extra,
+        )
         for i, ffn in enumerate(_widths(config, layers, 16384))
-    )  # fmt: skip
+    )
     types = layer_types(config, layers, [SLIDING if (i + 1) % 5 else FULL for i in range(layers)])
     vocab = config.size("vocab_size", default=262400)
     square = (("embed", hidden), ("embed", hidden))
     sides = ("altup_projections", "altup_unembed_projections")
     return decoder(
-        config, "gemma3n", hidden, stack, vocab=vocab, max_seq_len=32768, tied=True,
-        rotary_dim=counts[2], norm_impl=NORM, buffers=(), trains=False,
+        config,
+        "gemma3n",
+        hidden,
+        stack,
+        vocab=vocab,
+        max_seq_len=32768,
+        tied=True,
+        rotary_dim=counts[2],
+        norm_impl=NORM,
+        buffers=(),
+        trains=False,
         windows=typed_windows(types, config.size("sliding_window", default=512)),
         logit_softcap=config.optional_number("final_logit_softcapping", 30.0),
         embedding=(
             Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))),
             *per_layer_tables(config, hidden, layers, small),
-            *(Weight(f"model.{side}.{i}.weight", square)
-              for side in sides for i in range(inputs - 1)),
+            *(
+                Weight(f"model.{side}.{i}.weight", square)
+                for side in sides
+                for i in range(inputs - 1)
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _gemma4_attention(config: Config, hidden: int, kind: str) -> Attention:
@@ -150,12 +174,18 @@ def _gemma4_mlp(config: Config, hidden: int, *, wide: bool) -> tuple[Mlp | Moe, 
         return gated_mlp(hidden, ffn, activation=activation), "mlp"
     experts = config.size("num_experts")
     plain = stacked_moe(
-        hidden, experts, config.size("top_k_experts"), config.size("moe_intermediate_size"),
-        router="router.proj", activation=activation,
+        hidden,
+        experts,
+        config.size("top_k_experts"),
+        config.size("moe_intermediate_size"),
+        router="router.proj",
+        activation=activation,
         shared=shared_mlp("mlp", hidden, ffn, activation=activation),
-    )  # fmt: skip
-    scales = (Weight("router.scale", (("embed", hidden),)),
-              Weight("router.per_expert_scale", (("expert", experts),)))  # fmt: skip
+    )
+    scales = (
+        Weight("router.scale", (("embed", hidden),)),
+        Weight("router.per_expert_scale", (("expert", experts),)),
+    )
     return replace(plain, router=(*plain.router, *scales)), ""
 
 
@@ -163,8 +193,15 @@ def _gemma4_layer(config: Config, hidden: int, kind: str, small: int, *, late: b
     attention = _gemma4_attention(config, hidden, kind)
     wide = late and config.flag("use_double_wide_mlp", default=False)
     mlp, name = _gemma4_mlp(config, hidden, wide=wide)
-    more = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
-            "pre_feedforward_layernorm_2") if isinstance(mlp, Moe) else ()  # fmt: skip
+    more = (
+        (
+            "post_feedforward_layernorm_1",
+            "post_feedforward_layernorm_2",
+            "pre_feedforward_layernorm_2",
+        )
+        if isinstance(mlp, Moe)
+        else ()
+    )
     return Layer(
         kind="moe" if isinstance(mlp, Moe) else "dense",
         mixer=reading(attention) if late else attention,
@@ -201,14 +238,24 @@ def read_gemma4_text(data: Mapping[str, Any]) -> Arch:
     vocab = config.size("vocab_size", default=262144)
     tables = per_layer_tables(config, hidden, layers, small) if small else ()
     return decoder(
-        config, "gemma4", hidden, tuple(by_kind[kind, i >= first] for i, kind in enumerate(types)),
-        vocab=vocab, max_seq_len=131072, tied=True, rotary_dim=0, norm_impl=NORM, buffers=(),
-        trains=False, windows=typed_windows(types, window),
+        config,
+        "gemma4",
+        hidden,
+        tuple(by_kind[kind, i >= first] for i, kind in enumerate(types)),
+        vocab=vocab,
+        max_seq_len=131072,
+        tied=True,
+        rotary_dim=0,
+        norm_impl=NORM,
+        buffers=(),
+        trains=False,
+        windows=typed_windows(types, window),
         logit_softcap=config.optional_number("final_logit_softcapping", None),
         embedding=(
-            Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))), *tables
+            Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))),
+            *tables,
         ),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {"gemma3n_text": read_gemma3n_text, "gemma4_text": read_gemma4_text}

@@ -82,13 +82,18 @@ def gpt_layer(config: Config, row: GptLike, hidden: int) -> Layer:
         mixer=_attention(config, row, hidden),
         mixer_name=row.mixer,
         mlp=plain_mlp(
-            hidden, ffn, activation, up=up, down=down, bias=row.biases[2],
+            hidden,
+            ffn,
+            activation,
+            up=up,
+            down=down,
+            bias=row.biases[2],
             dropout=row.rates(config)[1],
         ),
         mlp_name=row.mlp,
         norms=tuple((place, layer_norm(n, hidden, bias=row.norm_bias)) for place, n in places),
         parallel=len(row.norms) == 1,
-    )  # fmt: skip
+    )
 
 
 def read_gpt(family: str, row: GptLike, data: Mapping[str, Any]) -> Arch:
@@ -99,12 +104,21 @@ def read_gpt(family: str, row: GptLike, data: Mapping[str, Any]) -> Arch:
         for names, default in (row.hidden, row.layers, row.length)
     )
     return named_decoder(
-        config, family, hidden, (gpt_layer(config, row, hidden),) * count, words=row.words,
-        blocks=row.blocks, vocab=row.vocab, max_seq_len=length, tied=row.tied,
-        **{"final_norm": layer_norm(row.final_norm, hidden, bias=row.norm_bias),
-           "embedding_dropout": row.rates(config)[2],
-           **row.frame(config, hidden, count, length)},
-    )  # fmt: skip
+        config,
+        family,
+        hidden,
+        (gpt_layer(config, row, hidden),) * count,
+        words=row.words,
+        blocks=row.blocks,
+        vocab=row.vocab,
+        max_seq_len=length,
+        tied=row.tied,
+        **{
+            "final_norm": layer_norm(row.final_norm, hidden, bias=row.norm_bias),
+            "embedding_dropout": row.rates(config)[2],
+            **row.frame(config, hidden, count, length),
+        },
+    )
 
 
 def rates(
@@ -200,45 +214,84 @@ def bigcode_frame(config: Config, hidden: int, layers: int, length: int) -> Fiel
 
 # The GELU of BLOOM keeps nothing but its input (GeLUFunction).
 BLOOM = GptLike(
-    hidden=(("n_embed", "hidden_size"), 64), layers=(("n_layer", "num_hidden_layers"), 2),
-    heads=(("n_head", "num_attention_heads"), 8), vocab=250880,
+    hidden=(("n_embed", "hidden_size"), 64),
+    layers=(("n_layer", "num_hidden_layers"), 2),
+    heads=(("n_head", "num_attention_heads"), 8),
+    vocab=250880,
     length=(("seq_length", "max_position_embeddings"), 2048),
-    words="transformer.word_embeddings", norms=("input_layernorm", "post_attention_layernorm"),
-    mixer="self_attention", fused="query_key_value", output="dense",
-    mlp_names=("dense_h_to_4h", "dense_4h_to_h"), activation="bloom_gelu", activation_key="",
+    words="transformer.word_embeddings",
+    norms=("input_layernorm", "post_attention_layernorm"),
+    mixer="self_attention",
+    fused="query_key_value",
+    output="dense",
+    mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
+    activation="bloom_gelu",
+    activation_key="",
     rates=rates("attention_dropout", "hidden_dropout", ""),
-    attention=lambda config: {**EAGER, "alibi": True}, frame=bloom_frame,
-)  # fmt: skip
+    attention=lambda config: {**EAGER, "alibi": True},
+    frame=bloom_frame,
+)
 # That code fixes the MLP at four times the hidden size and always builds the ALiBi bias.
 MPT = GptLike(
-    hidden=(("d_model", "hidden_size"), 2048), layers=(("n_layers", "num_hidden_layers"), 24),
-    heads=(("n_heads", "num_attention_heads"), 16), length=(("max_seq_len",), 2048), vocab=50368,
-    blocks="transformer.blocks", final_norm="transformer.norm_f", norms=("norm_1", "norm_2"),
-    norm_bias=False, fused="Wqkv", biases=(False, False, False), mlp="ffn",
-    mlp_names=("up_proj", "down_proj"), activation="gelu", activation_key="", rates=mpt_rates,
+    hidden=(("d_model", "hidden_size"), 2048),
+    layers=(("n_layers", "num_hidden_layers"), 24),
+    heads=(("n_heads", "num_attention_heads"), 16),
+    length=(("max_seq_len",), 2048),
+    vocab=50368,
+    blocks="transformer.blocks",
+    final_norm="transformer.norm_f",
+    norms=("norm_1", "norm_2"),
+    norm_bias=False,
+    fused="Wqkv",
+    biases=(False, False, False),
+    mlp="ffn",
+    mlp_names=("up_proj", "down_proj"),
+    activation="gelu",
+    activation_key="",
+    rates=mpt_rates,
     attention=mpt_attention,
-)  # fmt: skip
+)
 GPT_NEO = GptLike(
-    hidden=(("hidden_size",), 2048), layers=(("num_layers", "num_hidden_layers"), 24),
-    heads=(("num_heads", "num_attention_heads"), 16), vocab=50257,
-    length=(("max_position_embeddings",), 2048), mixer="attn.attention",
-    biases=(False, True, True), ffn=("intermediate_size",), frame=gpt_neo_frame,
+    hidden=(("hidden_size",), 2048),
+    layers=(("num_layers", "num_hidden_layers"), 24),
+    heads=(("num_heads", "num_attention_heads"), 16),
+    vocab=50257,
+    length=(("max_position_embeddings",), 2048),
+    mixer="attn.attention",
+    biases=(False, True, True),
+    ffn=("intermediate_size",),
+    frame=gpt_neo_frame,
     rates=rates("attention_dropout", "resid_dropout", "embed_dropout"),
     attention=lambda config: WIDE_SCORES,
-)  # fmt: skip
+)
 GPTJ = GptLike(
-    hidden=(("n_embd", "hidden_size"), 4096), layers=(("n_layer", "num_hidden_layers"), 28),
-    heads=(("n_head", "num_attention_heads"), 16), vocab=50400, tied=False, norms=("ln_1",),
-    length=(("n_positions", "max_position_embeddings"), 2048), biases=(False, False, True),
-    mlp_names=("fc_in", "fc_out"), ffn=("n_inner",), attention=gptj_attention, frame=gptj_frame,
+    hidden=(("n_embd", "hidden_size"), 4096),
+    layers=(("n_layer", "num_hidden_layers"), 28),
+    heads=(("n_head", "num_attention_heads"), 16),
+    vocab=50400,
+    tied=False,
+    norms=("ln_1",),
+    length=(("n_positions", "max_position_embeddings"), 2048),
+    biases=(False, False, True),
+    mlp_names=("fc_in", "fc_out"),
+    ffn=("n_inner",),
+    attention=gptj_attention,
+    frame=gptj_frame,
     rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop"),
-)  # fmt: skip
+)
 BIGCODE = GptLike(
-    hidden=(("n_embd", "hidden_size"), 768), layers=(("n_layer", "num_hidden_layers"), 12),
-    heads=(("n_head", "num_attention_heads"), 12), vocab=50257, fused="c_attn", output="c_proj",
-    length=(("n_positions", "max_position_embeddings"), 1024), one_kv_head=("multi_query", True),
-    ffn=("n_inner",), activation="gelu_pytorch_tanh", frame=bigcode_frame,
+    hidden=(("n_embd", "hidden_size"), 768),
+    layers=(("n_layer", "num_hidden_layers"), 12),
+    heads=(("n_head", "num_attention_heads"), 12),
+    vocab=50257,
+    fused="c_attn",
+    output="c_proj",
+    length=(("n_positions", "max_position_embeddings"), 1024),
+    one_kv_head=("multi_query", True),
+    ffn=("n_inner",),
+    activation="gelu_pytorch_tanh",
+    frame=bigcode_frame,
     rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop", 0.1),
-)  # fmt: skip
+)
 ROWS = {"bloom": BLOOM, "mpt": MPT, "gpt_neo": GPT_NEO, "gptj": GPTJ, "gpt_bigcode": BIGCODE}
 FAMILIES = {family: partial(read_gpt, family, row) for family, row in ROWS.items()}

@@ -44,9 +44,20 @@ def sink_attention(config: Config, counts: Counts) -> Fields:
     return {"sinks": True, "sdpa": False, "float_softmax": False, "extra": (sinks,)}
 
 
-GPT_OSS = LlamaLike(hidden=2880, ffn=2880, layers=36, heads=64, kv_heads=8, head_dim=64,
-                    vocab=201088, max_seq_len=131072, norm=rms_float, experts=biased_experts,
-                    biases=(("attention_bias", True), ("attention_bias", True), NEVER),
-                    rotary_impl="joined", attention=sink_attention,
-                    windows=typed(128, lambda i: i % 2 == 0))  # fmt: skip
+GPT_OSS = LlamaLike(
+    hidden=2880,
+    ffn=2880,
+    layers=36,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    vocab=201088,
+    max_seq_len=131072,
+    norm=rms_float,
+    experts=biased_experts,
+    biases=(("attention_bias", True), ("attention_bias", True), NEVER),
+    rotary_impl="joined",
+    attention=sink_attention,
+    windows=typed(128, lambda i: i % 2 == 0),
+)
 FAMILIES = readers({"gpt_oss": GPT_OSS})

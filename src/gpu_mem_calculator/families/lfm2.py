@@ -35,8 +35,12 @@ def short_conv(config: Config, hidden: int) -> Recurrence:
 def swiglu(hidden: int, ffn: int) -> Mlp:
     """w1 and w3 in, w2 out."""
     embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(inputs=(Linear("w1", embed, inner), Linear("w3", embed, inner)),
-               output=Linear("w2", inner, embed), ffn=ffn, gated=True)  # fmt: skip
+    return Mlp(
+        inputs=(Linear("w1", embed, inner), Linear("w3", embed, inner)),
+        output=Linear("w2", inner, embed),
+        ffn=ffn,
+        gated=True,
+    )
 
 
 def feed_forward(config: Config, hidden: int) -> Mlp:
@@ -55,27 +59,40 @@ def _stack(
 ) -> Arch:
     counts = head_counts(config, hidden, heads=32, kv_heads=8)
     attention = separate_attention(
-        hidden, *counts, output="out_proj", norms=head_norms(("q_layernorm", "k_layernorm"),
-                                                             counts[2]), rotary_dim=counts[2],
-    )  # fmt: skip
+        hidden,
+        *counts,
+        output="out_proj",
+        norms=head_norms(("q_layernorm", "k_layernorm"), counts[2]),
+        rotary_dim=counts[2],
+    )
     mixers: dict[str, Mixer] = {FULL: attention, LINEAR: short_conv(config, hidden)}
     embed = ("embed", hidden)
     norms = (("pre", Norm("operator_norm", embed)), ("pre_mlp", Norm("ffn_norm", embed)))
     pairs = list(zip(types, mlps, strict=True))
     by_pair = {
         (kind, id(mlp)): Layer(
-            kind="moe" if isinstance(mlp, Moe) else "dense", mixer=mixers[kind],
-            mixer_name="self_attn" if kind == FULL else "conv", mlp=mlp,
-            mlp_name="feed_forward", norms=norms)
+            kind="moe" if isinstance(mlp, Moe) else "dense",
+            mixer=mixers[kind],
+            mixer_name="self_attn" if kind == FULL else "conv",
+            mlp=mlp,
+            mlp_name="feed_forward",
+            norms=norms,
+        )
         for kind, mlp in pairs
-    }  # fmt: skip
+    }
     tied = config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True))
     return decoder(
-        Config({**config.data, "tie_word_embeddings": tied}), family, hidden,
-        tuple(by_pair[kind, id(mlp)] for kind, mlp in pairs), vocab=65536, max_seq_len=128000,
-        tied=True, rotary_dim=counts[2], final_norm=Norm("model.embedding_norm", embed),
+        Config({**config.data, "tie_word_embeddings": tied}),
+        family,
+        hidden,
+        tuple(by_pair[kind, id(mlp)] for kind, mlp in pairs),
+        vocab=65536,
+        max_seq_len=128000,
+        tied=True,
+        rotary_dim=counts[2],
+        final_norm=Norm("model.embedding_norm", embed),
         trains=False,
-    )  # fmt: skip
+    )
 
 
 def _sizes(config: Config, *, hidden: int) -> tuple[int, int, list[str]]:
@@ -100,10 +117,11 @@ def read_lfm2_moe(data: Mapping[str, Any]) -> Arch:
     hidden, layers, types = _sizes(config, hidden=2048)
     dense: Mlp | Moe = swiglu(hidden, config.size("intermediate_size", default=7168))
     moe: Mlp | Moe = stacked_moe(
-        hidden, config.size("num_experts", default=32),
+        hidden,
+        config.size("num_experts", default=32),
         config.size("num_experts_per_tok", default=4),
         config.size("moe_intermediate_size", default=1792),
-    )  # fmt: skip
+    )
     first = config.count("num_dense_layers", default=2)
     mlps = [dense if i < first else moe for i in range(layers)]
     return _stack(config, "lfm2_moe", hidden, types, mlps)

@@ -178,14 +178,24 @@ def row_decoder(
         bare = {id(layer): without_rotary(layer) for layer in layers}
         pairs = zip(layers, flags, strict=True)
         layers = tuple(layer if flag else bare[id(layer)] for layer, flag in pairs)
-    fields: Fields = {"final_norm": row.norm("model.norm", hidden), "windows": windows,
-                      "trains": row.trains}  # fmt: skip
+    fields: Fields = {
+        "final_norm": row.norm("model.norm", hidden),
+        "windows": windows,
+        "trains": row.trains,
+    }
     rotary = rotary_buffer(mixer.rotary_dim)
     fields |= {"buffers": row.buffers(config, layers) + rotary} | row.frame(config, hidden)
     return decoder(
-        config, family, hidden, layers, vocab=row.vocab, max_seq_len=row.max_seq_len,
-        tied=row.tied, rotary_dim=mixer.rotary_dim, **fields | rest,
-    )  # fmt: skip
+        config,
+        family,
+        hidden,
+        layers,
+        vocab=row.vocab,
+        max_seq_len=row.max_seq_len,
+        tied=row.tied,
+        rotary_dim=mixer.rotary_dim,
+        **fields | rest,
+    )
 
 
 def read_row(family: str, row: LlamaLike, data: Mapping[str, Any]) -> Arch:

@@ -30,18 +30,30 @@ from .windows import patterned, same
 def mixtral_experts(config: Config, hidden: int) -> Moe:
     """Mixtral's experts; none is shared."""
     return routed_moe(
-        config, hidden, experts=8, top_k=2, ffn=14336, ffn_key="intermediate_size",
-        counts=("num_local_experts", "num_experts"), router_impl="softmax_wide",
+        config,
+        hidden,
+        experts=8,
+        top_k=2,
+        ffn=14336,
+        ffn_key="intermediate_size",
+        counts=("num_local_experts", "num_experts"),
+        router_impl="softmax_wide",
         jitter=config.number("router_jitter_noise") > 0,
-    )  # fmt: skip
+    )
 
 
 def minimax_m2_experts(config: Config, hidden: int) -> Moe:
     """MiniMax-M2's experts; none is shared."""
     return routed_moe(
-        config, hidden, experts=256, top_k=8, ffn=1536, ffn_key="intermediate_size",
-        counts=("num_local_experts", "num_experts"), router_impl="sigmoid_wide",
-    )  # fmt: skip
+        config,
+        hidden,
+        experts=256,
+        top_k=8,
+        ffn=1536,
+        ffn_key="intermediate_size",
+        counts=("num_local_experts", "num_experts"),
+        router_impl="sigmoid_wide",
+    )
 
 
 def dots_windows(config: Config, layers: int) -> Windows:
@@ -53,17 +65,46 @@ def dots_windows(config: Config, layers: int) -> Windows:
 
 # Their routers stay in fp32 whatever the model's dtype, which the activations do not cover.
 HUNYUAN = replace(ROWS["hunyuan_v1_dense"], trains=False)
-ERNIE = replace(ROWS["ernie4_5"], hidden=2560, ffn=12288, layers=28, heads=20, kv_heads=4,
-                head_dim=None, trains=False)  # fmt: skip
-DOTS = LlamaLike(hidden=4608, ffn=10944, layers=62, heads=32, kv_heads=32, vocab=152064,
-                 max_seq_len=2048, biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"),
-                 windows=dots_windows, buffers=expert_biases)  # fmt: skip
+ERNIE = replace(
+    ROWS["ernie4_5"],
+    hidden=2560,
+    ffn=12288,
+    layers=28,
+    heads=20,
+    kv_heads=4,
+    head_dim=None,
+    trains=False,
+)
+DOTS = LlamaLike(
+    hidden=4608,
+    ffn=10944,
+    layers=62,
+    heads=32,
+    kv_heads=32,
+    vocab=152064,
+    max_seq_len=2048,
+    biases=ATTENTION_ONLY,
+    qk_norms=("q_norm", "k_norm"),
+    windows=dots_windows,
+    buffers=expert_biases,
+)
 MIXTRAL = replace(MISTRAL, experts=mixtral_experts, windows=same(None))
-MINIMAX_M2 = LlamaLike(hidden=3072, ffn=1536, layers=62, heads=48, kv_heads=8, head_dim=128,
-                       vocab=200064, max_seq_len=196608, biases=NO_BIASES, attention=whole_norms,
-                       rotary=1.0, rotary_impl="joined", experts=minimax_m2_experts,
-                       buffers=lambda config, layers: router_biases(
-                           layers, "e_score_correction_bias"))  # fmt: skip
+MINIMAX_M2 = LlamaLike(
+    hidden=3072,
+    ffn=1536,
+    layers=62,
+    heads=48,
+    kv_heads=8,
+    head_dim=128,
+    vocab=200064,
+    max_seq_len=196608,
+    biases=NO_BIASES,
+    attention=whole_norms,
+    rotary=1.0,
+    rotary_impl="joined",
+    experts=minimax_m2_experts,
+    buffers=lambda config, layers: router_biases(layers, "e_score_correction_bias"),
+)
 
 
 def read_mixtral(data: Mapping[str, Any]) -> Arch:
@@ -97,10 +138,14 @@ def read_hunyuan_moe(data: Mapping[str, Any]) -> Arch:
     experts = _each(config, "num_experts", layers, 1)
     pairs = list(zip(experts, _each(config, "moe_topk", layers, 1), strict=True))
     by_pair = {
-        pair: row_layer(config, HUNYUAN, hidden, stacked_moe(
-            hidden, *pair, ffn, router="gate.wg", activation=activation, shared=shared))
+        pair: row_layer(
+            config,
+            HUNYUAN,
+            hidden,
+            stacked_moe(hidden, *pair, ffn, router="gate.wg", activation=activation, shared=shared),
+        )
         for pair in dict.fromkeys(pairs)
-    }  # fmt: skip
+    }
     stack = tuple(by_pair[pair] for pair in pairs)
     return row_decoder(config, "hunyuan_v1_moe", HUNYUAN, stack)
 
@@ -108,10 +153,17 @@ def read_hunyuan_moe(data: Mapping[str, Any]) -> Arch:
 def _ernie_moe(config: Config, hidden: int) -> Moe:
     """Experts, a score bias that is a parameter, and one shared MLP as wide as several experts."""
     moe = routed_moe(
-        config, hidden, experts=64, top_k=6, ffn=1536, shared=2, bias_key="use_bias",
-        counts=("moe_num_experts", "num_experts"), top_k_keys=("moe_k", "num_experts_per_tok"),
+        config,
+        hidden,
+        experts=64,
+        top_k=6,
+        ffn=1536,
+        shared=2,
+        bias_key="use_bias",
+        counts=("moe_num_experts", "num_experts"),
+        top_k_keys=("moe_k", "num_experts_per_tok"),
         shared_key="moe_num_shared_experts",
-    )  # fmt: skip
+    )
     name = "gate.moe_statics.e_score_correction_bias"
     bias = Weight(name, (("one", 1), ("expert", moe.num_experts)))
     return replace(moe, router=(*moe.router, bias))

@@ -67,28 +67,50 @@ def read_longcat(data: Mapping[str, Any]) -> Arch:
         ),
     )
     return decoder(
-        config, "longcat_flash", hidden, (layer,) * layers, vocab=131072, max_seq_len=131072,
-        tied=False, rotary_dim=attention.rope_dim, trains=False,
-    )  # fmt: skip
+        config,
+        "longcat_flash",
+        hidden,
+        (layer,) * layers,
+        vocab=131072,
+        max_seq_len=131072,
+        tied=False,
+        rotary_dim=attention.rope_dim,
+        trains=False,
+    )
 
 
 def read_minicpm3(data: Mapping[str, Any]) -> Arch:
     """MiniCPM 3 (transformers 5.17 models/minicpm3): dense, with latent attention."""
-    sizes = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
-             "qk_rope_head_dim": 32, "v_head_dim": 64}  # fmt: skip
+    sizes = {
+        "q_lora_rank": 768,
+        "kv_lora_rank": 256,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+    }
     config = Config({**sizes, **{k: v for k, v in data.items() if v is not None}})
     hidden = config.size("hidden_size", default=2560)
     attention = latent_attention(config, hidden, heads=40, rotary_impl="half")
     ffn = config.size("intermediate_size", default=6400)
-    mlp = gated_mlp(hidden, ffn, bias=config.flag("mlp_bias", default=False),
-                    activation=config.text("hidden_act", "silu"))  # fmt: skip
+    mlp = gated_mlp(
+        hidden,
+        ffn,
+        bias=config.flag("mlp_bias", default=False),
+        activation=config.text("hidden_act", "silu"),
+    )
     layer = Layer(kind="dense", mixer=attention, mlp=mlp, norms=pre_norms(hidden))
     scale = Buffer("model.embed_tokens.embed_scale", (), 64)
     return decoder(
-        config, "minicpm3", hidden, (layer,) * config.size("num_hidden_layers", default=62),
-        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim,
+        config,
+        "minicpm3",
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=62),
+        vocab=73448,
+        max_seq_len=32768,
+        tied=True,
+        rotary_dim=attention.rope_dim,
         buffers=(scale, *rotary_buffer(attention.rope_dim)),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {"longcat_flash": read_longcat, "minicpm3": read_minicpm3}

@@ -81,11 +81,18 @@ def read_mamba(family: str, data: Mapping[str, Any]) -> Arch:
     hidden = config.size("hidden_size", default=768)
     layer = mamba_layer(mamba_mixer(config, hidden), hidden)
     return named_decoder(
-        config, family, hidden, (layer,) * config.size("num_hidden_layers", default=32),
-        words="backbone.embeddings", blocks="backbone.layers", vocab=50280, tied=True,
+        config,
+        family,
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=32),
+        words="backbone.embeddings",
+        blocks="backbone.layers",
+        vocab=50280,
+        tied=True,
         final_norm=rms("backbone.norm_f", hidden),
-        max_seq_len=config.size("max_position_embeddings", default=2**20), trains=False,
-    )  # fmt: skip
+        max_seq_len=config.size("max_position_embeddings", default=2**20),
+        trains=False,
+    )
 
 
 FAMILIES = {name: partial(read_mamba, name) for name in ("mamba", "falcon_mamba")}

@@ -14,9 +14,19 @@ from .norms import rms
 
 
 def mamba2_block(
-    config: Config, hidden: int, inner: int, heads: int, *, state: int, groups: int, conv: int,
-    bias: bool, conv_bias: bool, chunk: int, normed: bool = True,
-) -> StateSpace:  # fmt: skip
+    config: Config,
+    hidden: int,
+    inner: int,
+    heads: int,
+    *,
+    state: int,
+    groups: int,
+    conv: int,
+    bias: bool,
+    conv_bias: bool,
+    chunk: int,
+    normed: bool = True,
+) -> StateSpace:
     """z, x, B, C and dt from one projection, a convolution, a scan, a gated norm.
 
     The convolution runs over x, B and C: inner + 2 · groups · state channels.
@@ -57,12 +67,17 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
             f"{heads * head_dim}"
         )
     return mamba2_block(
-        config, hidden, inner, heads, state=config.size("state_size", default=128),
-        groups=config.size("n_groups", default=8), conv=config.size("conv_kernel", default=4),
+        config,
+        hidden,
+        inner,
+        heads,
+        state=config.size("state_size", default=128),
+        groups=config.size("n_groups", default=8),
+        conv=config.size("conv_kernel", default=4),
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
         chunk=config.size("chunk_size", default=256),
-    )  # fmt: skip
+    )
 
 
 def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpace:
@@ -78,13 +93,18 @@ def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpa
             f"model.config: mamba_n_heads x mamba_d_head = {heads * head_dim} must be {inner}"
         )
     return mamba2_block(
-        config, hidden, inner, heads, state=config.size("mamba_d_state", default=256),
+        config,
+        hidden,
+        inner,
+        heads,
+        state=config.size("mamba_d_state", default=256),
         groups=config.size("mamba_n_groups", default=1),
         conv=config.size("mamba_d_conv", default=4),
         bias=config.flag("mamba_proj_bias", default=False),
         conv_bias=config.flag("mamba_conv_bias", default=True),
-        chunk=config.size("mamba_chunk_size", default=256), normed=normed,
-    )  # fmt: skip
+        chunk=config.size("mamba_chunk_size", default=256),
+        normed=normed,
+    )
 
 
 def read_mamba2(data: Mapping[str, Any]) -> Arch:
@@ -94,11 +114,17 @@ def read_mamba2(data: Mapping[str, Any]) -> Arch:
     fp32 = config.flag("residual_in_fp32", default=True)
     layer = mamba_layer(mamba2_mixer(config, hidden), hidden, fp32_residual=fp32)
     return named_decoder(
-        config, "mamba2", hidden, (layer,) * config.size("num_hidden_layers", default=64),
-        words="backbone.embeddings", blocks="backbone.layers", vocab=32768, tied=False,
+        config,
+        "mamba2",
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=64),
+        words="backbone.embeddings",
+        blocks="backbone.layers",
+        vocab=32768,
+        tied=False,
         final_norm=rms("backbone.norm_f", hidden),
         max_seq_len=config.size("max_position_embeddings", default=2**20),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {"mamba2": read_mamba2}

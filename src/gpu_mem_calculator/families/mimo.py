@@ -27,8 +27,12 @@ def read_mimo(data: Mapping[str, Any]) -> Arch:
 
     A prediction module is one more layer, three norms and a projection from 2 x hidden.
     """
-    defaults = {"num_key_value_heads": 8, "intermediate_size": 11008, "num_hidden_layers": 36,
-                "vocab_size": 151680}  # fmt: skip
+    defaults = {
+        "num_key_value_heads": 8,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "vocab_size": 151680,
+    }
     known = {key: value for key, value in data.items() if value is not None}
     arch = read_row("qwen2", QWEN2, {**defaults, **known})
     modules = Config(data).count("num_nextn_predict_layers", default=0)
@@ -62,9 +66,11 @@ def _attention(config: Config, hidden: int, kind: str) -> Attention:
     bias = config.flag("attention_bias", default=False)
     embed = ("embed", hidden)
     return Attention(
-        inputs=(Linear("q_proj", embed, ("heads", heads * size), bias),
-                Linear("k_proj", embed, ("kv_heads", kv_heads * size), bias),
-                Linear("v_proj", embed, ("kv_heads", kv_heads * value), bias)),
+        inputs=(
+            Linear("q_proj", embed, ("heads", heads * size), bias),
+            Linear("k_proj", embed, ("kv_heads", kv_heads * size), bias),
+            Linear("v_proj", embed, ("kv_heads", kv_heads * value), bias),
+        ),
         output=Linear("o_proj", ("heads", heads * value), embed),
         heads=heads,
         kv_heads=kv_heads,
@@ -73,7 +79,7 @@ def _attention(config: Config, hidden: int, kind: str) -> Attention:
         sinks=slides,
         rotary_dim=partial_rotary(Config({**config.data, "rope_parameters": None}), size, 0.334),
         extra=(Weight("sinks", (("heads", heads),)),) if slides else (),
-    )  # fmt: skip
+    )
 
 
 def _types(config: Config, layers: int) -> tuple[str, ...]:
@@ -93,31 +99,47 @@ def read_mimo_v2(data: Mapping[str, Any]) -> Arch:
     activation = config.text("hidden_act", "silu")
     ffn = config.size("intermediate_size", default=16384)
     moe = stacked_moe(
-        hidden, config.size("n_routed_experts", default=256),
+        hidden,
+        config.size("n_routed_experts", default=256),
         config.size("num_experts_per_tok", default=8),
-        config.size("moe_intermediate_size", default=2048), activation=activation,
+        config.size("moe_intermediate_size", default=2048),
+        activation=activation,
         router_impl="float_sigmoid",
-    )  # fmt: skip
+    )
     mlps: dict[bool, Mlp | Moe] = {True: gated_mlp(hidden, ffn, activation=activation), False: moe}
     types = _types(config, layers)
     usual = ["dense", *["sparse"] * (layers - 1)]
-    freq = config.per_layer("moe_layer_freq", layers, []) if isinstance(
-        config.get("moe_layer_freq"), list) else []  # fmt: skip
+    freq = (
+        config.per_layer("moe_layer_freq", layers, [])
+        if isinstance(config.get("moe_layer_freq"), list)
+        else []
+    )
     if freq:
         usual = ["sparse" if flag else "dense" for flag in freq]
     dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
     by_pair = {
-        (kind, flag): Layer(kind="dense" if flag else "moe",
-                            mixer=_attention(config, hidden, kind), mlp=mlps[flag],
-                            norms=pre_norms(hidden))
+        (kind, flag): Layer(
+            kind="dense" if flag else "moe",
+            mixer=_attention(config, hidden, kind),
+            mlp=mlps[flag],
+            norms=pre_norms(hidden),
+        )
         for kind, flag in set(zip(types, dense, strict=True))
-    }  # fmt: skip
+    }
     stack = tuple(by_pair[pair] for pair in zip(types, dense, strict=True))
     return decoder(
-        config, "mimo_v2_flash", hidden, stack, vocab=152576, max_seq_len=131072, tied=False,
-        rotary_dim=0, buffers=(), trains=False,
+        config,
+        "mimo_v2_flash",
+        hidden,
+        stack,
+        vocab=152576,
+        max_seq_len=131072,
+        tied=False,
+        rotary_dim=0,
+        buffers=(),
+        trains=False,
         windows=typed_windows(types, config.size("sliding_window", default=128)),
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {"mimo": read_mimo, "mimo_v2_flash": read_mimo_v2}

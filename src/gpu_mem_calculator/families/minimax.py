@@ -62,11 +62,12 @@ def read_minimax(data: Mapping[str, Any]) -> Arch:
     hidden = config.size("hidden_size", default=4096)
     counts = head_counts(config, hidden, heads=32, kv_heads=8)
     moe = stacked_moe(
-        hidden, config.size("num_local_experts", "num_experts", default=8),
+        hidden,
+        config.size("num_local_experts", "num_experts", default=8),
         config.size("num_experts_per_tok", default=2),
         config.size("intermediate_size", default=14336),
         activation=config.text("hidden_act", "silu"),
-    )  # fmt: skip
+    )
     mixers: dict[str, Mixer] = {
         FULL: separate_attention(hidden, *counts, rotary_dim=counts[2]),
         LINEAR: lightning(config, hidden, counts[0], counts[2]),
@@ -77,9 +78,16 @@ def read_minimax(data: Mapping[str, Any]) -> Arch:
     }
     types = _minimax_types(config, config.size("num_hidden_layers", default=32))
     return decoder(
-        config, "minimax", hidden, tuple(by_kind[kind] for kind in types), vocab=32000,
-        max_seq_len=131072, tied=False, rotary_dim=counts[2], trains=False,
-    )  # fmt: skip
+        config,
+        "minimax",
+        hidden,
+        tuple(by_kind[kind] for kind in types),
+        vocab=32000,
+        max_seq_len=131072,
+        tied=False,
+        rotary_dim=counts[2],
+        trains=False,
+    )
 
 
 def kimi_delta(hidden: int, heads: int, head_dim: int, conv: int) -> Recurrence:
@@ -125,12 +133,16 @@ def _kimi_moe(config: Config, hidden: int, activation: str) -> Moe:
     ffn = config.size("moe_intermediate_size", default=1024)
     shared = config.count("num_shared_experts", default=1)
     return stacked_moe(
-        hidden, config.size("num_experts", default=256),
-        config.size("num_experts_per_token", "num_experts_per_tok", default=8), ffn,
-        activation=activation, router_impl="float_sigmoid",
+        hidden,
+        config.size("num_experts", default=256),
+        config.size("num_experts_per_token", "num_experts_per_tok", default=8),
+        ffn,
+        activation=activation,
+        router_impl="float_sigmoid",
         shared=shared_mlp("shared_experts", hidden, ffn * shared, activation=activation)
-        if shared else None,
-    )  # fmt: skip
+        if shared
+        else None,
+    )
 
 
 def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
@@ -142,8 +154,9 @@ def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
     activation = config.text("hidden_act", "silu")
     heads = linear.size("num_heads", default=config.size("linear_num_heads", default=32))
     size = linear.size("head_dim", default=config.size("linear_head_dim", default=128))
-    conv = linear.size("short_conv_kernel_size",
-                       default=config.size("linear_conv_kernel_dim", default=4))  # fmt: skip
+    conv = linear.size(
+        "short_conv_kernel_size", default=config.size("linear_conv_kernel_dim", default=4)
+    )
     latent = Config({"q_lora_rank": None, **data})
     mixers: dict[str, Mixer] = {
         FULL: latent_attention(latent, hidden, heads=32, rotary_impl="interleaved"),
@@ -159,15 +172,30 @@ def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
     usual = ["sparse" if i >= first and i % step == 0 else "dense" for i in range(layers)]
     dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
     by_pair = {
-        (kind, flag): Layer(kind="dense" if flag else "moe", mixer=mixers[kind], mlp=mlps[flag],
-                            norms=pre_norms(hidden))
-        for kind in mixers for flag in mlps
-    }  # fmt: skip
+        (kind, flag): Layer(
+            kind="dense" if flag else "moe",
+            mixer=mixers[kind],
+            mlp=mlps[flag],
+            norms=pre_norms(hidden),
+        )
+        for kind in mixers
+        for flag in mlps
+    }
     types = _kimi_types(config, linear, layers)
     stack = tuple(by_pair[pair] for pair in zip(types, dense, strict=True))
     limit = config.size("model_max_length", "max_position_embeddings", default=1048576)
-    arch = decoder(config, "kimi_linear", hidden, stack, vocab=163840, max_seq_len=limit,
-                   tied=False, rotary_dim=0, buffers=(), trains=False)  # fmt: skip
+    arch = decoder(
+        config,
+        "kimi_linear",
+        hidden,
+        stack,
+        vocab=163840,
+        max_seq_len=limit,
+        tied=False,
+        rotary_dim=0,
+        buffers=(),
+        trains=False,
+    )
     return replace(arch, max_seq_len=limit)
 
 

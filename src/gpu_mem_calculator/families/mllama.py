@@ -34,26 +34,36 @@ def read_mllama_text(data: Mapping[str, Any]) -> Arch:
     self_layer = Layer(kind="dense", mixer=plain, mlp=mlp, norms=pre_norms(hidden))
     cross = Layer(
         kind="cross",
-        mixer=replace(plain, cross=True, rotary_dim=0,
-                      norms=head_norms(("q_norm", "k_norm"), counts[2])),
+        mixer=replace(
+            plain, cross=True, rotary_dim=0, norms=head_norms(("q_norm", "k_norm"), counts[2])
+        ),
         mixer_name="cross_attn",
         mlp=mlp,
         norms=pre_norms(hidden),
         extra=tuple(Weight(f"cross_attn_{w}_gate", (("one", 1),)) for w in ("attn", "mlp")),
-    )  # fmt: skip
+    )
     places = config.get("cross_attention_layers")
     places = list(CROSS) if places is None else places
     if not isinstance(places, list) or not all(isinstance(place, int) for place in places):
-        raise ConfigError(f"model.config.cross_attention_layers={places!r} must be a list of "
-                          "layer numbers")  # fmt: skip
+        raise ConfigError(
+            f"model.config.cross_attention_layers={places!r} must be a list of layer numbers"
+        )
     stack = tuple(cross if i in places else self_layer for i in range(layers))
     vocab = config.size("vocab_size", default=128256)
     table = Weight("model.embed_tokens.weight", (("vocab", vocab + 8), ("embed", hidden)))
     return decoder(
-        Config({**data, "tie_word_embeddings": False}), "mllama", hidden, stack, vocab=vocab,
-        max_seq_len=131072, tied=False, rotary_dim=counts[2], embedding=(table,), trains=False,
+        Config({**data, "tie_word_embeddings": False}),
+        "mllama",
+        hidden,
+        stack,
+        vocab=vocab,
+        max_seq_len=131072,
+        tied=False,
+        rotary_dim=counts[2],
+        embedding=(table,),
+        trains=False,
         encoder_len=TILES * TILE_TOKENS,
-    )  # fmt: skip
+    )
 
 
 FAMILIES = {"mllama_text_model": read_mllama_text}

@@ -22,25 +22,53 @@ from .vision import Tower, linear, norm, two_linears
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
 VISION = "vision_tower"
 # A short form of `vision_config` and the keys that towers read.
-SHORT = {"layers": ("num_hidden_layers", "depth"), "hidden": ("hidden_size", "embed_dim"),
-         "ffn": ("intermediate_size",), "heads": ("num_attention_heads",),
-         "patch": ("patch_size",), "image": ("image_size",),
-         "global_layers": ("num_global_layers",), "max_tiles": ("max_num_tiles",)}  # fmt: skip
+SHORT = {
+    "layers": ("num_hidden_layers", "depth"),
+    "hidden": ("hidden_size", "embed_dim"),
+    "ffn": ("intermediate_size",),
+    "heads": ("num_attention_heads",),
+    "patch": ("patch_size",),
+    "image": ("image_size",),
+    "global_layers": ("num_global_layers",),
+    "max_tiles": ("max_num_tiles",),
+}
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
 # Text models with another name inside: the family that each is, and its defaults.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen2_vl_text": ("qwen2", {
-        "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064}),
-    "gemma4_unified_text": ("gemma4_text", {
-        "hidden_size_per_layer_input": 0, "sliding_window": 1024,
-        "max_position_embeddings": 262144}),
+    "qwen2_vl_text": (
+        "qwen2",
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 29568,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "vocab_size": 152064,
+        },
+    ),
+    "gemma4_unified_text": (
+        "gemma4_text",
+        {
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 1024,
+            "max_position_embeddings": 262144,
+        },
+    ),
     "qwen3_vl_text": ("qwen3", {"max_position_embeddings": 128000}),
-    "qwen3_vl_moe_text": ("qwen3_moe", {
-        "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_experts": 60,
-        "num_experts_per_tok": 4, "max_position_embeddings": 128000}),
-}  # fmt: skip
+    "qwen3_vl_moe_text": (
+        "qwen3_moe",
+        {
+            "intermediate_size": 5632,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "moe_intermediate_size": 1408,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "max_position_embeddings": 128000,
+        },
+    ),
+}
 ALIASES["qwen2_5_vl_text"] = ALIASES["qwen2_vl_text"]
 ALIASES["glm4v_text"], ALIASES["glm4v_moe_text"] = ("glm4", {}), ("glm4_moe", {})
 
@@ -84,16 +112,19 @@ def vision_keys(data: Mapping[str, Any]) -> Config | None:
         return Config(full)
     if short is None:
         return None
-    return Config({long: short[key] for key, names in SHORT.items() if key in short
-                   for long in names})  # fmt: skip
+    return Config(
+        {long: short[key] for key, names in SHORT.items() if key in short for long in names}
+    )
 
 
 def read_nested(nested: VisionLanguageFamily, data: Mapping[str, Any]) -> Arch:
     """The text model with its tower beside it."""
     keys = text_keys(data, nested)
     if keys["model_type"] == data.get("model_type"):
-        raise ConfigError(f"model.config.text_config.model_type={keys['model_type']!r} must be "
-                          "that of a text model")  # fmt: skip
+        raise ConfigError(
+            f"model.config.text_config.model_type={keys['model_type']!r} must be "
+            "that of a text model"
+        )
     arch = read_config(keys)
     eyes = vision_keys(data)
     if eyes is None or nested.tower is None:
@@ -118,8 +149,13 @@ def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) 
     yield from two_linears(names, width, hidden, hidden, bias=bias)
 
 
-LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-         "image_size": 336, "patch_size": 14}  # fmt: skip
+LARGE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "image_size": 336,
+    "patch_size": 14,
+}
 
 
 def llava(config: Config, eyes: Config, hidden: int) -> Tower:
@@ -221,8 +257,9 @@ def _qwen(tower: Callable[[Config, str], Tower], extra: Mapping[str, Any] = {}) 
     """A tower that has its projector inside."""
 
     def tower_weights(config: Config, eyes: Config, hidden: int) -> Iterator[Weight]:
-        short = {} if config.get("vision_config") is not None else {
-            "out_hidden_size": hidden, **extra}  # fmt: skip
+        short = (
+            {} if config.get("vision_config") is not None else {"out_hidden_size": hidden, **extra}
+        )
         return tower(Config({**short, **eyes.data}), "model.visual")
 
     return tower_weights
@@ -236,10 +273,17 @@ def _qwen2_vl(config: Config, eyes: Config, hidden: int) -> Tower:
     return vision_qwen.qwen2_vl(Config(keys), "model.visual")
 
 
-MISTRAL3 = {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768,
-            "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8,
-            "head_dim": 128, "max_position_embeddings": 131072,
-            "sliding_window": None}  # fmt: skip
+MISTRAL3 = {
+    "vocab_size": 131072,
+    "hidden_size": 5120,
+    "intermediate_size": 32768,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "sliding_window": None,
+}
 NESTED = {
     "llava": VisionLanguageFamily(text="llama", tower=llava),
     "llava(pixtral)": VisionLanguageFamily(

@@ -45,13 +45,17 @@ def _mamba(config: Config, hidden: int) -> StateSpace:
     heads = config.size("mamba_num_heads", default=128)
     inner = heads * config.size("mamba_head_dim", default=64)
     return mamba2_block(
-        config, hidden, inner, heads, state=config.size("ssm_state_size", default=128),
+        config,
+        hidden,
+        inner,
+        heads,
+        state=config.size("ssm_state_size", default=128),
         groups=config.size("mamba_n_groups", "n_groups", default=8),
         conv=config.size("mamba_d_conv", "conv_kernel", default=4),
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
         chunk=config.size("mamba_chunk_size", "chunk_size", default=128),
-    )  # fmt: skip
+    )
 
 
 def _plain_mlp(config: Config, hidden: int, ffn: int, prefix: str = "") -> Mlp:
@@ -75,8 +79,14 @@ def _moe(config: Config, hidden: int) -> Moe:
     embed, expert, inner = ("embed", hidden), ("expert", experts), ("expert_ffn", ffn)
     narrow = ("latent", latent) if latent else embed
     bias = config.flag("mlp_bias", default=False)
-    around = (Linear("fc1_latent_proj", embed, narrow, bias),
-              Linear("fc2_latent_proj", narrow, embed, bias)) if latent else ()  # fmt: skip
+    around = (
+        (
+            Linear("fc1_latent_proj", embed, narrow, bias),
+            Linear("fc2_latent_proj", narrow, embed, bias),
+        )
+        if latent
+        else ()
+    )
     return Moe(
         router=(
             Weight("gate.weight", (expert, embed)),
@@ -101,15 +111,17 @@ def _kinds(config: Config, hidden: int, used: set[str]) -> dict[str, Layer]:
     norms = (("pre", Norm("norm", ("embed", hidden))),)
     ffn = config.size("intermediate_size", default=21504)
     builders = {
-        FULL: lambda: Layer(kind="dense", mixer=separate_attention(hidden, *counts),
-                            mixer_name="mixer", norms=norms),
-        LINEAR: lambda: Layer(kind="mamba", mixer=_mamba(config, hidden), mixer_name="mixer",
-                              norms=norms),
-        "mlp": lambda: Layer(kind="dense", mlp=_plain_mlp(config, hidden, ffn),
-                             mlp_name="mixer", norms=norms),
-        "moe": lambda: Layer(kind="moe", mlp=_moe(config, hidden), mlp_name="mixer",
-                             norms=norms),
-    }  # fmt: skip
+        FULL: lambda: Layer(
+            kind="dense", mixer=separate_attention(hidden, *counts), mixer_name="mixer", norms=norms
+        ),
+        LINEAR: lambda: Layer(
+            kind="mamba", mixer=_mamba(config, hidden), mixer_name="mixer", norms=norms
+        ),
+        "mlp": lambda: Layer(
+            kind="dense", mlp=_plain_mlp(config, hidden, ffn), mlp_name="mixer", norms=norms
+        ),
+        "moe": lambda: Layer(kind="moe", mlp=_moe(config, hidden), mlp_name="mixer", norms=norms),
+    }
     return {kind: builders[kind]() for kind in used}
 
 
@@ -120,10 +132,18 @@ def read_nemotron_h(data: Mapping[str, Any]) -> Arch:
     kinds = layer_kinds(config)
     by_kind = _kinds(config, hidden, set(kinds))
     return named_decoder(
-        config, "nemotron_h", hidden, tuple(by_kind[kind] for kind in kinds), vocab=131072,
-        words="model.embeddings", blocks="model.layers", final_norm=rms("model.norm_f", hidden),
-        max_seq_len=config.size("max_position_embeddings", default=4096), tied=False, trains=False,
-    )  # fmt: skip
+        config,
+        "nemotron_h",
+        hidden,
+        tuple(by_kind[kind] for kind in kinds),
+        vocab=131072,
+        words="model.embeddings",
+        blocks="model.layers",
+        final_norm=rms("model.norm_f", hidden),
+        max_seq_len=config.size("max_position_embeddings", default=4096),
+        tied=False,
+        trains=False,
+    )
 
 
 FAMILIES = {"nemotron_h": read_nemotron_h}

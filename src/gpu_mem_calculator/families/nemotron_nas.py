@@ -41,9 +41,14 @@ def _attention(config: Config, block: Config, hidden: int) -> tuple[Attention | 
     bias = config.flag("attention_bias", default=False)
     size = config.size("head_dim", default=config.divided(hidden, "heads", heads))
     return separate_attention(
-        hidden, heads, config.divided(heads, "heads in a group", group), size,
-        bias=bias, output_bias=bias, rotary_dim=size,
-    ), []  # fmt: skip
+        hidden,
+        heads,
+        config.divided(heads, "heads in a group", group),
+        size,
+        bias=bias,
+        output_bias=bias,
+        rotary_dim=size,
+    ), []
 
 
 def _mlp(config: Config, block: Config, hidden: int) -> tuple[Mlp | None, list[Weight]]:
@@ -69,8 +74,7 @@ def nas_layer(config: Config, block: Config, hidden: int) -> Layer:
         norms.append(("pre", Norm("input_layernorm", embed)))
     if mlp is not None or more:
         norms.append(("pre_mlp", Norm("post_attention_layernorm", embed)))
-    return Layer(kind="dense", mixer=attention, mlp=mlp, norms=tuple(norms),
-                 extra=(*beside, *more))  # fmt: skip
+    return Layer(kind="dense", mixer=attention, mlp=mlp, norms=tuple(norms), extra=(*beside, *more))
 
 
 def read_nas(data: Mapping[str, Any]) -> Arch:
@@ -90,9 +94,18 @@ def read_nas(data: Mapping[str, Any]) -> Arch:
         if key not in by_block:
             by_block[key] = nas_layer(config, Config(block), hidden)
         stack.append(by_block[key])
-    return decoder(config, "nemotron-nas", hidden, tuple(stack), vocab=128256,
-                   max_seq_len=131072, tied=False, rotary_dim=0, buffers=(),
-                   trains=False)  # fmt: skip
+    return decoder(
+        config,
+        "nemotron-nas",
+        hidden,
+        tuple(stack),
+        vocab=128256,
+        max_seq_len=131072,
+        tied=False,
+        rotary_dim=0,
+        buffers=(),
+        trains=False,
+    )
 
 
 FAMILIES = {"nemotron-nas": read_nas}

@@ -31,9 +31,14 @@ def olmoe_attention(config: Config, counts: Counts) -> Fields:
 def olmoe_experts(config: Config, hidden: int) -> Moe:
     """OLMoE's experts; none is shared."""
     return routed_moe(
-        config, hidden, experts=64, top_k=8, ffn=2048, ffn_key="intermediate_size",
+        config,
+        hidden,
+        experts=64,
+        top_k=8,
+        ffn=2048,
+        ffn_key="intermediate_size",
         counts=("num_experts", "num_local_experts"),
-    )  # fmt: skip
+    )
 
 
 def olmo3_types(config: Config, layers: int) -> tuple[str, ...]:
@@ -54,12 +59,26 @@ def olmo3_frame(config: Config, hidden: int) -> Fields:
     return {"buffers": typed_rotary_buffer(types, size)}
 
 
-OLMO2 = replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=rms_float, norms=POST,
-                attention=partial(whole_norms, impl="rms_float"))  # fmt: skip
+OLMO2 = replace(
+    LLAMA,
+    vocab=50304,
+    biases=ATTENTION_ONLY,
+    norm=rms_float,
+    norms=POST,
+    attention=partial(whole_norms, impl="rms_float"),
+)
 ROWS = {
     "olmo2": OLMO2,
     "olmo3": replace(OLMO2, windows=olmo3_windows, frame=olmo3_frame),
-    "olmoe": replace(LLAMA, hidden=2048, layers=16, heads=16, vocab=50304, max_seq_len=4096,
-                     attention=olmoe_attention, experts=olmoe_experts),
-}  # fmt: skip
+    "olmoe": replace(
+        LLAMA,
+        hidden=2048,
+        layers=16,
+        heads=16,
+        vocab=50304,
+        max_seq_len=4096,
+        attention=olmoe_attention,
+        experts=olmoe_experts,
+    ),
+}
 FAMILIES = readers(ROWS)

@@ -29,12 +29,18 @@ def _phi_attention(config: Config, hidden: int) -> Attention:
             f"try {config.divided(hidden, 'heads', heads)}"
         )
     return separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=True, output_bias=True, output="dense",
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        bias=True,
+        output_bias=True,
+        output="dense",
         norms=head_norms(("q_layernorm", "k_layernorm"), head_dim, "layer") if normed else (),
         rotary_dim=partial_rotary(config, head_dim, 0.5),
         rotary_impl="joined",  # with what is not turned, even where that is nothing
         dropout=config.number("attention_dropout"),
-    )  # fmt: skip
+    )
 
 
 def read_phi(data: Mapping[str, Any]) -> Arch:
@@ -54,12 +60,18 @@ def read_phi(data: Mapping[str, Any]) -> Arch:
     tied = config.flag("tie_word_embeddings", default=False)
     vocab = config.size("vocab_size", default=51200)
     return decoder(
-        config, "phi", hidden, (layer,) * config.size("num_hidden_layers", default=24),
-        vocab=vocab, max_seq_len=2048, tied=False, rotary_dim=attention.rotary_dim,
+        config,
+        "phi",
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=24),
+        vocab=vocab,
+        max_seq_len=2048,
+        tied=False,
+        rotary_dim=attention.rotary_dim,
         final_norm=layer_norm("model.final_layernorm", hidden),
         embedding_dropout=config.number("embd_pdrop"),
         **biased_head(hidden, vocab, tied=tied),
-    )  # fmt: skip
+    )
 
 
 def read_phi3(data: Mapping[str, Any]) -> Arch:
@@ -72,9 +84,16 @@ def read_phi3(data: Mapping[str, Any]) -> Arch:
     heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=None)
     rotary_dim = partial_rotary(config, head_dim, 1.0)
     attention = fused_attention(
-        hidden, heads, kv_heads, head_dim, name="qkv_proj", output="o_proj",
-        rotary_dim=rotary_dim, rotary_impl="joined", dropout=config.number("attention_dropout"),
-    )  # fmt: skip
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        name="qkv_proj",
+        output="o_proj",
+        rotary_dim=rotary_dim,
+        rotary_impl="joined",
+        dropout=config.number("attention_dropout"),
+    )
     ffn = config.size("intermediate_size", default=8192)
     layer = Layer(
         kind="dense",
@@ -85,19 +104,32 @@ def read_phi3(data: Mapping[str, Any]) -> Arch:
     )
     num_layers = config.size("num_hidden_layers", default=32)
     return decoder(
-        config, "phi3", hidden, (layer,) * num_layers,
-        vocab=32064, max_seq_len=4096, tied=False, rotary_dim=rotary_dim,
+        config,
+        "phi3",
+        hidden,
+        (layer,) * num_layers,
+        vocab=32064,
+        max_seq_len=4096,
+        tied=False,
+        rotary_dim=rotary_dim,
         windows=same_windows(config, num_layers, None),
-    )  # fmt: skip
+    )
 
 
 def phimoe_experts(config: Config, hidden: int) -> Moe:
     """Phi-3.5-MoE's experts, chosen by SparseMixer."""
     return routed_moe(
-        config, hidden, experts=16, top_k=2, ffn=6400, ffn_key="intermediate_size",
-        counts=("num_local_experts",), router="router", router_impl="sparsemixer",
+        config,
+        hidden,
+        experts=16,
+        top_k=2,
+        ffn=6400,
+        ffn_key="intermediate_size",
+        counts=("num_local_experts",),
+        router="router",
+        router_impl="sparsemixer",
         jitter=config.number("input_jitter_noise") > 0,
-    )  # fmt: skip
+    )
 
 
 def phimoe_frame(config: Config, hidden: int) -> Fields:
@@ -108,7 +140,17 @@ def phimoe_frame(config: Config, hidden: int) -> Fields:
     return biased_head(hidden, config.size("vocab_size", default=32064), tied=tied)
 
 
-PHIMOE = LlamaLike(hidden=4096, ffn=6400, layers=32, heads=32, kv_heads=8, vocab=32064,
-                   max_seq_len=131072, experts=phimoe_experts, norm=layer_norm,
-                   windows=same(None), frame=phimoe_frame)  # fmt: skip
+PHIMOE = LlamaLike(
+    hidden=4096,
+    ffn=6400,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    vocab=32064,
+    max_seq_len=131072,
+    experts=phimoe_experts,
+    norm=layer_norm,
+    windows=same(None),
+    frame=phimoe_frame,
+)
 FAMILIES = {"phi": read_phi, "phi3": read_phi3, **readers({"phimoe": PHIMOE})}

@@ -75,11 +75,17 @@ def _norm(config: Config, name: str, hidden: int) -> Norm:
 def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int) -> Layer:
     bias, dropout = config.flag("bias", default=False), config.number("dropout")
     attention: Attention = separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=bias, output_bias=bias,
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        bias=bias,
+        output_bias=bias,
         rotary_dim=head_dim if config.get("position_embedding") == "rope" else 0,
         alibi=config.get("position_embedding") == "alibi",
-        dropout=dropout, residual_dropout=dropout,
-    )  # fmt: skip
+        dropout=dropout,
+        residual_dropout=dropout,
+    )
     gated = config.flag("gated_mlp", default=True)
     usual = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     ffn = config.size("intermediate_size", default=usual)

@@ -41,14 +41,31 @@ def switched_windows(config: Config, layers: int) -> Windows:
     return same_windows(config, layers, 4096) if slides else ()
 
 
-QWEN2 = LlamaLike(hidden=4096, ffn=22016, layers=32, heads=32, kv_heads=32, vocab=151936,
-                  max_seq_len=32768, biases=(ALWAYS, NEVER, NEVER),
-                  windows=late_windows)  # fmt: skip
+QWEN2 = LlamaLike(
+    hidden=4096,
+    ffn=22016,
+    layers=32,
+    heads=32,
+    kv_heads=32,
+    vocab=151936,
+    max_seq_len=32768,
+    biases=(ALWAYS, NEVER, NEVER),
+    windows=late_windows,
+)
 QWEN3 = replace(QWEN2, head_dim=128, biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"))
-QWEN2_MOE = replace(QWEN2, hidden=2048, ffn=5632, layers=24, heads=16, kv_heads=16,
-                    biases=(("qkv_bias", True), NEVER, NEVER), windows=even_windows)  # fmt: skip
-QWEN3_MOE = replace(QWEN3, hidden=2048, ffn=6144, layers=24, kv_heads=4, head_dim=None,
-                    windows=switched_windows)  # fmt: skip
+QWEN2_MOE = replace(
+    QWEN2,
+    hidden=2048,
+    ffn=5632,
+    layers=24,
+    heads=16,
+    kv_heads=16,
+    biases=(("qkv_bias", True), NEVER, NEVER),
+    windows=even_windows,
+)
+QWEN3_MOE = replace(
+    QWEN3, hidden=2048, ffn=6144, layers=24, kv_heads=4, head_dim=None, windows=switched_windows
+)
 
 
 def gated_shared_moe(

@@ -30,11 +30,14 @@ def gated_attention(config: Config, hidden: int, *, heads: int, kv_heads: int) -
     counts = head_counts(config, hidden, heads=heads, kv_heads=kv_heads, head_dim=256)
     bias = config.flag("attention_bias", default=False)
     plain = separate_attention(
-        hidden, *counts, bias=bias, output_bias=bias,
+        hidden,
+        *counts,
+        bias=bias,
+        output_bias=bias,
         norms=head_norms(("q_norm", "k_norm"), counts[2], NORM),
         rotary_dim=partial_rotary(config, counts[2], 0.25),
         dropout=config.number("attention_dropout"),
-    )  # fmt: skip
+    )
     both = Linear("q_proj", ("embed", hidden), ("heads", 2 * counts[0] * counts[2]), bias)
     return replace(plain, inputs=(both, *plain.inputs[1:]))
 
@@ -52,9 +55,11 @@ def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
     config.divided(heads, "key heads", key_heads)
     channels, inner = 2 * key_heads * key_dim + heads * value_dim, heads * value_dim
     embed, one = ("embed", hidden), ("state", heads)
-    names = {"in_proj_qkvz": channels + inner, "in_proj_ba": 2 * heads} if fused else {
-        "in_proj_qkv": channels, "in_proj_z": inner, "in_proj_b": heads, "in_proj_a": heads
-    }  # fmt: skip
+    names = (
+        {"in_proj_qkvz": channels + inner, "in_proj_ba": 2 * heads}
+        if fused
+        else {"in_proj_qkv": channels, "in_proj_z": inner, "in_proj_b": heads, "in_proj_a": heads}
+    )
     linears = [Linear(name, embed, ("state", width)) for name, width in names.items()]
     linears.append(Linear("out_proj", ("state", inner), embed))
     return Recurrence(
@@ -76,9 +81,14 @@ def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
 
 
 def delta_stack(
-    config: Config, family: str, hidden: int, mixers: dict[str, Mixer], mlps: list[Mlp | Moe],
-    *, vocab: int,
-) -> Arch:  # fmt: skip
+    config: Config,
+    family: str,
+    hidden: int,
+    mixers: dict[str, Mixer],
+    mlps: list[Mlp | Moe],
+    *,
+    vocab: int,
+) -> Arch:
     """One MLP a layer, and the mixer that `layer_types` says.
 
     A module that predicts further tokens is one more layer with attention, three norms and a
@@ -101,10 +111,18 @@ def delta_stack(
     modules = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
     last = Layer(kind="dense", mixer=mixers[FULL], mlp=mlps[-1], norms=pre_norms(hidden, NORM))
     return decoder(
-        config, family, hidden, stack, vocab=vocab, max_seq_len=32768, tied=False,
-        rotary_dim=mixers[FULL].rotary_dim, norm_impl=NORM, trains=False,
+        config,
+        family,
+        hidden,
+        stack,
+        vocab=vocab,
+        max_seq_len=32768,
+        tied=False,
+        rotary_dim=mixers[FULL].rotary_dim,
+        norm_impl=NORM,
+        trains=False,
         mtp_parameters=modules * (last.num_parameters + 3 * hidden + 2 * hidden**2),
-    )  # fmt: skip
+    )
 
 
 def _mixers(

@@ -17,8 +17,12 @@ from .frame import named_decoder
 
 def _mlp(hidden: int, ffn: int, gate: str, up: str, down: str) -> Mlp:
     embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(inputs=(Linear(gate, embed, inner), Linear(up, embed, inner)),
-               output=Linear(down, inner, embed), ffn=ffn, gated=True)  # fmt: skip
+    return Mlp(
+        inputs=(Linear(gate, embed, inner), Linear(up, embed, inner)),
+        output=Linear(down, inner, embed),
+        ffn=ffn,
+        gated=True,
+    )
 
 
 def _norms(hidden: int, first: str, second: str) -> tuple[tuple[str, Norm], ...]:
@@ -41,19 +45,34 @@ def read_qwen1(data: Mapping[str, Any]) -> Arch:
     biased = not config.flag("no_bias", default=True)
     layer = Layer(
         kind="dense",
-        mixer=fused_attention(hidden, heads, heads, size, name="c_attn", output="c_proj",
-                              bias=True, output_bias=biased, rotary_dim=size),
+        mixer=fused_attention(
+            hidden,
+            heads,
+            heads,
+            size,
+            name="c_attn",
+            output="c_proj",
+            bias=True,
+            output_bias=biased,
+            rotary_dim=size,
+        ),
         mixer_name="attn",
         mlp=_mlp(hidden, ffn, "w2", "w1", "c_proj"),
         norms=_norms(hidden, "ln_1", "ln_2"),
-    )  # fmt: skip
+    )
     return named_decoder(
-        config, "qwen", hidden, (layer,) * config.size("num_hidden_layers", default=32),
-        words="transformer.wte", blocks="transformer.h",
-        final_norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=151936, tied=False,
+        config,
+        "qwen",
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=32),
+        words="transformer.wte",
+        blocks="transformer.h",
+        final_norm=Norm("transformer.ln_f", ("embed", hidden)),
+        vocab=151936,
+        tied=False,
         trains=False,
         max_seq_len=config.size("seq_length", "max_position_embeddings", default=8192),
-    )  # fmt: skip
+    )
 
 
 def read_internlm2(data: Mapping[str, Any]) -> Arch:
@@ -64,20 +83,35 @@ def read_internlm2(data: Mapping[str, Any]) -> Arch:
     bias = config.flag("bias", default=False)
     layer = Layer(
         kind="dense",
-        mixer=fused_attention(hidden, *counts, name="wqkv", output="wo", bias=bias,
-                              output_bias=bias, rotary_dim=counts[2]),
+        mixer=fused_attention(
+            hidden,
+            *counts,
+            name="wqkv",
+            output="wo",
+            bias=bias,
+            output_bias=bias,
+            rotary_dim=counts[2],
+        ),
         mixer_name="attention",
         mlp=_mlp(hidden, config.size("intermediate_size", default=11008), "w1", "w3", "w2"),
         mlp_name="feed_forward",
         norms=_norms(hidden, "attention_norm", "ffn_norm"),
-    )  # fmt: skip
+    )
     vocab, embed = config.size("vocab_size", default=103168), ("embed", hidden)
     return named_decoder(
-        config, "internlm2", hidden, (layer,) * config.size("num_hidden_layers", default=32),
-        words="model.tok_embeddings", blocks="model.layers", final_norm=Norm("model.norm", embed),
-        vocab=vocab, max_seq_len=config.size("max_position_embeddings", default=2048), tied=False,
-        head=Linear("output", embed, ("vocab", vocab)), trains=False,
-    )  # fmt: skip
+        config,
+        "internlm2",
+        hidden,
+        (layer,) * config.size("num_hidden_layers", default=32),
+        words="model.tok_embeddings",
+        blocks="model.layers",
+        final_norm=Norm("model.norm", embed),
+        vocab=vocab,
+        max_seq_len=config.size("max_position_embeddings", default=2048),
+        tied=False,
+        head=Linear("output", embed, ("vocab", vocab)),
+        trains=False,
+    )
 
 
 def read_exaone(data: Mapping[str, Any]) -> Arch:
@@ -89,18 +123,28 @@ def read_exaone(data: Mapping[str, Any]) -> Arch:
         kind="dense",
         mixer=separate_attention(hidden, *counts, output="out_proj", rotary_dim=counts[2]),
         mixer_name="attn.attention",
-        mlp=_mlp(hidden, config.size("intermediate_size", default=4 * hidden), "c_fc_0",
-                 "c_fc_1", "c_proj"),
+        mlp=_mlp(
+            hidden,
+            config.size("intermediate_size", default=4 * hidden),
+            "c_fc_0",
+            "c_fc_1",
+            "c_proj",
+        ),
         norms=_norms(hidden, "ln_1", "ln_2"),
-    )  # fmt: skip
+    )
     return named_decoder(
-        config, "exaone", hidden,
+        config,
+        "exaone",
+        hidden,
         (layer,) * config.size("num_layers", "num_hidden_layers", default=32),
-        words="transformer.wte", blocks="transformer.h",
-        final_norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=102400, tied=False,
+        words="transformer.wte",
+        blocks="transformer.h",
+        final_norm=Norm("transformer.ln_f", ("embed", hidden)),
+        vocab=102400,
+        tied=False,
         trains=False,
         max_seq_len=config.size("max_position_embeddings", default=2048),
-    )  # fmt: skip
+    )
 
 
 def read_llada(data: Mapping[str, Any]) -> Arch:
@@ -113,25 +157,39 @@ def read_llada(data: Mapping[str, Any]) -> Arch:
     config.divided(heads, "key-value heads", kv_heads)
     layer = Layer(
         kind="encoder",
-        mixer=separate_attention(hidden, heads, kv_heads, size, output="attn_out",
-                                 rotary_dim=size),
+        mixer=separate_attention(hidden, heads, kv_heads, size, output="attn_out", rotary_dim=size),
         mixer_name="",
-        mlp=_mlp(hidden, config.size("mlp_hidden_size", "intermediate_size", default=12288),
-                 "ff_proj", "up_proj", "ff_out"),
+        mlp=_mlp(
+            hidden,
+            config.size("mlp_hidden_size", "intermediate_size", default=12288),
+            "ff_proj",
+            "up_proj",
+            "ff_out",
+        ),
         mlp_name="",
         norms=_norms(hidden, "attn_norm", "ff_norm"),
-    )  # fmt: skip
+    )
     vocab, embed = config.size("embedding_size", "vocab_size", default=126464), ("embed", hidden)
     prefix = "model.transformer"
     return named_decoder(
-        Config({**data, "vocab_size": vocab}), "llada", hidden,
+        Config({**data, "vocab_size": vocab}),
+        "llada",
+        hidden,
         (layer,) * config.size("n_layers", "num_hidden_layers", default=32),
-        words=f"{prefix}.wte", blocks=f"{prefix}.blocks", final_norm=Norm(f"{prefix}.ln_f", embed),
-        vocab=vocab, tied=False, head=Linear(f"{prefix}.ff_out", embed, ("vocab", vocab)),
+        words=f"{prefix}.wte",
+        blocks=f"{prefix}.blocks",
+        final_norm=Norm(f"{prefix}.ln_f", embed),
+        vocab=vocab,
+        tied=False,
+        head=Linear(f"{prefix}.ff_out", embed, ("vocab", vocab)),
         max_seq_len=config.size("max_sequence_length", "max_position_embeddings", default=4096),
         trains=False,
-    )  # fmt: skip
+    )
 
 
-FAMILIES = {"qwen": read_qwen1, "internlm2": read_internlm2, "exaone": read_exaone,
-            "llada": read_llada}  # fmt: skip
+FAMILIES = {
+    "qwen": read_qwen1,
+    "internlm2": read_internlm2,
+    "exaone": read_exaone,
+    "llada": read_llada,
+}

@@ -78,8 +78,13 @@ def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
 
 def read_mt5(data: Mapping[str, Any]) -> Arch:
     """mT5 (transformers 5.17 models/mt5): T5 with other defaults."""
-    defaults = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6,
-                "feed_forward_proj": "gated-gelu"}  # fmt: skip
+    defaults = {
+        "vocab_size": 250112,
+        "d_ff": 1024,
+        "num_layers": 8,
+        "num_heads": 6,
+        "feed_forward_proj": "gated-gelu",
+    }
     known = {key: value for key, value in data.items() if value is not None}
     return replace(read_t5({**defaults, **known}), family="mt5")
 

@@ -70,8 +70,15 @@ def block(names: TowerBlock, hidden: int, ffn: int, inner: int, head_dim: int) -
         yield Weight(name, (("vision", hidden if each else 1),))
 
 
-def blocks(prefix: str, names: TowerBlock, depth: int, hidden: int, ffn: int, inner: int = 0,
-           head_dim: int = 0) -> Tower:  # fmt: skip
+def blocks(
+    prefix: str,
+    names: TowerBlock,
+    depth: int,
+    hidden: int,
+    ffn: int,
+    inner: int = 0,
+    head_dim: int = 0,
+) -> Tower:
     """All of them."""
     one = tuple(block(names, hidden, ffn, inner or hidden, head_dim))
     for index in range(depth):
@@ -141,9 +148,17 @@ def siglip(vision: Config, prefix: str) -> Tower:
         yield from linear(f"{head}.mlp.fc2", ffn, hidden, bias=True)
 
 
-PIXTRAL = TowerBlock(attention="attention", output="o_proj", bias=False, mlp="feed_forward",
-                up=("gate_proj", "up_proj"), down="down_proj", mlp_bias=False,
-                norms=("attention_norm", "ffn_norm"), norm="rms")  # fmt: skip
+PIXTRAL = TowerBlock(
+    attention="attention",
+    output="o_proj",
+    bias=False,
+    mlp="feed_forward",
+    up=("gate_proj", "up_proj"),
+    down="down_proj",
+    mlp_bias=False,
+    norms=("attention_norm", "ffn_norm"),
+    norm="rms",
+)
 
 
 def pixtral(vision: Config, prefix: str) -> Tower:
@@ -157,16 +172,23 @@ def pixtral(vision: Config, prefix: str) -> Tower:
     yield from blocks(f"{prefix}.transformer.layers", PIXTRAL, depth, hidden, ffn)
 
 
-INTERN = TowerBlock(attention="attention", output="projection_layer", bias=False, output_bias=True,
-               norms=("layernorm_before", "layernorm_after"),
-               scales=(("lambda_1", True), ("lambda_2", True)))  # fmt: skip
+INTERN = TowerBlock(
+    attention="attention",
+    output="projection_layer",
+    bias=False,
+    output_bias=True,
+    norms=("layernorm_before", "layernorm_after"),
+    scales=(("lambda_1", True), ("lambda_2", True)),
+)
 
 
 def intern(vision: Config, prefix: str) -> Tower:
     """InternVLVisionModel."""
     if vision.flag("use_qk_norm", default=False) or vision.get("norm_type") == "rms_norm":
-        raise ConfigError("model.config.vision_config.use_qk_norm and norm_type='rms_norm' are "
-                          "not modelled; leave them out")  # fmt: skip
+        raise ConfigError(
+            "model.config.vision_config.use_qk_norm and norm_type='rms_norm' are "
+            "not modelled; leave them out"
+        )
     hidden = vision.size("hidden_size", default=1024)
     ffn = vision.size("intermediate_size", default=4096)
     count, size = patches(vision, 448, 14)
@@ -177,8 +199,10 @@ def intern(vision: Config, prefix: str) -> Tower:
         yield Weight(f"{name}.position_embeddings", rows)
     yield patch_weight(f"{name}.patch_embeddings.projection.weight", hidden, size)
     yield Weight(f"{name}.patch_embeddings.projection.bias", (wide,))
-    names = TowerBlock(**{f: getattr(INTERN, f) for f in INTERN.__struct_fields__ if f != "bias"},
-                  bias=vision.flag("attention_bias", default=False))  # fmt: skip
+    names = TowerBlock(
+        **{f: getattr(INTERN, f) for f in INTERN.__struct_fields__ if f != "bias"},
+        bias=vision.flag("attention_bias", default=False),
+    )
     depth = vision.size("num_hidden_layers", default=24)
     yield from blocks(f"{prefix}.encoder.layer", names, depth, hidden, ffn)
     if not vision.flag("use_mean_pooling", default=True):
@@ -218,8 +242,12 @@ def gemma4(vision: Config, prefix: str) -> Tower:
     yield from blocks(f"{prefix}.encoder.layers", GEMMA4, depth, hidden, ffn, inner, size)
 
 
-TOWERS = {"clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
-          "internvl_vision": intern}  # fmt: skip
+TOWERS = {
+    "clip_vision_model": clip,
+    "siglip_vision_model": siglip,
+    "pixtral": pixtral,
+    "internvl_vision": intern,
+}
 
 
 def known_tower(vision: Config, prefix: str, default: str) -> Tower:

@@ -7,16 +7,30 @@ from .config import MOST_LAYERS, Config, ConfigError
 from .vision import Tower, TowerBlock, blocks, linear, norm, patch_weight, patches, two_linears
 
 QWEN = TowerBlock(attention="attn", inputs=("qkv",), output="proj", norms=("norm1", "norm2"))
-QWEN25 = TowerBlock(attention="attn", inputs=("qkv",), output="proj", up=("gate_proj", "up_proj"),
-               down="down_proj", norms=("norm1", "norm2"), norm="rms")  # fmt: skip
-QWEN3 = TowerBlock(attention="attn", inputs=("qkv",), output="proj", up=("linear_fc1",),
-              down="linear_fc2", norms=("norm1", "norm2"))  # fmt: skip
+QWEN25 = TowerBlock(
+    attention="attn",
+    inputs=("qkv",),
+    output="proj",
+    up=("gate_proj", "up_proj"),
+    down="down_proj",
+    norms=("norm1", "norm2"),
+    norm="rms",
+)
+QWEN3 = TowerBlock(
+    attention="attn",
+    inputs=("qkv",),
+    output="proj",
+    up=("linear_fc1",),
+    down="linear_fc2",
+    norms=("norm1", "norm2"),
+)
 KIMI = TowerBlock(attention="attn", output="proj", norms=("norm1", "norm2"))
 META = ("input_layernorm", "post_attention_layernorm")
 LLAMA4 = TowerBlock(output="o_proj", norms=META)
 MLLAMA = TowerBlock(output="o_proj", bias=False, norms=META)
-MLLAMA_GLOBAL = TowerBlock(output="o_proj", bias=False, norms=META,
-                      scales=(("gate_attn", False), ("gate_ffn", False)))  # fmt: skip
+MLLAMA_GLOBAL = TowerBlock(
+    output="o_proj", bias=False, norms=META, scales=(("gate_attn", False), ("gate_ffn", False))
+)
 
 
 def _cube(vision: Config, patch: int) -> tuple[int, int, int]:
@@ -82,8 +96,10 @@ def qwen3_vl(vision: Config, prefix: str) -> Tower:
     wide, out = hidden * _merge(vision), vision.size("out_hidden_size", default=3584)
     deep = vision.get("deepstack_visual_indexes") or []
     if not isinstance(deep, list):
-        raise ConfigError(f"model.config.vision_config.deepstack_visual_indexes={deep!r} must be "
-                          "a list of layer numbers")  # fmt: skip
+        raise ConfigError(
+            f"model.config.vision_config.deepstack_visual_indexes={deep!r} must be "
+            "a list of layer numbers"
+        )
     mergers = [
         ("merger", hidden),
         *((f"deepstack_merger_list.{i}", wide) for i in range(len(deep))),
@@ -136,8 +152,9 @@ def _ratios(vision: Config) -> int:
     if ratios is None:
         return 9
     if not isinstance(ratios, list):
-        raise ConfigError(f"model.config.vision_config.supported_aspect_ratios={ratios!r} must be "
-                          "a list of pairs")  # fmt: skip
+        raise ConfigError(
+            f"model.config.vision_config.supported_aspect_ratios={ratios!r} must be a list of pairs"
+        )
     return len(ratios) + 1
 
 
@@ -161,8 +178,10 @@ def mllama(vision: Config, prefix: str) -> Tower:
         rows = (("position", ways), ("vision", tiles * hidden))
         yield Weight(f"{name}.embedding.weight", rows)
         yield from norm(f"{prefix}.layernorm_{side}", hidden)
-    stacks = (("transformer", MLLAMA, "num_hidden_layers", 32),
-              ("global_transformer", MLLAMA_GLOBAL, "num_global_layers", 8))  # fmt: skip
+    stacks = (
+        ("transformer", MLLAMA, "num_hidden_layers", 32),
+        ("global_transformer", MLLAMA_GLOBAL, "num_global_layers", 8),
+    )
     for name, names, key, usual in stacks:
         depth = vision.size(key, default=usual)
         yield from blocks(f"{prefix}.{name}.layers", names, depth, hidden, ffn)

@@ -26,13 +26,17 @@ def _mamba(config: Config, hidden: int) -> StateSpace:
     heads = config.size("n_mamba_heads", default=8)
     config.divided(inner, "mamba heads", heads)
     return mamba2_block(
-        config, hidden, inner, heads, state=config.size("mamba_d_state", default=64),
+        config,
+        hidden,
+        inner,
+        heads,
+        state=config.size("mamba_d_state", default=64),
         groups=config.size("mamba_ngroups", default=1),
         conv=config.size("mamba_d_conv", default=4),
         bias=config.flag("add_bias_linear", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
         chunk=config.size("chunk_size", default=256),
-    )  # fmt: skip
+    )
 
 
 def _attention(config: Config, hidden: int) -> Attention:
@@ -53,8 +57,10 @@ def _adapter(name: str, ins: int, rank: int, outs: int, dim: str) -> Iterator[We
 
 def _block(config: Config, hidden: int, block: int, blocks: int, places: int) -> Iterator[Weight]:
     """Beside its attention, a block has an MLP, norms, and an adapter for each place it runs at."""
-    rank, bias = config.size("adapter_rank", default=128), config.flag(
-        "add_bias_linear", default=False)  # fmt: skip
+    rank, bias = (
+        config.size("adapter_rank", default=128),
+        config.flag("add_bias_linear", default=False),
+    )
     ffn = config.size("intermediate_size", default=4 * hidden)
     embed = ("embed", hidden)
     yield from Linear("feed_forward.gate_up_proj", embed, ("ffn", 2 * ffn), bias).weights()
@@ -97,23 +103,45 @@ def read_zamba2(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=2560)
     layers = config.size("num_hidden_layers", default=54)
-    usual = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID,
-             LINEAR, LINEAR]  # fmt: skip
+    usual = [
+        LINEAR,
+        *([LINEAR] * 5 + [HYBRID]) * 7,
+        *[LINEAR] * 4,
+        HYBRID,
+        *[LINEAR] * 3,
+        HYBRID,
+        LINEAR,
+        LINEAR,
+    ]
     key = "layers_block_type"
     types = mixed_types(config, key, layers, usual[:layers], (LINEAR, HYBRID))
     mamba = _mamba(config, hidden)
-    plain = Layer(kind="mamba", mixer=mamba, mixer_name="mamba",
-                  norms=(("pre", Norm("input_layernorm", ("embed", hidden))),))  # fmt: skip
+    plain = Layer(
+        kind="mamba",
+        mixer=mamba,
+        mixer_name="mamba",
+        norms=(("pre", Norm("input_layernorm", ("embed", hidden))),),
+    )
     numbers = iter(range(layers))
     stack = tuple(
         _hybrid_layer(config, hidden, mamba, next(numbers), types.count(HYBRID))
-        if kind == HYBRID else plain
+        if kind == HYBRID
+        else plain
         for kind in types
-    )  # fmt: skip
+    )
     return decoder(
-        config, "zamba2", hidden, stack, vocab=32000, max_seq_len=4096, tied=True, rotary_dim=0,
-        buffers=(), final_norm=Norm("model.final_layernorm", ("embed", hidden)), trains=False,
-    )  # fmt: skip
+        config,
+        "zamba2",
+        hidden,
+        stack,
+        vocab=32000,
+        max_seq_len=4096,
+        tied=True,
+        rotary_dim=0,
+        buffers=(),
+        final_norm=Norm("model.final_layernorm", ("embed", hidden)),
+        trains=False,
+    )
 
 
 FAMILIES = {"zamba2": read_zamba2}

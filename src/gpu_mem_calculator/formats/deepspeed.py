@@ -56,8 +56,10 @@ def _refusal(resolved: ResolvedRun) -> str:
     if engine.name not in engines():
         return f"{engine.title} serves models, and has no DeepSpeed configuration; add training"
     if "zero_stage" not in engine.options:
-        return (f"engine.type={engine.name!r} does not use DeepSpeed; set it to 'deepspeed' or "
-                "'megatron_deepspeed', or export json")  # fmt: skip
+        return (
+            f"engine.type={engine.name!r} does not use DeepSpeed; set it to 'deepspeed' or "
+            "'megatron_deepspeed', or export json"
+        )
     return ""
 
 
@@ -66,8 +68,10 @@ def _swap_problems(run: Run) -> list[str]:
     shard = -(-run.arch.largest_weight // int(run.mesh.dp))
     if run.options.get("offload_param") != "nvme" or shard <= SWAP_ELEMENTS:
         return []
-    return [f"engine.offload_param='nvme': a shard of {shard:,} elements is larger than the swap "
-            f"buffers of {SWAP_ELEMENTS:,}; use more ranks or 'cpu'"]  # fmt: skip
+    return [
+        f"engine.offload_param='nvme': a shard of {shard:,} elements is larger than the swap "
+        f"buffers of {SWAP_ELEMENTS:,}; use more ranks or 'cpu'"
+    ]
 
 
 def _zero(run: Run) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from ..core.errors import InputError
 
 TRAIN, MICRO, STEPS = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-)  # fmt: skip
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
 
 
 class BatchSizes(NamedTuple):
@@ -56,8 +58,10 @@ def _no_multiple(train: int, sizes: dict[str, int | None], ranks: int, unit: int
     """The sentence for a batch that cannot be divided, with the nearest that can."""
     factors = [f"{key} {value}" for key, value in sizes.items() if value is not None]
     whole = f", which is {unit}" if factors else ""
-    return (f"{TRAIN}={train} is not a multiple of {' x '.join([*factors, _ranks(ranks)])}{whole}; "
-            f"set it to {max(1, round(train / unit)) * unit}")  # fmt: skip
+    return (
+        f"{TRAIN}={train} is not a multiple of {' x '.join([*factors, _ranks(ranks)])}{whole}; "
+        f"set it to {max(1, round(train / unit)) * unit}"
+    )
 
 
 def _disagree(train: int, micro: int, steps: int, ranks: int) -> str:
@@ -66,5 +70,7 @@ def _disagree(train: int, micro: int, steps: int, ranks: int) -> str:
     fix = f"set {TRAIN} to {product}"
     if train % (micro * ranks) == 0:
         fix = f"set {STEPS} to {train // (micro * ranks)}, or {TRAIN} to {product}"
-    return (f"{TRAIN}={train} is not {MICRO} {micro} x {STEPS} {steps} x {_ranks(ranks)}, which is "
-            f"{product}; {fix}")  # fmt: skip
+    return (
+        f"{TRAIN}={train} is not {MICRO} {micro} x {STEPS} {steps} x {_ranks(ranks)}, which is "
+        f"{product}; {fix}"
+    )

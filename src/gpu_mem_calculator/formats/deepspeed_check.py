@@ -41,9 +41,14 @@ TRAINER_VALUES = {
 AUTO = "auto"
 OLD_FORM = "old"  # the value for zero_optimization where it is true or false instead of an object
 DEEPSPEED_AUTO = ("pipeline.stages",)  # keys for which DeepSpeed itself accepts "auto"
-KINDS = {COUNT: "a whole number, 1 or more", SIZE: "a whole number, 0 or more",
-         FLAG: "true or false", NUMBER: "a number, 0 or more", OBJECT: "an object",
-         "dtype": "'fp32', 'fp16' or 'bf16'"}  # fmt: skip
+KINDS = {
+    COUNT: "a whole number, 1 or more",
+    SIZE: "a whole number, 0 or more",
+    FLAG: "true or false",
+    NUMBER: "a number, 0 or more",
+    OBJECT: "an object",
+    "dtype": "'fp32', 'fp16' or 'bf16'",
+}
 
 
 class CheckedFile:
@@ -67,8 +72,11 @@ class CheckedFile:
     def section(self, path: str) -> dict[str, Any]:
         """The values that were read of one section, by key."""
         start = f"{path}."
-        return {name.removeprefix(start): value for name, value in self.values.items()
-                if name.startswith(start)}  # fmt: skip
+        return {
+            name.removeprefix(start): value
+            for name, value in self.values.items()
+            if name.startswith(start)
+        }
 
     def table(self, where: str, section: Any, table: Table) -> None:
         """Check one section of the file, at path `where`, against the table of its keys."""
@@ -84,8 +92,9 @@ class CheckedFile:
                     continue
                 path, rule = path.removesuffix(key) + rule.key, table[rule.key]
             if rule is None:
-                self.problems.append(f"{path} is not a key of DeepSpeed {VERSION}"
-                                     f"{nearest(key, table)}")  # fmt: skip
+                self.problems.append(
+                    f"{path} is not a key of DeepSpeed {VERSION}{nearest(key, table)}"
+                )
             elif isinstance(rule, Mapping):
                 self._nested(path, value, rule)
             else:
@@ -100,8 +109,10 @@ class CheckedFile:
 
     def _one(self, path: str, value: Any, rule: Rule) -> None:
         if isinstance(rule, RemovedKey):
-            self.problems.append(f"{path}: DeepSpeed {VERSION} has no {rule.what} any more, and "
-                                 f"refuses the key; {rule.fix}")  # fmt: skip
+            self.problems.append(
+                f"{path}: DeepSpeed {VERSION} has no {rule.what} any more, and "
+                f"refuses the key; {rule.fix}"
+            )
         elif value is None:
             return
         elif isinstance(rule, FixedKey):
@@ -127,9 +138,11 @@ class CheckedFile:
         if not isinstance(value, Mapping):
             self.problems.append(f"{path}={quote(value)} must be an object")
             return
-        self.problems += (f"{path}.{key} is not a key of DeepSpeed {VERSION}"
-                          f"{nearest(key, rule.keys)}" for key in value if key not in rule.keys
-                          )  # fmt: skip
+        self.problems += (
+            f"{path}.{key} is not a key of DeepSpeed {VERSION}{nearest(key, rule.keys)}"
+            for key in value
+            if key not in rule.keys
+        )
 
     def _read(self, path: str, value: Any, rule: MemoryKey) -> None:
         if path in SWITCHED:
@@ -137,8 +150,10 @@ class CheckedFile:
             return
         if rule.words and (value not in rule.words or isinstance(value, bool)):
             words = ", ".join(quote(word) for word in rule.words)
-            self.problems.append(f"{path}={quote(value)} must be one of {words}"
-                                 f"{nearest(str(value), map(str, rule.words))}")  # fmt: skip
+            self.problems.append(
+                f"{path}={quote(value)} must be one of {words}"
+                f"{nearest(str(value), map(str, rule.words))}"
+            )
             return
         try:
             self.values[path] = value if rule.words else convert_value(value, rule.kind)
@@ -153,8 +168,10 @@ class CheckedFile:
         elif switch in value:
             self._only(f"{path}.{switch}", value[switch], allowed, why)
         elif value:
-            self.problems.append(f"{path} does not say {switch!r}: {why}; set it to "
-                                 f"{quote(allowed[0])} or leave {path} out")  # fmt: skip
+            self.problems.append(
+                f"{path} does not say {switch!r}: {why}; set it to "
+                f"{quote(allowed[0])} or leave {path} out"
+            )
 
 
 def auto_message(path: str, *, free: bool) -> str:

@@ -94,10 +94,13 @@ SWITCHED: Mapping[str, tuple[str, tuple[Any, ...], str]] = {
     "data_efficiency": ("enabled", OFF, "sequences and batches that change are not modelled"),
     "expert_parallel": ("enabled", OFF, "AutoEP is not modelled"),
     "hybrid_engine": ("enabled", OFF, "the hybrid engine is not modelled"),
-    "tensor_parallel": ("autotp_size", (0, 1), "AutoTP is not modelled; engine megatron_deepspeed "
-                        "has tensor parallelism"),
+    "tensor_parallel": (
+        "autotp_size",
+        (0, 1),
+        "AutoTP is not modelled; engine megatron_deepspeed has tensor parallelism",
+    ),
     "torch_autocast": ("enabled", OFF, "DeepSpeed's autocast is not modelled; use bf16 or fp16"),
-}  # fmt: skip
+}
 TOP: Table = {
     "train_batch_size": MemoryKey(COUNT),
     "train_micro_batch_size_per_gpu": MemoryKey(COUNT),

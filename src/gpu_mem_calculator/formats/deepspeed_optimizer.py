@@ -50,34 +50,74 @@ SGD: Table = {
 PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
 # Names that DeepSpeed knows or knew, and why they are refused.
 OTHERS = {
-    "lamb": "LAMB is not modelled", "adagrad": "Adagrad is not modelled",
-    "muon": "DeepSpeed's Muon is not modelled", "muadam": "muP's optimizers are not modelled",
-    "muadamw": "muP's optimizers are not modelled", "musgd": "muP's optimizers are not modelled",
+    "lamb": "LAMB is not modelled",
+    "adagrad": "Adagrad is not modelled",
+    "muon": "DeepSpeed's Muon is not modelled",
+    "muadam": "muP's optimizers are not modelled",
+    "muadamw": "muP's optimizers are not modelled",
+    "musgd": "muP's optimizers are not modelled",
     "onebitadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
     "onebitlamb": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
     "zerooneadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
-}  # fmt: skip
+}
 SHOWN = ("AdamW", "Adam", "Lion", "SGD")
 # Arguments of DeepSpeed's schedules; those of torch's schedules are not checked.
-WARMUP = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
-          "last_batch_iteration")  # fmt: skip
+WARMUP = (
+    "warmup_min_lr",
+    "warmup_max_lr",
+    "warmup_num_steps",
+    "warmup_type",
+    "last_batch_iteration",
+)
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "WarmupLR": WARMUP,
     "WarmupDecayLR": ("total_num_steps", *WARMUP),
-    "WarmupCosineLR": ("total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio",
-                       "warmup_type", "last_batch_iteration"),
-    "LRRangeTest": ("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate",
-                    "lr_range_test_staircase", "last_batch_iteration"),
-    "OneCycle": ("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size",
-                 "cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count",
-                 "decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom",
-                 "decay_mom_rate", "last_batch_iteration"),
-}  # fmt: skip
+    "WarmupCosineLR": (
+        "total_num_steps",
+        "warmup_min_ratio",
+        "warmup_num_steps",
+        "cos_min_ratio",
+        "warmup_type",
+        "last_batch_iteration",
+    ),
+    "LRRangeTest": (
+        "lr_range_test_min_lr",
+        "lr_range_test_step_size",
+        "lr_range_test_step_rate",
+        "lr_range_test_staircase",
+        "last_batch_iteration",
+    ),
+    "OneCycle": (
+        "cycle_min_lr",
+        "cycle_max_lr",
+        "decay_lr_rate",
+        "cycle_first_step_size",
+        "cycle_second_step_size",
+        "cycle_first_stair_count",
+        "cycle_second_stair_count",
+        "decay_step_size",
+        "cycle_momentum",
+        "cycle_min_mom",
+        "cycle_max_mom",
+        "decay_mom_rate",
+        "last_batch_iteration",
+    ),
+}
 TORCH_SCHEDULES = (
-    "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ConstantLR", "LinearLR",
-    "ExponentialLR", "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-    "CyclicLR", "OneCycleLR", "ReduceLROnPlateau",
-)  # fmt: skip
+    "LambdaLR",
+    "MultiplicativeLR",
+    "StepLR",
+    "MultiStepLR",
+    "ConstantLR",
+    "LinearLR",
+    "ExponentialLR",
+    "PolynomialLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+)
 
 
 def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
@@ -85,9 +125,11 @@ def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) 
 
     Adds its problems to `problems`, and keys that take no memory to `free`.
     """
-    problems += (f"optimizer.{key} is not a key of DeepSpeed {VERSION}"
-                 f"{nearest(key, ('type', 'params'))}"
-                 for key in section if key not in ("type", "params", "legacy_fusion"))  # fmt: skip
+    problems += (
+        f"optimizer.{key} is not a key of DeepSpeed {VERSION}{nearest(key, ('type', 'params'))}"
+        for key in section
+        if key not in ("type", "params", "legacy_fusion")
+    )
     if section.get("legacy_fusion"):
         problems.append("optimizer.legacy_fusion=true is not modelled; leave it out")
     name, params = section.get("type"), section.get("params") or {}
@@ -128,15 +170,19 @@ def _params(
     for key, value in params.items():
         path, rule = f"optimizer.params.{key}", table.get(key)
         if key == "max_grad_norm":
-            problems.append(f"{path}={quote(value)}: DeepSpeed refuses it there; set "
-                            f"gradient_clipping to {quote(value)}")  # fmt: skip
+            problems.append(
+                f"{path}={quote(value)}: DeepSpeed refuses it there; set "
+                f"gradient_clipping to {quote(value)}"
+            )
         elif rule is None:
             problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
         elif value == AUTO:
             problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
         elif isinstance(rule, FixedKey) and value is not None and value not in rule.values:
-            problems.append(f"{path}={quote(value)}: {rule.why}; set it to "
-                            f"{quote(rule.values[0])} or leave it out")  # fmt: skip
+            problems.append(
+                f"{path}={quote(value)}: {rule.why}; set it to "
+                f"{quote(rule.values[0])} or leave it out"
+            )
         elif isinstance(rule, MemoryKey) and value is not None:
             try:
                 yield key, convert_value(value, rule.kind)
@@ -152,19 +198,28 @@ def _adam(name: str, params: dict[str, Any], problems: list[str]) -> dict[str, A
     if name == "adam" and params.get("adam_w_mode") is False:
         training["optimizer"] = "adam"
     if not params.get("torch_adam"):
-        problems += (f"optimizer.params.{key} is for torch's Adam; add torch_adam true, or leave "
-                     "it out" for key in ("foreach", "fused") if key in params)  # fmt: skip
+        problems += (
+            f"optimizer.params.{key} is for torch's Adam; add torch_adam true, or leave it out"
+            for key in ("foreach", "fused")
+            if key in params
+        )
         return training
     if params.get("fused"):
-        problems.append("optimizer.params.fused=true: torch's fused Adam is not modelled under "
-                        "DeepSpeed; leave torch_adam out for DeepSpeed's own")  # fmt: skip
+        problems.append(
+            "optimizer.params.fused=true: torch's fused Adam is not modelled under "
+            "DeepSpeed; leave torch_adam out for DeepSpeed's own"
+        )
     elif params.get("foreach") is False:
-        problems.append("optimizer.params.foreach=false: torch's for loop is not modelled under "
-                        "DeepSpeed; leave it out")  # fmt: skip
+        problems.append(
+            "optimizer.params.foreach=false: torch's for loop is not modelled under "
+            "DeepSpeed; leave it out"
+        )
     if params.get("weight_decay") and training["optimizer"] == "adam":
-        problems.append(f"optimizer.params.weight_decay={quote(params['weight_decay'])}: torch's "
-                        "Adam with it holds a second copy of the gradients, which is not modelled; "
-                        "use AdamW")  # fmt: skip
+        problems.append(
+            f"optimizer.params.weight_decay={quote(params['weight_decay'])}: torch's "
+            "Adam with it holds a second copy of the gradients, which is not modelled; "
+            "use AdamW"
+        )
     return {**training, "optimizer_implementation": "foreach"}
 
 
@@ -182,13 +237,16 @@ def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
 def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
     """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
     name, params = section.get("type"), section.get("params") or {}
-    problems += (f"scheduler.{key} is not a key of DeepSpeed {VERSION}"
-                 f"{nearest(key, ('type', 'params'))}"
-                 for key in section if key not in ("type", "params"))  # fmt: skip
+    problems += (
+        f"scheduler.{key} is not a key of DeepSpeed {VERSION}{nearest(key, ('type', 'params'))}"
+        for key in section
+        if key not in ("type", "params")
+    )
     if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
-        problems.append(f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's"
-                        f"{hint}")  # fmt: skip
+        problems.append(
+            f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's{hint}"
+        )
         return
     if not isinstance(params, Mapping):
         problems.append(f"scheduler.params={quote(params)} must be an object")
@@ -196,8 +254,9 @@ def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) 
     known = SCHEDULES.get(str(name))
     for key, value in params.items():
         if known is not None and key not in known:
-            problems.append(f"scheduler.params.{key} is not one that {name} has"
-                            f"{nearest(key, known)}")  # fmt: skip
+            problems.append(
+                f"scheduler.params.{key} is not one that {name} has{nearest(key, known)}"
+            )
         elif value == AUTO:
             problems.append(auto_message(f"scheduler.params.{key}", free=True))
     free.append("scheduler")

@@ -29,8 +29,13 @@ RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors
 # A model that many numbers of ranks divide, to check rules that hold for every model.
-ANY_MODEL = {"num_layers": 840, "hidden_size": 1680, "num_attention_heads": 840,
-             "vocab_size": 107_520, "max_seq_len": 1024}  # fmt: skip
+ANY_MODEL = {
+    "num_layers": 840,
+    "hidden_size": 1680,
+    "num_attention_heads": 840,
+    "vocab_size": 107_520,
+    "max_seq_len": 1024,
+}
 # Keys of parallelism whose ranks share the same data.
 MODEL_PARALLEL_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
@@ -160,8 +165,11 @@ def _batch(checked: CheckedFile, num_gpus: int | None, model_ranks: int) -> dict
         wrong = any(problem.startswith((TRAIN, MICRO, STEPS)) for problem in checked.problems)
         checked.problems += [] if wrong else error.problems
         return {"ranks": ranks or 1}
-    return {"batch_size": batch.micro, "gradient_accumulation_steps": batch.steps,
-            "ranks": batch.ranks}  # fmt: skip
+    return {
+        "batch_size": batch.micro,
+        "gradient_accumulation_steps": batch.steps,
+        "ranks": batch.ranks,
+    }
 
 
 def _training(checked: CheckedFile) -> dict[str, Any]:
@@ -197,8 +205,10 @@ def _zero(checked: CheckedFile) -> dict[str, Any]:
             options[key] = place
             pinned[key] = section.get(f"{key}.pin_memory", OPTIONS["pin_memory"])
     if len(set(pinned.values())) > 1:
-        checked.problems.append(f"{ZERO}.offload_optimizer and offload_param differ in pin_memory, "
-                                "which is not modelled; give both the same")  # fmt: skip
+        checked.problems.append(
+            f"{ZERO}.offload_optimizer and offload_param differ in pin_memory, "
+            "which is not modelled; give both the same"
+        )
     elif False in pinned.values():
         options["pin_memory"] = False
     return options
@@ -210,26 +220,32 @@ def _checkpointing(checked: CheckedFile, training: dict[str, Any]) -> dict[str, 
     if checked.get(RECOMPUTE):
         training[RECOMPUTE] = "full"
     if section.get("contiguous_memory_optimization") and not section.get("partition_activations"):
-        checked.problems.append(f"{RECOMPUTE}.contiguous_memory_optimization=true needs "
-                                "partition_activations; set that to true")  # fmt: skip
+        checked.problems.append(
+            f"{RECOMPUTE}.contiguous_memory_optimization=true needs "
+            "partition_activations; set that to true"
+        )
     return {key: section[key] for key in CHECKPOINT_KEYS if section.get(key)}
 
 
 def _problems(
     checked: CheckedFile, training: dict[str, Any], engine: dict[str, Any]
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Settings that contradict each other or are not modelled, a sentence for each."""
     width = training["precision"].partition("_")[0]
     for key in ("communication_data_type", "data_types.grad_accum_dtype", "data_types.param_dtype"):
         if checked.get(key, width) != width:
-            yield (f"{key}={quote(checked.get(key))} differs from the {width} that the model is "
-                   f"in, which is not modelled; set it to {width!r} or leave it out")  # fmt: skip
+            yield (
+                f"{key}={quote(checked.get(key))} differs from the {width} that the model is "
+                f"in, which is not modelled; set it to {width!r} or leave it out"
+            )
     nvme = [key for key in OFFLOADS if engine.get(key) == "nvme"]
     for path, default in NVME.items():
         value = checked.get(f"{ZERO}.{path}", default)
         if path.partition(".")[0] in nvme and value != default:
-            yield (f"{ZERO}.{path}={quote(value)} is not modelled; set it to {quote(default)} or "
-                   "leave it out")  # fmt: skip
+            yield (
+                f"{ZERO}.{path}={quote(value)} is not modelled; set it to {quote(default)} or "
+                "leave it out"
+            )
     if nvme and checked.get("aio.block_size", 0) > MOST_BLOCK_SIZE:
         yield (
             f"aio.block_size={checked.get('aio.block_size')} above {MOST_BLOCK_SIZE} keeps "
@@ -241,20 +257,26 @@ def _problems(
         yield 'gradient_allreduce_op="sum" is not a choice at stage 3; set it to "mean"'
     tested = checked.get("zero_allow_untested_optimizer")
     if engine["zero_stage"] and str(training.get("optimizer")).startswith("sgd") and not tested:
-        yield ("optimizer.type=\"SGD\": DeepSpeed wraps it in ZeRO only with "
-               "zero_allow_untested_optimizer; set that to true")  # fmt: skip
+        yield (
+            'optimizer.type="SGD": DeepSpeed wraps it in ZeRO only with '
+            "zero_allow_untested_optimizer; set that to true"
+        )
 
 
 def _assumed(
     checked: CheckedFile, num_gpus: int | None, ranks: int, engine: dict[str, Any]
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+) -> Iterator[tuple[str, str]]:
     """(key of the run file, sentence) for everything that the DeepSpeed file leaves open."""
     yield "training.seq_len", "sequences as long as the model takes (training.seq_len)"
     if num_gpus is None:
         from_batch = all(checked.get(key) is not None for key in (TRAIN, MICRO, STEPS))
-        yield "hardware.num_gpus", (f"{ranks} GPU{'s' * (ranks > 1)}"
-                                    f"{', as the batch sizes say' * from_batch} (hardware.num_gpus)"
-                                    )  # fmt: skip
+        yield (
+            "hardware.num_gpus",
+            (
+                f"{ranks} GPU{'s' * (ranks > 1)}"
+                f"{', as the batch sizes say' * from_batch} (hardware.num_gpus)"
+            ),
+        )
     if checked.get("optimizer") is None:
         yield "training.optimizer", "the optimizer is DeepSpeed's AdamW (training.optimizer)"
     what = "every layer is" if checked.get(RECOMPUTE) else "no layer is"
@@ -269,8 +291,13 @@ def _contiguous(checked: CheckedFile) -> Iterator[tuple[str, str]]:
     section = checked.section(RECOMPUTE)
     key = f"{RECOMPUTE}.number_checkpoints"
     if "num_checkpoints" in section and "number_checkpoints" not in section:
-        yield key, (f"{RECOMPUTE}.num_checkpoints is the program's to pass on, DeepSpeed's key is "
-                    "number_checkpoints")  # fmt: skip
+        yield (
+            key,
+            (
+                f"{RECOMPUTE}.num_checkpoints is the program's to pass on, DeepSpeed's key is "
+                "number_checkpoints"
+            ),
+        )
     elif section.get("contiguous_memory_optimization"):
         yield (
             key,

@@ -44,11 +44,14 @@ OFFLOAD_OPTIMIZER: Table = {
 OFFLOAD_PARAM: Table = {**OFFLOAD, "buffer_size": MemoryKey(SIZE), "max_in_cpu": MemoryKey(SIZE)}
 # The only values of these keys that are modelled with device nvme; other devices do not use them.
 NVME: Mapping[str, Any] = {
-    "offload_optimizer.buffer_count": 4, "offload_optimizer.pipeline_read": False,
-    "offload_optimizer.pipeline_write": False, "offload_optimizer.fast_init": False,
-    "offload_param.buffer_count": 5, "offload_param.buffer_size": 100_000_000,
+    "offload_optimizer.buffer_count": 4,
+    "offload_optimizer.pipeline_read": False,
+    "offload_optimizer.pipeline_write": False,
+    "offload_optimizer.fast_init": False,
+    "offload_param.buffer_count": 5,
+    "offload_param.buffer_size": 100_000_000,
     "offload_param.max_in_cpu": 1_000_000_000,
-}  # fmt: skip
+}
 ZERO: Table = {
     "stage": MemoryKey("word", (0, 1, 2, 3)),
     "contiguous_gradients": MemoryKey(FLAG),

@@ -165,9 +165,14 @@ def step(kind: LayerKind, prompt: Num, number: Num, before: Num, mode: CacheMode
     else:
         stored = choose(before > 0, smaller(prompt + before, kind.window), prompt)
     return DecodeStep(
-        seq=1, past=past, stored=stored, left=past + 1, reordered=_visible(kind, prompt + number),
-        number=number, masked=kind.window is not None and slides(1 + past, kind.window),
-    )  # fmt: skip
+        seq=1,
+        past=past,
+        stored=stored,
+        left=past + 1,
+        reordered=_visible(kind, prompt + number),
+        number=number,
+        masked=kind.window is not None and slides(1 + past, kind.window),
+    )
 
 
 def _static_length(kind: LayerKind, mode: CacheMode) -> Num:

@@ -76,8 +76,14 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
             for _, size in parts:
                 total = total + size
             if not nothing(total) and any(counts.values()):
-                yield Entry(name=f"{kind.title}: cache {when}", kind=CACHE, bytes=total,
-                            live=counts, source=source, parts=parts)  # fmt: skip
+                yield Entry(
+                    name=f"{kind.title}: cache {when}",
+                    kind=CACHE,
+                    bytes=total,
+                    live=counts,
+                    source=source,
+                    parts=parts,
+                )
 
 
 def cached_bytes(case: GenerationCase, kind: LayerKind, tokens: Num) -> tuple[tuple[str, Num], ...]:
@@ -184,8 +190,14 @@ def head_entries(case: GenerationCase) -> Iterator[Entry]:
     total: Num = 0
     for _, size in parts:
         total = total + size
-    yield Entry(name="what the token before was chosen from", kind=ACT, bytes=total, live=later,
-                source=GENERATE_CODE, parts=parts)  # fmt: skip
+    yield Entry(
+        name="what the token before was chosen from",
+        kind=ACT,
+        bytes=total,
+        live=later,
+        source=GENERATE_CODE,
+        parts=parts,
+    )
 
 
 def pass_events(case: GenerationCase) -> dict[str, PassEvents]:

@@ -43,8 +43,11 @@ def layer_pass(
         cache = StaticLayerCache(tape, *old, room=step.capacity, over=step.over, rolls=step.rolls)
     y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's code refer to them
-    named = [v for v in tape.returned if setting.quirks.layer_outputs_named and v.base != y.base
-             and v.name.startswith("attn")]  # fmt: skip
+    named = [
+        v
+        for v in tape.returned
+        if setting.quirks.layer_outputs_named and v.base != y.base and v.name.startswith("attn")
+    ]
     run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     peak = run.moment
     for value in named:  # the layer before has left one
@@ -65,8 +68,10 @@ def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> Infer
     """
     tape = Tape()
     before, after = (cached_parts(setting, layer, n) for n in (step.left, step.reordered))
-    pairs = [(tape.value(f"{name}.old", size, bits, grad=False), new, bits)
-             for (name, size, bits), (_, new, _) in zip(before, after, strict=True)]  # fmt: skip
+    pairs = [
+        (tape.value(f"{name}.old", size, bits, grad=False), new, bits)
+        for (name, size, bits), (_, new, _) in zip(before, after, strict=True)
+    ]
     old = [value for value, _, _ in pairs]
     copies = [
         tape.op("cache.reordered", value, elements=new, bits=bits) for value, new, bits in pairs

@@ -92,9 +92,13 @@ def unrolled_instants(
 
 
 def every_layer(
-    kinds: tuple[LayerKind, ...], step: str, phase: str, title: str, scores: bool = True,
+    kinds: tuple[LayerKind, ...],
+    step: str,
+    phase: str,
+    title: str,
+    scores: bool = True,
     beams: bool = False,
-) -> list[GenerationInstant]:  # fmt: skip
+) -> list[GenerationInstant]:
     """The instants of one forward pass, one for each layer."""
     order = sorted((place, i) for i, kind in enumerate(kinds) for place in kind.places)
 
@@ -149,8 +153,11 @@ def _after_layers(
 ) -> list[GenerationInstant]:
     """The instants after the layers: final norm, logits, and the choice of a token."""
     length = sum(len(kind.places) for kind in kinds)
-    rows = (("norm", "final norm", present), ("logits", "logits", present),
-            ("scores", "next token", scores))  # fmt: skip
+    rows = (
+        ("norm", "final norm", present),
+        ("logits", "logits", present),
+        ("scores", "next token", scores),
+    )
     return [
         new_instant(step, phase, work, f"{title}, {words}", exists, work, place=length)
         for work, words, exists in rows
@@ -163,9 +170,15 @@ def _layer_title(kinds: tuple[LayerKind, ...], kind: LayerKind) -> str:
 
 
 def new_instant(
-    step: str, phase: str, name: str, title: str, present: Num, work: str, kind: int = -1,
+    step: str,
+    phase: str,
+    name: str,
+    title: str,
+    present: Num,
+    work: str,
+    kind: int = -1,
     place: int = -1,
-) -> GenerationInstant:  # fmt: skip
+) -> GenerationInstant:
     """An instant of the pass `step`, which has its name from the pass and from `name`."""
     instant = Instant(name=f"{step}.{name}", phase=phase, title=title, present=present)
     return GenerationInstant(instant=instant, step=step, work=work, kind=kind, place=place)

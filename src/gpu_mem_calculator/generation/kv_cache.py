@@ -101,9 +101,11 @@ def mixer_cache(
         both = row(mixer.head_dim) + row(mixer.value_dim or mixer.head_dim)
         kind = CROSS if mixer.cross else FULL if window is None else WINDOW
         yield LayerState(
-            kind=kind, places=(), window=None if mixer.cross else window,
+            kind=kind,
+            places=(),
+            window=None if mixer.cross else window,
             token_bytes=shard.kv_heads(mixer.kv_heads) * both,
-        )  # fmt: skip
+        )
         index = mixer.index
     elif isinstance(mixer, LatentAttention):
         yield LayerState(kind=LATENT, places=(), token_bytes=row(mixer.kv_rank + mixer.rope_dim))

@@ -56,9 +56,13 @@ def inputs_before_layers(
 
 
 def input_entries(
-    run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...], mode: CacheMode,
-) -> Iterator[Entry]:  # fmt: skip
+    run: Run,
+    setting: BlockSetting,
+    kinds: tuple[LayerKind, ...],
+    passes: list[dict[str, DecodeStep]],
+    instants: tuple[GenerationInstant, ...],
+    mode: CacheMode,
+) -> Iterator[Entry]:
     """Entries of the ids, the embedding's output and the masks of each pass."""
     if mode.beams > 1:
         yield _beam_entry(run, instants)
@@ -70,9 +74,12 @@ def input_entries(
 
 
 def pass_input_entries(
-    run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...],
-) -> Iterator[Entry]:  # fmt: skip
+    run: Run,
+    setting: BlockSetting,
+    kinds: tuple[LayerKind, ...],
+    passes: list[dict[str, DecodeStep]],
+    instants: tuple[GenerationInstant, ...],
+) -> Iterator[Entry]:
     """Entries of the embedding's output and the masks of each pass."""
     for name, step in passes[0].items():
         in_pass = [i for i in instants if i.step == name]
@@ -147,8 +154,11 @@ def _embedding_entry(
     Where it is the first layer's input, that layer counts it; unrolled it is the same tensor.
     """
     apart = run.unrolled or not goes_in(run)
-    live = {i.name: 1 for i in in_pass if i.work in (*IN_FORWARD, MASKS, TABLES)
-            and (apart or i.work != "layer" or i.place > 0)}  # fmt: skip
+    live = {
+        i.name: 1
+        for i in in_pass
+        if i.work in (*IN_FORWARD, MASKS, TABLES) and (apart or i.work != "layer" or i.place > 0)
+    }
     position_rows = run.batch if setting.quirks.positions_per_sequence or not plain(run) else 1
     sizes = embedding_bytes(setting, tokens, len(run.arch.embedding), position_rows=position_rows)
     return Entry(
@@ -193,9 +203,12 @@ def reads_whole_cache(run: Run, kinds: tuple[LayerKind, ...]) -> bool:
 
 
 def _mask_entries(
-    run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...], steps: list[DecodeStep],
+    run: Run,
+    setting: BlockSetting,
+    kinds: tuple[LayerKind, ...],
+    steps: list[DecodeStep],
     in_pass: list[GenerationInstant],
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """The masks of a pass. With a static cache generate itself makes them and refers to them."""
     static = any(step.capacity is not None for step in steps)
     works = (*IN_FORWARD, TABLES, *(("logits",) if static else ()))
@@ -225,9 +238,12 @@ def _mask_entries(
 
 
 def rotary_entries(
-    run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...],
-) -> Iterator[Entry]:  # fmt: skip
+    run: Run,
+    setting: BlockSetting,
+    kinds: tuple[LayerKind, ...],
+    passes: list[dict[str, DecodeStep]],
+    instants: tuple[GenerationInstant, ...],
+) -> Iterator[Entry]:
     """Entries of the rotary tables of each pass: one pair for all layers, or for each window."""
     width = rotary_width(_mixers(kinds), latent=True)
     copies = len({kind.window for kind in kinds}) if setting.quirks.rotary_tables_per_kind else 1

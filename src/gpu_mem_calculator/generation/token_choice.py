@@ -52,8 +52,14 @@ def choose_token(choice: TokenChoice, *, first: bool) -> ForwardPass:
     tape = Tape()
     x = tape.value("logits", choice.logits, choice.bits, grad=False)
     last = choice if choice.before is None else replace(choice, rows=choice.before)
-    old = [] if first else [tape.value(name, elements, bits, grad=False)
-                            for name, elements, bits in named_tensors(last)]  # fmt: skip
+    old = (
+        []
+        if first
+        else [
+            tape.value(name, elements, bits, grad=False)
+            for name, elements, bits in named_tensors(last)
+        ]
+    )
     left = WAYS[choice.how](tape, choice, x, list(old))
     return inference_pass(tape, x, left[0], given=old, kept=left[1:])
 
@@ -110,8 +116,9 @@ def _sample(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list
 
 def _top_k(tape: Tape, choice: TokenChoice, scores: Value) -> Value:
     """Scores below the k-th largest are removed (TopKLogitsWarper)."""
-    best = tape.op("topk", scores, elements=choice.rows * choice.top_k,
-                   temp=choice.rows * choice.top_k * 8)  # fmt: skip
+    best = tape.op(
+        "topk", scores, elements=choice.rows * choice.top_k, temp=choice.rows * choice.top_k * 8
+    )
     remove = tape.op("indices_to_remove", scores, best, bits=8)
     processed = tape.op("scores_processed", scores, remove)
     tape.hold(scores, remove)
@@ -162,10 +169,12 @@ def _beam_search(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) ->
     _reassign(tape, old)
     tape.hold(x)  # `del model_outputs`
     total = tape.op("log_probs.added", alone)
-    sequences = tape.op("topk_running_sequences", total, bits=64,
-                        elements=2 * choice.rows * choice.length)  # fmt: skip
-    indices = tape.op("topk_running_beam_indices", total, bits=32,
-                      elements=2 * choice.rows * choice.new)  # fmt: skip
+    sequences = tape.op(
+        "topk_running_sequences", total, bits=64, elements=2 * choice.rows * choice.length
+    )
+    indices = tape.op(
+        "topk_running_beam_indices", total, bits=32, elements=2 * choice.rows * choice.new
+    )
     _reassign(tape, old)
     _reassign(tape, old)
     return [logits, total, sequences, indices]
@@ -184,5 +193,8 @@ def _check(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[
 
 
 WAYS: dict[str, Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]] = {
-    GREEDY: _greedy, SAMPLE: _sample, BEAMS: _beam_search, CHECK: _check,
-}  # fmt: skip
+    GREEDY: _greedy,
+    SAMPLE: _sample,
+    BEAMS: _beam_search,
+    CHECK: _check,
+}

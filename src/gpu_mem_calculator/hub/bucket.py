@@ -70,8 +70,10 @@ class Bucket:
         self.name, self.prefix, self.allowance = name, prefix, allowance
         self.endpoint = next(filter(None, map(_variable, ENDPOINTS)), "").rstrip("/")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
-            raise HubError("the storage's address (AWS_ENDPOINT_URL_S3) begins with http:// or "
-                           "https://; write it so")  # fmt: skip
+            raise HubError(
+                "the storage's address (AWS_ENDPOINT_URL_S3) begins with http:// or "
+                "https://; write it so"
+            )
         self.region = next(filter(None, map(_variable, REGIONS)), "")
         self.keys = _keys()
         self._store: S3Store | None = None
@@ -98,15 +100,23 @@ class Bucket:
                 options["aws_endpoint_url_s3"] = self.endpoint
             self._store = S3Store(
                 self.name,
-                client_options={"allow_http": self.endpoint.startswith("http://"),
-                                "connect_timeout": timedelta(seconds=min(5.0, left)),
-                                "read_timeout": timedelta(seconds=min(READING, left)),
-                                "timeout": timedelta(seconds=min(SECONDS, left))},
-                retry_config={"max_retries": TRIES, "retry_timeout": timedelta(seconds=left),
-                              "backoff": {"init_backoff": timedelta(seconds=0.2),
-                                          "max_backoff": timedelta(seconds=5), "base": 2}},
+                client_options={
+                    "allow_http": self.endpoint.startswith("http://"),
+                    "connect_timeout": timedelta(seconds=min(5.0, left)),
+                    "read_timeout": timedelta(seconds=min(READING, left)),
+                    "timeout": timedelta(seconds=min(SECONDS, left)),
+                },
+                retry_config={
+                    "max_retries": TRIES,
+                    "retry_timeout": timedelta(seconds=left),
+                    "backoff": {
+                        "init_backoff": timedelta(seconds=0.2),
+                        "max_backoff": timedelta(seconds=5),
+                        "base": 2,
+                    },
+                },
                 **options,
-            )  # fmt: skip
+            )
         return self._store
 
     def read_all(self, file: str) -> bytes:
@@ -208,8 +218,10 @@ def _check_key_service(name: str) -> None:
     except (OSError, ValueError):
         return  # obstore's own error follows, where it needs the file
     if CONTROL.search(token):
-        raise HubError(f"the file of {TOKEN_FILE} has a character that no request may have, such "
-                       "as the end of a line; write the token alone into it")  # fmt: skip
+        raise HubError(
+            f"the file of {TOKEN_FILE} has a character that no request may have, such "
+            "as the end of a line; write the token alone into it"
+        )
 
 
 def _keys() -> dict[str, Any]:

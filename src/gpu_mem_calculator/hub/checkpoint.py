@@ -74,8 +74,10 @@ def _other_parts(folder: Folder, file: str, first: GgufHeader) -> Iterator[Check
         return
     name = PART.fullmatch(file)
     if name is None or int(name[2]) != 1 or int(name[3]) != count:
-        raise HubError(f"{folder.where(file)}: it is one of {count} parts; give the first, whose "
-                       f"name ends in -00001-of-{count:05}.gguf")  # fmt: skip
+        raise HubError(
+            f"{folder.where(file)}: it is one of {count} parts; give the first, whose "
+            f"name ends in -00001-of-{count:05}.gguf"
+        )
     for part in range(2, count + 1):
         other = f"{name[1]}-{part:05}-of-{count:05}.gguf"
         yield from gguf(folder.reader(other), folder.where(other)).tensors

@@ -13,27 +13,53 @@ from .headers import GgufHeader
 
 # llama.cpp's name of an architecture, and transformers' model_type.
 FAMILIES = {
-    "llama": "llama", "qwen2": "qwen2", "qwen2moe": "qwen2_moe", "qwen3": "qwen3",
-    "qwen3moe": "qwen3_moe", "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text",
-    "phi3": "phi3", "deepseek2": "deepseek_v3", "gpt-oss": "gpt_oss", "gptneox": "gpt_neox",
-    "starcoder2": "starcoder2", "command-r": "cohere", "cohere2": "cohere2", "glm4": "glm4",
-    "olmo2": "olmo2", "granite": "granite", "falcon": "falcon", "bloom": "bloom", "mpt": "mpt",
-    "mamba2": "mamba2", "gpt2": "gpt2",
-}  # fmt: skip
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen2moe": "qwen2_moe",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "phi3": "phi3",
+    "deepseek2": "deepseek_v3",
+    "gpt-oss": "gpt_oss",
+    "gptneox": "gpt_neox",
+    "starcoder2": "starcoder2",
+    "command-r": "cohere",
+    "cohere2": "cohere2",
+    "glm4": "glm4",
+    "olmo2": "olmo2",
+    "granite": "granite",
+    "falcon": "falcon",
+    "bloom": "bloom",
+    "mpt": "mpt",
+    "mamba2": "mamba2",
+    "gpt2": "gpt2",
+}
 KEYS = {
-    "block_count": "num_hidden_layers", "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size", "context_length": "max_position_embeddings",
-    "attention.head_count": "num_attention_heads", "attention.key_length": "head_dim",
-    "attention.head_count_kv": "num_key_value_heads", "attention.sliding_window": "sliding_window",
-    "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "attention.key_length": "head_dim",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.sliding_window": "sliding_window",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "expert_shared_count": "n_shared_experts",
     "leading_dense_block_count": "first_k_dense_replace",
-    "attention.kv_lora_rank": "kv_lora_rank", "attention.q_lora_rank": "q_lora_rank",
-    "rope.dimension_count": "qk_rope_head_dim", "attention.value_length_mla": "v_head_dim",
-    "ssm.state_size": "state_size", "ssm.conv_kernel": "conv_kernel", "ssm.group_count": "n_groups",
-}  # fmt: skip
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "attention.q_lora_rank": "q_lora_rank",
+    "rope.dimension_count": "qk_rope_head_dim",
+    "attention.value_length_mla": "v_head_dim",
+    "ssm.state_size": "state_size",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.group_count": "n_groups",
+}
 LATENT_ONLY = ("qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
 # Sizes that transformers names differently, by family.
 RENAMED = {
@@ -47,11 +73,16 @@ def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
     """The config.json of the model in a GGUF file, with its sizes only."""
     name = str(file.metadata.get("general.architecture"))
     if name not in FAMILIES:
-        raise HubError(f"{where}: GGUF architecture {name!r} is not known here; give the model's "
-                       "config.json instead")  # fmt: skip
+        raise HubError(
+            f"{where}: GGUF architecture {name!r} is not known here; give the model's "
+            "config.json instead"
+        )
     family = FAMILIES[name]
-    sizes = {config_key: file.metadata[f"{name}.{key}"] for key, config_key in KEYS.items()
-             if file.metadata.get(f"{name}.{key}") is not None}  # fmt: skip
+    sizes = {
+        config_key: file.metadata[f"{name}.{key}"]
+        for key, config_key in KEYS.items()
+        if file.metadata.get(f"{name}.{key}") is not None
+    }
     required = ("block_count", "embedding_length")
     missing = [key for key in required if KEYS[key] not in sizes]
     if missing:
@@ -70,6 +101,8 @@ def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
     shapes = {one.name: one.shape for one in file.tensors}
     vocab = shapes.get("token_embd.weight", (0, 0))[-1]
     return {
-        "model_type": family, **{renamed.get(key, key): value for key, value in sizes.items()},
-        "vocab_size": vocab, "tie_word_embeddings": "output.weight" not in shapes,
-    }  # fmt: skip
+        "model_type": family,
+        **{renamed.get(key, key): value for key, value in sizes.items()},
+        "vocab_size": vocab,
+        "tie_word_embeddings": "output.weight" not in shapes,
+    }

@@ -105,8 +105,10 @@ def page(address: str) -> str | None:
         return None
     revision, file = rest[0] if rest else MAIN, "/".join(rest[1:])
     if file and file != "config.json" and not file.endswith(".gguf"):
-        raise HubError("of the hub's files config.json and GGUF files are read; give one of them, "
-                       "or owner/model")  # fmt: skip
+        raise HubError(
+            "of the hub's files config.json and GGUF files are read; give one of them, "
+            "or owner/model"
+        )
     name = HubName(model, "" if file == "config.json" else file, revision).spelled
     if hub_name(name) is None:
         raise HubError("it is not a model's page; give its name as owner/model")

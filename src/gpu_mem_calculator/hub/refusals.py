@@ -27,12 +27,18 @@ HUBS: dict[str, tuple[str, str]] = {
     ),
     "RevisionNotFound": ("it has no such branch, tag or commit",) * 2,
     "DisabledRepo": ("the hub has closed it to everybody",) * 2,
-    "401": ("it needs a token: set HF_TOKEN",
-            "the hub does not take the token of {}: it is wrong or no longer good; make a new one"),
+    "401": (
+        "it needs a token: set HF_TOKEN",
+        "the hub does not take the token of {}: it is wrong or no longer good; make a new one",
+    ),
     "403": ("it is not open to all: set HF_TOKEN", "the account of {} may not read it"),
-}  # fmt: skip
-OTHERS = {401: "it wants a login", 403: "it is not open to all", 404: "there is no such file",
-          410: "it is gone"}  # fmt: skip
+}
+OTHERS = {
+    401: "it wants a login",
+    403: "it is not open to all",
+    404: "there is no such file",
+    410: "it is gone",
+}
 HIDDEN = "it is not there, or not open to this service"  # a service's user has no token to set
 BY_HAND = "download its config.json and give the path"
 

@@ -22,11 +22,16 @@ from .reader import Folder, LocalFolder, RemoteFolder
 RETRY_SECONDS, MOST_FAILED = 60, 64  # how long an error is cached, and how many are
 MOST_CACHED = 16
 ON_HUB, CACHED, BUCKET, ADDRESS = (
-    "from the hub", "from the hub's cache on this machine", "from a bucket", "from an address",
-)  # fmt: skip
+    "from the hub",
+    "from the hub's cache on this machine",
+    "from a bucket",
+    "from an address",
+)
 VARIABLES = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "AWS_", "XDG_CACHE")
-NO_CONFIG = ("the repository has no config.json; give one of its GGUF files as "
-             "owner/model/FILE.gguf, or the model that it was made from")  # fmt: skip
+NO_CONFIG = (
+    "the repository has no config.json; give one of its GGUF files as "
+    "owner/model/FILE.gguf, or the model that it was made from"
+)
 KINDS = "give a folder that has a config.json, or a .json or .gguf file"
 
 # Name, whether headers are read, access, and the environment variables.

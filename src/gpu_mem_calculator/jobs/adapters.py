@@ -28,8 +28,12 @@ def add_adapters(job: Job, model: Any = None) -> Any:
     peft = import_extra("peft", "torch")
     adapter = run.adapter
     config = peft.LoraConfig(
-        r=adapter.rank, lora_alpha=adapter.rank, lora_dropout=adapter.dropout,
-        use_dora=adapter.dora, target_modules=sorted(adapter.targets), task_type="CAUSAL_LM",
-    )  # fmt: skip
+        r=adapter.rank,
+        lora_alpha=adapter.rank,
+        lora_dropout=adapter.dropout,
+        use_dora=adapter.dora,
+        target_modules=sorted(adapter.targets),
+        task_type="CAUSAL_LM",
+    )
     model = peft.get_peft_model(model, config, autocast_adapter_dtype=adapter.bits == 32)
     return model if model.device.type == "meta" else model.to(job.world.device)

@@ -27,10 +27,16 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Options that have the same name in "zero_optimization".
 ZERO_KEYS = (
-    "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients",
-    "stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance",
-    "stage3_param_persistence_threshold", "sub_group_size",
-)  # fmt: skip
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "overlap_comm",
+    "contiguous_gradients",
+    "stage3_prefetch_bucket_size",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "stage3_param_persistence_threshold",
+    "sub_group_size",
+)
 DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 CHECKPOINT_KEYS = ("partition_activations", "cpu_checkpointing")
 
@@ -157,9 +163,15 @@ def start(job: Job) -> None:
         return
     ranks, rank = int(job.resolved.hardware.num_gpus), job.world.rank
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29511", CROSS_RANK="0", CROSS_SIZE="1", LOCAL_SIZE=str(min(ranks, 8)),
-    )  # fmt: skip
+        RANK=str(rank),
+        LOCAL_RANK="0",
+        WORLD_SIZE=str(ranks),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29511",
+        CROSS_RANK="0",
+        CROSS_SIZE="1",
+        LOCAL_SIZE=str(min(ranks, 8)),
+    )
     if job.world.device == "cuda":
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", job.resolved.run.compute_capability)
         os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
@@ -179,8 +191,12 @@ def _nvme_folder(job: Job) -> Iterator[str]:
         return
     builders = import_extra("deepspeed.ops.op_builder", "measure")
     if not builders.AsyncIOBuilder().is_compatible(verbose=False):
-        raise InputError(["engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
-                          "asynchronous I/O; install libaio-dev or use 'cpu'"])  # fmt: skip
+        raise InputError(
+            [
+                "engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
+                "asynchronous I/O; install libaio-dev or use 'cpu'"
+            ]
+        )
     with TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
         yield folder
 
@@ -238,8 +254,9 @@ def _checkpoint(data: dict[str, Any]) -> Callable[..., Any] | None:
         return None
     checkpointing = import_extra("deepspeed", "measure").checkpointing
     checkpointing.configure(
-        None, partition_activations=chosen.get("partition_activations", False),
+        None,
+        partition_activations=chosen.get("partition_activations", False),
         checkpoint_in_cpu=chosen.get("cpu_checkpointing", False),
-    )  # fmt: skip
+    )
     function: Callable[..., Any] = checkpointing.checkpoint
     return function

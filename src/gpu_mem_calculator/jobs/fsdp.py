@@ -18,8 +18,12 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
 
     options, device = job.resolved.run.options, job.world.device
     if options["cpu_offload"] and device == "cpu":
-        raise InputError(["engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
-                          "cannot tell host from GPU; use calculate or measure"])  # fmt: skip
+        raise InputError(
+            [
+                "engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
+                "cannot tell host from GPU; use calculate or measure"
+            ]
+        )
     if not dist.is_initialized():  # one GPU: its mesh still needs a group
         fake_group(0, 1)
     if options["sharding_strategy"] == "no_shard":
@@ -47,10 +51,13 @@ def _policy(job: Job) -> Any:
     run = job.resolved.run
     reduce = run.options["reduce_dtype"]
     return MixedPrecisionPolicy(
-        param_dtype=torch.float16 if run.precision == "fp16_mixed" else
-        torch.bfloat16 if run.precision == "bf16_mixed" else None,
+        param_dtype=torch.float16
+        if run.precision == "fp16_mixed"
+        else torch.bfloat16
+        if run.precision == "bf16_mixed"
+        else None,
         reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
-    )  # fmt: skip
+    )
 
 
 def _policies(job: Job) -> dict[str, Any]:

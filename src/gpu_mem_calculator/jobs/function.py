@@ -18,9 +18,12 @@ from typing import Any, NoReturn
 from ..core.errors import InputError, nearest
 
 STAND_IN: dict[str, Any] = {
-    "num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 64,
+    "num_layers": 1,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+    "vocab_size": 64,
     "max_seq_len": 1024,
-}  # fmt: skip
+}
 """A model section with which a run file can be read; its values are never shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
 IN_FUNCTION = {"lora": "make the adapters", "quantization": "quantize the weights"}
@@ -41,8 +44,9 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     problems = [
         f"training.{key}={training[key]!r} is not done to the model of --function; {verb} in the "
         "function and leave the key out"
-        for key, verb in IN_FUNCTION.items() if training.get(key) not in (None, "none", 0)
-    ]  # fmt: skip
+        for key, verb in IN_FUNCTION.items()
+        if training.get(key) not in (None, "none", 0)
+    ]
     if problems:
         raise InputError(problems)
     unused = ["model"] if data.get("model") is not None else []
@@ -89,8 +93,12 @@ def _module(spec: str, name: str) -> ModuleType:
             if find_spec(".".join(parents[:count])) is None:
                 raise ModuleNotFoundError
     except (ModuleNotFoundError, ValueError):
-        raise InputError([f"--function {spec}: there is no module {name!r} in the current folder "
-                          "or among the installed ones"]) from None  # fmt: skip
+        raise InputError(
+            [
+                f"--function {spec}: there is no module {name!r} in the current folder "
+                "or among the installed ones"
+            ]
+        ) from None
     with user_errors(spec):
         return import_module(name)
 
@@ -124,18 +132,23 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
         known = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a callable without a signature
         return
-    names = [name for name, one in known.items() if one.kind in (
-        one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]  # fmt: skip
+    names = [
+        name
+        for name, one in known.items()
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    ]
     any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
     listed = f"it takes {', '.join(names)}" if names else "it takes none"
     problems = [
         f"--with {name}: {spec} has no such argument, {listed}{nearest(name, names)}"
-        for name in values if name not in names and not any_name
-    ]  # fmt: skip
+        for name in values
+        if name not in names and not any_name
+    ]
     problems += [
         f"--function {spec} needs {name!r}; add --with {name}=VALUE"
-        for name in names if known[name].default is inspect.Parameter.empty and name not in values
-    ]  # fmt: skip
+        for name in names
+        if known[name].default is inspect.Parameter.empty and name not in values
+    ]
     problems += [
         f"--function {spec}: {name!r} cannot be given by its name; take the '/' away"
         for name, one in known.items()
@@ -147,9 +160,14 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
 
 def user_traceback(error: BaseException) -> str:
     """A traceback that begins at the user's first frame, below this program's and torch's."""
-    libraries = (OURS, *(str(Path(m.__file__).parent) + os.sep for m in (
-        sys.modules.get("torch"), sys.modules.get("importlib"),
-    ) if m is not None and m.__file__))  # fmt: skip
+    libraries = (
+        OURS,
+        *(
+            str(Path(m.__file__).parent) + os.sep
+            for m in (sys.modules.get("torch"), sys.modules.get("importlib"))
+            if m is not None and m.__file__
+        ),
+    )
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         file = step.tb_frame.f_code.co_filename
@@ -169,9 +187,14 @@ class UserFunction:
     """
 
     def __init__(
-        self, spec: str, precision: str, values: Mapping[str, Any] | None = None, *,
-        device: str = "cpu", made_on: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: str,
+        precision: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        device: str = "cpu",
+        made_on: str | None = None,
+    ) -> None:
         self.spec = self.title = spec
         self.precision = precision
         self.values = dict(values or {})
@@ -205,8 +228,12 @@ class UserFunction:
             match = re.match(r"(.+) got an unexpected keyword argument '(\w+)'", str(error))
             if match is None or match[2] not in self.values:
                 raise
-            raise InputError([f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
-                              "has no such argument"]) from None  # fmt: skip
+            raise InputError(
+                [
+                    f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
+                    "has no such argument"
+                ]
+            ) from None
 
     def _pair(self, returned: Any) -> tuple[Any, Any]:
         import torch
@@ -215,8 +242,10 @@ class UserFunction:
             self._refuse(f"must return a model and a batch, not {_kind(returned)}")
         model, batch = returned
         if not isinstance(model, torch.nn.Module):
-            self._refuse("must return a torch.nn.Module and a batch; the first of what it "
-                         f"returned is {_kind(model)}")  # fmt: skip
+            self._refuse(
+                "must return a torch.nn.Module and a batch; the first of what it "
+                f"returned is {_kind(model)}"
+            )
         if isinstance(batch, torch.Tensor):
             return model, (batch,)
         if isinstance(batch, Mapping):  # also a tokenizer's BatchEncoding
@@ -239,8 +268,10 @@ class UserFunction:
         wanted = PURE.get(self.precision)
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}
         if wanted and wrong:
-            self._refuse(f"made {wrong.pop()} parameters, but training.precision is "
-                         f"{self.precision!r}; return model.to(torch.{wanted})")  # fmt: skip
+            self._refuse(
+                f"made {wrong.pop()} parameters, but training.precision is "
+                f"{self.precision!r}; return model.to(torch.{wanted})"
+            )
 
     def _check_loss(self, model: Any, args: Any, output: Any) -> None:
         import torch
@@ -252,18 +283,27 @@ class UserFunction:
         except (IndexError, KeyError):
             loss = None
         if not isinstance(loss, torch.Tensor):
-            self._refuse(f"its model returned {_kind(output)}, which has no loss; return a scalar "
-                         "tensor, a tuple that begins with it, or an output.loss")  # fmt: skip
+            self._refuse(
+                f"its model returned {_kind(output)}, which has no loss; return a scalar "
+                "tensor, a tuple that begins with it, or an output.loss"
+            )
         if loss.numel() != 1:
             shape = " x ".join(map(str, loss.shape))
-            self._refuse(f"its model returned a tensor of {shape} as the loss, which must be one "
-                         "number; is the loss computed in its forward?")  # fmt: skip
+            self._refuse(
+                f"its model returned a tensor of {shape} as the loss, which must be one "
+                "number; is the loss computed in its forward?"
+            )
         if torch.is_grad_enabled() and not loss.requires_grad:
             self._refuse("the loss of its model takes no gradient")
 
     def _refuse(self, why: str) -> NoReturn:
-        raise InputError([f"--function {self.spec}: {why}" if why[:3] in ("its", "the")
-                          else f"--function {self.spec} {why}"])  # fmt: skip
+        raise InputError(
+            [
+                f"--function {self.spec}: {why}"
+                if why[:3] in ("its", "the")
+                else f"--function {self.spec} {why}"
+            ]
+        )
 
 
 def elements(parameter: Any) -> int:

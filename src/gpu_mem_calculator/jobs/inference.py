@@ -21,9 +21,16 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 THRESHOLD = 6.0  # transformers' llm_int8_threshold: larger numbers are outliers
 # Key of the run file -> argument of `generate`.
 ARGUMENTS = {"new_tokens": "max_new_tokens"} | {
-    key: key for key in ("cache_implementation", "num_beams", "num_return_sequences", "do_sample",
-                         "top_k", "top_p")
-}  # fmt: skip
+    key: key
+    for key in (
+        "cache_implementation",
+        "num_beams",
+        "num_return_sequences",
+        "do_sample",
+        "top_k",
+        "top_p",
+    )
+}
 
 
 def settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,8 +42,12 @@ def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     config = section("inference", InferenceConfig, values)
     engine = find_server(config)
     if engine.name != "transformers":
-        raise InputError([f"inference.engine={config.engine!r} cannot be run here, only estimated; "
-                          "use 'transformers'"])  # fmt: skip
+        raise InputError(
+            [
+                f"inference.engine={config.engine!r} cannot be run here, only estimated; "
+                "use 'transformers'"
+            ]
+        )
     problems = Problems()
     options: dict[str, Any] = problems.attempt(inference_options, config)
     chosen = {k: v for k, v in to_builtins(config).items() if k in engine.options and v is not None}
@@ -81,10 +92,16 @@ def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) ->
             model = transformers.AutoModelForCausalLM.from_config(auto, dtype=dtype)
     else:
         quantization = config.get("quantization_config") or {}
-        model = quantize(auto, QuantizationSettings(
-            name=name, double=bool(quantization.get("bnb_4bit_use_double_quant", False)),
-            threshold=THRESHOLD, dtype=dtype, device=world.device,
-        ))  # fmt: skip
+        model = quantize(
+            auto,
+            QuantizationSettings(
+                name=name,
+                double=bool(quantization.get("bnb_4bit_use_double_quant", False)),
+                threshold=THRESHOLD,
+                dtype=dtype,
+                device=world.device,
+            ),
+        )
     model.eval()
     model.to(world.device)
     return model
@@ -128,5 +145,10 @@ def _generate(model: Any, ids: Any, chosen: Mapping[str, Any], assistant: Any) -
         }
     if chosen["cache_implementation"] == "static" and chosen["max_seq_len"] is not None:
         arguments["max_cache_len"] = chosen["max_seq_len"]
-    model.generate(ids, **arguments, min_new_tokens=chosen["new_tokens"], disable_compile=True,
-                   assistant_model=assistant)  # fmt: skip
+    model.generate(
+        ids,
+        **arguments,
+        min_new_tokens=chosen["new_tokens"],
+        disable_compile=True,
+        assistant_model=assistant,
+    )

@@ -150,9 +150,8 @@ def _layers(config: Any, chunk: int | None) -> Any:
     specs = import_extra(f"{CORE}.models.gpt.gpt_layer_specs", "measure")
     if config.num_moe_experts is not None:
         return specs.get_gpt_decoder_block_spec(
-            config, use_transformer_engine=False, normalization=config.normalization,
-            vp_stage=chunk,
-        )  # fmt: skip
+            config, use_transformer_engine=False, normalization=config.normalization, vp_stage=chunk
+        )
     return specs.get_gpt_layer_local_spec(
         qk_layernorm=config.qk_layernorm, normalization=config.normalization
     )
@@ -252,8 +251,12 @@ def _forward_backward(job: Job, models: list[Any], batch: dict[str, Any], name: 
 
     endless = [iter(range(10**6)) for _ in models]
     schedules.get_forward_backward_func()(
-        forward_step_func=forward, data_iterator=endless if len(models) > 1 else endless[0],
-        model=models, num_microbatches=int(run.micro_batches), seq_length=int(run.seq),
-        micro_batch_size=int(run.batch), forward_only=False,
-    )  # fmt: skip
+        forward_step_func=forward,
+        data_iterator=endless if len(models) > 1 else endless[0],
+        model=models,
+        num_microbatches=int(run.micro_batches),
+        seq_length=int(run.seq),
+        micro_batch_size=int(run.batch),
+        forward_only=False,
+    )
     job.world.mark(f"{name}.fwdbwd")

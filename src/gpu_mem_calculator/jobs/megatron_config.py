@@ -14,22 +14,30 @@ from ..run.run import Run
 
 LAYERS, RMS = "LayerNorm", "RMSNorm"
 ACTIVATIONS = {
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
-}  # fmt: skip
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_fast": "gelu",
+}
 DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 
 
 def refusals(run: Run) -> Iterator[str]:
     """A sentence for each choice that is estimated but that GPTModel's local spec does not run."""
     if fused(run):
-        yield ("engine.transformer_implementation='transformer_engine' is not run here; set "
-               f"engine.transformer_implementation={LOCAL!r}")  # fmt: skip
+        yield (
+            "engine.transformer_implementation='transformer_engine' is not run here; set "
+            f"engine.transformer_implementation={LOCAL!r}"
+        )
     if run.parameters_given is not None:
         yield "model.num_parameters: a program has its architecture's own count; leave it out"
     if run.implementation not in ("", "foreach"):
-        yield (f"training.optimizer_implementation={run.implementation!r}: without Apex, Megatron "
-               "steps with torch's foreach; leave it out")  # fmt: skip
+        yield (
+            f"training.optimizer_implementation={run.implementation!r}: without Apex, Megatron "
+            "steps with torch's foreach; leave it out"
+        )
     yield from _model_refusals(run.arch)
 
 
@@ -48,8 +56,10 @@ def _model_refusals(arch: Arch) -> Iterator[str]:
         yield f"{name} has weights around its layers that GPTModel has not; try pytorch_ddp"
     mixer = arch.layers[0].mixer
     if isinstance(mixer, LatentAttention):
-        yield (f"{name} has latent attention, which Megatron-Core runs with Transformer Engine "
-               "alone; try pytorch_ddp")  # fmt: skip
+        yield (
+            f"{name} has latent attention, which Megatron-Core runs with Transformer Engine "
+            "alone; try pytorch_ddp"
+        )
     if isinstance(mixer, Attention):
         other_weights = mixer.extra or mixer.sinks or mixer.value_dim not in (0, mixer.head_dim)
         other_norms = any(norm.size[1] != mixer.head_dim or norm.lead for norm in mixer.norms)
@@ -141,8 +151,12 @@ def _biases(arch: Arch) -> dict[str, Any]:
         return {"add_bias_linear": inputs, "add_qkv_bias": False}
     if inputs and not outputs and inner == {False}:
         return {"add_bias_linear": False, "add_qkv_bias": True}
-    raise InputError([f"model family {arch.family!r} has biases on some projections only, which "
-                      "GPTModel has not; try pytorch_ddp"])  # fmt: skip
+    raise InputError(
+        [
+            f"model family {arch.family!r} has biases on some projections only, which "
+            "GPTModel has not; try pytorch_ddp"
+        ]
+    )
 
 
 def _heads(layer: Layer) -> dict[str, Any]:
@@ -198,10 +212,16 @@ def _recompute(run: Run) -> dict[str, Any]:
     if run.recompute == "none" or not count:
         return {"recompute_granularity": None}
     if run.recompute_quarters == 4:
-        return {"recompute_granularity": "full", "recompute_method": "uniform",
-                "recompute_num_layers": 1}  # fmt: skip
-    return {"recompute_granularity": "full", "recompute_method": "block",
-            "recompute_num_layers": count}  # fmt: skip
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": count,
+    }
 
 
 def model_arguments(run: Run) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from ..core.record_checks import SELECTIVE
 from ..run.run import Run
 from .job import Job
 
-NO_PROGRAM = ("model: plain numbers describe no program that could be run; give a preset or a "
-              "config.json")  # fmt: skip
+NO_PROGRAM = (
+    "model: plain numbers describe no program that could be run; give a preset or a config.json"
+)
 DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
@@ -25,8 +26,12 @@ def import_extra(name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and not name.startswith(error.name):
             raise
-        raise InputError([f"this needs {name.partition('.')[0]}, which is not installed: "
-                          f'pip install "gpu-mem-calculator[{extra}]"']) from None  # fmt: skip
+        raise InputError(
+            [
+                f"this needs {name.partition('.')[0]}, which is not installed: "
+                f'pip install "gpu-mem-calculator[{extra}]"'
+            ]
+        ) from None
 
 
 def weight_dtype(run: Run) -> Any:
@@ -64,10 +69,12 @@ def auto_config(config: Mapping[str, Any]) -> Any:
     values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
         raise InputError(
-            [f"model_type={values['model_type']!r} is not part of transformers "
-             f"{transformers.__version__}, and remote code is not run; use trace --function with "
-             "your own"]
-        )  # fmt: skip
+            [
+                f"model_type={values['model_type']!r} is not part of transformers "
+                f"{transformers.__version__}, and remote code is not run; use trace --function "
+                "with your own"
+            ]
+        )
     return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
 
 
@@ -123,9 +130,11 @@ def recompute(run: Run, model: Any) -> None:
         return
     if run.recompute == "selective":
         raise InputError(
-            ["training.activation_checkpointing='selective' has no switch in transformers; use "
-             "'full', or trace --function with your own policy"]
-        )  # fmt: skip
+            [
+                "training.activation_checkpointing='selective' has no switch in transformers; use "
+                "'full', or trace --function with your own policy"
+            ]
+        )
     model.gradient_checkpointing_enable(
         gradient_checkpointing_kwargs={"use_reentrant": run.reentrant}
     )

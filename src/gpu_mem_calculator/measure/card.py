@@ -17,9 +17,11 @@ NO_TORCH = (
 )
 NO_GPU = "measure needs a CUDA GPU, and {why}; gpu-mem-calc trace runs the same job without one"
 HEAVY = (
-    "torch", "torch.distributed.fsdp", "torch.testing._internal.distributed.fake_pg",
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.testing._internal.distributed.fake_pg",
     "transformers.models.auto.modeling_auto",
-)  # fmt: skip
+)
 
 
 class DriverCard(Struct, frozen=True, kw_only=True):

@@ -92,16 +92,18 @@ def measure_one(
     if outcome.problems:
         return CaseResult(case=case, refused=outcome.problems)
     if "ModuleNotFoundError" in outcome.kinds:
-        return CaseResult(case=case, refused=(f"the job cannot start here: {outcome.error}",),
-                      log=outcome.log)  # fmt: skip
+        return CaseResult(
+            case=case, refused=(f"the job cannot start here: {outcome.error}",), log=outcome.log
+        )
     return CaseResult(case=case, row=failed_row(case, outcome, messages), log=outcome.log)
 
 
 def failed_row(case: MeasureCase, outcome: ChildOutcome, messages: list[dict[str, Any]]) -> Row:
     """The row of a case that failed: why, and the phases that ended before."""
     head = next((m for m in messages if "environment" in m), {})
-    phases = {m["phase"]: {k: v for k, v in m.items() if k != "phase"}
-              for m in messages if "phase" in m}  # fmt: skip
+    phases = {
+        m["phase"]: {k: v for k, v in m.items() if k != "phase"} for m in messages if "phase" in m
+    }
     where = f"after {next(reversed(phases))}" if phases else "before its first phase ended"
     measured = {k: head[k] for k in ("context_bytes",) if k in head}
     if out_of_memory(outcome):

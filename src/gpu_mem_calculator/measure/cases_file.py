@@ -96,8 +96,9 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield "config is missing; a case needs a run file"
     for key in ("rank", "steps", "cap_bytes", "timeout"):
         value = data.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)
-                                  or value < (key != "rank")):  # fmt: skip
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < (key != "rank")
+        ):
             low = 0 if key == "rank" else 1
             yield f"{key}={value!r} must be a whole number, {low} or more"
     for key in ("group", "alloc_conf", "function"):

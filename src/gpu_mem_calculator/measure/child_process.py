@@ -138,11 +138,13 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
     except BaseException as error:
         code = 1
         os.write(log, traceback.format_exc().encode("utf-8", "replace"))
-        send({
-            "error": error_line(error),
-            "kinds": [kind.__name__ for kind in type(error).__mro__],
-            "problems": list(getattr(error, "problems", ())),
-        })  # fmt: skip
+        send(
+            {
+                "error": error_line(error),
+                "kinds": [kind.__name__ for kind in type(error).__mro__],
+                "problems": list(getattr(error, "problems", ())),
+            }
+        )
     finally:
         os._exit(code)
 

@@ -11,10 +11,16 @@ from typing import Any
 
 # Packages that change memory: distribution name -> module name.
 PACKAGES = {
-    "transformers": "transformers", "peft": "peft", "accelerate": "accelerate",
-    "deepspeed": "deepspeed", "megatron-core": "megatron.core", "bitsandbytes": "bitsandbytes",
-    "transformer-engine": "transformer_engine", "flash-attn": "flash_attn", "triton": "triton",
-}  # fmt: skip
+    "transformers": "transformers",
+    "peft": "peft",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "megatron-core": "megatron.core",
+    "bitsandbytes": "bitsandbytes",
+    "transformer-engine": "transformer_engine",
+    "flash-attn": "flash_attn",
+    "triton": "triton",
+}
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 DRIVER = Path("/proc/driver/nvidia/version")
 

@@ -105,8 +105,10 @@ class Probe:
         if self.history is None or self.busy is None or not ended:
             return {}
         average, busy = self.history.average_bytes(max(ended)), self.busy.stop()
-        return {**({} if average is None else {"average_bytes": average}),
-                **({} if busy is None else {"utilization_pct": busy})}  # fmt: skip
+        return {
+            **({} if average is None else {"average_bytes": average}),
+            **({} if busy is None else {"utilization_pct": busy}),
+        }
 
     def pinned_bytes(self) -> int:
         """Peak bytes of page-locked host memory, which the kernel may not count as resident."""

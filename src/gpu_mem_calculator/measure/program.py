@@ -69,8 +69,13 @@ def _user_function(
 ) -> UserFunction:
     """The user's function; its model is made on the GPU, or for FSDP on the host, then sharded."""
     sharded = resolved.engine.name == "fsdp"
-    return UserFunction(function, resolved.run.precision, values, device=world.device,
-                    made_on="cpu" if sharded else None)  # fmt: skip
+    return UserFunction(
+        function,
+        resolved.run.precision,
+        values,
+        device=world.device,
+        made_on="cpu" if sharded else None,
+    )
 
 
 def _inference(config: Mapping[str, Any]) -> MeasuredProgram:

@@ -55,20 +55,27 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     job = program(case.config, case.function, case.values)
     check_ranks(job.num_ranks, place.ranks)
     check_gpus(import_module("torch").cuda.device_count(), place)
-    case = replace(case, rank=place.rank, id=f"{case.id}.rank{place.rank}",
-                   snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}")  # fmt: skip
+    case = replace(
+        case,
+        rank=place.rank,
+        id=f"{case.id}.rank{place.rank}",
+        snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}",
+    )
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     import_module("torch").cuda.set_device(place.local_rank)
     messages: list[dict[str, Any]] = []
-    probe = Probe(lambda name, figures: messages.append({"phase": name, **figures}),
-                  None if case.snapshot else case.steps)  # fmt: skip
+    probe = Probe(
+        lambda name, figures: messages.append({"phase": name, **figures}),
+        None if case.snapshot else case.steps,
+    )
     environment = row_environment(case, conf, NCCL)
     messages.append(
         {"environment": environment, "group": job.group, "context_bytes": probe.context_bytes}
     )
     set_cap(case.cap_bytes, probe.total)
-    world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank,
-                  steps=case.steps)  # fmt: skip
+    world = World(
+        device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank, steps=case.steps
+    )
     try:
         run_with_snapshot(lambda: job.start(world), case.snapshot)
     except InputError:
@@ -82,9 +89,11 @@ def check_ranks(ranks: int, started: int) -> None:
     """Raise where the launcher started another number of processes than the run has GPUs."""
     if ranks != started:
         raise InputError(
-            [f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
-             f"start {ranks}, or --set hardware.num_gpus={started}"]
-        )  # fmt: skip
+            [
+                f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
+                f"start {ranks}, or --set hardware.num_gpus={started}"
+            ]
+        )
 
 
 def check_gpus(shown: int, place: RankPlace) -> None:
@@ -93,9 +102,11 @@ def check_gpus(shown: int, place: RankPlace) -> None:
         raise InputError([NO_GPU.format(why="this node shows none")])
     if shown < place.local_ranks:
         raise InputError(
-            [f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
-             f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"]
-        )  # fmt: skip
+            [
+                f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
+                f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"
+            ]
+        )
 
 
 def end_failed_rank(

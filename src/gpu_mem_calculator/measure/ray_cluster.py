@@ -23,8 +23,10 @@ from msgspec import Struct
 
 from ..core.errors import STDERR_PREFIX, InputError, print_to_stderr
 
-NO_RAY = ("--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
-          "start the ranks by torchrun")  # fmt: skip
+NO_RAY = (
+    "--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
+    "start the ranks by torchrun"
+)
 PATIENCE = 600.0  # seconds to wait until the cluster has free nodes
 GRACE = 30.0  # seconds for torchrun to end its ranks
 
@@ -58,10 +60,19 @@ class RayNode:
     def run(self, words: Sequence[str]) -> Iterator[tuple[str, str | int]]:
         """Run a command: yields ("out" or "err", line) as they come, then ("code", exit code)."""
         with self.lock:
-            process = self.process = None if self.stopped else subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-            )  # fmt: skip
+            process = self.process = (
+                None
+                if self.stopped
+                else subprocess.Popen(
+                    words,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    start_new_session=True,
+                )
+            )
         if process is None:  # another node failed before this one started
             yield "code", -signal.SIGTERM
             return
@@ -106,10 +117,21 @@ def command(
     """
     address, port = rendezvous
     return [
-        sys.executable, "-m", "gpu_mem_calculator.measure.torchrun",
-        "--nnodes", str(shape.nodes), "--nproc-per-node", str(shape.gpus),
-        "--node-rank", str(node), "--master-addr", address, "--master-port", str(port), *program,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "gpu_mem_calculator.measure.torchrun",
+        "--nnodes",
+        str(shape.nodes),
+        "--nproc-per-node",
+        str(shape.gpus),
+        "--node-rank",
+        str(node),
+        "--master-addr",
+        address,
+        "--master-port",
+        str(port),
+        *program,
+    ]
 
 
 def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = PATIENCE) -> int:
@@ -167,9 +189,11 @@ def shortage(ray: Any, shape: ClusterShape) -> str:
     counts = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
     enough = sum(gpus >= shape.gpus for gpus in counts)
     if enough < shape.nodes:
-        return (f"the Ray cluster has {enough} of {shape.nodes} nodes with {shape.gpus} GPUs "
-                f"(GPUs by node: {', '.join(map(str, sorted(counts, reverse=True)))}); add nodes "
-                "or ask for fewer")  # fmt: skip
+        return (
+            f"the Ray cluster has {enough} of {shape.nodes} nodes with {shape.gpus} GPUs "
+            f"(GPUs by node: {', '.join(map(str, sorted(counts, reverse=True)))}); add nodes "
+            "or ask for fewer"
+        )
     return "the Ray cluster's GPUs are in use by others; try again when they are free"
 
 

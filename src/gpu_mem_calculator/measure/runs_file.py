@@ -48,8 +48,12 @@ class RunsFile:
         for number, line in enumerate(whole.split(b"\n"), 1):
             row = _parse(line) if line.strip() else {}
             if row is None:
-                raise InputError([f"--append {self.path} line {number}: not a measured run; give "
-                                  "a file that measure wrote, or a new one"])  # fmt: skip
+                raise InputError(
+                    [
+                        f"--append {self.path} line {number}: not a measured run; give "
+                        "a file that measure wrote, or a new one"
+                    ]
+                )
             rows += [row] if row else []
         return rows
 
@@ -60,8 +64,9 @@ class RunsFile:
 
     def ids(self, *, failed: bool = True) -> set[str]:
         """The ids in the file; without `failed`, only those of runs that did not fail."""
-        return {str(row["id"]) for row in self.rows if "id" in row
-                and (failed or "failed" not in row)}  # fmt: skip
+        return {
+            str(row["id"]) for row in self.rows if "id" in row and (failed or "failed" not in row)
+        }
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; returns when it is on disk."""

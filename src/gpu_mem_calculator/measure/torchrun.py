@@ -55,9 +55,15 @@ def report_failure(failures: Mapping[int, Any]) -> int:
 
     torchrun ends the other ranks with SIGTERM, so those are not taken for the first.
     """
-    ordered = sorted(failures.items(), key=lambda one: (
-        not problems_of(one[1]), one[1].exitcode == -signal.SIGTERM, one[1].timestamp, one[0]
-    ))  # fmt: skip
+    ordered = sorted(
+        failures.items(),
+        key=lambda one: (
+            not problems_of(one[1]),
+            one[1].exitcode == -signal.SIGTERM,
+            one[1].timestamp,
+            one[0],
+        ),
+    )
     rank, failure = ordered[0]
     problems = problems_of(failure)
     if problems:
@@ -89,8 +95,11 @@ def leave_problems(problem: InputError) -> bool:
     path = os.environ.get(ERROR_FILE)
     if STARTED_HERE not in os.environ or not path:
         return False
-    message = {"message": "; ".join(problem.problems), "problems": list(problem.problems),
-            "extraInfo": {"timestamp": str(int(time.time()))}}  # fmt: skip
+    message = {
+        "message": "; ".join(problem.problems),
+        "problems": list(problem.problems),
+        "extraInfo": {"timestamp": str(int(time.time()))},
+    }
     Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
     return True
 

@@ -30,13 +30,20 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     check_rank(case.rank, job.num_ranks)
     kind = job.process_group
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
-    probe = Probe(lambda name, figures: tell({"phase": name, **figures}),
-                  None if case.snapshot else case.steps)  # fmt: skip
+    probe = Probe(
+        lambda name, figures: tell({"phase": name, **figures}),
+        None if case.snapshot else case.steps,
+    )
     known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
     tell({"environment": known, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
-    world = World(device="cuda", mark=probe.mark, process_group=kind,
-                  rank=case.rank if kind == FAKE else 0, steps=case.steps)  # fmt: skip
+    world = World(
+        device="cuda",
+        mark=probe.mark,
+        process_group=kind,
+        rank=case.rank if kind == FAKE else 0,
+        steps=case.steps,
+    )
     run_with_snapshot(lambda: job.start(world), case.snapshot)
     return finished_row(case, job.group, probe, known)
 
@@ -61,9 +68,12 @@ def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, A
         **row_head(case, group),
         "measured": probe.measured(),
         "phases": probe.phases,
-        "environment": {**known, **environment.versions(),
-                        **({"host_pinned_bytes": pinned} if pinned else {})},
-    }  # fmt: skip
+        "environment": {
+            **known,
+            **environment.versions(),
+            **({"host_pinned_bytes": pinned} if pinned else {}),
+        },
+    }
 
 
 def row_head(case: MeasureCase, group: str) -> Row:
@@ -87,8 +97,12 @@ def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str
 def check_rank(rank: int, ranks: int) -> None:
     """Raise where the job has no such rank."""
     if not 0 <= rank < ranks:
-        raise InputError([f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
-                          f"use 0{f' to {ranks - 1}' * (ranks > 1)}"])  # fmt: skip
+        raise InputError(
+            [
+                f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
+                f"use 0{f' to {ranks - 1}' * (ranks > 1)}"
+            ]
+        )
 
 
 def set_allocator(conf: str | None) -> str | None:
@@ -111,6 +125,7 @@ def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
     if cap_bytes is None:
         return
     if cap_bytes > total_bytes:
-        raise InputError([f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; "
-                          "give less"])  # fmt: skip
+        raise InputError(
+            [f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; give less"]
+        )
     import_module("torch").cuda.set_per_process_memory_fraction(cap_bytes / total_bytes)

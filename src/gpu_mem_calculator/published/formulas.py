@@ -39,12 +39,7 @@ OPTIMIZER_BYTES: Final = 12
 """ZeRO section 3.1, K for mixed-precision Adam: fp32 parameter, momentum and variance."""
 
 Technique = Literal[
-    "none",
-    "tensor",
-    "tensor_sequence",
-    "tensor_selective",
-    "tensor_sequence_selective",
-    "full",
+    "none", "tensor", "tensor_sequence", "tensor_selective", "tensor_sequence_selective", "full"
 ]
 """The six rows of Korthikanti Table 2, in the paper's order."""
 

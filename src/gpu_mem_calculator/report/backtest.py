@@ -10,11 +10,19 @@ from ..backtest.score import BacktestReport, summary, verdict_score
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
 
 TITLES = {
-    "allocated": "allocated", "startup": "start-up", "reserved": "reserved", "needs": "needs",
-    "device": "nvidia-smi", "host": "host RAM", "weights": "weights", "activation": "activations",
-    "non_torch": "outside torch", "graph": "CUDA graphs", "kv_pool": "KV pool",
+    "allocated": "allocated",
+    "startup": "start-up",
+    "reserved": "reserved",
+    "needs": "needs",
+    "device": "nvidia-smi",
+    "host": "host RAM",
+    "weights": "weights",
+    "activation": "activations",
+    "non_torch": "outside torch",
+    "graph": "CUDA graphs",
+    "kv_pool": "KV pool",
     "kv_tokens": "KV tokens",
-}  # fmt: skip
+}
 RUNGS = {"estimate": "the estimate", "trace": "the trace"}
 NAME, RUN, NUM_WORST = 18, 21, 5
 HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run"
@@ -45,8 +53,12 @@ def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
         text += f", {len(report.refused)} refused"
     yield from wrap_lines("", f"{text}: {where}", BOLD)
     if report.rows:
-        yield from wrap_lines("", "Error in %: (predicted - measured) / measured. A minus says too "
-                           "little; more than 2 % too little is dangerous.", DIM)  # fmt: skip
+        yield from wrap_lines(
+            "",
+            "Error in %: (predicted - measured) / measured. A minus says too "
+            "little; more than 2 % too little is dangerous.",
+            DIM,
+        )
 
 
 def _table(
@@ -64,13 +76,19 @@ def _table(
 def _figures(name: str, errors: Errors, style: str = "") -> Line:
     score = summary([error for _, error in errors])
     run, worst = max(errors, key=lambda one: abs(one[1]))
-    mean, median = (_signed(v or 0.0).lstrip("+")
-                    for v in (score.mean_abs_pct, score.median_abs_pct))  # fmt: skip
-    text = (f"{_shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
-            f"{_signed(score.bias_pct or 0.0):>7}")  # fmt: skip
+    mean, median = (
+        _signed(v or 0.0).lstrip("+") for v in (score.mean_abs_pct, score.median_abs_pct)
+    )
+    text = (
+        f"{_shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
+        f"{_signed(score.bias_pct or 0.0):>7}"
+    )
     danger = score.under_by_more_than_2_pct or 0
-    return [(text, style), (f"{danger or '-':>7}", BAD if danger else style),
-            (f"  {_shorten(run, RUN)}", DIM)]  # fmt: skip
+    return [
+        (text, style),
+        (f"{danger or '-':>7}", BAD if danger else style),
+        (f"  {_shorten(run, RUN)}", DIM),
+    ]
 
 
 def _signed(error: float) -> str:
@@ -145,8 +163,10 @@ def _worst(report: BacktestReport) -> Iterator[Line]:
         show = (f"{v:,}" if tokens else gib(v, 3) for v in (one.predicted, one.measured))
         left = _shorten(f"  {name}", 43)
         style = WARN if abs(errors[name]) > 2 else ""
-        yield [(f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
-               (f"{_signed(errors[name]):>10} %", style)]  # fmt: skip
+        yield [
+            (f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
+            (f"{_signed(errors[name]):>10} %", style),
+        ]
 
 
 def main_metric(report: BacktestReport) -> str | None:

@@ -25,10 +25,14 @@ STRAIGHT_PCT = 20  # with larger errors the axis is nearly logarithmic, so that 
 # Okabe and Ito's colours without the yellow. Groups also differ in shape, not in colour alone.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8694")
 SHAPES = (
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5 4.7 3.5H-4.7z",
-    "M0-5.2 5.2 0 0 5.2-5.2 0z", "M0 5 4.7-3.5H-4.7z",
-    "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z", "M-4.6-2.6h9.2v5.2h-9.2z",
-)  # fmt: skip
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "M-3.5-3.5h7v7h-7z",
+    "M0-5 4.7 3.5H-4.7z",
+    "M0-5.2 5.2 0 0 5.2-5.2 0z",
+    "M0 5 4.7-3.5H-4.7z",
+    "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z",
+    "M-4.6-2.6h9.2v5.2h-9.2z",
+)
 STYLE = """
 .score { --paper: #ffffff; --ink: #1b2027; --soft: #566070; --line: #dde1e7; --mark: #b3430c;
   background: var(--paper); font: 12px system-ui, -apple-system, "Segoe UI", Roboto,
@@ -112,30 +116,42 @@ def picture(report: BacktestReport, where: str) -> str:
     left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
     rung = RUNGS.get(report.rung, report.rung)
-    lead = (f"{len(points)} measured runs ({where}) against {rung}: mean error "
-            f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %")  # fmt: skip
+    lead = (
+        f"{len(points)} measured runs ({where}) against {rung}: mean error "
+        f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %"
+    )
     title = f"Predicted and measured memory: {TITLES[metric]}"
-    return "\n".join([
-        f'<svg class="score" viewBox="0 0 {WIDTH} {left.bottom + 56:g}" role="img" '
-        'aria-labelledby="score-title score-desc" xmlns="http://www.w3.org/2000/svg">',
-        f'<title id="score-title">{escape(title)}</title>',
-        f'<desc id="score-desc">{escape(lead)}</desc>', f"<style>{STYLE}</style>",
-        '<rect class="paper" width="100%" height="100%"/>',
-        f'<text class="title" x="16" y="32">{escape(title)}</text>',
-        f'<text class="lead" x="16" y="54">{escape(lead)}</text>',
-        *_legend(marks), *_sizes(points, marks, left), *_errors(points, marks, right), "</svg>",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg class="score" viewBox="0 0 {WIDTH} {left.bottom + 56:g}" role="img" '
+            'aria-labelledby="score-title score-desc" xmlns="http://www.w3.org/2000/svg">',
+            f'<title id="score-title">{escape(title)}</title>',
+            f'<desc id="score-desc">{escape(lead)}</desc>',
+            f"<style>{STYLE}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            f'<text class="title" x="16" y="32">{escape(title)}</text>',
+            f'<text class="lead" x="16" y="54">{escape(lead)}</text>',
+            *_legend(marks),
+            *_sizes(points, marks, left),
+            *_errors(points, marks, right),
+            "</svg>",
+        ]
+    )
 
 
 def page(drawn: str) -> str:
     """An HTML page with the picture."""
-    style = ("body{margin:0 auto;max-width:75rem;padding:1rem;background:#fff}"
-             "@media screen and (prefers-color-scheme:dark){body{background:#14171c}}"
-             "svg{display:block;width:100%;height:auto}")  # fmt: skip
-    return (f'<!doctype html>\n<html lang="en"><meta charset="utf-8">'
-            f'<meta name="viewport" content="width=device-width">'
-            f"<title>Predicted and measured memory</title><style>{style}</style>"
-            f"<body>\n{drawn}\n</body></html>")  # fmt: skip
+    style = (
+        "body{margin:0 auto;max-width:75rem;padding:1rem;background:#fff}"
+        "@media screen and (prefers-color-scheme:dark){body{background:#14171c}}"
+        "svg{display:block;width:100%;height:auto}"
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width">'
+        f"<title>Predicted and measured memory</title><style>{style}</style>"
+        f"<body>\n{drawn}\n</body></html>"
+    )
 
 
 def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
@@ -144,8 +160,13 @@ def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
     for row in report.rows:
         one = row.metrics.get(metric)
         if one is not None and one.predicted > 0 and one.error_pct is not None:
-            yield PlotPoint(id=row.id, group=row.group, predicted=one.predicted / unit,
-                        measured=one.measured / unit, error=one.error_pct)  # fmt: skip
+            yield PlotPoint(
+                id=row.id,
+                group=row.group,
+                predicted=one.predicted / unit,
+                measured=one.measured / unit,
+                error=one.error_pct,
+            )
 
 
 def _mark(index: int, x: float, y: float, note: str = "") -> str:
@@ -153,8 +174,10 @@ def _mark(index: int, x: float, y: float, note: str = "") -> str:
     colour = COLOURS[index % len(COLOURS)]
     shape = SHAPES[(index + index // len(COLOURS)) % len(SHAPES)]
     inner = f"><title>{escape(note)}</title></path>" if note else "/>"
-    return (f'<path class="point" fill="{colour}" transform="translate({x:.1f} {y:.1f})" '
-            f'd="{shape}"{inner}')  # fmt: skip
+    return (
+        f'<path class="point" fill="{colour}" transform="translate({x:.1f} {y:.1f})" '
+        f'd="{shape}"{inner}'
+    )
 
 
 def _legend(marks: dict[str, int]) -> Iterator[str]:
@@ -178,8 +201,10 @@ def _marks(
     """The marks of the runs, each with a tooltip."""
     for p in points:
         predicted, measured = (_figure(v, plot.unit) for v in (p.predicted, p.measured))
-        note = (f"{p.id} ({p.group}): predicted {predicted}, measured {measured} {plot.unit}, "
-                f"error {p.error:+.2f} %")  # fmt: skip
+        note = (
+            f"{p.id} ({p.group}): predicted {predicted}, measured {measured} {plot.unit}, "
+            f"error {p.error:+.2f} %"
+        )
         y = plot.at(p.error) if errors else plot.y(p.predicted)
         yield _mark(marks[p.group], plot.x(p.measured), y, note)
 
@@ -207,10 +232,14 @@ def _measured_axis(plot: PlotPanel) -> Iterator[str]:
     for value in log_ticks(plot.low, plot.high):
         x = plot.x(value)
         yield f'<path class="grid" d="M{x:.1f} {TOP}V{plot.bottom}"/>'
-        yield (f'<text x="{x:.1f}" y="{plot.bottom + 17}" text-anchor="middle">'
-               f"{_tick(value, plot.unit)}</text>")  # fmt: skip
-    yield (f'<text x="{plot.left + PANEL / 2}" y="{plot.bottom + 38}" text-anchor="middle">'
-           f"measured, {plot.unit}</text>")  # fmt: skip
+        yield (
+            f'<text x="{x:.1f}" y="{plot.bottom + 17}" text-anchor="middle">'
+            f"{_tick(value, plot.unit)}</text>"
+        )
+    yield (
+        f'<text x="{plot.left + PANEL / 2}" y="{plot.bottom + 38}" text-anchor="middle">'
+        f"measured, {plot.unit}</text>"
+    )
     yield f'<path class="frame" d="M{plot.left} {TOP}V{plot.bottom}h{PANEL}"/>'
 
 
@@ -224,13 +253,17 @@ def _sizes(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) 
     for value in log_ticks(plot.low, plot.high):
         y = plot.y(value)
         yield f'<path class="grid" d="M{plot.left} {y:.1f}h{PANEL}"/>'
-        yield (f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
-               f"{_tick(value, plot.unit)}</text>")  # fmt: skip
+        yield (
+            f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{_tick(value, plot.unit)}</text>"
+        )
     yield from _measured_axis(plot)
     off = PANEL - PANEL * plot.along(plot.low * (1 + BAND_PCT / 100)) - PANEL
     x, end, low = plot.left, plot.left + PANEL, plot.bottom
-    yield (f'<path class="band" d="M{x} {low}V{low + off:.2f}L{end + off:.2f} {TOP}H{end}'
-           f'V{TOP - off:.2f}L{x - off:.2f} {low}z"/>')  # fmt: skip
+    yield (
+        f'<path class="band" d="M{x} {low}V{low + off:.2f}L{end + off:.2f} {TOP}H{end}'
+        f'V{TOP - off:.2f}L{x - off:.2f} {low}z"/>'
+    )
     yield f'<path class="right" d="M{x} {low}L{end} {TOP}"/>'
     yield from _marks(points, marks, plot, errors=False)
 
@@ -247,14 +280,20 @@ def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel)
     yield from _measured_axis(plot)
     if plot.most > BAND_PCT:
         tall = plot.at(-BAND_PCT) - plot.at(BAND_PCT)
-        yield (f'<rect class="band" x="{plot.left}" y="{plot.at(BAND_PCT):.1f}" width="{PANEL}" '
-               f'height="{tall:.1f}"/>')  # fmt: skip
-        yield (f'<text x="{plot.left + PANEL - 4}" y="{plot.at(BAND_PCT) + 14:.1f}" '
-               'text-anchor="end">within 2 %</text>')  # fmt: skip
+        yield (
+            f'<rect class="band" x="{plot.left}" y="{plot.at(BAND_PCT):.1f}" width="{PANEL}" '
+            f'height="{tall:.1f}"/>'
+        )
+        yield (
+            f'<text x="{plot.left + PANEL - 4}" y="{plot.at(BAND_PCT) + 14:.1f}" '
+            'text-anchor="end">within 2 %</text>'
+        )
         y = plot.at(DANGEROUS_PCT)
         yield f'<path class="danger" d="M{plot.left} {y:.1f}h{PANEL}"/>'
-        yield (f'<text class="danger-label" x="{plot.left + PANEL - 4}" y="{y + 14:.1f}" '
-               'text-anchor="end">dangerous: more than 2 % too little</text>')  # fmt: skip
+        yield (
+            f'<text class="danger-label" x="{plot.left + PANEL - 4}" y="{y + 14:.1f}" '
+            'text-anchor="end">dangerous: more than 2 % too little</text>'
+        )
     yield from _marks(points, marks, plot, errors=True)
     yield from _labels(points, plot)
 
@@ -287,5 +326,7 @@ def _labels(points: Sequence[PlotPoint], plot: PlotPanel) -> Iterator[str]:
         side, anchor = (x + 9, "start") if rightward else (x - 9, "end")
         begin = f"M{x:.1f} {plot.at(p.error):.1f}"
         yield f'<path class="lead-line" d="{begin}L{side:.1f} {y - 4:.1f}"/>'
-        yield (f'<text class="label" x="{side:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
-               f"{escape(name)}</text>")  # fmt: skip
+        yield (
+            f'<text class="label" x="{side:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
+            f"{escape(name)}</text>"
+        )

@@ -14,10 +14,17 @@ from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
 
 OPTIMIZER_TITLES = {
-    "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "sgd_momentum": "SGD with momentum",
-    "adafactor": "Adafactor", "adamw_8bit": "8-bit AdamW", "paged_adamw_8bit": "paged 8-bit AdamW",
-    "lion": "Lion", "lion_8bit": "8-bit Lion", "muon": "Muon",
-}  # fmt: skip
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "sgd_momentum": "SGD with momentum",
+    "adafactor": "Adafactor",
+    "adamw_8bit": "8-bit AdamW",
+    "paged_adamw_8bit": "paged 8-bit AdamW",
+    "lion": "Lion",
+    "lion_8bit": "8-bit Lion",
+    "muon": "Muon",
+}
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
@@ -86,8 +93,10 @@ def server_words(estimate: Estimate) -> Iterator[str]:
 def setup_words(estimate: Estimate) -> Iterator[str]:
     """Words for the engine and its options, the hardware and the mesh."""
     run, engine, hardware = (
-        estimate.resolved.run, estimate.resolved.engine, estimate.resolved.hardware,
-    )  # fmt: skip
+        estimate.resolved.run,
+        estimate.resolved.engine,
+        estimate.resolved.hardware,
+    )
     name = "PyTorch" if engine.name == "pytorch_ddp" and hardware.num_gpus == 1 else engine.title
     given = dict(estimate.result.run.get("engine", {}))
     stage = run.options.get("zero_stage")
@@ -115,8 +124,7 @@ def _mesh_words(run: Run) -> Iterator[str]:
         mesh = replace(mesh, pp=1)
     if mesh.tp * mesh.pp * mesh.cp * mesh.ep == 1:
         return
-    yield " ".join(f"{word} {size}" for axis, word in AXES
-                   if (size := getattr(mesh, axis)) > 1)  # fmt: skip
+    yield " ".join(f"{word} {size}" for axis, word in AXES if (size := getattr(mesh, axis)) > 1)
     if run.virtual_stages > 1:
         yield f"{run.virtual_stages} virtual stages"
     if run.sequence_parallel:

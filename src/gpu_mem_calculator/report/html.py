@@ -96,9 +96,10 @@ def setup(estimate: Estimate) -> str:
     """A list of the model, the training or serving, the engine and the hardware."""
     run, hardware, result = estimate.resolved.run, estimate.resolved.hardware, estimate.result
     sizes = ", ".join(
-        f"{axis} {ranks}" for axis in ("dp", "tp", "pp", "cp", "ep")
+        f"{axis} {ranks}"
+        for axis in ("dp", "tp", "pp", "cp", "ep")
         if (ranks := getattr(run.mesh, axis)) > 1 and "n_gpu_layers" not in run.options
-    )  # fmt: skip
+    )
     options = [f"{k} {v}" for k, v in result.run.get("engine", {}).items() if k != "type"]
     version = f" {run.options['engine_version']}" if estimate.served else ""
     engine = [estimate.resolved.engine.title + version, *([sizes] if sizes else []), *options]
@@ -168,9 +169,11 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
     tone, sign, words = verdict_parts(page.estimate)
-    notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
-             f"at the highest instant{'' if page.estimate.serves else ' of a step'}: "
-             f"{text(page.instant.title)}."]  # fmt: skip
+    notes = [
+        f"{result.memory_utilization_percent:,.0f} % of the card, "
+        f"at the highest instant{'' if page.estimate.serves else ' of a step'}: "
+        f"{text(page.instant.title)}."
+    ]
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">What torch’s allocator adds follows …</span>')
     elif result.needs_bytes is None:
@@ -229,16 +232,20 @@ def key_rows(page: EstimatePage) -> Iterator[str]:
             most = first - 1 <= page.peak < last
             lines = [(f"{first}–{last}", head, f"{low}–{high}", most)]
         for number, title, shown, most in lines:
-            yield (f"{opening_tag('li', 'at-peak', most)}<span>{number}</span>"
-                   f"<span>{text(title)}</span><span>{shown}</span></li>")  # fmt: skip
+            yield (
+                f"{opening_tag('li', 'at-peak', most)}<span>{number}</span>"
+                f"<span>{text(title)}</span><span>{shown}</span></li>"
+            )
 
 
 def _stages(page: EstimatePage) -> str:
     """The section on pipeline stages; empty where there is one stage."""
     if len(page.result.stages) < 2:
         return ""
-    return (f'<section aria-labelledby="h-stages"><h2 id="h-stages">Pipeline stages</h2>'
-            f"{stages_table(page)}</section>")  # fmt: skip
+    return (
+        f'<section aria-labelledby="h-stages"><h2 id="h-stages">Pipeline stages</h2>'
+        f"{stages_table(page)}</section>"
+    )
 
 
 def remarks(result: MemoryResult) -> str:

@@ -18,8 +18,7 @@ from .lines import gib
 from .parts import REST, rest_words
 from .patterns import TITLES, swatch, titles
 
-PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk",
-          UNIFIED: ", in unified memory"}  # fmt: skip
+PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk", UNIFIED: ", in unified memory"}
 MISSING = '<span class="absent">not replayed</span>'
 PENDING = '<span class="pending">…</span>'
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
@@ -192,38 +191,58 @@ def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
     _, libraries, _ = page.estimate.resolved.host_libraries
     if result.serving is not None:
-        return _numbers([
-            ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
-            ("Needs", result.needs_bytes, "the smallest card on which it starts and holds one "
-             "sequence of the longest length"),
-            ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-            ("Start-up", result.startup_bytes, "the weights and the trial run"),
-            ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
-            ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
-        ], absent)  # fmt: skip
-    return _numbers([
-        ("Allocated", result.allocated_bytes,
-         "the most that tensors take at once in a step, on the busiest rank: torch’s "
-         "max_memory_allocated"),
-        ("Reserved", result.reserved_bytes,
-         "what torch takes for it on a GPU with room: max_memory_reserved"),
-        ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
-        ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
-        ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-        ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
-        ("Host RAM", result.host_bytes_per_node,
-         f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"),
-        ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
-        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
-    ], absent)  # fmt: skip
+        return _numbers(
+            [
+                ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
+                (
+                    "Needs",
+                    result.needs_bytes,
+                    "the smallest card on which it starts and holds one "
+                    "sequence of the longest length",
+                ),
+                ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+                ("Start-up", result.startup_bytes, "the weights and the trial run"),
+                ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
+                ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
+            ],
+            absent,
+        )
+    return _numbers(
+        [
+            (
+                "Allocated",
+                result.allocated_bytes,
+                "the most that tensors take at once in a step, on the busiest rank: torch’s "
+                "max_memory_allocated",
+            ),
+            (
+                "Reserved",
+                result.reserved_bytes,
+                "what torch takes for it on a GPU with room: max_memory_reserved",
+            ),
+            ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
+            ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
+            ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+            ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
+            (
+                "Host RAM",
+                result.host_bytes_per_node,
+                f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take",
+            ),
+            ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
+            ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
+        ],
+        absent,
+    )
 
 
 def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
     items = []
     for name, value, says in rows:
         shown = absent if value is None else f"{size(value)} GiB"
-        items.append(f"<div><dt>{name}</dt><dd>{shown}"
-                    f'<span class="says">{text(says)}</span></dd></div>')  # fmt: skip
+        items.append(
+            f'<div><dt>{name}</dt><dd>{shown}<span class="says">{text(says)}</span></dd></div>'
+        )
     return f'<dl class="numbers">{"".join(items)}</dl>'
 
 
@@ -237,11 +256,17 @@ def ledger_details(page: EstimatePage) -> str:
     alive.sort(key=lambda e: (e.place != GPU, -int(e.at(name))))
     rows = [
         _entry_row(
-            e.name, e.kind, int(e.bytes), f"{e.live[name]:,}", int(e.at(name)), str(e.source),
-            PLACES[e.place], "".join(_parts(e)),
+            e.name,
+            e.kind,
+            int(e.bytes),
+            f"{e.live[name]:,}",
+            int(e.at(name)),
+            str(e.source),
+            PLACES[e.place],
+            "".join(_parts(e)),
         )
         for e in alive
-    ]  # fmt: skip
+    ]
     heads = ["entry", "kind", "#each", "#copies", "#GiB", "source"]
     caption = f"Alive at {text(page.instant.title)}, GiB"
     entries_table = table(caption, heads, [*rows, *outside], kind="entries")
@@ -250,9 +275,15 @@ def ledger_details(page: EstimatePage) -> str:
 
 
 def _entry_row(
-    name: str, kind: str, each: int, copies: str, total: int, source: str, place: str = "",
+    name: str,
+    kind: str,
+    each: int,
+    copies: str,
+    total: int,
+    source: str,
+    place: str = "",
     parts: str = "",
-) -> str:  # fmt: skip
+) -> str:
     return (
         f'<tr><th scope="row" class="name-cell">{text(name)}{parts}</th>'
         f'<td class="kind">{swatch(kind)}{TITLES[kind]}{place}</td>'

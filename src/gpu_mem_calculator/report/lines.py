@@ -49,8 +49,10 @@ def wrap_lines(label: str, text: str, style: str = "", width: int = WIDTH) -> li
     folded = textwrap.wrap(
         text, width - len(label), break_long_words=True, break_on_hyphens=False
     ) or [""]
-    return [[(label if i == 0 else indent, BOLD if label.strip() else ""), (piece, style)]
-            for i, piece in enumerate(folded)]  # fmt: skip
+    return [
+        [(label if i == 0 else indent, BOLD if label.strip() else ""), (piece, style)]
+        for i, piece in enumerate(folded)
+    ]
 
 
 def command(label: str, words: Sequence[str], width: int = WIDTH) -> list[Line]:

@@ -24,9 +24,12 @@ NAME, FIGURE = 24, 9
 ROWS = 24  # with more phases, only those of the first and the last step are shown
 BUSY = 1.5 * GIB  # a larger CUDA context means that other processes use the card
 FIGURES = (
-    ("allocated", "allocated_bytes"), ("start-up", "startup_bytes"), ("reserved", "reserved_bytes"),
-    ("survives in", "survives_in_bytes"), ("nvidia-smi", "device_bytes"),
-)  # fmt: skip
+    ("allocated", "allocated_bytes"),
+    ("start-up", "startup_bytes"),
+    ("reserved", "reserved_bytes"),
+    ("survives in", "survives_in_bytes"),
+    ("nvidia-smi", "device_bytes"),
+)
 EACH_RANK = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 COMPARED = ("allocated", "startup", "reserved", "needs", "device", "host")  # of rows.METRICS
 KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how phases end
@@ -124,9 +127,11 @@ def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
         marked = marked or highest
         style = BOLD * highest
         width = WIDTH - 2 - NAME - FIGURE - 1
-        yield [(("► " if highest else "  ") + name[:NAME].ljust(NAME), style),
-               (gib(peak, 2).rjust(FIGURE) + " ", style),
-               (bar(peak, top, width), "green" if in_step(name) else "blue")]  # fmt: skip
+        yield [
+            (("► " if highest else "  ") + name[:NAME].ljust(NAME), style),
+            (gib(peak, 2).rjust(FIGURE) + " ", style),
+            (bar(peak, top, width), "green" if in_step(name) else "blue"),
+        ]
     if len(shown) < len(phases):
         yield line(f"  ({len(phases) - len(shown)} phases of the steps between left out)", DIM)
 
@@ -134,8 +139,10 @@ def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
 def _comparison(rows: Sequence[tuple[str, int, int]]) -> Iterator[Line]:
     """A table of predicted and measured figures."""
     yield line("compared with the estimate", BOLD)
-    cells = [[name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
-             for name, predicted, measured in rows]  # fmt: skip
+    cells = [
+        [name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
+        for name, predicted, measured in rows
+    ]
     yield from columns(("GiB", "estimate", "measured", "error"), cells, {1, 2, 3})
 
 

@@ -16,12 +16,25 @@ from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
 
 KIND_TITLES = {
-    PARAM: "parameters", GRAD: "gradients", OPTIM: "optimizer", CACHE: "KV cache",
+    PARAM: "parameters",
+    GRAD: "gradients",
+    OPTIM: "optimizer",
+    CACHE: "KV cache",
     ACT: "activations",
-    TEMP: "temporaries", COMM: "communication", RUNTIME: "runtime",
-}  # fmt: skip
-STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", CACHE: "cyan", ACT: "green",
-          TEMP: "yellow", COMM: "red", RUNTIME: "white"}  # fmt: skip
+    TEMP: "temporaries",
+    COMM: "communication",
+    RUNTIME: "runtime",
+}
+STYLES = {
+    PARAM: "blue",
+    GRAD: "cyan",
+    OPTIM: "magenta",
+    CACHE: "cyan",
+    ACT: "green",
+    TEMP: "yellow",
+    COMM: "red",
+    RUNTIME: "white",
+}
 # Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 OUTSIDE, REST = "CUDA", "allocator"
@@ -43,8 +56,9 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
     peak = ledger.peak_instant(phases=STEP)
     rows = []
     for kind, title in KIND_TITLES.items():
-        alive = [(e, int(e.at(peak.name))) for e in ledger.entries
-                 if e.kind == kind and e.place == GPU]  # fmt: skip
+        alive = [
+            (e, int(e.at(peak.name))) for e in ledger.entries if e.kind == kind and e.place == GPU
+        ]
         total = sum(size for _, size in alive)
         if total:
             text = _description(estimate, kind, alive, peak.name, total)
@@ -146,7 +160,10 @@ def parts_table(estimate: Estimate) -> Iterator[Line]:
     most = max(row.bytes for row in rows)
     for row in rows:
         left = f"  {row.title:<{NAME}}{row.text[:TEXT]:<{TEXT}}"
-        yield [(left, ""), (gib(row.bytes, 2).rjust(FIGURE), ""),
-               (f"  {bar(row.bytes, most, BAR)}", row.style)]  # fmt: skip
+        yield [
+            (left, ""),
+            (gib(row.bytes, 2).rjust(FIGURE), ""),
+            (f"  {bar(row.bytes, most, BAR)}", row.style),
+        ]
     total = gib(sum(row.bytes for row in rows), 2)
     yield line("  " + "total".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

@@ -55,5 +55,7 @@ def patterns() -> str:
 
 def swatch(kind: str) -> str:
     """A small square with a kind's colour and pattern."""
-    return (f'<svg class="swatch" viewBox="0 0 16 16" aria-hidden="true">'
-            f'<rect width="16" height="16" rx="2" fill="url(#p-{kind})"/></svg>')  # fmt: skip
+    return (
+        f'<svg class="swatch" viewBox="0 0 16 16" aria-hidden="true">'
+        f'<rect width="16" height="16" rx="2" fill="url(#p-{kind})"/></svg>'
+    )

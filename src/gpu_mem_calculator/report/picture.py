@@ -65,9 +65,13 @@ def frame(
     shown = highest if highest < OFF_SCALE * limit_bytes else max(highest, limit_bytes)
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
     return PlotFrame(
-        left=left, top=top, width=width - left - right, height=height or (290 if wide else 230),
-        num_columns=len(columns), top_bytes=shown * 1.08,
-    )  # fmt: skip
+        left=left,
+        top=top,
+        width=width - left - right,
+        height=height or (290 if wide else 230),
+        num_columns=len(columns),
+        top_bytes=shown * 1.08,
+    )
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
@@ -82,16 +86,23 @@ class Drawing(Struct, frozen=True, kw_only=True):
 
 
 def drawing(
-    columns: Sequence[InstantColumn], peak: int, limit_bytes: int, *, width: int, height: int = 0,
+    columns: Sequence[InstantColumn],
+    peak: int,
+    limit_bytes: int,
+    *,
+    width: int,
+    height: int = 0,
     titled: bool = True,
-) -> Drawing:  # fmt: skip
+) -> Drawing:
     """The drawing of a step. height: of the plot, or 0; titled: slices have tooltips."""
     wide = width >= WIDE
     place = frame(columns, limit_bytes, width=width, wide=wide, height=height)
     named = wide and place.step >= 88
     highest = columns[peak]
-    description = (f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
-           f"{len(columns)} instants from left to right.")  # fmt: skip
+    description = (
+        f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
+        f"{len(columns)} instants from left to right."
+    )
     lines = [
         *_over(limit_bytes, place),
         *_grid(place),
@@ -101,8 +112,14 @@ def drawing(
         *_peak(highest, peak, limit_bytes, place),
         *_labels(columns, peak, place, wide, named),
     ]
-    return Drawing(lines=lines, words=description, width=width, named=named, place=place,
-                   height=place.bottom + (92 if named else 46))  # fmt: skip
+    return Drawing(
+        lines=lines,
+        words=description,
+        width=width,
+        named=named,
+        place=place,
+        height=place.bottom + (92 if named else 46),
+    )
 
 
 def timeline(
@@ -115,21 +132,27 @@ def timeline(
 ) -> str:
     """The picture of a step as SVG; `peak` is the index of the column to mark."""
     drawn = drawing(columns, peak, limit_bytes, width=width)
-    return "\n".join([
-        f'<svg class="step" viewBox="0 0 {width} {drawn.height:g}" role="img" '
-        f'aria-labelledby="{name}-title {name}-desc" xmlns="http://www.w3.org/2000/svg">',
-        f'<title id="{name}-title">{TITLE}</title>',
-        f'<desc id="{name}-desc">{escape(drawn.words)}</desc>', *drawn.lines, "</svg>",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg class="step" viewBox="0 0 {width} {drawn.height:g}" role="img" '
+            f'aria-labelledby="{name}-title {name}-desc" xmlns="http://www.w3.org/2000/svg">',
+            f'<title id="{name}-title">{TITLE}</title>',
+            f'<desc id="{name}-desc">{escape(drawn.words)}</desc>',
+            *drawn.lines,
+            "</svg>",
+        ]
+    )
 
 
 def hit_areas(columns: Sequence[InstantColumn], place: PlotFrame) -> Iterator[str]:
     """A transparent rectangle over each column, for the mouse and for screen readers."""
     for i, one in enumerate(columns):
         label = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
-        yield (f'<rect class="hit" data-column="{i}" x="{place.left + i * place.step:.2f}" '
-               f'y="{place.top}" width="{place.step:.2f}" height="{place.height}" '
-               f'role="img" aria-label="{escape(label)}"/>')  # fmt: skip
+        yield (
+            f'<rect class="hit" data-column="{i}" x="{place.left + i * place.step:.2f}" '
+            f'y="{place.top}" width="{place.step:.2f}" height="{place.height}" '
+            f'role="img" aria-label="{escape(label)}"/>'
+        )
 
 
 def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> Iterator[str]:
@@ -170,8 +193,10 @@ def _grid(place: PlotFrame) -> Iterator[str]:
 def _over(limit_bytes: int, place: PlotFrame) -> Iterator[str]:
     """A tint above the limit."""
     if limit_bytes <= place.top_bytes:
-        yield (f'<rect class="over" x="{place.left}" y="{place.top}" width="{place.width}" '
-               f'height="{place.y(limit_bytes) - place.top:.2f}"/>')  # fmt: skip
+        yield (
+            f'<rect class="over" x="{place.left}" y="{place.top}" width="{place.width}" '
+            f'height="{place.y(limit_bytes) - place.top:.2f}"/>'
+        )
 
 
 def _limit(
@@ -188,8 +213,10 @@ def _limit(
     yield f'<path class="limit" d="M{place.left} {y:.2f}H{right}"/>'
     if columns[peak].bytes > limit_bytes:
         width = len(words) * 12 * CHARACTER + 8
-        yield (f'<rect class="pill" x="{right - width if at_right else place.left:.2f}" '
-               f'y="{y - 21:.2f}" width="{width:.2f}" height="18" rx="3"/>')  # fmt: skip
+        yield (
+            f'<rect class="pill" x="{right - width if at_right else place.left:.2f}" '
+            f'y="{y - 21:.2f}" width="{width:.2f}" height="18" rx="3"/>'
+        )
     yield f'<text class="limit-label" x="{x}" y="{y - 8:.2f}" text-anchor="{anchor}">{words}</text>'
 
 
@@ -202,8 +229,10 @@ def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) ->
     """An outline around the highest instant, and its label, placed clear of the limit's line."""
     x, y = place.left + (index + 0.5) * place.step, place.y(one.bytes)
     gap = min(10.0, place.step * 0.12)
-    yield (f'<rect class="peak" x="{x - place.step / 2 + gap / 2:.2f}" y="{y:.2f}" '
-           f'width="{place.step - gap:.2f}" height="{place.bottom - y:.2f}"/>')  # fmt: skip
+    yield (
+        f'<rect class="peak" x="{x - place.step / 2 + gap / 2:.2f}" y="{y:.2f}" '
+        f'width="{place.step - gap:.2f}" height="{place.bottom - y:.2f}"/>'
+    )
     above = place.y(limit_bytes) < y - 50 and y > place.top + 30
     base = y - 26 if above else place.top - 30.0
     words = peak_words(one)
@@ -212,8 +241,10 @@ def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) ->
     half = len(words) * CHARACTER * 13 / 2
     middle = min(max(x, place.left + half), place.left + place.width - half)
     yield f'<path class="lead" d="M{x:.2f} {base + 5:.2f}V{y - 1:.2f}"/>'
-    yield (f'<text class="peak-label" x="{middle:.2f}" y="{base:.2f}" '
-           f'text-anchor="middle">{escape(words)}</text>')  # fmt: skip
+    yield (
+        f'<text class="peak-label" x="{middle:.2f}" y="{base:.2f}" '
+        f'text-anchor="middle">{escape(words)}</text>'
+    )
 
 
 def _totals(columns: Sequence[InstantColumn], peak: int, place: PlotFrame) -> Iterator[str]:

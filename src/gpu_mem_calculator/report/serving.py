@@ -33,10 +33,12 @@ from .shortfall import shortfall
 
 # The parts of a card's memory in the order they are drawn: figure, shade, title, colour.
 FIGURES = (
-    (WEIGHTS, "█", "weights", "blue"), (POOL, "▓", "KV cache", "cyan"),
-    (ACTIVATION, "▒", "activations", "green"), (GRAPHS, "░", "CUDA graphs", "yellow"),
+    (WEIGHTS, "█", "weights", "blue"),
+    (POOL, "▓", "KV cache", "cyan"),
+    (ACTIVATION, "▒", "activations", "green"),
+    (GRAPHS, "░", "CUDA graphs", "yellow"),
     (NON_TORCH, "░", "libraries", "yellow"),
-)  # fmt: skip
+)
 FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
@@ -87,8 +89,11 @@ def _verdict(estimate: Estimate, serving: ServingResult) -> Iterator[Line]:
         return
     left = f"{serving.kv_tokens:,} tokens in {gib(serving.kv_pool_bytes)} GiB of cache"
     if not serving.kv_pool_bytes:
-        left = f"{serving.kv_tokens:,} tokens, in the host's memory" if serving.kv_tokens else (
-            "a model that keeps no cache")  # fmt: skip
+        left = (
+            f"{serving.kv_tokens:,} tokens, in the host's memory"
+            if serving.kv_tokens
+            else ("a model that keeps no cache")
+        )
     right = "fits"
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), GOOD)]
 
@@ -104,8 +109,10 @@ def sentence(estimate: Estimate) -> str:
         return f"{name} does not start: {serving.problem}"
     if not serving.kv_tokens:
         return f"{name} fits; it keeps no cache."
-    return (f"{name} fits: {serving.kv_tokens:,} tokens of cache, {serving.max_concurrency:.1f} "
-            f"sequences of {serving.max_seq_len:,}.")  # fmt: skip
+    return (
+        f"{name} fits: {serving.kv_tokens:,} tokens of cache, {serving.max_concurrency:.1f} "
+        f"sequences of {serving.max_seq_len:,}."
+    )
 
 
 def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
@@ -114,8 +121,10 @@ def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     sizes = [max(0, served.figure(figure)) for figure, _, _, _ in FIGURES]
     sizes[-1] += estimate.result.outside_torch_bytes
     lengths = stack_widths(sizes, max(total, sum(sizes)), WIDTH)
-    spans: Line = [(shade * length, colour) for (_, shade, _, colour), length in
-                   zip(FIGURES, lengths, strict=True)]  # fmt: skip
+    spans: Line = [
+        (shade * length, colour)
+        for (_, shade, _, colour), length in zip(FIGURES, lengths, strict=True)
+    ]
     yield [*spans, (FREE * (WIDTH - sum(lengths)), DIM)]
     free = total - sum(sizes)
     left = f"{FREE} {gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
@@ -142,13 +151,19 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     most = max(size for _, _, size, _ in rows)
     for title, text, num_bytes, colour in rows:
         left = f"  {title:<{NAME}}{text:<{TEXT}}"
-        yield [(left, ""), (gib(num_bytes, 2).rjust(FIGURE), ""),
-               (f"  {bar(num_bytes, most, BAR)}", colour)]  # fmt: skip
+        yield [
+            (left, ""),
+            (gib(num_bytes, 2).rjust(FIGURE), ""),
+            (f"  {bar(num_bytes, most, BAR)}", colour),
+        ]
     total = gib(sum(size for _, _, size, _ in rows), 2)
     yield line("  " + "nvidia-smi".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
     for item in (i for i in served.items if i.place == CPU):
-        yield line(f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
-                   f"{gib(item.bytes, 2).rjust(FIGURE)}", DIM)  # fmt: skip
+        yield line(
+            f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
+            f"{gib(item.bytes, 2).rjust(FIGURE)}",
+            DIM,
+        )
 
 
 def _description(served: ServerMemory, figure: str) -> str:
@@ -176,7 +191,7 @@ def _capacity(serving: ServingResult) -> Iterator[Line]:
         (f"{serving.max_concurrency:,.1f}", f"sequences of {serving.max_seq_len:,} tokens at once"),
         (f"{serving.longest_context:,}", "tokens in the longest single sequence"),
         (f"{serving.most_sequences:,}", "sequences at once at most, by its settings"),
-    ]  # fmt: skip
+    ]
     yield line("room for", BOLD)
     for figure, says in rows:
         yield [(figure.rjust(12), ""), (f"  {says}", DIM)]
@@ -226,8 +241,10 @@ def _speed(answers: Answers) -> Iterator[Line]:
         who = "alone" if row.sequences == 1 else f"{row.sequences:,} at once"
         rate = row.tokens_per_second_each
         each = "" if row.sequences == 1 else f", {rate:,.{0 if rate >= 100 else 1}f} each"
-        yield line(f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
-                   f"at {speed.context:,} tokens ({row.bound})")  # fmt: skip
+        yield line(
+            f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
+            f"at {speed.context:,} tokens ({row.bound})"
+        )
     for note in speed.notes:
         yield from wrap_lines("  ", f"These are {note}.", DIM)
     yield from wrap_lines("  ", shortfall(speed.engine), DIM)
@@ -243,8 +260,11 @@ def _changes(estimate: Estimate, answers: Answers) -> Iterator[Line]:
     for change in rows:
         says = change_words(estimate, change)
         first, *more = change.setting
-        yield [(f"  {change.title}".ljust(WHAT), ""), (f"{says:<{SAYS}}", "" if change.fits else
-               DIM), (first, "cyan")]  # fmt: skip
+        yield [
+            (f"  {change.title}".ljust(WHAT), ""),
+            (f"{says:<{SAYS}}", "" if change.fits else DIM),
+            (first, "cyan"),
+        ]
         for one in more:
             yield [(" " * (WHAT + SAYS), ""), (one, "cyan")]
     yield line()
@@ -267,7 +287,10 @@ def change_lines(changes: Sequence[ServingChange]) -> Iterator[Line]:
     if not changes:
         yield line("nothing fits", BAD)
     for change in changes:
-        says = (f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} sequences"
-                if change.kv_tokens else f"takes {gib(change.device_bytes)} GiB")  # fmt: skip
+        says = (
+            f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} sequences"
+            if change.kv_tokens
+            else f"takes {gib(change.device_bytes)} GiB"
+        )
         yield [(f"{change.title:<34}", BOLD), (says, "")]
         yield line("  " + " ".join(f"--set {one}" for one in change.setting), "cyan")

@@ -21,8 +21,10 @@ TITLES = {
     "start": "Start it",
 }
 MAP_TITLE = "How full the cache gets, context by number of sequences"
-CAPTION = ("Each cell: how full it gets with so many sequences of so many tokens. "
-           "A crossed cell does not fit.")  # fmt: skip
+CAPTION = (
+    "Each cell: how full it gets with so many sequences of so many tokens. "
+    "A crossed cell does not fit."
+)
 WIDTH = 840
 LEAST_CELL, MOST_CELL, CELL_HEIGHT, LEFT, RIGHT, TOP = 44, 76, 30, 92, 4, 46
 FEW = 6  # columns that fit on a narrow screen
@@ -105,13 +107,17 @@ def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
         lines.append(f'<text class="axis" x="{x:g}" y="36" text-anchor="middle">{number:,}</text>')
     for row, context in enumerate(matrix.contexts):
         y = TOP + CELL_HEIGHT * row
-        lines.append(f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">'
-                     f"{context:,}</text>")  # fmt: skip
+        lines.append(
+            f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">{context:,}</text>'
+        )
         for column, share in enumerate(matrix.shares[row]):
             title = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
             lines.append(_cell(share, LEFT + cell * column, y, cell, title))
-    return CellMap(lines=lines, width=LEFT + cell * columns + RIGHT,
-               height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT)  # fmt: skip
+    return CellMap(
+        lines=lines,
+        width=LEFT + cell * columns + RIGHT,
+        height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT,
+    )
 
 
 def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
@@ -130,14 +136,18 @@ def _cell(share: float | None, x: int, y: int, width: int, title: str) -> str:
     box = f'x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
     if share is None or share > 1:
         cross = f"M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
-        return (f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>'
-                f'<path class="h-cross" d="{cross}"/></g>')  # fmt: skip
+        return (
+            f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>'
+            f'<path class="h-cross" d="{cross}"/></g>'
+        )
     level = min(SHADES - 1, int(share * SHADES))
     ink = "on-full" if level == SHADES - 1 else "on-heat"
     label = f"{100 * share:.0f} %" if share >= 0.01 else "&lt; 1 %"
-    return (f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>'
-            f'<text class="{ink}" x="{x + width / 2:g}" y="{y + 20}" '
-            f'text-anchor="middle">{label}</text></g>')  # fmt: skip
+    return (
+        f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>'
+        f'<text class="{ink}" x="{x + width / 2:g}" y="{y + 20}" '
+        f'text-anchor="middle">{label}</text></g>'
+    )
 
 
 def _matrix_table(matrix: CapacityMatrix) -> str:
@@ -147,8 +157,10 @@ def _matrix_table(matrix: CapacityMatrix) -> str:
             f'<td class="num">{"-" if share is None or share > 1 else f"{100 * share:.1f} %"}</td>'
             for share in matrix.shares[row]
         )
-        rows.append(f'<tr><th scope="row" class="num">{context:,}</th>{cells}'
-                    f'<td class="num">{matrix.most[row]:,}</td></tr>')  # fmt: skip
+        rows.append(
+            f'<tr><th scope="row" class="num">{context:,}</th>{cells}'
+            f'<td class="num">{matrix.most[row]:,}</td></tr>'
+        )
     heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most"]
     return table("share of the room, by context and sequences", heads, rows, kind="entries")
 

@@ -13,8 +13,10 @@ def shortfall(engine: str) -> str:
     title, shares = server(engine).title, SHARES.get(engine, {})
     if not shares:
         return f"An upper bound. No public figures of {title} are compared; see docs/speed.md."
-    parts = [_share_words(shares[regime], word, number == 0)
-             for number, (regime, word) in enumerate(_regimes(engine))]  # fmt: skip
+    parts = [
+        _share_words(shares[regime], word, number == 0)
+        for number, (regime, word) in enumerate(_regimes(engine))
+    ]
     return f"An upper bound. Public figures of {title} reach {', '.join(parts)}; see docs/speed.md."
 
 
@@ -24,8 +26,10 @@ def _regimes(engine: str) -> list[tuple[str, str]]:
 
 def _share_words(share: ReachedShare, word: str, first: bool) -> str:
     of, figures = (" of it", " figures") if first else ("", "")
-    return (f"{_percent(share.median)}{of} {word} ({100 * share.least:.0f} to "
-            f"{_percent(share.most)}, {share.count}{figures})")  # fmt: skip
+    return (
+        f"{_percent(share.median)}{of} {word} ({100 * share.least:.0f} to "
+        f"{_percent(share.most)}, {share.count}{figures})"
+    )
 
 
 def _percent(share: float) -> str:

@@ -51,14 +51,17 @@ def standalone(estimate: Estimate, *, width: int, theme: str) -> str:
         groups.append(f'<g{kind} transform="translate({PAD} {y:g})">{"".join(block.lines)}</g>')
         y += round(block.height) + GAP
     height = y - GAP + PAD
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img" aria-label="{text(_words(estimate))}">',
-        f"<style>\n{rules(theme)}\n</style>",
-        f"<defs>{patterns()}</defs>",
-        f'<rect width="{width}" height="{height}" fill="{colours["paper"]}"/>',
-        *groups, "</svg>",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{text(_words(estimate))}">',
+            f"<style>\n{rules(theme)}\n</style>",
+            f"<defs>{patterns()}</defs>",
+            f'<rect width="{width}" height="{height}" fill="{colours["paper"]}"/>',
+            *groups,
+            "</svg>",
+        ]
+    )
 
 
 @cache
@@ -114,14 +117,18 @@ def _head(estimate: Estimate, width: int, colours: dict[str, str]) -> SvgBlock:
 def _paragraph(words: str, width: int, size: int, colour: str, weight: int = 400) -> SvgBlock:
     """Words in up to six lines; longer texts are shortened."""
     pieces = wrap(words, int(width / (CHARACTER * size)), max_lines=MOST_LINES, placeholder=" …")
-    lines = [_line(piece, 1.4 * size * (i + 1) - 0.4 * size, size, colour, weight)
-             for i, piece in enumerate(pieces)]  # fmt: skip
+    lines = [
+        _line(piece, 1.4 * size * (i + 1) - 0.4 * size, size, colour, weight)
+        for i, piece in enumerate(pieces)
+    ]
     return SvgBlock(lines, 1.4 * size * len(pieces))
 
 
 def _line(words: str, y: float, size: int, colour: str, weight: int = 400, x: float = 0) -> str:
-    return (f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" '
-            f'fill="{colour}">{text(words)}</text>')  # fmt: skip
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" '
+        f'fill="{colour}">{text(words)}</text>'
+    )
 
 
 def _step(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[SvgBlock]:
@@ -140,8 +147,10 @@ def _legend(kinds: Iterable[tuple[str, str]], width: int, ink: str) -> SvgBlock:
         item_width = 22 + len(title) * 13 * CHARACTER
         if x and x + item_width > width:
             x, y = 0.0, y + 22
-        lines.append(f'<rect x="{x:g}" y="{y}" width="14" height="14" fill="url(#p-{kind})"/>'
-                     f"{_line(title, y + 12, 13, ink, x=x + 22)}")  # fmt: skip
+        lines.append(
+            f'<rect x="{x:g}" y="{y}" width="14" height="14" fill="url(#p-{kind})"/>'
+            f"{_line(title, y + 12, 13, ink, x=x + 22)}"
+        )
         x += round(item_width) + 18
     return SvgBlock(lines, y + 16)
 

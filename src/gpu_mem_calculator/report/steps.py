@@ -31,8 +31,9 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
     highest = (estimate.result.peak_instant, estimate.result.allocated_bytes)
     peak = next((row for row, total in rows if (row["title"], total) == highest), None)
     serves = estimate.serves
-    yield from picture("start-up and inference" if serves else "start-up and one step", rows, peak,
-                       limit)  # fmt: skip
+    yield from picture(
+        "start-up and inference" if serves else "start-up and one step", rows, peak, limit
+    )
 
 
 def picture(
@@ -81,8 +82,10 @@ def _distinct_instants(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, A
 def _row(row: dict[str, Any], total: int, full: int, limit: int | None, peak: bool) -> Line:
     groups = [sum(row["bytes"].get(k, 0) for k in kinds) for _, _, _, kinds in SHADES]
     widths = stack_widths(groups, full, BAR)
-    spans: Line = [(("► " if peak else "  ") + _short(row["title"]).ljust(TITLE), BOLD * peak),
-                   (gib(total, 2).rjust(FIGURE) + " ", BOLD * peak)]  # fmt: skip
+    spans: Line = [
+        (("► " if peak else "  ") + _short(row["title"]).ljust(TITLE), BOLD * peak),
+        (gib(total, 2).rjust(FIGURE) + " ", BOLD * peak),
+    ]
     mark = None if limit is None else min(BAR, round(BAR * limit / full))
     used = 0
     for (shade, _, style, _), width in zip(SHADES, widths, strict=True):

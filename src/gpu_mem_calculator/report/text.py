@@ -43,16 +43,26 @@ def text_report(
 def _numbers(estimate: Estimate) -> Iterator[Line]:
     """The tables of numbers on the GPU, and of host RAM and disk."""
     result = estimate.result
-    yield from numbers_table([
-        *four_numbers(result.allocated_bytes, result.reserved_bytes, result.needs_bytes,
-                      result.device_bytes, result.outside_torch_bytes),
-        ("start-up", result.startup_bytes, "tensors while the model is set up"),
-    ])  # fmt: skip
+    yield from numbers_table(
+        [
+            *four_numbers(
+                result.allocated_bytes,
+                result.reserved_bytes,
+                result.needs_bytes,
+                result.device_bytes,
+                result.outside_torch_bytes,
+            ),
+            ("start-up", result.startup_bytes, "tensors while the model is set up"),
+        ]
+    )
     yield line()
-    yield from numbers_table([
-        ("host RAM", result.host_bytes_per_node, _host(estimate)),
-        ("disk", result.disk_bytes_per_node or None, "what is offloaded to NVMe"),
-    ], "GiB per node")  # fmt: skip
+    yield from numbers_table(
+        [
+            ("host RAM", result.host_bytes_per_node, _host(estimate)),
+            ("disk", result.disk_bytes_per_node or None, "what is offloaded to NVMe"),
+        ],
+        "GiB per node",
+    )
     yield line()
 
 

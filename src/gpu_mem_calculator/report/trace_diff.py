@@ -21,8 +21,10 @@ def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Li
     `titles` are the titles of phases by name.
     """
     yield line("the estimate against this trace, in MiB", BOLD)
-    rows = [DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
-            for row in _worst_first(_steps(diff.phases))]  # fmt: skip
+    rows = [
+        DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
+        for row in _worst_first(_steps(diff.phases))
+    ]
     yield from _table("peak of each phase", rows)
     yield line()
     text = f"trace: {diff.trace_instant}; estimate: {diff.estimate_instant}"
@@ -66,8 +68,15 @@ def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
     differ = [row for row in rows if abs(row.difference_bytes) >= SAME]
     same = [row.name for row in rows if row not in differ]
     if differ:
-        cells = [[row.name, _mib(row.estimate_bytes), _mib(row.trace_bytes),
-                  f"{row.difference_bytes / MIB:+,.2f}"] for row in differ]  # fmt: skip
+        cells = [
+            [
+                row.name,
+                _mib(row.estimate_bytes),
+                _mib(row.trace_bytes),
+                f"{row.difference_bytes / MIB:+,.2f}",
+            ]
+            for row in differ
+        ]
         yield from columns((title, *FIGURES), cells, {1, 2, 3})
     if same:
         label = "no difference: " if differ else f"{title}, no difference: "

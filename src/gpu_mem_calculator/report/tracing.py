@@ -209,9 +209,14 @@ def place(source: str) -> str:
 def _numbers(traced: TraceReport) -> Iterator[Line]:
     trace = traced.trace
     yield from numbers_table(
-        four_numbers(trace.allocated_bytes, trace.reserved_bytes, trace.needs_bytes,
-                     trace.device_bytes, traced.outside_torch_bytes)
-    )  # fmt: skip
+        four_numbers(
+            trace.allocated_bytes,
+            trace.reserved_bytes,
+            trace.needs_bytes,
+            trace.device_bytes,
+            traced.outside_torch_bytes,
+        )
+    )
 
 
 def tracing_data(traced: TraceReport) -> dict[str, Any]:
@@ -251,8 +256,11 @@ def _at_peak(trace: RunTrace) -> dict[str, int]:
 
 def _entry(entry: Entry, peak: str) -> dict[str, Any]:
     return {
-        "name": entry.name, "kind": entry.kind, "bytes": int(entry.bytes),
-        "copies_at_peak": int(entry.live.get(peak, 0)), "bytes_at_peak": int(entry.at(peak)),
+        "name": entry.name,
+        "kind": entry.kind,
+        "bytes": int(entry.bytes),
+        "copies_at_peak": int(entry.live.get(peak, 0)),
+        "bytes_at_peak": int(entry.at(peak)),
         "alive": {name: int(copies) for name, copies in entry.live.items()},
         "source": entry.source.text,
-    }  # fmt: skip
+    }

@@ -19,10 +19,14 @@ from ..model.blocks import Weight
 Shape = tuple[int, ...]
 ModuleGroups = tuple[tuple[tuple[int, ...], ...], ...]
 ARITHMETICS = {
-    "fp32": "fp32", "bf16": "bf16", "fp16": "fp16",
-    "bf16_autocast": "bf16 under autocast", "fp16_autocast": "fp16 under autocast",
-    "bf16_weights": "bf16, buffers as they are", "fp16_weights": "fp16, buffers as they are",
-}  # fmt: skip
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "bf16_autocast": "bf16 under autocast",
+    "fp16_autocast": "fp16 under autocast",
+    "bf16_weights": "bf16, buffers as they are",
+    "fp16_weights": "fp16, buffers as they are",
+}
 """The arithmetics of a record, in words."""
 
 
@@ -160,14 +164,19 @@ def record_arch(record: ModuleRecord) -> Arch:
         for number, part in enumerate(record.layers)
     )
     return Arch(
-        family="module", hidden=record.width, vocab=1, max_seq_len=record.tokens,
+        family="module",
+        hidden=record.width,
+        vocab=1,
+        max_seq_len=record.tokens,
         layers=tuple(layers[number] for number in record.order),
         layer_prefix=record.prefix,
-        embedding=record.before.named(), head_extra=record.after.named(),
-        buffers=tuple(Buffer(name, shape, bits)
-                      for name, shape, bits in (*record.buffers, *record.frozen)),
+        embedding=record.before.named(),
+        head_extra=record.after.named(),
+        buffers=tuple(
+            Buffer(name, shape, bits) for name, shape, bits in (*record.buffers, *record.frozen)
+        ),
         around=(_flat(record.before.modules), _flat(record.after.modules)),
-    )  # fmt: skip
+    )
 
 
 def _flat(groups: ModuleGroups) -> tuple[tuple[int, ...], ...]:

@@ -113,6 +113,13 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
 
 def _entries(items: Iterable[ServerItem]) -> Iterable[Entry]:
     for item in items:
-        yield Entry(name=item.name, kind=KINDS[item.figure], bytes=max(0, item.bytes),
-                    live=ALIVE[item.figure], source=item.source, parts=item.parts,
-                    place=item.place, formula=item.formula)  # fmt: skip
+        yield Entry(
+            name=item.name,
+            kind=KINDS[item.figure],
+            bytes=max(0, item.bytes),
+            live=ALIVE[item.figure],
+            source=item.source,
+            parts=item.parts,
+            place=item.place,
+            formula=item.formula,
+        )

@@ -11,10 +11,14 @@ from ..run.engine import Engine
 from ..run.registry import folder_names, load_engine
 
 ALIASES = {
-    "huggingface": "transformers", "hf": "transformers", "trtllm": "tensorrt_llm",
-    "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp", "llama_cpp": "llamacpp",
+    "huggingface": "transformers",
+    "hf": "transformers",
+    "trtllm": "tensorrt_llm",
+    "tensorrt-llm": "tensorrt_llm",
+    "llama.cpp": "llamacpp",
+    "llama_cpp": "llamacpp",
     "text-generation-inference": "tgi",
-}  # fmt: skip
+}
 
 
 @cache

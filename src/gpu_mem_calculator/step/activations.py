@@ -171,10 +171,7 @@ def activation_entries(
 
 
 def block_entries(
-    run: Run,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
-    walks: StageWalks,
+    run: Run, groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
 ) -> Iterator[Entry]:
     """What layers and head save, and what they need while they run.
 

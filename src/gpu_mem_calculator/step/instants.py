@@ -75,9 +75,13 @@ def step(
 
 
 def _step(
-    ranges: tuple[LayerRange, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
+    ranges: tuple[LayerRange, ...],
+    flight: Num,
+    micro_batches: Num,
+    head: Num,
+    embedding: Num,
     every: bool,
-) -> tuple[StepInstant, ...]:  # fmt: skip
+) -> tuple[StepInstant, ...]:
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
@@ -91,13 +95,26 @@ def _step(
     else:
         full = tuple(more * n for n in counts)
         later = _micro_batch(
-            ranges, counts, full, more, head * again, embedding * again, counts,
-            later=True, present=again, forwards=holds(micro_batches > flight), every=every,
-        )  # fmt: skip
+            ranges,
+            counts,
+            full,
+            more,
+            head * again,
+            embedding * again,
+            counts,
+            later=True,
+            present=again,
+            forwards=holds(micro_batches > flight),
+            every=every,
+        )
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
-        saved=none, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
-    )  # fmt: skip
+        saved=none,
+        grads=counts,
+        head_grads=head,
+        embedding_grads=embedding,
+        later=True,
+    )
     return (*first, *later, end)
 
 
@@ -160,14 +177,37 @@ def _micro_batch(
     some = holds(flight > 0) * present
     for i in range(last if every else 0):
         begun = tuple(n - (counts[j] if j >= i else 0) for j, n in enumerate(full))
-        add(f"forward.{i}", FORWARD, f"forward, {ranges[i].title}", some * forwards,
-            saved=begun, work="layer", stretch=i, inside_forward=True)  # fmt: skip
+        add(
+            f"forward.{i}",
+            FORWARD,
+            f"forward, {ranges[i].title}",
+            some * forwards,
+            saved=begun,
+            work="layer",
+            stretch=i,
+            inside_forward=True,
+        )
     for name, i, ends in _forward_ends(counts):
         minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
-        add(name, FORWARD, "forward, last layer", ends * some * forwards, saved=minus,
-            work="layer", stretch=i, inside_forward=True)  # fmt: skip
-    add("loss", FORWARD, "loss", head * some * forwards, saved=full, work="head",
-        inside_forward=True)  # fmt: skip
+        add(
+            name,
+            FORWARD,
+            "forward, last layer",
+            ends * some * forwards,
+            saved=minus,
+            work="layer",
+            stretch=i,
+            inside_forward=True,
+        )
+    add(
+        "loss",
+        FORWARD,
+        "loss",
+        head * some * forwards,
+        saved=full,
+        work="head",
+        inside_forward=True,
+    )
     add("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
     for i in range(last, -1, -1):
         title = f"backward, {ranges[i].title}"
@@ -177,15 +217,45 @@ def _micro_batch(
             for j in range(len(full))
         )
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
-        add(f"backward.{i}.last", BACKWARD, f"{title}: last layer", exists, saved=top, grads=above,
-            head_grads=head, work="layer", stretch=i, layer=LAST)  # fmt: skip
+        add(
+            f"backward.{i}.last",
+            BACKWARD,
+            f"{title}: last layer",
+            exists,
+            saved=top,
+            grads=above,
+            head_grads=head,
+            work="layer",
+            stretch=i,
+            layer=LAST,
+        )
         if not later and not every:
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
-            under = tuple(counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
-                          for j in range(len(full)))  # fmt: skip
-            add(f"backward.{i}.first", BACKWARD, f"{title}: first layer", exists, saved=low,
-                grads=under, head_grads=head, work="layer", stretch=i, layer=FIRST)  # fmt: skip
+            under = tuple(
+                counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
+                for j in range(len(full))
+            )
+            add(
+                f"backward.{i}.first",
+                BACKWARD,
+                f"{title}: first layer",
+                exists,
+                saved=low,
+                grads=under,
+                head_grads=head,
+                work="layer",
+                stretch=i,
+                layer=FIRST,
+            )
     low = tuple(full[j] - counts[j] for j in range(len(full)))
-    add("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
-        grads=counts, head_grads=head, work="embedding")  # fmt: skip
+    add(
+        "embedding.backward",
+        BACKWARD,
+        "backward of the embedding",
+        embedding * some,
+        saved=low,
+        grads=counts,
+        head_grads=head,
+        work="embedding",
+    )
     return tuple(instants)

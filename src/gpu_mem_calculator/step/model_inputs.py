@@ -55,32 +55,43 @@ def input_entries(
     live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
     yield Entry(
-        name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
+        name="token ids and labels",
+        kind=ACT,
+        bytes=tokens * 24,
+        live=live,
         source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
-    )  # fmt: skip
+    )
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
     if width:
         yield Entry(
-            name="rotary tables", kind=ACT, bytes=table_bytes(setting, run.seq, width), live=live,
+            name="rotary tables",
+            kind=ACT,
+            bytes=table_bytes(setting, run.seq, width),
+            live=live,
             source=TABLE_CODE,
-        )  # fmt: skip
+        )
     yield from _mask_entries(run, setting, groups, instants)
     yield from _embedding_output(run, setting, groups, instants)
     if run.arch.embedding_dropout and (
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         yield Entry(
-            name="embedding dropout mask", kind=ACT, bytes=tokens * setting.hidden, live=live,
+            name="embedding dropout mask",
+            kind=ACT,
+            bytes=tokens * setting.hidden,
+            live=live,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
-        )  # fmt: skip
+        )
     yield from _autocast_cache(run, setting, groups, instants)
     yield from _lt_workspaces(run, groups, instants)
 
 
 def _mask_entries(
-    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    run: Run,
+    setting: BlockSetting,
+    groups: tuple[LayerGroup, ...],
     instants: tuple[StepInstant, ...],
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """The masks that the model makes for its layers.
 
     ALiBi under SDPA makes one with a row for every attention head (modeling_falcon.py:780), which
@@ -112,15 +123,20 @@ def _mask_entries(
     elif run.arch.family.startswith("llama4"):  # chunks start where each sequence does
         size = mask_bytes(setting, area, run.batch, eager=False)
     lasting = min(lasting, count)
-    live = {i.name: count if i.work in IN_STACK and i.inside_forward else lasting
-            for i in instants if i.work}  # fmt: skip
+    live = {
+        i.name: count if i.work in IN_STACK and i.inside_forward else lasting
+        for i in instants
+        if i.work
+    }
     yield Entry(name="attention masks", kind=ACT, bytes=size, live=live, source=MASK_CODE)
 
 
 def _embedding_output(
-    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    run: Run,
+    setting: BlockSetting,
+    groups: tuple[LayerGroup, ...],
     instants: tuple[StepInstant, ...],
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """The embedding's output, to which the model's forward refers while the layers run.
 
     The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
@@ -135,13 +151,17 @@ def _embedding_output(
         return
     alone = type(groups[0].count) is int and groups[0].count == 1
     counted = 0 if alone and tables == 1 else None
-    inside = [i for i in instants
-              if i.work in IN_STACK and i.inside_forward and i.stretch != counted]  # fmt: skip
+    inside = [
+        i for i in instants if i.work in IN_STACK and i.inside_forward and i.stretch != counted
+    ]
     yield Entry(
-        name="embedding: output", kind=ACT, role=EMBEDDED, source=EMBEDDING_CODE,
+        name="embedding: output",
+        kind=ACT,
+        role=EMBEDDED,
+        source=EMBEDDING_CODE,
         bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1)),
         live={i.name: 1 for i in (instants if normed else inside) if i.work},
-    )  # fmt: skip
+    )
 
 
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
@@ -163,10 +183,15 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
             grads[0] = head_grad
             recorder.over((table_grad,))
     return BlockEvents(
-        sizes=tuple(recorder.sizes), entry=head_grad, exit=-1, exit_grad=exit_grad, forward=(),
-        backward=tuple(recorder.events), drops=tuple((0, tensor) for tensor in grads),
+        sizes=tuple(recorder.sizes),
+        entry=head_grad,
+        exit=-1,
+        exit_grad=exit_grad,
+        forward=(),
+        backward=tuple(recorder.events),
+        drops=tuple((0, tensor) for tensor in grads),
         work=tuple(recorder.works),
-    )  # fmt: skip
+    )
 
 
 def embedding_entries(
@@ -183,37 +208,65 @@ def embedding_entries(
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {i.name: 1 for i in instants if i.work == "embedding"}
     grad = run.batch * run.seq * setting.hidden * setting.bits // 8
-    yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
-                source=source)  # fmt: skip
+    yield Entry(
+        name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live, source=source
+    )
     if run.frozen:
         return
     size = run.arch.embedding_parameters * setting.weight_bits // 8
-    yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
-                source=source,
-                tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
-                )  # fmt: skip
+    yield Entry(
+        name="embedding: gradient being made",
+        kind=GRAD,
+        bytes=size,
+        live=live,
+        source=source,
+        tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
+    )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if not nothing(work):
-        yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
-                    source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"))  # fmt: skip
+        yield Entry(
+            name="embedding: sorted ids and partial sums",
+            kind=TEMP,
+            bytes=work,
+            live=live,
+            source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
+        )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
     table = run.arch.embedding[0].numel * setting.weight_bits // 8
     if run.arch.tied and setting.weight_bits == setting.matmul_bits:
-        yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
-                    bytes=larger(table - grad - work, 0), live=live, source=buffer,
-                    role=TIED)  # fmt: skip
+        yield Entry(
+            name="embedding: its gradient and the head's, added",
+            kind=GRAD,
+            bytes=larger(table - grad - work, 0),
+            live=live,
+            source=buffer,
+            role=TIED,
+        )
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
-        waits = {i.name: 1 for i in instants if (i.later or views) and i.instant.phase == BACKWARD
-                 and i.work in ("layer", "embedding")}  # fmt: skip
-        yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=table,
-                    live=waits, source=buffer, role=TIED)  # fmt: skip
+        waits = {
+            i.name: 1
+            for i in instants
+            if (i.later or views)
+            and i.instant.phase == BACKWARD
+            and i.work in ("layer", "embedding")
+        }
+        yield Entry(
+            name="head: gradient that waits for the embedding's",
+            kind=GRAD,
+            bytes=table,
+            live=waits,
+            source=buffer,
+            role=TIED,
+        )
 
 
 def _autocast_cache(
-    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    run: Run,
+    setting: BlockSetting,
+    groups: tuple[LayerGroup, ...],
     instants: tuple[StepInstant, ...],
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """16-bit copies of the weights that autocast keeps until forward ends.
 
     Without recompute the layers keep them for backward, and they are counted there.
@@ -226,11 +279,13 @@ def _autocast_cache(
             continue
         cast = _cast_elements(run, setting, group.layer)
         yield Entry(
-            name=f"{group.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=group.count * sum(cast) * 2, live=live,
+            name=f"{group.title}: 16-bit weights cached by autocast",
+            kind=TEMP,
+            bytes=group.count * sum(cast) * 2,
+            live=live,
             tensors=partial(_sizes_of_16_bits, cast, group.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-        )  # fmt: skip
+        )
 
 
 def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Num]:

@@ -57,7 +57,11 @@ OPTIMIZERS = {
     "sgd": Optimizer(states=0),
     "sgd_momentum": Optimizer(states=1),
     "adafactor": Optimizer(
-        states=0, factored=True, foreach=1, forloop=1, implementations=(FOREACH, FORLOOP),
+        states=0,
+        factored=True,
+        foreach=1,
+        forloop=1,
+        implementations=(FOREACH, FORLOOP),
         default=FORLOOP,
     ),
     "adamw_8bit": Optimizer(states=2, bits=8, block=256, implementations=(), default=FUSED),
@@ -67,7 +71,7 @@ OPTIMIZERS = {
     "lion": Optimizer(states=1, bits=32, implementations=(), default=FUSED),
     "lion_8bit": Optimizer(states=1, bits=8, block=256, implementations=(), default=FUSED),
     "muon": Optimizer(states=1, matrices=True, implementations=(FORLOOP,), default=FORLOOP),
-}  # fmt: skip
+}
 
 
 def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
@@ -116,9 +120,14 @@ def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
 
 
 def step_temps(
-    row: Optimizer, implementation: str, sizes: Iterable[tuple[int, int]], bits: int,
-    neighbours: Iterable[tuple[int, int, int, int]], largest: int, side: int,
-) -> list[Num]:  # fmt: skip
+    row: Optimizer,
+    implementation: str,
+    sizes: Iterable[tuple[int, int]],
+    bits: int,
+    neighbours: Iterable[tuple[int, int, int, int]],
+    largest: int,
+    side: int,
+) -> list[Num]:
     """Bytes of each tensor that `step_temp_bytes` or `loop_temp_bytes` sums."""
     if row.matrices:
         return muon_temps(largest, side, bits)

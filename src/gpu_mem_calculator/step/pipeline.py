@@ -87,9 +87,15 @@ def pipeline_stage(run: Run) -> PipelineStage:
         first += group.count
     columns = tuple(zip(*rows, strict=True))
     return PipelineStage(
-        blocks=columns[0], held=columns[1], opening=columns[2], working=columns[3],
-        waiting=columns[4], flight=flight, first=holds(stage == 0), last=holds(stage == pp - 1),
-    )  # fmt: skip
+        blocks=columns[0],
+        held=columns[1],
+        opening=columns[2],
+        working=columns[3],
+        waiting=columns[4],
+        flight=flight,
+        first=holds(stage == 0),
+        last=holds(stage == pp - 1),
+    )
 
 
 def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
@@ -152,9 +158,10 @@ def group_ends(
         return index == 0 or (below.layer, below.recompute) != (group.layer, group.recompute)
 
     return frozenset(
-        i.name for i in instants
+        i.name
+        for i in instants
         if i.instant.layer == FIRST or (every and i.instant.layer == LAST and lowest(i.stretch))
-    )  # fmt: skip
+    )
 
 
 def stage_layers(run: Run) -> list[int]:
@@ -181,8 +188,9 @@ def waiting_entries(
         runs = group.count and (i.work == "head" or (i.work == "layer" and index < i.stretch))
         return int(bool(runs))
 
-    live = {i.name: i.saved[index] - in_events(i) for i in instants
-            if i.saved[index] > in_events(i)}  # fmt: skip
+    live = {
+        i.name: i.saved[index] - in_events(i) for i in instants if i.saved[index] > in_events(i)
+    }
     if not live:
         return
     full = group.recompute == "full"

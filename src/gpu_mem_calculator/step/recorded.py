@@ -138,15 +138,30 @@ def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> I
     inside = {i.name: 1 for i in instants if i.work and i.inside_forward}
     rows = (
         ("batch", record.batch_bytes, {i.name: 1 for i in instants}, ()),
-        ("before the stack: kept for backward", sum(n for _, n in record.kept), working,
-         record.kept),
-        ("before the stack: named until forward ends", sum(n for _, n in record.held), inside,
-         record.held),
-    )  # fmt: skip
+        (
+            "before the stack: kept for backward",
+            sum(n for _, n in record.kept),
+            working,
+            record.kept,
+        ),
+        (
+            "before the stack: named until forward ends",
+            sum(n for _, n in record.held),
+            inside,
+            record.held,
+        ),
+    )
     for name, size, live, parts in rows:
         if size:
-            yield Entry(name=name, kind=ACT, bytes=size, live=live, source=RECORDED, parts=parts,
-                        tensors=partial(_bytes, parts or ((name, size),)))  # fmt: skip
+            yield Entry(
+                name=name,
+                kind=ACT,
+                bytes=size,
+                live=live,
+                source=RECORDED,
+                parts=parts,
+                tensors=partial(_bytes, parts or ((name, size),)),
+            )
 
 
 def bias_entries(

@@ -46,9 +46,12 @@ def with_startup(entry: Entry) -> Entry:
 
 
 def parameter_entry(
-    name: str, size: Num, instants: tuple[StepInstant, ...], place: str = GPU,
+    name: str,
+    size: Num,
+    instants: tuple[StepInstant, ...],
+    place: str = GPU,
     tensors: Callable[[], Iterable[Num]] | None = None,
-) -> Entry:  # fmt: skip
+) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
         name=name,
@@ -86,10 +89,18 @@ def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[int]:
 
 
 def optimizer_entries(
-    run: Run, elements: Num, bits: int, instants: tuple[StepInstant, ...], *, implementation: str,
-    largest: Num, tensors: Num, side: Num = 0, sizes: tuple[tuple[int, int], ...] = (),
+    run: Run,
+    elements: Num,
+    bits: int,
+    instants: tuple[StepInstant, ...],
+    *,
+    implementation: str,
+    largest: Num,
+    tensors: Num,
+    side: Num = 0,
+    sizes: tuple[tuple[int, int], ...] = (),
     neighbours: frozenset[tuple[int, int, int, int]] = frozenset(),
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """Optimizer states for `elements` parameters of `bits`, and what the step needs while it runs.
 
     The states exist from the second step on, which is the step that the ledger shows. Clipping
@@ -106,20 +117,30 @@ def optimizer_entries(
         temp = loop_temp_bytes(row, neighbours, bits)
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
     yield Entry(
-        name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
+        name=f"{run.optimizer} {implementation} temporaries",
+        kind=TEMP,
+        bytes=temp,
+        live=live,
         source=OPTIMIZER_CODE,
         tensors=lambda: step_temps(row, implementation, sizes, bits, neighbours, largest, side),
-    )  # fmt: skip
+    )
     yield Entry(
-        name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=clip, live=live,
+        name="gradient norms, beyond the step's own temporaries",
+        kind=TEMP,
+        bytes=clip,
+        live=live,
         source=code("torch 2.13 nn/utils/clip_grad.py:95 and aten ForeachReduceOp.cu"),
-    )  # fmt: skip
+    )
 
 
 def _state_entries(
-    run: Run, row: Optimizer, elements: Num, bits: int, instants: tuple[StepInstant, ...],
+    run: Run,
+    row: Optimizer,
+    elements: Num,
+    bits: int,
+    instants: tuple[StepInstant, ...],
     sizes: tuple[tuple[int, int], ...],
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """The states; bitsandbytes' are counted by tensor, since small tensors have fp32 states.
 
     Paged states are CUDA unified memory, which torch does not allocate: the driver moves them to
@@ -146,10 +167,13 @@ def _state_entries(
     )
     if row.paged and sizes:
         yield Entry(
-            name=f"{run.optimizer} states in unified memory", kind=OPTIM, bytes=paged,
-            live=at_every_instant(instants), place=UNIFIED,
+            name=f"{run.optimizer} states in unified memory",
+            kind=OPTIM,
+            bytes=paged,
+            live=at_every_instant(instants),
+            place=UNIFIED,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
-        )  # fmt: skip
+        )
 
 
 def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Num]]) -> list[Num]:
@@ -174,9 +198,14 @@ def factored_states(run: Run) -> list[Num]:
 
 
 def gradient_entries(
-    run: Run, layers: tuple[tuple[str, Num], ...], embedding: Num, head: Num,
-    bits: int, instants: tuple[StepInstant, ...], shards: Num = 1,
-) -> Iterator[Entry]:  # fmt: skip
+    run: Run,
+    layers: tuple[tuple[str, Num], ...],
+    embedding: Num,
+    head: Num,
+    bits: int,
+    instants: tuple[StepInstant, ...],
+    shards: Num = 1,
+) -> Iterator[Entry]:
     """Gradients, which backward allocates layer by layer; each rank has one of `shards` parts.
 
     `layers`: a title and the elements of one layer for each layer group; `embedding` and `head`:
@@ -185,12 +214,18 @@ def gradient_entries(
     source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
     for i, (title, elements) in enumerate(() if run.unrolled else layers):
         yield Entry(
-            name=f"{title}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
-            live={at.name: at.grads[i] for at in instants}, source=source,
-        )  # fmt: skip
+            name=f"{title}: gradients",
+            kind=GRAD,
+            bytes=elements * bits // 8 // shards,
+            live={at.name: at.grads[i] for at in instants},
+            source=source,
+        )
     ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
     for name, elements, pick in () if run.unrolled else ends:
         yield Entry(
-            name=f"{name}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
-            live={at.name: getattr(at, pick) for at in instants}, source=source,
-        )  # fmt: skip
+            name=f"{name}: gradients",
+            kind=GRAD,
+            bytes=elements * bits // 8 // shards,
+            live={at.name: getattr(at, pick) for at in instants},
+            source=source,
+        )

@@ -52,8 +52,11 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
     yield Phase(STARTUP_MARK, starts, STARTUP)
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
-    each = [Phase(f"a{n}.{word}", list(_names(ledger, kind, later=n > 0)), kind, n)
-            for n in range(micro_batches) for kind, word in words]  # fmt: skip
+    each = [
+        Phase(f"a{n}.{word}", list(_names(ledger, kind, later=n > 0)), kind, n)
+        for n in range(micro_batches)
+        for kind, word in words
+    ]
     end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
     for step in range(steps):
         for phase in (*each, end):

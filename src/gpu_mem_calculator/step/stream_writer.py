@@ -65,8 +65,11 @@ class StreamWriter:
                     self.alive[name][index] = int(copies)
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
         begun = {index for name in starts for index in self.alive[name]}
-        self.new_states = {index for index, entry in enumerate(self.entries)
-                     if entry.kind == OPTIM and index not in begun}  # fmt: skip
+        self.new_states = {
+            index
+            for index, entry in enumerate(self.entries)
+            if entry.kind == OPTIM and index not in begun
+        }
         self.late = {index for index, entry in enumerate(self.entries) if entry.since == BACKWARD}
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy

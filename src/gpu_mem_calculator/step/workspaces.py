@@ -26,17 +26,21 @@ def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[E
     """
     for phase in (FORWARD, BACKWARD):
         yield Entry(
-            name=f"{WORKSPACES} of {phase}", kind=RUNTIME,
-            bytes=cublas_bytes(run.compute_capability), live={i.name: 1 for i in instants},
+            name=f"{WORKSPACES} of {phase}",
+            kind=RUNTIME,
+            bytes=cublas_bytes(run.compute_capability),
+            live={i.name: 1 for i in instants},
             since=phase,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
-        )  # fmt: skip
+        )
 
 
 def lt_entry(count: Num, instants: tuple[StepInstant, ...]) -> Entry:
     """cuBLASLt's workspaces, 1 MiB for each of `count` threads that run matmuls with a bias."""
     return Entry(
-        name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
+        name="cuBLASLt workspaces",
+        kind=RUNTIME,
+        bytes=count * MIB,
         live={i.name: 1 for i in instants},
         source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
-    )  # fmt: skip
+    )

@@ -21,7 +21,6 @@ class ReachedShare(Struct, frozen=True):
     count: int
 
 
-# fmt: off
 SHARES: Mapping[str, Mapping[str, ReachedShare]] = {
     "llamacpp": {
         PROMPTS: ReachedShare(0.16, 0.03, 0.49, 36),
@@ -42,13 +41,10 @@ SHARES: Mapping[str, Mapping[str, ReachedShare]] = {
         ALONE: ReachedShare(0.41, 0.3, 0.7, 7),
         TOGETHER: ReachedShare(0.25, 0.15, 0.56, 4),
     },
-    "transformers": {
-        ALONE: ReachedShare(0.17, 0.02, 0.55, 11),
-    },
+    "transformers": {ALONE: ReachedShare(0.17, 0.02, 0.55, 11)},
     "vllm": {
         PROMPTS: ReachedShare(0.31, 0.07, 0.64, 38),
         ALONE: ReachedShare(0.39, 0.06, 0.73, 37),
         TOGETHER: ReachedShare(0.24, 0.06, 0.65, 43),
     },
 }
-# fmt: on

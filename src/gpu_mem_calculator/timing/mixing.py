@@ -81,10 +81,19 @@ def mixings(arch: Arch, shard: ServerShard) -> tuple[MixerWork, ...]:
                 one = MixerWork(count=1, used="encoder", prompt=one.prompt, each=one.each)
             counts[one] = counts.get(one, 0) + 1
     return tuple(
-        MixerWork(count=number, used=one.used, prompt=one.prompt, step=one.step, each=one.each,
-               window=one.window, chunked=one.chunked, chosen=one.chosen, index=one.index)
+        MixerWork(
+            count=number,
+            used=one.used,
+            prompt=one.prompt,
+            step=one.step,
+            each=one.each,
+            window=one.window,
+            chunked=one.chunked,
+            chosen=one.chosen,
+            index=one.index,
+        )
         for one, number in counts.items()
-    )  # fmt: skip
+    )
 
 
 def _one_mixer(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerWork:
@@ -93,9 +102,13 @@ def _one_mixer(mixer: Mixer, window: int | None, ranks: int, family: str) -> Mix
             mixer.head_dim + (mixer.value_dim or mixer.head_dim)
         )
         return MixerWork(
-            count=1, used="cross" if mixer.cross else "decoder", prompt=elements, step=elements,
-            window=window, chunked=window is not None and family.startswith("llama4"),
-        )  # fmt: skip
+            count=1,
+            used="cross" if mixer.cross else "decoder",
+            prompt=elements,
+            step=elements,
+            window=window,
+            chunked=window is not None and family.startswith("llama4"),
+        )
     if isinstance(mixer, LatentAttention):
         return _latent(mixer, ranks)
     if isinstance(mixer, StateSpace):
@@ -113,11 +126,12 @@ def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
     heads = _rank_heads(mixer.heads, ranks)
     index = mixer.index
     return MixerWork(
-        count=1, prompt=heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
+        count=1,
+        prompt=heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
         step=heads * (2 * mixer.kv_rank + mixer.rope_dim),
         chosen=mixer.chosen,
         index=0 if index is None else index.heads * index.key_dim,
-    )  # fmt: skip
+    )
 
 
 def _rank_heads(heads: int, ranks: int) -> int:

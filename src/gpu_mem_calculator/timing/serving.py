@@ -74,8 +74,10 @@ def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTi
 
 def prompt_rate(serving: ServingReplica, prompt: int) -> tuple[float, str]:
     """Prompt tokens a second with every stage busy, and what limits the slowest stage."""
-    slowest = max((pass_time(work, serving.card) for work in prompt_works(serving, prompt)),
-                  key=lambda one: one.seconds)  # fmt: skip
+    slowest = max(
+        (pass_time(work, serving.card) for work in prompt_works(serving, prompt)),
+        key=lambda one: one.seconds,
+    )
     return prompt / slowest.seconds, slowest.bound
 
 
@@ -135,8 +137,10 @@ def _answer(
     full.
     """
     ends = [prompt + 1 + steps * number // SEGMENTS for number in range(SEGMENTS + 1)]
-    works = [step_work(serving.stages[stage], end, sequences, adds_up=serving.card.adds_up)
-             for end in ends]  # fmt: skip
+    works = [
+        step_work(serving.stages[stage], end, sequences, adds_up=serving.card.adds_up)
+        for end in ends
+    ]
     total = works[0].plus(works[-1]).times(0.5)
     for work in works[1:-1]:
         total = total.plus(work)

@@ -88,17 +88,24 @@ def prompt_work(
     """The prefill of `sequences` prompts in one pass; the head computes the last token of each."""
     tokens = prompt * sequences
     decoded = sequences if stage.encodes else tokens
-    mixed = sum(one.count * one.in_prompt(prompt) * (tokens if one.used == "encoder" else decoded)
-                for one in stage.mixings if one.used != "cross")  # fmt: skip
+    mixed = sum(
+        one.count * one.in_prompt(prompt) * (tokens if one.used == "encoder" else decoded)
+        for one in stage.mixings
+        if one.used != "cross"
+    )
     return PassWork(
         flops=sum_flops(
-            products(stage.parts, ENCODING, tokens), products(stage.parts, ALWAYS, decoded),
-            products(stage.parts, LAST, sequences), {stage.mixed: MULTIPLY_ADD * mixed},
+            products(stage.parts, ENCODING, tokens),
+            products(stage.parts, ALWAYS, decoded),
+            products(stage.parts, LAST, sequences),
+            {stage.mixed: MULTIPLY_ADD * mixed},
         ),
         read_bytes=read_bytes(stage.parts, ENCODING, tokens)
-        + read_bytes(stage.parts, ALWAYS, decoded) + read_bytes(stage.parts, LAST, sequences),
-        sent_bytes=sent_bytes(stage, tokens, adds_up=adds_up), messages=_messages(stage),
-    )  # fmt: skip
+        + read_bytes(stage.parts, ALWAYS, decoded)
+        + read_bytes(stage.parts, LAST, sequences),
+        sent_bytes=sent_bytes(stage, tokens, adds_up=adds_up),
+        messages=_messages(stage),
+    )
 
 
 def step_work(
@@ -110,13 +117,16 @@ def step_work(
     mixed = sum(one.count * one.in_step(context) for one in stage.mixings if one.used == "decoder")
     return PassWork(
         flops=sum_flops(
-            products(stage.parts, ALWAYS, sequences), products(stage.parts, LAST, sequences),
+            products(stage.parts, ALWAYS, sequences),
+            products(stage.parts, LAST, sequences),
             {stage.mixed: MULTIPLY_ADD * sequences * mixed},
         ),
         read_bytes=read_bytes(stage.parts, ALWAYS, sequences)
-        + read_bytes(stage.parts, LAST, sequences) + sequences * cache_bytes(stage, context),
-        sent_bytes=sent_bytes(stage, sequences, adds_up=adds_up), messages=_messages(stage),
-    )  # fmt: skip
+        + read_bytes(stage.parts, LAST, sequences)
+        + sequences * cache_bytes(stage, context),
+        sent_bytes=sent_bytes(stage, sequences, adds_up=adds_up),
+        messages=_messages(stage),
+    )
 
 
 def cache_bytes(stage: StageWork, context: int) -> float:

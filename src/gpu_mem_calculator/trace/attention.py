@@ -64,12 +64,19 @@ def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callabl
     """scaled_dot_product_attention as a card of this compute capability runs it."""
 
     def attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
         kernel = choose_kernel(
-            query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability,
-        )  # fmt: skip
+            query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability
+        )
         kernels.count(kernel, query, grouped=query.shape[1] != key.shape[1])
         return CALLS[kernel](
             query, key, value, _additive(query, attn_mask), dropout_p, is_causal, scale, enable_gqa

@@ -36,9 +36,14 @@ PATCHED = {
     "deepspeed.ops.lion.cpu_lion": "CPULionBuilder",
 }
 STATISTICS = (
-    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
-    "memory_cached", "max_memory_cached", "reset_peak_memory_stats",
-)  # fmt: skip
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_cached",
+    "max_memory_cached",
+    "reset_peak_memory_stats",
+)
 
 
 class RecordedStream(torch.cpu.Stream):
@@ -78,12 +83,20 @@ def _card(recorder: Recorder, default: RecordedStream, total: int) -> Any:
         "empty_cache": recorder.empty_cache,
         # stage_1_and_2.py:451: whether the weights are flattened on the card or on the host
         "available_memory": lambda *_: total - recorder.alive_bytes(),
-        "is_available": True, "set_device": None, "current_device": 0, "device_count": 1,
-        "current_device_name": str(GPU), "is_current_stream_capturing": False,
-        "range_push": None, "range_pop": None, "lazy_call": None,
-        "get_rng_state": torch.get_rng_state, "set_rng_state": None, "manual_seed": None,
+        "is_available": True,
+        "set_device": None,
+        "current_device": 0,
+        "device_count": 1,
+        "current_device_name": str(GPU),
+        "is_current_stream_capturing": False,
+        "range_push": None,
+        "range_pop": None,
+        "lazy_call": None,
+        "get_rng_state": torch.get_rng_state,
+        "set_rng_state": None,
+        "manual_seed": None,
         **dict.fromkeys(STATISTICS, 0),
-    }  # fmt: skip
+    }
     for name, answer in answers.items():
         setattr(card, name, _method(answer))
     card.Stream = property(lambda _: lambda *_, **__: RecordedStream())
@@ -114,10 +127,14 @@ def _patched_for_gpu(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None
     capability = tuple(map(int, resolved.run.compute_capability.split(".")))
     functions = torch.nn.functional
     with (
-        patch.dict(os.environ), _silent(), _modules_restored(), torch.cpu.stream(default),
+        patch.dict(os.environ),
+        _silent(),
+        _modules_restored(),
+        torch.cpu.stream(default),
         patch.object(functions, "linear", functions.linear),  # zero.Init replaces it for good
-        _patched(card, capability), DeviceNames(recorder.sides).everywhere(),
-    ):  # fmt: skip
+        _patched(card, capability),
+        DeviceNames(recorder.sides).everywhere(),
+    ):
         yield
 
 
@@ -139,8 +156,12 @@ def _modules_restored() -> Iterator[None]:
     """Restore DeepSpeed's module variables at the end: they hold process groups and counters."""
     loaded = {name: module for name, module in sys.modules.items() if name.startswith("deepspeed")}
     before = {name: dict(vars(module)) for name, module in loaded.items()}
-    inside = [(value, copy(value)) for names in before.values() for key, value in names.items()
-              if isinstance(value, dict | list | set) and not key.startswith("__")]  # fmt: skip
+    inside = [
+        (value, copy(value))
+        for names in before.values()
+        for key, value in names.items()
+        if isinstance(value, dict | list | set) and not key.startswith("__")
+    ]
     try:
         yield
     finally:
@@ -158,10 +179,11 @@ def _modules_restored() -> Iterator[None]:
 def _patched(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
     """Patch what needs a card, a compiler or another rank."""
     replacements = {
-        "ds_accelerator": card, "build_shm_op": lambda: None,
+        "ds_accelerator": card,
+        "build_shm_op": lambda: None,
         "get_device_capability": lambda *_: capability,
         "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
-    }  # fmt: skip
+    }
     with ExitStack() as stack:
         for name, attribute in PATCHED.items():
             value = replacements.get(attribute, NullKernels)

@@ -28,9 +28,14 @@ COMPARE = checkpoint._default_meta_extractor
 def _constructors() -> frozenset[Any]:
     """Functions that allocate on the default device where no device is named."""
     return frozenset(_device._device_constructors()) - {
-        torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like, torch.randint_like,
-        torch.randn_like, torch.zeros_like,
-    }  # fmt: skip
+        torch.empty_like,
+        torch.full_like,
+        torch.ones_like,
+        torch.rand_like,
+        torch.randint_like,
+        torch.randn_like,
+        torch.zeros_like,
+    }
 
 
 class DeviceNames(TorchFunctionMode):
@@ -107,8 +112,9 @@ class DeviceNames(TorchFunctionMode):
                 dtype, rest = rest[0] or dtype, rest[1:]
         if len(rest) > 1:
             kwargs["copy"] = rest[1]
-        return self._to(tensor, self._device(tensor) if device is None else _place(device), dtype,
-                        **kwargs)  # fmt: skip
+        return self._to(
+            tensor, self._device(tensor) if device is None else _place(device), dtype, **kwargs
+        )
 
     def _type(self, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`tensor.type(...)`; the name of a type contains "cuda" for the GPU."""
@@ -147,8 +153,9 @@ class DeviceNames(TorchFunctionMode):
             patch.object(FakeTensor, "device", property(device)),
             patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_compared_metadata),
             # A block that another CUDA stream used is free at once, as measured reserved bytes show
-            patch.object(FakeTensor, "record_stream", lambda *_: None, create=True), self,
-        ):  # fmt: skip
+            patch.object(FakeTensor, "record_stream", lambda *_: None, create=True),
+            self,
+        ):
             yield
 
 

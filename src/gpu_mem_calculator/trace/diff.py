@@ -74,10 +74,14 @@ def difference(
         estimate_instant=at_estimate.title or at_estimate.name,
         trace_instant=at_trace.title or at_trace.name,
         phases=tuple(DiffRow(name, peak, int(heights[name])) for name, peak in phase_peaks.items()),
-        kinds=tuple(_sorted((_kind(kind, estimate, at_estimate, trace, at_trace) for kind in KINDS),
-                            lambda kind: kind.row)),
+        kinds=tuple(
+            _sorted(
+                (_kind(kind, estimate, at_estimate, trace, at_trace) for kind in KINDS),
+                lambda kind: kind.row,
+            )
+        ),
         places=tuple(_sorted(_places(estimate, at_estimate, trace, at_trace), lambda row: row)),
-    )  # fmt: skip
+    )
 
 
 def same_instant(estimate: Ledger, instant: Instant) -> Instant:
@@ -88,8 +92,9 @@ def same_instant(estimate: Ledger, instant: Instant) -> Instant:
     first = instant.name.startswith("s0.")
     heights = estimate.heights()
     phases = (PREFILL, DECODE) if instant.phase == DECODE else (instant.phase,)
-    candidates = [i for i in estimate.instants if i.present and i.phase in phases
-              and (first or not i.step)]  # fmt: skip
+    candidates = [
+        i for i in estimate.instants if i.present and i.phase in phases and (first or not i.step)
+    ]
     return max(candidates, key=lambda i: int(heights[i.name]))
 
 

@@ -15,8 +15,10 @@ from ..jobs.model import causal_model, recompute
 from ..run.run import Run
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-REMOTE = ("model_type={!r} is not part of transformers {}: its code comes with the model, and "
-          "--trust-remote-code runs it")  # fmt: skip
+REMOTE = (
+    "model_type={!r} is not part of transformers {}: its code comes with the model, and "
+    "--trust-remote-code runs it"
+)
 
 
 class ForeignModel:
@@ -32,8 +34,12 @@ class ForeignModel:
         """The run file with a stand-in model that can be resolved, and this model's sequence."""
         training = dict(data.get("training") or {})
         if training.get("lora") is not None:
-            raise InputError([f"training.lora: the adapters of {self.title} are not made here; use "
-                              "trace --function and make them there"])  # fmt: skip
+            raise InputError(
+                [
+                    f"training.lora: the adapters of {self.title} are not made here; use "
+                    "trace --function and make them there"
+                ]
+            )
         known = (getattr(self.config, key, None) for key in LENGTHS)
         if training.get("attention") is not None:
             self.config._attn_implementation = training["attention"]
@@ -79,8 +85,9 @@ def find_foreign_model(section: Any, *, trust: bool) -> ForeignModel | None:
     if not trust:
         raise InputError([REMOTE.format(kind, transformers.__version__)])
     if folder is None:
-        raise InputError(["--trust-remote-code needs the folder with the model's code; give it as "
-                          "model.name"])  # fmt: skip
+        raise InputError(
+            ["--trust-remote-code needs the folder with the model's code; give it as model.name"]
+        )
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     return ForeignModel(title, config, trust=True)
 

@@ -51,8 +51,10 @@ def simulated_generate() -> Iterator[None]:
     from transformers.generation import utils
 
     mixin, inference, tensor_sum = utils.GenerationMixin, torch.inference_mode, torch.Tensor.sum
-    methods = {name: getattr(mixin, name) for name in ("_optimize_model_for_decode",
-                                                     "_has_unfinished_sequences")}  # fmt: skip
+    methods = {
+        name: getattr(mixin, name)
+        for name in ("_optimize_model_for_decode", "_has_unfinished_sequences")
+    }
     check = utils.StopCheck.__call__
 
     def unfinished(model: Any, *_: Any, **__: Any) -> bool:

@@ -11,11 +11,21 @@ from ..replay.allocator import Footprint
 from ..replay.stream import AllocationStream
 from .recorder import StorageMaker
 
-PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer", "prefill": "prefill",
-          "generate": "decode"}  # fmt: skip
-TITLES = {"fwd": "forward", "bwd": "backward", "opt": "clipping and optimizer",
-          "init": "start-up: the engine", "prefill": "the prompt",
-          "generate": "the prompt, and new tokens"}  # fmt: skip
+PHASES = {
+    "fwd": "forward",
+    "bwd": "backward",
+    "opt": "optimizer",
+    "prefill": "prefill",
+    "generate": "decode",
+}
+TITLES = {
+    "fwd": "forward",
+    "bwd": "backward",
+    "opt": "clipping and optimizer",
+    "init": "start-up: the engine",
+    "prefill": "the prompt",
+    "generate": "the prompt, and new tokens",
+}
 BLOCK = 512  # torch rounds every request up to this
 
 
@@ -40,13 +50,18 @@ def ledger_of(
     rows = sorted({key for count in alive.values() for key in count})
     entries = [
         Entry(
-            name=name, kind=kind, bytes=size,
-            live={at: count[kind, name, size, line] for at, count in alive.items()
-                  if (kind, name, size, line) in count},
+            name=name,
+            kind=kind,
+            bytes=size,
+            live={
+                at: count[kind, name, size, line]
+                for at, count in alive.items()
+                if (kind, name, size, line) in count
+            },
             source=code(line or "torch"),
         )
         for kind, name, size, line in rows
-    ]  # fmt: skip
+    ]
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
@@ -96,8 +111,12 @@ def _entry_key(
     module = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
     op = maker.op.rpartition("::")[2]
     back = " (backward)" if maker.backward else ""
-    return kinds[number], f"{module}: {op}{back}" if module else f"{op}{back}", \
-        stream.sizes[number], maker.line  # fmt: skip
+    return (
+        kinds[number],
+        f"{module}: {op}{back}" if module else f"{op}{back}",
+        stream.sizes[number],
+        maker.line,
+    )
 
 
 def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:

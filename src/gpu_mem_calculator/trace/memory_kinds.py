@@ -91,8 +91,9 @@ def _deepspeed_tensors(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
     optimizer = getattr(engine, "optimizer", None)
     if optimizer is None:
         return
-    tensors: list[tuple[Any, str]] = [(getattr(p, "ds_tensor", None), PARAM)
-                                    for p in model.parameters()]  # fmt: skip
+    tensors: list[tuple[Any, str]] = [
+        (getattr(p, "ds_tensor", None), PARAM) for p in model.parameters()
+    ]
     averaged = getattr(engine, "averaged_gradients", {})
     gradients = averaged.values() if isinstance(averaged, dict) else averaged
     tensors += [(tensor, GRAD) for group in gradients for tensor in group or ()]

@@ -48,9 +48,13 @@ def split_module(run: RecordedRun) -> ModuleParts:
         if part not in distinct:
             distinct.append(part)
     return ModuleParts(
-        before=before, layers=tuple(distinct), order=tuple(map(distinct.index, layers)),
-        after=after, held=_labels(run, ends.held), kept=_labels(run, ends.kept),
-    )  # fmt: skip
+        before=before,
+        layers=tuple(distinct),
+        order=tuple(map(distinct.index, layers)),
+        after=after,
+        held=_labels(run, ends.held),
+        kept=_labels(run, ends.kept),
+    )
 
 
 def _labels(run: RecordedRun, tensors: Iterable[int]) -> tuple[tuple[str, int], ...]:
@@ -149,13 +153,16 @@ def _part(
     )
     return RecordedPart(
         kind={0: "before", run.last: "after"}.get(number, run.kind),
-        weights=tuple((name.removeprefix(prefix), shape)
-                      for name, shape in _weights(run, pieces, number)),
-        modules=_groups(run, pieces[STEP, number], prefix), script=events,
+        weights=tuple(
+            (name.removeprefix(prefix), shape) for name, shape in _weights(run, pieces, number)
+        ),
+        modules=_groups(run, pieces[STEP, number], prefix),
+        script=events,
         once=_once_events(run, pieces[ONCE, number], events.sizes[events.entry])
-        if number else events,
+        if number
+        else events,
         kept=_kept_tensors(run, pieces, ends, number, prefix),
-    )  # fmt: skip
+    )
 
 
 def _block_events(
@@ -171,13 +178,20 @@ def _block_events(
     late = [~numbered.id(tensor) for tensor in ends.late.get(number, [])]
     below = run.grads[number - 1]
     return BlockEvents(
-        entry=entry, exit=exit_id, exit_grad=exit_grad,
+        entry=entry,
+        exit=exit_id,
+        exit_grad=exit_grad,
         entry_grad=numbered.id(below) if below >= 0 else -1,
-        forward=events, calls=calls, backward=(*back.events, *late),
-        back_calls=tuple(back.calls), hooks=tuple(back.hooks), matmul=back.matmul,
+        forward=events,
+        calls=calls,
+        backward=(*back.events, *late),
+        back_calls=tuple(back.calls),
+        hooks=tuple(back.hooks),
+        matmul=back.matmul,
         drops=tuple(zip(back.hooks, back.grads, strict=True)),
-        sizes=numbered.sizes(), work=numbered.work(),
-    )  # fmt: skip
+        sizes=numbered.sizes(),
+        work=numbered.work(),
+    )
 
 
 def _before_events(run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> BlockEvents:
@@ -189,10 +203,15 @@ def _before_events(run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnd
     back = PartBackward(numbered, pieces[BACK, 0], run.grads[0], [])
     free = [~exit_grad] * (exit_grad >= 0 and ~exit_grad not in back.events)
     return BlockEvents(
-        entry=-1, exit=-1, exit_grad=exit_grad, forward=(), backward=(*back.events, *free),
-        drops=tuple((0, tensor) for tensor in reversed(back.grads)), sizes=numbered.sizes(),
+        entry=-1,
+        exit=-1,
+        exit_grad=exit_grad,
+        forward=(),
+        backward=(*back.events, *free),
+        drops=tuple((0, tensor) for tensor in reversed(back.grads)),
+        sizes=numbered.sizes(),
         work=tuple(n for n in numbered.ids.values() if n != exit_grad and n not in back.grads),
-    )  # fmt: skip
+    )
 
 
 def _once_events(run: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
@@ -210,8 +229,9 @@ def _once_events(run: RecordedRun, items: Items, entry_bytes: int) -> BlockEvent
     left = [t for t in allocated if t not in freed and t not in run.handles]
     exit_id = numbered.id(left[-1]) if left else 0
     sizes = (entry_bytes, *(run.sizes[tensor] for tensor in list(numbered.ids)[1:]))
-    return BlockEvents(sizes=sizes, entry=0, exit=exit_id, forward=events, calls=calls,
-                  work=numbered.work())  # fmt: skip
+    return BlockEvents(
+        sizes=sizes, entry=0, exit=exit_id, forward=events, calls=calls, work=numbered.work()
+    )
 
 
 def _kept_tensors(
@@ -220,18 +240,27 @@ def _kept_tensors(
     """Label and bytes of what forward keeps for backward, in the order that backward frees it."""
     if not number:
         return ()
-    alive = {run.flows[number - 1], *(i for i in pieces[STEP, number]
-                                       if not isinstance(i, TraceMark) and i >= 0)}  # fmt: skip
+    alive = {
+        run.flows[number - 1],
+        *(i for i in pieces[STEP, number] if not isinstance(i, TraceMark) and i >= 0),
+    }
     freed = (~i for i in pieces[BACK, number] if not isinstance(i, TraceMark) and i < 0)
     moved = (*ends.soon.get(number, ()), *ends.late.get(number, ()))
-    kept = [t for t in (*freed, *moved) if t in alive and (t not in ends.moved or t in moved)
-             and t != run.flows[-1]]  # fmt: skip
+    kept = [
+        t
+        for t in (*freed, *moved)
+        if t in alive and (t not in ends.moved or t in moved) and t != run.flows[-1]
+    ]
     layer = prefix[:-1]
     return tuple(
-        ("input" if t == run.flows[number - 1] else
-         run.labels[t].removeprefix(prefix).removeprefix(f"{layer}: "), run.sizes[t])
+        (
+            "input"
+            if t == run.flows[number - 1]
+            else run.labels[t].removeprefix(prefix).removeprefix(f"{layer}: "),
+            run.sizes[t],
+        )
         for t in kept
-    )  # fmt: skip
+    )
 
 
 def _weights(

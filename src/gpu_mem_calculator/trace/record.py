@@ -49,14 +49,25 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
     check_count(model, parts, title)
     rows, width = watch.shape
     return ModuleRecord(
-        title=title, arithmetic=precision, compute_capability=capability,
-        batch=_samples(batch), batch_bytes=watch.batch_bytes(batch),
+        title=title,
+        arithmetic=precision,
+        compute_capability=capability,
+        batch=_samples(batch),
+        batch_bytes=watch.batch_bytes(batch),
         tokens=rows // _samples(batch),
-        width=width, before=parts.before, layers=parts.layers, order=parts.order,
-        after=parts.after, prefix=recorded.stack[0].rpartition(".")[0], buffers=_buffers(model),
-        held=parts.held, kept=parts.kept, frozen=_frozen(model), unused=tuple(recorded.unused),
+        width=width,
+        before=parts.before,
+        layers=parts.layers,
+        order=parts.order,
+        after=parts.after,
+        prefix=recorded.stack[0].rpartition(".")[0],
+        buffers=_buffers(model),
+        held=parts.held,
+        kept=parts.kept,
+        frozen=_frozen(model),
+        unused=tuple(recorded.unused),
         biases=watch.biases(),
-    )  # fmt: skip
+    )
 
 
 def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
@@ -73,9 +84,11 @@ def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
     else:
         model.to(dtype)
     return model, tree_map(
-        lambda one: one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point()
-        else one, batch,
-    )  # fmt: skip
+        lambda one: (
+            one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+        ),
+        batch,
+    )
 
 
 def _autocast(precision: str) -> Any:
@@ -94,8 +107,9 @@ def _samples(batch: Any) -> int:
 
 
 def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-    return tuple((name, tuple(one.shape), 8 * one.element_size())
-                 for name, one in model.named_buffers())  # fmt: skip
+    return tuple(
+        (name, tuple(one.shape), 8 * one.element_size()) for name, one in model.named_buffers()
+    )
 
 
 def _frozen(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
@@ -164,11 +178,16 @@ class ModuleWatcher:
         handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave),
-            *(layer.register_forward_pre_hook(self._flows_in(number), with_kwargs=True)
-              for number, layer in enumerate(self.stack)),
-            *(p.register_post_accumulate_grad_hook(self._arrives(name))
-              for name, p in self.model.named_parameters() if p.requires_grad),
-        ]  # fmt: skip
+            *(
+                layer.register_forward_pre_hook(self._flows_in(number), with_kwargs=True)
+                for number, layer in enumerate(self.stack)
+            ),
+            *(
+                p.register_post_accumulate_grad_hook(self._arrives(name))
+                for name, p in self.model.named_parameters()
+                if p.requires_grad
+            ),
+        ]
         try:
             yield
         finally:
@@ -201,8 +220,12 @@ class ModuleWatcher:
             if self.where == BACK:
                 return
             if number != self.layer + 1:
-                raise InputError([f"the module runs layer {number} behind layer {self.layer}; its "
-                                  "list of layers must be run once, in order"])  # fmt: skip
+                raise InputError(
+                    [
+                        f"the module runs layer {number} behind layer {self.layer}; its "
+                        "list of layers must be run once, in order"
+                    ]
+                )
             self.layer = number
             self._boundary(number, _first((args, kwargs)))
 
@@ -252,19 +275,23 @@ class ModuleWatcher:
                 owned.setdefault(self.readers[name], {})[name] = trained[name]
         labels = [_label(maker) for maker in recorder.makers]
         return RecordedRun(
-            items=_items(stream.events, stream.marks), sizes=recorder.sizes, labels=labels,
-            owned=owned, readers=self.readers,
+            items=_items(stream.events, stream.marks),
+            sizes=recorder.sizes,
+            labels=labels,
+            owned=owned,
+            readers=self.readers,
             unused={name: shape for name, shape in trained.items() if name not in self.arrived},
             work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
             outside=frozenset(range(self.before)),
-            handles=frozenset(n for n, m in enumerate(recorder.makers)
-                              if m.op in (CUBLAS, CUBLAS_LT)),
+            handles=frozenset(
+                n for n, m in enumerate(recorder.makers) if m.op in (CUBLAS, CUBLAS_LT)
+            ),
             flows=[owner.get(self.flows[n], self.flows[n]) for n in parts],
             grads=[owner.get(g := self.grads.get(n, -1), g) for n in parts],
             arrived={name: owner.get(g, g) for name, g in self.arrived.items()},
             stack=[self.names[id(layer)] for layer in self.stack],
             kind=type(self.stack[0]).__name__,
-        )  # fmt: skip
+        )
 
 
 def _label(maker: StorageMaker) -> str:
@@ -287,5 +314,9 @@ def _first(tensors: Any) -> Any:
     for one in tree_iter(tensors):
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             return one
-    raise InputError(["a layer is given no floating-point tensor; its first one must be what flows "
-                      "from layer to layer"])  # fmt: skip
+    raise InputError(
+        [
+            "a layer is given no floating-point tensor; its first one must be what flows "
+            "from layer to layer"
+        ]
+    )

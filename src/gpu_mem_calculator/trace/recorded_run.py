@@ -76,8 +76,9 @@ def split_items(run: RecordedRun) -> dict[Place, Items]:
     Tensors that the model's loop over layers still refers to are freed after the last layer
     returned: those frees belong to the last layer.
     """
-    pieces: dict[Place, Items] = {(w, n): [] for w in (ONCE, STEP, BACK)
-                                 for n in range(run.last + 1)}  # fmt: skip
+    pieces: dict[Place, Items] = {
+        (w, n): [] for w in (ONCE, STEP, BACK) for n in range(run.last + 1)
+    }
     places = {name: number for number, name in enumerate(run.stack, 1)}
     where, part, returned = "", 0, False
     for item in run.items:

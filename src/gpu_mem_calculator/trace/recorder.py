@@ -59,10 +59,12 @@ class Recorder(TorchDispatchMode):
         """The stream so far, as the allocator would see it."""
         events, before = sums_in_place(self.events, self.sums)
         return AllocationStream(
-            sizes=self.sizes, events=events, streams=self.streams,
+            sizes=self.sizes,
+            events=events,
+            streams=self.streams,
             marks=[(before[at], name) for at, name in self.marks],
             empties=[before[at] for at in self.empties],
-        )  # fmt: skip
+        )
 
     def mark(self, name: str) -> None:
         """End a phase."""
@@ -121,8 +123,9 @@ class Recorder(TorchDispatchMode):
             self._note_sum(result, *args[:2])
         elif func in MATMULS:
             self._make_handle_workspace(func is WITH_BIAS)
-        extra = [self.make(size, f"{func._schema.name} workspace")
-                 for size in workspaces(func, args)]  # fmt: skip
+        extra = [
+            self.make(size, f"{func._schema.name} workspace") for size in workspaces(func, args)
+        ]
         for number in extra:
             self.free(number)
         return result
@@ -216,10 +219,11 @@ class Recorder(TorchDispatchMode):
         """Record the operations that run inside."""
         resize = torch.UntypedStorage.resize_
         propagate = {
-            name: getattr(ShardingPropagator, name) for name in dir(ShardingPropagator)
+            name: getattr(ShardingPropagator, name)
+            for name in dir(ShardingPropagator)
             if name.startswith("_propagate_tensor_meta")
             or name == "propagate_op_sharding_non_cached"
-        }  # fmt: skip
+        }
 
         def paused(function: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:

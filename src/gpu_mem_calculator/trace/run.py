@@ -81,10 +81,13 @@ def trace(
     watch = KindWatcher(recorder, progress)
     alone = resolved.hardware.num_gpus == 1 and resolved.engine.name != "deepspeed"
     world = World(
-        device=device_of(resolved), mark=watch.mark, watch=watch,
+        device=device_of(resolved),
+        mark=watch.mark,
+        watch=watch,
         process_group=NONE if alone else FAKE,
-        rank=rank, steps=steps,
-    )  # fmt: skip
+        rank=rank,
+        steps=steps,
+    )
     job = Job(file=file, resolved=resolved, world=world, build=build)
     engine = _engine(resolved, recorder)
     with simulated_gpu(resolved, kernels), watch.modules(), recorder.recording(), engine:
@@ -158,7 +161,10 @@ def _result(
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
     outside = sum(size for _, size, _ in resolved.outside_torch)
     return RunTrace(
-        resolved=resolved, stream=stream, makers=watch.recorder.makers, kinds=kinds,
+        resolved=resolved,
+        stream=stream,
+        makers=watch.recorder.makers,
+        kinds=kinds,
         footprint=footprint,
         ledger=ledger_of(stream, watch.recorder.makers, kinds, footprint),
         allocated_bytes=steps[peak].peak_bytes,
@@ -168,7 +174,7 @@ def _result(
         device_bytes=footprint.reserved_bytes + outside,
         peak_phase=peak,
         notes=kernels.notes(),
-    )  # fmt: skip
+    )
 
 
 def _phase_of(recorder: Recorder) -> Callable[[int], str]:

@@ -13,11 +13,21 @@ LAYER_NORM = torch.ops.aten.native_layer_norm.default
 GROUPED = torch.ops.aten._grouped_mm.default
 COUNTS = torch.ops.aten.histc.default  # on integers, which only a GPU supports
 # In-place operations that change the shape, the strides or the memory itself.
-RESHAPING = frozenset({
-    "aten::as_strided_", "aten::detach_", "aten::resize_", "aten::resize_as_", "aten::set_",
-    "aten::squeeze_", "aten::swapaxes_", "aten::swapdims_", "aten::t_", "aten::transpose_",
-    "aten::unsqueeze_",
-})  # fmt: skip
+RESHAPING = frozenset(
+    {
+        "aten::as_strided_",
+        "aten::detach_",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::set_",
+        "aten::squeeze_",
+        "aten::swapaxes_",
+        "aten::swapdims_",
+        "aten::t_",
+        "aten::transpose_",
+        "aten::unsqueeze_",
+    }
+)
 
 
 def result(func: Any, args: Any, kwargs: Any) -> Any:

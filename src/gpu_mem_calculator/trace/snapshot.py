@@ -176,10 +176,16 @@ class AllocatorHistory:
         return maker.op, maker.module, maker.line, maker.backward
 
     def _add(self, action: str, start: int, size: int, pool: int, stack: Frames) -> None:
-        self.events.append({
-            "action": action, "addr": self.address(start), "size": size,
-            "stream": self.ids[pool // 2], "time_us": len(self.events), "frames": stack,
-        })  # fmt: skip
+        self.events.append(
+            {
+                "action": action,
+                "addr": self.address(start),
+                "size": size,
+                "stream": self.ids[pool // 2],
+                "time_us": len(self.events),
+                "frames": stack,
+            }
+        )
 
     def _phase(self, name: str, start: int) -> None:
         for stage, when in (("START", start), ("END", len(self.events))):
@@ -197,18 +203,32 @@ class AllocatorHistory:
         blocks: dict[int, list[Entry]] = {start: [] for start in self.starts}
         everything: list[tuple[int, int, str, Frames]]
         free = [(block, 0, "inactive", list[Entry]()) for block in self.cache.starts.values()]
-        used = [(self.cache.tensors[number], self.stream.sizes[number], "active_allocated", stack)
-                for number, stack in self.alive.items()]  # fmt: skip
-        pending = [(self.cache.tensors[number], self.stream.sizes[number], "active_pending_free",
-                 self._frames[self._key(number)]) for number in self.cache.kept]  # fmt: skip
+        used = [
+            (self.cache.tensors[number], self.stream.sizes[number], "active_allocated", stack)
+            for number, stack in self.alive.items()
+        ]
+        pending = [
+            (
+                self.cache.tensors[number],
+                self.stream.sizes[number],
+                "active_pending_free",
+                self._frames[self._key(number)],
+            )
+            for number in self.cache.kept
+        ]
         everything = [*free, *used, *pending]
         for block, requested, state, stack in sorted(everything, key=lambda one: one[0] & ADDRESS):
             start = block & ADDRESS
             segment = self.starts[bisect_right(self.starts, start) - 1]
-            blocks[segment].append({
-                "address": self.address(start), "size": (block >> SHIFT) * UNIT,
-                "requested_size": requested, "state": state, "frames": stack,
-            })  # fmt: skip
+            blocks[segment].append(
+                {
+                    "address": self.address(start),
+                    "size": (block >> SHIFT) * UNIT,
+                    "requested_size": requested,
+                    "state": state,
+                    "frames": stack,
+                }
+            )
         return [self._segment_entry(start, inside) for start, inside in blocks.items()]
 
     def _segment_entry(self, start: int, blocks: list[Entry]) -> Entry:
@@ -216,11 +236,16 @@ class AllocatorHistory:
         active = [block for block in blocks if block["state"] != "inactive"]
         used = [block for block in active if block["state"] == "active_allocated"]
         return {
-            "device": 0, "address": self.address(start), "total_size": self.sizes[start] * UNIT,
+            "device": 0,
+            "address": self.address(start),
+            "total_size": self.sizes[start] * UNIT,
             "allocated_size": sum(block["size"] for block in used),
             "active_size": sum(block["size"] for block in active),
             "requested_size": sum(block["requested_size"] for block in active),
-            "stream": self.ids[pool // 2], "segment_type": "small" if pool % 2 else "large",
-            "segment_pool_id": (0, 0), "is_expandable": self.expandable, "frames": [],
+            "stream": self.ids[pool // 2],
+            "segment_type": "small" if pool % 2 else "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": self.expandable,
+            "frames": [],
             "blocks": blocks,
-        }  # fmt: skip
+        }

@@ -109,6 +109,4 @@ TABLE: dict[Any, Find] = {
     aten._safe_softmax.default: safe_softmax,
     aten._softmax_backward_data.default: softmax_backward,
 }
-MATMULS = frozenset({
-    aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
-})  # fmt: skip
+MATMULS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})

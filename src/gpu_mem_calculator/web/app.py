@@ -29,16 +29,31 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     """The FastAPI application; without `settings`, those of the environment apply."""
     settings = settings or from_environment()
     start_logs(settings.log_level)
-    app = FastAPI(title="gpu-mem-calculator", version=__version__, description=ABOUT,
-                  lifespan=_lifespan, docs_url=None, redoc_url=None)  # fmt: skip
+    app = FastAPI(
+        title="gpu-mem-calculator",
+        version=__version__,
+        description=ABOUT,
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.settings = settings
     app.state.reply_cache = ReplyCache(settings.known_bytes)
     app.state.lanes = {
-        QUICK: ProcessLane(QUICK, settings.quick_processes, seconds=settings.quick_seconds,
-                    waiting=settings.waiting),
-        SLOW: ProcessLane(SLOW, settings.slow_processes, seconds=settings.slow_seconds,
-                   waiting=settings.waiting, long=True),
-    }  # fmt: skip
+        QUICK: ProcessLane(
+            QUICK,
+            settings.quick_processes,
+            seconds=settings.quick_seconds,
+            waiting=settings.waiting,
+        ),
+        SLOW: ProcessLane(
+            SLOW,
+            settings.slow_processes,
+            seconds=settings.slow_seconds,
+            waiting=settings.waiting,
+            long=True,
+        ),
+    }
     names = add_routes(app)
     add_pages(app)
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]

@@ -94,8 +94,10 @@ def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
     explanation, result = explain(estimate), estimate.result
     engine, run = estimate.resolved.engine, estimate.resolved.run
     entries = [entry for entry in explanation.entries if entry.place == GPU and entry.bytes_at_peak]
-    mesh = {f"{name}_parallel_size": int(getattr(run.mesh, axis))
-            for axis, name in (("tp", "tensor"), ("pp", "pipeline"))}  # fmt: skip
+    mesh = {
+        f"{name}_parallel_size": int(getattr(run.mesh, axis))
+        for axis, name in (("tp", "tensor"), ("pp", "pipeline"))
+    }
     return {
         "engine_type": engine.name,
         "engine_name": engine.title,
@@ -153,8 +155,9 @@ def export(body: Any, options: Options) -> dict[str, Any]:
         )
     if name not in EXPORTS:
         known = (*EXPORTS, *UNSUPPORTED)
-        raise InputError([f"export format {name!r} is not known{nearest(name, known)}; use "
-                          f"{', '.join(EXPORTS)}"])  # fmt: skip
+        raise InputError(
+            [f"export format {name!r} is not known{nearest(name, known)}; use {', '.join(EXPORTS)}"]
+        )
     file = read(from_reference(body))
     return {"format": name, **EXPORTS[name](file, resolve(file))}
 
@@ -181,8 +184,9 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     """The largest micro-batch that fits: the ledger gives the first guess, replays confirm it."""
     file = read(from_reference(body))
     if file.inference is not None:
-        raise InputError(["optimize/batch-size is for training; inference/calculate says how many "
-                          "sequences fit"])  # fmt: skip
+        raise InputError(
+            ["optimize/batch-size is for training; inference/calculate says how many sequences fit"]
+        )
     best, result = _largest(file, resolve(file))
     if result is not None:
         return {"max_batch_size": best, "memory_result": result, "problems": []}

@@ -68,7 +68,8 @@ ENGINE_FIELDS: Mapping[str, Mapping[str, ReferenceField]] = {
         "max_input_tokens": ReferenceField("max_input_tokens", untouched=2048),
         "max_batch_total_tokens": ReferenceField(untouched=8192),
         "tgi_quantize": ReferenceField(
-            "quantization", "none",
+            "quantization",
+            "none",
             words={**PLAIN_QUANTIZATION, "eetq": "int8", "bitsandbytes-nf4": "nf4"},
         ),
         "tgi_dtype": ReferenceField("dtype", "bfloat16", words={"float16": "fp16"}),
@@ -102,7 +103,7 @@ ENGINE_FIELDS: Mapping[str, Mapping[str, ReferenceField]] = {
         "speculative_algo": ReferenceField(nothing="default"),
         "multi_lora_enabled": ReferenceField(nothing=False),
     },
-}  # fmt: skip
+}
 FIELD_OWNERS = {
     key: (field, name) for name, fields in ENGINE_FIELDS.items() for key, field in fields.items()
 }
@@ -137,8 +138,9 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
     """The run file of its body, and the fields that were left out."""
     run = from_reference(body)
     if not isinstance(run, Mapping) or not isinstance(run.get("inference"), Mapping):
-        raise InputError(['the body must be an object with "model" and "inference", such as '
-                          f"{EXAMPLE}"])  # fmt: skip
+        raise InputError(
+            [f'the body must be an object with "model" and "inference", such as {EXAMPLE}']
+        )
     fields = dict(run["inference"])
     names = [fields.pop(key, None) for key in ("engine_type", "engine")]
     name = next((one for one in names if one is not None), DEFAULT_ENGINE)
@@ -147,8 +149,10 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
         return {**run, "inference": {"engine": name}}, []
     reading = ReferenceReading(engine=engine, whole=fields.keys() >= FORM)
     if None not in names and names[0] != names[1]:
-        reading.problems.append(f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
-                                "the same thing; leave one out")  # fmt: skip
+        reading.problems.append(
+            f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
+            "the same thing; leave one out"
+        )
     for key, value in fields.items():
         reading.take(key, value)
     hardware = run.get("hardware")
@@ -196,13 +200,15 @@ class ReferenceReading(Struct, kw_only=True):
             self._put(key, field.key, field.words[value])
         elif field.words is not None:
             known = ", ".join((str(field.nothing), *field.words))
-            self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; use one "
-                                 f"of {known}")  # fmt: skip
+            self.problems.append(
+                f"inference.{key}={value!r} is not modelled for {title}; use one of {known}"
+            )
         elif self.whole and among(value, (field.untouched,)):
             self.left_out.append(f"inference.{key}")
         else:
-            self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; leave it "
-                                 "out")  # fmt: skip
+            self.problems.append(
+                f"inference.{key}={value!r} is not modelled for {title}; leave it out"
+            )
 
     def _take_foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
         """Read another engine's field: one of our keys has the same name, or it is refused."""
@@ -212,14 +218,18 @@ class ReferenceReading(Struct, kw_only=True):
         if key in InferenceConfig.__struct_fields__:
             self._put(key, key, value)
             return
-        self.problems.append(f"inference.{key}={value!r} is for {server(whose).title}, not for "
-                             f"{server(self.engine).title}; leave it out")  # fmt: skip
+        self.problems.append(
+            f"inference.{key}={value!r} is for {server(whose).title}, not for "
+            f"{server(self.engine).title}; leave it out"
+        )
 
     def _put(self, key: str, ours: str, value: Any) -> None:
         """Set our key; refuse a second value for it."""
         if self.section.get(ours, value) != value:
-            self.problems.append(f"inference.{key}={value!r} is {ours}, which is there with "
-                                 f"{self.section[ours]!r}; leave one out")  # fmt: skip
+            self.problems.append(
+                f"inference.{key}={value!r} is {ours}, which is there with "
+                f"{self.section[ours]!r}; leave one out"
+            )
         self.section[ours] = value
 
 
@@ -239,8 +249,10 @@ def _apply_shards(section: dict[str, Any], gpus: Any) -> Iterator[str]:
     if ranks == 1:
         section["tensor_parallel_size"] = wanted
         return
-    yield (f"inference.num_shard={wanted!r} is tensor_parallel_size, which is there with "
-           f"{ranks!r}; leave one out")  # fmt: skip
+    yield (
+        f"inference.num_shard={wanted!r} is tensor_parallel_size, which is there with "
+        f"{ranks!r}; leave one out"
+    )
 
 
 def _with_context(file: RunFile) -> RunFile:

@@ -19,12 +19,25 @@ FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max
 REQUIRED = ("num_parameters", *FIELDS)
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
 # A preset trains with ZeRO-3 on one node, so that most of them fit.
-TRAINING = {"batch_size": 1, "gradient_accumulation_steps": 1, "optimizer": "adamw",
-            "dtype": "bf16", "activation_checkpointing": 4}  # fmt: skip
-PARALLELISM = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 8,
-               "sequence_parallel": False}  # fmt: skip
-ENGINE = {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "none",
-          "offload_param": "none"}  # fmt: skip
+TRAINING = {
+    "batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "optimizer": "adamw",
+    "dtype": "bf16",
+    "activation_checkpointing": 4,
+}
+PARALLELISM = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 8,
+    "sequence_parallel": False,
+}
+ENGINE = {
+    "type": "deepspeed",
+    "zero_stage": 3,
+    "offload_optimizer": "none",
+    "offload_param": "none",
+}
 HARDWARE = {"num_gpus": 8, "gpu_memory_gb": 80}
 SERVER = {"engine": "vllm"}  # for models whose training is not modelled
 
@@ -61,8 +74,13 @@ def preset(name: str) -> dict[str, Any] | None:
         hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
         return {"model": section, "inference": dict(SERVER), "hardware": hardware}
     training = {**TRAINING, "seq_len": min(LONGEST, model.arch.max_seq_len)}
-    return {"model": section, "training": training, "parallelism": dict(PARALLELISM),
-            "engine": dict(ENGINE), "hardware": dict(HARDWARE)}  # fmt: skip
+    return {
+        "model": section,
+        "training": training,
+        "parallelism": dict(PARALLELISM),
+        "engine": dict(ENGINE),
+        "hardware": dict(HARDWARE),
+    }
 
 
 def model_fields(model: ResolvedModel) -> dict[str, Any]:
@@ -94,8 +112,9 @@ def fetch_model(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
         raise InputError([f"{key!r} is not a field of hf/fetch; leave it out" for key in extra])
     name = body["model_id"].strip()
     if not is_hub_name(name) and (not name or catalog.find("index", name) is None):
-        raise InputError([f"model_id={name!r} must be a name on the hub, such as 'owner/model', or "
-                          "a preset"])  # fmt: skip
+        raise InputError(
+            [f"model_id={name!r} must be a name on the hub, such as 'owner/model', or a preset"]
+        )
     model = find_model(ModelConfig(name=name))
     fields = model_fields(model)
     return {

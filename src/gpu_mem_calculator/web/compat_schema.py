@@ -18,7 +18,7 @@ ENGINE: Schema = {
     "num_micro_batches": COUNT | {"description": "1, or training.gradient_accumulation_steps"},
 }
 HARDWARE: Schema = {
-    "total_gpu_memory_gb": {"type": "number", "description": "num_gpus times gpu_memory_gb"},
+    "total_gpu_memory_gb": {"type": "number", "description": "num_gpus times gpu_memory_gb"}
 }
 # Its fields of a server that become tensor_parallel_size, and its name for `engine`.
 SHARDS: Schema = {"sharded": {"type": "boolean"}, "num_shard": COUNT}
@@ -33,17 +33,20 @@ def body_schemas(template: str) -> dict[str, Schema]:
     section = schemas["InferenceConfig"]
     fields = dict(_fields(section["properties"]))
     schemas[REFERENCE_INFERENCE] = {
-        **section, "title": REFERENCE_INFERENCE,
+        **section,
+        "title": REFERENCE_INFERENCE,
         "description": "Inference with the reference calculator's keys, or with a run file's own.",
         "properties": {**fields, **section["properties"], "engine_type": nullable(ENGINE_TYPE)},
-    }  # fmt: skip
+    }
     sections = schemas[RUN]["properties"]
     served = {"$ref": template.format(name=REFERENCE_INFERENCE)}
     schemas[INFERENCE] = {
-        **schemas[RUN], "title": INFERENCE, "required": ["model", "inference"],
+        **schemas[RUN],
+        "title": INFERENCE,
+        "required": ["model", "inference"],
         "description": "A run file of a server, or the reference calculator's.",
         "properties": {**sections, "inference": served},
-    }  # fmt: skip
+    }
     return schemas
 
 

@@ -23,12 +23,24 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which processes share their
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 REQUESTS = Counter("gpu_mem_calc_requests", "Requests answered.", ["method", "route", "status"])
-SECONDS = Histogram("gpu_mem_calc_request_seconds", "From a request's head to the end of its "
-                    "answer.", ["route"], buckets=BUCKETS)  # fmt: skip
-WAITING = Gauge("gpu_mem_calc_waiting", "Requests that wait for a calculating process.", ["lane"],
-                multiprocess_mode="livesum")  # fmt: skip
-READY = Gauge("gpu_mem_calc_ready_processes", "Calculating processes that can be asked.", ["lane"],
-              multiprocess_mode="livesum")  # fmt: skip
+SECONDS = Histogram(
+    "gpu_mem_calc_request_seconds",
+    "From a request's head to the end of its answer.",
+    ["route"],
+    buckets=BUCKETS,
+)
+WAITING = Gauge(
+    "gpu_mem_calc_waiting",
+    "Requests that wait for a calculating process.",
+    ["lane"],
+    multiprocess_mode="livesum",
+)
+READY = Gauge(
+    "gpu_mem_calc_ready_processes",
+    "Calculating processes that can be asked.",
+    ["lane"],
+    multiprocess_mode="livesum",
+)
 OUTCOMES = Counter(
     "gpu_mem_calc_calculations", "Calculations by how they ended.", ["lane", "outcome"]
 )

@@ -70,11 +70,15 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
         ],
         "responses": {
             "200": {"description": "done", "content": {doc.media: {"schema": _schema(doc.answer)}}},
-            **{str(code): {"description": FAILURES[code],
-                           "content": {JSON: {"schema": _schema("ProblemsBody")}}}
-               for code in doc.fails},
+            **{
+                str(code): {
+                    "description": FAILURES[code],
+                    "content": {JSON: {"schema": _schema("ProblemsBody")}},
+                }
+                for code in doc.fails
+            },
         },
-    }  # fmt: skip
+    }
     if doc.body is not None:
         content: dict[str, Any] = {"schema": _schema(doc.body)}
         example = EXAMPLES.get(doc.answer) or EXAMPLES.get(doc.body)
@@ -95,14 +99,21 @@ def _components() -> dict[str, Any]:
     return {
         **types,
         **body_schemas(TEMPLATE),
-        SERVER: {"allOf": [_schema("MemoryResult"), _schema("Answers")],
-                 "description": "A server's result, and beside it what was asked of it."},
-        PRESETS: {"type": "object", "additionalProperties": _schema("Preset"),
-                  "description": "Every preset by its name."},
+        SERVER: {
+            "allOf": [_schema("MemoryResult"), _schema("Answers")],
+            "description": "A server's result, and beside it what was asked of it.",
+        },
+        PRESETS: {
+            "type": "object",
+            "additionalProperties": _schema("Preset"),
+            "description": "Every preset by its name.",
+        },
         TITLES: {**texts, "description": "Titles by name."},
-        ANYTHING: {"anyOf": [_schema(RUN), {}],
-                   "description": "A run file; whatever else it is, the answer says so."},
-    }  # fmt: skip
+        ANYTHING: {
+            "anyOf": [_schema(RUN), {}],
+            "description": "A run file; whatever else it is, the answer says so.",
+        },
+    }
 
 
 def openapi_document(info: dict[str, str], paths: dict[str, dict[str, Any]]) -> dict[str, Any]:

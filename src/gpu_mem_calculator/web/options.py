@@ -22,28 +22,47 @@ THEMES = ("light", "dark")
 REPLAYS = ("false", "true")
 # Query parameters; where `model.name` is one, so is any setting, `section.key=value`.
 QUERY: dict[str, dict[str, Any]] = {
-    "contexts": {"schema": {"type": "string", "pattern": NUMBERS}, "example": "4096,32768",
-                 "description": "rows of the table, such as 4096,32768"},
-    "concurrency": {"schema": {"type": "string", "pattern": NUMBERS}, "example": "1,16,64",
-                    "description": "its columns, such as 1,16,64"},
-    "width": {"schema": {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1],
-                         "default": WIDTH},
-              "description": "of the picture, in pixels"},
-    "replay": {"schema": {"type": "string", "enum": list(REPLAYS), "default": REPLAYS[0]},
-               "description": "whether torch's allocator is replayed, which takes a second"},
-    "theme": {"schema": {"type": "string", "enum": list(THEMES), "default": THEMES[0]},
-              "description": "the picture's colours"},
-    "model.name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
-                   "description": "a setting; every `section.key` of a run file may be one"},
-}  # fmt: skip
+    "contexts": {
+        "schema": {"type": "string", "pattern": NUMBERS},
+        "example": "4096,32768",
+        "description": "rows of the table, such as 4096,32768",
+    },
+    "concurrency": {
+        "schema": {"type": "string", "pattern": NUMBERS},
+        "example": "1,16,64",
+        "description": "its columns, such as 1,16,64",
+    },
+    "width": {
+        "schema": {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1], "default": WIDTH},
+        "description": "of the picture, in pixels",
+    },
+    "replay": {
+        "schema": {"type": "string", "enum": list(REPLAYS), "default": REPLAYS[0]},
+        "description": "whether torch's allocator is replayed, which takes a second",
+    },
+    "theme": {
+        "schema": {"type": "string", "enum": list(THEMES), "default": THEMES[0]},
+        "description": "the picture's colours",
+    },
+    "model.name": {
+        "schema": {"type": "string", "minLength": 1},
+        "example": "llama2-7b",
+        "description": "a setting; every `section.key` of a run file may be one",
+    },
+}
 # Words of the path.
 WORDS: dict[str, dict[str, Any]] = {
-    "format": {"schema": {"type": "string", "enum": [*EXPORTS, *UNSUPPORTED]},
-               "example": "deepspeed",
-               "description": f"in any case; not supported: {', '.join(UNSUPPORTED)}"},
-    "name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
-             "description": "a name of /api/presets; a beginning is enough where it is unique"},
-}  # fmt: skip
+    "format": {
+        "schema": {"type": "string", "enum": [*EXPORTS, *UNSUPPORTED]},
+        "example": "deepspeed",
+        "description": f"in any case; not supported: {', '.join(UNSUPPORTED)}",
+    },
+    "name": {
+        "schema": {"type": "string", "minLength": 1},
+        "example": "llama2-7b",
+        "description": "a name of /api/presets; a beginning is enough where it is unique",
+    },
+}
 
 
 def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
@@ -71,6 +90,10 @@ def numbers(options: Options, name: str) -> tuple[int, ...]:
         raise InputError([f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}"])
     for piece in pieces:
         if not re.fullmatch(NUMBER, piece):
-            raise InputError([f"{name}: {piece[:20]!r} must be a whole number from 1 to 999999999, "
-                              "with nothing but commas between them"])  # fmt: skip
+            raise InputError(
+                [
+                    f"{name}: {piece[:20]!r} must be a whole number from 1 to 999999999, "
+                    "with nothing but commas between them"
+                ]
+            )
     return tuple(map(int, pieces))

@@ -46,9 +46,13 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         loop = asyncio.get_running_loop()
         reply = self._expect()
         transport, _ = await loop.subprocess_exec(
-            lambda: self, sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds),
+            lambda: self,
+            sys.executable,
+            "-m",
+            "gpu_mem_calculator.web.worker",
+            str(self.seconds),
             stderr=None,
-        )  # fmt: skip
+        )
         self.transport = transport
         self.alive = True
         self._pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))

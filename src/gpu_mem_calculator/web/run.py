@@ -27,10 +27,16 @@ def run(settings: ServiceSettings) -> None:
         if settings.workers > 1:
             os.environ[SHARED] = counts
         uvicorn.run(
-            "gpu_mem_calculator.web.app:app", host=settings.host, port=settings.port,
-            workers=settings.workers, log_level="warning", access_log=False, server_header=False,
-            timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS,
-        )  # fmt: skip
+            "gpu_mem_calculator.web.app:app",
+            host=settings.host,
+            port=settings.port,
+            workers=settings.workers,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+            limit_concurrency=CONNECTIONS,
+        )
 
 
 def address(settings: ServiceSettings) -> str:
@@ -50,5 +56,9 @@ def _check_port(settings: ServiceSettings) -> None:
             probe.bind(address)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError([f"cannot listen on {settings.host} port {settings.port}: "
-                          f"{reason.lower()}; try another --port"]) from None  # fmt: skip
+        raise InputError(
+            [
+                f"cannot listen on {settings.host} port {settings.port}: "
+                f"{reason.lower()}; try another --port"
+            ]
+        ) from None

@@ -96,8 +96,12 @@ def infer(body: Any, options: Options) -> Any:
     table = (numbers(options, "contexts"), numbers(options, "concurrency"))
     estimate = _estimate(body)
     if not estimate.serves:
-        raise InputError(["the run has no inference section; add one, such as "
-                          '{"engine": "vllm"}, or use calculate'])  # fmt: skip
+        raise InputError(
+            [
+                "the run has no inference section; add one, such as "
+                '{"engine": "vllm"}, or use calculate'
+            ]
+        )
     return answers_data(estimate.result, answers(estimate, *table))
 
 

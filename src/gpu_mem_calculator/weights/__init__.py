@@ -23,8 +23,11 @@ def find_format(
     A `quantization_config` decides the details; a name that contradicts it raises `FormatError`.
     """
     if name not in RECIPES:
-        gguf = ("is a type of GGUF files; use it with engine 'llamacpp', or"
-                if file_type(name) else "is not a known format;")  # fmt: skip
+        gguf = (
+            "is a type of GGUF files; use it with engine 'llamacpp', or"
+            if file_type(name)
+            else "is not a known format;"
+        )
         raise FormatError(f"inference.quantization={name!r} {gguf} use one of {', '.join(RECIPES)}")
     if config:
         stored = config_scheme(config)

@@ -12,19 +12,30 @@ from functools import cache
 from msgspec import Struct
 
 from ..model.arch import Arch
-from ..model.blocks import (
-    Attention,
-    Moe,
-)
+from ..model.blocks import Attention, Moe
 from . import gguf_types
 from .ggml_types import ggml_bytes
 from .gguf_tensors import UntypedTensor, embedding_tensors, head_tensors, layer_tensors
 
 # Families that no converter of llama.cpp reads, or whose files are not modelled.
-UNREAD = frozenset({
-    "bart", "bert", "gpt_neo", "gptj", "m2m_100", "marian", "mbart", "mllama", "mt5", "opt",
-    "pegasus", "t5", "whisper", "zamba2",
-})  # fmt: skip
+UNREAD = frozenset(
+    {
+        "bart",
+        "bert",
+        "gpt_neo",
+        "gptj",
+        "m2m_100",
+        "marian",
+        "mbart",
+        "mllama",
+        "mt5",
+        "opt",
+        "pegasus",
+        "t5",
+        "whisper",
+        "zamba2",
+    }
+)
 GPT_OSS_EXPERTS = "MXFP4"  # the type of gpt-oss's experts in every file type
 
 
@@ -57,8 +68,9 @@ def problem(arch: Arch) -> str:
 
 
 @cache
-def tensors(arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gguf_types.NEWEST
-            ) -> tuple[GgufTensor, ...]:  # fmt: skip
+def tensors(
+    arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gguf_types.NEWEST
+) -> tuple[GgufTensor, ...]:
     """Every tensor of a file, layer by layer.
 
     - `imatrix`: quantized with an importance matrix; by default only if the type needs one
@@ -114,9 +126,14 @@ def _gguf_model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_type
     grouped = queries > 1 or arch.family == "qwen2"
     known = arch.family in ("llama", "mistral", "plain", "qwen2")
     return gguf_types.GgufModel(
-        falcon=arch.family == "falcon", queries=queries, experts=experts, values=values,
+        falcon=arch.family == "falcon",
+        queries=queries,
+        experts=experts,
+        values=values,
         seventy=known and grouped and len(arch.layers) == 80 and experts != 8,
         # glm4_moe files have the multi-token-prediction layer; it is counted but not loaded
         layers=len(arch.layers) + (arch.family == "glm4_moe" and arch.mtp_parameters > 0),
-        tied=arch.head is None, imatrix=imatrix, build=build,
-    )  # fmt: skip
+        tied=arch.head is None,
+        imatrix=imatrix,
+        build=build,
+    )

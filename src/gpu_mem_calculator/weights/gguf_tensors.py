@@ -70,8 +70,12 @@ def head_tensors(arch: Arch) -> Iterator[UntypedTensor]:
     yield from (UntypedTensor(weight.name, weight.numel) for weight in arch.head_extra)
 
 
-NORMS = {"pre": "attn_norm", "post": "post_attention_norm", "pre_mlp": "ffn_norm",
-         "post_mlp": "post_ffw_norm"}  # fmt: skip
+NORMS = {
+    "pre": "attn_norm",
+    "post": "post_attention_norm",
+    "pre_mlp": "ffn_norm",
+    "post_mlp": "post_ffw_norm",
+}
 
 
 def layer_tensors(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:
@@ -140,8 +144,14 @@ def _recurrence_tensors(mixer: Recurrence) -> Iterator[UntypedTensor]:
     conversion/qwen.py splits Qwen3-Next's in_proj_qkvz.
     """
     values = mixer.heads * mixer.value_dim
-    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
-             "qkv_proj": "attn_qkv", "in_proj_qkv": "attn_qkv"}  # fmt: skip
+    names = {
+        "q_proj": "attn_q",
+        "k_proj": "attn_k",
+        "v_proj": "attn_v",
+        "o_proj": "attn_output",
+        "qkv_proj": "attn_qkv",
+        "in_proj_qkv": "attn_qkv",
+    }
     for weight in mixer.parameters:
         module, _, kind = weight.name.rpartition(".")
         row = weight.dims[-1][1]

@@ -168,8 +168,10 @@ def _mlp_parameters(
 ) -> Iterator[ShardedParameter]:
     for linear in (*mlp.inputs, mlp.output):
         for weight in linear.weights():
-            shape = tuple(int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
-                          for dim, size in weight.dims)  # fmt: skip
+            shape = tuple(
+                int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
+                for dim, size in weight.dims
+            )
             joint = "gate_up" if linear is not mlp.output else ""
             if joint and "." in linear.name:
                 joint = f"{linear.name.rpartition('.')[0]}.{joint}"
@@ -206,7 +208,11 @@ def _shard_size(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> i
     if dim == "vocab":
         return shard.vocab(size, vocab_tp)
     ranks = {
-        "heads": shard.attention_tp, "kv_heads": shard.attention_tp, "state": shard.attention_tp,
-        "ffn": shard.tp, "expert": shard.ep, "expert_ffn": shard.expert_tp,
-    }.get(dim, 1)  # fmt: skip
+        "heads": shard.attention_tp,
+        "kv_heads": shard.attention_tp,
+        "state": shard.attention_tp,
+        "ffn": shard.tp,
+        "expert": shard.ep,
+        "expert_ffn": shard.expert_tp,
+    }.get(dim, 1)
     return int(ceil_div(size, ranks))

@@ -53,8 +53,14 @@ def layer_widths(layer: Layer, hidden: int, shard: ServerShard) -> LayerWidths:
         inputs, outputs = mixer_widths(mixer, shard)
         mixed, read = max(mixed, inputs), max(read, outputs)
     up, act = (0, 0) if layer.mlp is None else mlp_widths(layer.mlp, shard)
-    return LayerWidths(hidden=hidden, mixed=mixed, read=read, up=up, act=act,
-                  experts=expert_widths(layer.mlp, shard))  # fmt: skip
+    return LayerWidths(
+        hidden=hidden,
+        mixed=mixed,
+        read=read,
+        up=up,
+        act=act,
+        experts=expert_widths(layer.mlp, shard),
+    )
 
 
 def mixer_widths(mixer: Mixer, shard: ServerShard) -> tuple[int, int]:

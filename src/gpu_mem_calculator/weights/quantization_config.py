@@ -21,8 +21,10 @@ def config_scheme(config: Config) -> WeightFormat:
         method = "modelopt"  # hf_quant_config.json
     reader = READERS.get(method.lower().replace("_", "-"))
     if reader is None:
-        raise FormatError(f"quantization_config.quant_method={method!r} is not modelled; "
-                          "known are " + ", ".join(sorted(READERS)))  # fmt: skip
+        raise FormatError(
+            f"quantization_config.quant_method={method!r} is not modelled; "
+            "known are " + ", ".join(sorted(READERS))
+        )
     try:
         stored = reader(config)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:
@@ -31,8 +33,10 @@ def config_scheme(config: Config) -> WeightFormat:
         stored = WeightFormat(name="", pack=MatrixFormat(bits=0))
     pack = stored.pack
     if pack is not None and not (1 <= pack.bits <= 16 and min(pack.rows, pack.columns) >= 0):
-        raise FormatError(f"model.config.quantization_config has a value that {method!r} does not "
-                          "have: check its bits, group_size, blocks and lists")  # fmt: skip
+        raise FormatError(
+            f"model.config.quantization_config has a value that {method!r} does not "
+            "have: check its bits, group_size, blocks and lists"
+        )
     return stored
 
 
@@ -85,9 +89,14 @@ def _awq(config: Config) -> WeightFormat:
 
 def _gptq(config: Config) -> WeightFormat:
     bits, group = int(config.get("bits", 4)), _group_size(config)
-    pack = replace(recipes.GPTQ4, bits=bits, columns=group, zero_bits=bits,
-                   symmetric=bool(config.get("sym", True)),
-                   ordered=bool(config.get("desc_act", False)))  # fmt: skip
+    pack = replace(
+        recipes.GPTQ4,
+        bits=bits,
+        columns=group,
+        zero_bits=bits,
+        symmetric=bool(config.get("sym", True)),
+        ordered=bool(config.get("desc_act", False)),
+    )
     dynamic = config.get("dynamic") or {}
     skip = tuple(f"re:{key[2:]}" for key in dynamic if str(key).startswith("-:"))
     return WeightFormat(
@@ -126,8 +135,9 @@ def _modelopt(config: Config) -> WeightFormat:
     if algorithm == "FP8":
         pack = replace(recipes.FP8_TENSOR, constants=4)
         return WeightFormat(name="fp8", title="FP8, a scale for each tensor", pack=pack, skip=skip)
-    raise FormatError(f"quantization_config.quant_algo={algorithm!r} is not modelled; FP8 and "
-                      "NVFP4 are")  # fmt: skip
+    raise FormatError(
+        f"quantization_config.quant_algo={algorithm!r} is not modelled; FP8 and NVFP4 are"
+    )
 
 
 def _compressed(config: Config) -> WeightFormat:
@@ -135,8 +145,9 @@ def _compressed(config: Config) -> WeightFormat:
     groups = list((config.get("config_groups") or {}).values())
     kinds = {str(sorted((group.get("weights") or {}).items(), key=str)) for group in groups}
     if len(kinds) != 1:
-        raise FormatError(f"quantization_config.config_groups has {len(kinds)} kinds of weights; "
-                          "one is modelled")  # fmt: skip
+        raise FormatError(
+            f"quantization_config.config_groups has {len(kinds)} kinds of weights; one is modelled"
+        )
     first = groups[0]
     weights, inputs = first.get("weights") or {}, first.get("input_activations") or {}
     name, pack = _compressed_pack(weights)
@@ -161,13 +172,20 @@ def _compressed_pack(weights: Config) -> tuple[str, MatrixFormat]:
     index = 32 if weights.get("actorder") in ("group", True) else 0
     if bits == 8 and not group:
         return "int8", replace(recipes.INT8_ROW, rows=rows)
-    pack = replace(recipes.INT4_GROUP, bits=bits, rows=rows, columns=group, zero_bits=zeros,
-                   index=index)  # fmt: skip
+    pack = replace(
+        recipes.INT4_GROUP, bits=bits, rows=rows, columns=group, zero_bits=zeros, index=index
+    )
     return f"int{bits}", pack
 
 
 READERS: Mapping[str, Callable[[Config], WeightFormat]] = {
-    "fp8": _fp8, "fbgemm-fp8": _fbgemm, "awq": _awq, "gptq": _gptq, "auto-round": _gptq,
-    "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "modelopt": _modelopt,
+    "fp8": _fp8,
+    "fbgemm-fp8": _fbgemm,
+    "awq": _awq,
+    "gptq": _gptq,
+    "auto-round": _gptq,
+    "bitsandbytes": _bitsandbytes,
+    "mxfp4": _mxfp4,
+    "modelopt": _modelopt,
     "compressed-tensors": _compressed,
-}  # fmt: skip
+}

@@ -143,8 +143,13 @@ def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> 
     gemma = arch.family == "gemma3_text"
     for place in shard.places:
         mixer = arch.layers[place].mixer
-        size = (mixer.rotary_dim if isinstance(mixer, Attention)
-                else mixer.rope_dim if isinstance(mixer, LatentAttention) else 0)  # fmt: skip
+        size = (
+            mixer.rotary_dim
+            if isinstance(mixer, Attention)
+            else mixer.rope_dim
+            if isinstance(mixer, LatentAttention)
+            else 0
+        )
         if size:
             kinds[size, gemma and not (arch.windows and arch.windows[place])] = None
     width = 32 if arch.family == "gpt_oss" else bits

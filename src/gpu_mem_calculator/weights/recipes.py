@@ -15,8 +15,9 @@ INT8_ROW = MatrixFormat(bits=8, rows=1)
 # constants: the shape, two int64
 INT4_GROUP = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, constants=16)
 AWQ = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4)
-GPTQ4 = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32,
-             symmetric=True)  # fmt: skip
+GPTQ4 = MatrixFormat(
+    bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32, symmetric=True
+)
 GPTQ8 = replace(GPTQ4, bits=8, zero_bits=8)
 NF4 = MatrixFormat(bits=4, flat=64, nested=256, constants=16 * 4 + 4)  # its 16 values, an offset
 NF4_PLAIN = replace(NF4, nested=0, constants=16 * 4)

@@ -14,7 +14,13 @@ from .shards import EXPERT, EXPERTS, HEAD, LINEAR, ShardedParameter
 
 Stored = tuple[tuple[str, int], ...]
 WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
-    "", "scales", "swizzled scales", "zeros", "order", "constants")  # fmt: skip
+    "",
+    "scales",
+    "swizzled scales",
+    "zeros",
+    "order",
+    "constants",
+)
 
 
 class MatrixFormat(Struct, frozen=True, kw_only=True):

@@ -11,10 +11,23 @@ from ..model.arch import Arch, Layer
 
 # Roles of a parameter: only linear, expert and (where a format says so) head are quantized.
 LINEAR, EXPERT, ROUTER, EMBEDDING, HEAD, NORM, OTHER = (
-    "linear", "expert", "router", "embedding", "head", "norm", "other")  # fmt: skip
+    "linear",
+    "expert",
+    "router",
+    "embedding",
+    "head",
+    "norm",
+    "other",
+)
 # Parts of a model, as reports name them.
 ATTENTION, STATE, FEED_FORWARD, EXPERTS, NORMS, TOWER = (
-    "attention", "state space", "feed-forward", "experts", "norms", "vision tower")  # fmt: skip
+    "attention",
+    "state space",
+    "feed-forward",
+    "experts",
+    "norms",
+    "vision tower",
+)
 
 
 class ServerShard(Struct, frozen=True, kw_only=True):

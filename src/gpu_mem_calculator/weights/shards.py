@@ -27,9 +27,20 @@ from .server_shard import (
 )
 
 __all__ = [
-    "EMBEDDING", "EXPERT", "EXPERTS", "FEED_FORWARD", "HEAD", "LINEAR", "NORM", "NORMS", "ROUTER",
-    "TOWER", "ServerShard", "ShardedParameter", "held",
-]  # fmt: skip
+    "EMBEDDING",
+    "EXPERT",
+    "EXPERTS",
+    "FEED_FORWARD",
+    "HEAD",
+    "LINEAR",
+    "NORM",
+    "NORMS",
+    "ROUTER",
+    "TOWER",
+    "ServerShard",
+    "ShardedParameter",
+    "held",
+]
 
 
 @remembered(64, always=True)

@@ -63,8 +63,9 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
     """
     gradient = block.sizes[block.exit_grad]
     if block.exit < 0:  # the embedding's
-        return _peaks(block, block.backward, all_hook_points(block), gradient,
-                      weight_gradients(block))  # fmt: skip
+        return _peaks(
+            block, block.backward, all_hook_points(block), gradient, weight_gradients(block)
+        )
     act = gradient + (block.sizes[block.exit] if output else 0) + _saved_bytes(block)
     peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
     return (*forward_peaks(block, gradient), *peaks) if again else peaks

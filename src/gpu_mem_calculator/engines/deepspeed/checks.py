@@ -23,29 +23,41 @@ def problems(run: Run) -> Iterator[str]:
         yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
     for name in ("partition_activations", "cpu_checkpointing"):
         if option(run, name) and run.recompute != "full":
-            yield (f"engine.{name}=true acts on checkpoints, of which there are none; "
-                   "try activation_checkpointing full")  # fmt: skip
+            yield (
+                f"engine.{name}=true acts on checkpoints, of which there are none; "
+                "try activation_checkpointing full"
+            )
     if run.quantization is not None and stage == 3:
-        yield (f"training.quantization={run.quantization} cannot be cut by ZeRO-3, whose shards "
-               "are of the model's dtype; try zero_stage 2")  # fmt: skip
+        yield (
+            f"training.quantization={run.quantization} cannot be cut by ZeRO-3, whose shards "
+            "are of the model's dtype; try zero_stage 2"
+        )
     elif run.quantization is not None:
-        yield (f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
-               "try engine pytorch_ddp")  # fmt: skip
+        yield (
+            f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
+            "try engine pytorch_ddp"
+        )
 
 
 def _precision_problems(run: Run, stage: int) -> Iterator[str]:
     if run.precision not in PRECISIONS:
-        yield (f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
-               f"try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
+        yield (
+            f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
+            f"try {run.precision.partition('_')[0]}_mixed"
+        )
     if run.autocast:
         yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
     if run.implementation not in ("", "fused", "foreach"):
-        yield (f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
-               "optimizer; try fused, or foreach for torch_adam")  # fmt: skip
+        yield (
+            f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
+            "optimizer; try fused, or foreach for torch_adam"
+        )
     adam = run.optimizer in ("adam", "adamw")
     if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
-        yield (f"training.optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 "
-               "bits is not modelled, only fused Adam is; try zero_stage 1")  # fmt: skip
+        yield (
+            f"training.optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 "
+            "bits is not modelled, only fused Adam is; try zero_stage 1"
+        )
 
 
 def _offload_problems(run: Run, stage: int) -> Iterator[str]:
@@ -60,11 +72,15 @@ def _offload_problems(run: Run, stage: int) -> Iterator[str]:
     if params != "none" and stage != 3:
         yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
     if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
-        yield (f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
-               "one; try adamw or lion")  # fmt: skip
+        yield (
+            f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
+            "one; try adamw or lion"
+        )
     if place != "none" and run.implementation:
-        yield (f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
-               "offloaded optimizer does not; leave it out")  # fmt: skip
+        yield (
+            f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
+            "offloaded optimizer does not; leave it out"
+        )
 
 
 def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
@@ -76,10 +92,14 @@ def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
     if stage > 1:
         yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
     if run.virtual_stages > 1:
-        yield (f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-               "not interleave; set it to 1")  # fmt: skip
+        yield (
+            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
+            "not interleave; set it to 1"
+        )
     if run.adapter is not None:
         yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
     if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
-        yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
-               f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer")  # fmt: skip
+        yield (
+            f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
+            f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer"
+        )

@@ -70,10 +70,13 @@ def ledger(run: Run) -> Ledger:
     if plan.stage and not plan.pipeline and not run.unrolled:
         return _rolled_ledger(plan, setting, stack, walks, zero_init)
     instants = step(
-        tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
-        embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        tuple(b.stretch for b in stack),
+        micro_batches=run.micro_batches,
+        head=last,
+        embedding=first,
+        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
         every=run.unrolled,
-    )  # fmt: skip
+    )
     if run.unrolled:
         plan = replace(plan, instants=instants)
         rank = rank_factory(
@@ -186,21 +189,29 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
     frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return ZeroLayout(
-        run=run, stage=stage, width=width,
+        run=run,
+        stage=stage,
+        width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
-        trainable=elements, frozen=frozen, runs=tuple(runs),
+        trainable=elements,
+        frozen=frozen,
+        runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        instants=(), bucket=number(run, "reduce_bucket_size"),
+        instants=(),
+        bucket=number(run, "reduce_bucket_size"),
         overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
         offload=place,
         offload_param=str(option(run, "offload_param")),
-        pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
-        pipeline=pipelined(run), layers=high - low if pipelined(run) else None,
-        first=first, last=last,
-    )  # fmt: skip
+        pinned=bool(option(run, "pin_memory")),
+        implementation=run.implementation or "fused",
+        pipeline=pipelined(run),
+        layers=high - low if pipelined(run) else None,
+        first=first,
+        last=last,
+    )
 
 
 def _limits(run: Run) -> GatherLimits:

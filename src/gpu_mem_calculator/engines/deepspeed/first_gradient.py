@@ -33,8 +33,17 @@ def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
         if not first:  # the final norm's backward comes after it
             act = larger(act, walks.head.after_first)
         elif instant.later:
-            yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD,
-                        bytes=plan.table, live={instant.name: 1},
-                        source=code("torch 2.11 csrc/autograd/input_buffer.cpp"))  # fmt: skip
-        yield Entry(name="final norm and head: kept for backward", kind=ACT, bytes=act,
-                    live={instant.name: 1}, source=SOURCE)  # fmt: skip
+            yield Entry(
+                name="head: gradient that waits for the embedding's",
+                kind=GRAD,
+                bytes=plan.table,
+                live={instant.name: 1},
+                source=code("torch 2.11 csrc/autograd/input_buffer.cpp"),
+            )
+        yield Entry(
+            name="final norm and head: kept for backward",
+            kind=ACT,
+            bytes=act,
+            live={instant.name: 1},
+            source=SOURCE,
+        )

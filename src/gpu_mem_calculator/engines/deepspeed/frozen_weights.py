@@ -58,9 +58,12 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
     tape.hold(x)
     checkpoint = REENTRANT if block.reentrant else HOOKS
     return walk(
-        tape, x, y, recompute_core=block.recompute == "selective",
+        tape,
+        x,
+        y,
+        recompute_core=block.recompute == "selective",
         checkpoint=checkpoint if block.recompute == "full" else "",
-    )  # fmt: skip
+    )
 
 
 def stage3_walks(

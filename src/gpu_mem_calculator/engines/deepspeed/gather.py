@@ -68,8 +68,9 @@ class GatherAllocator(ParameterCoordinator):
             self.flats[handle] = self.to.make_on(self.lane, sum(map(self.padded, params)))
             self.members[handle] = sorted(params)
         if self.from_host:
-            shards = [self.to.make_on(self.lane, self.padded(p) // self.ranks, FROM_HOST)
-                      for p in params]  # fmt: skip
+            shards = [
+                self.to.make_on(self.lane, self.padded(p) // self.ranks, FROM_HOST) for p in params
+            ]
             self.to.free(shards)
 
     def wait(self, param: int) -> None:

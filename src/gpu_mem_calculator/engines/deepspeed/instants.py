@@ -147,8 +147,15 @@ def _layer(
         peaks = backward_peaks(first.script, again=full, output=full and group.reentrant)
     which = "first layer" if low else "highest layer"
     return ZeroInstant(
-        name=name, title=f"{word}, {group.title}: {which}", place=place, peaks=peaks,
-        phase=FORWARD if forward else BACKWARD, group=index, label=f"{group.title}: at work",
+        name=name,
+        title=f"{word}, {group.title}: {which}",
+        place=place,
+        peaks=peaks,
+        phase=FORWARD if forward else BACKWARD,
+        group=index,
+        label=f"{group.title}: at work",
         saved=tuple(other.count if i < index else 0 for i, other in enumerate(stack)),
-        layer_bytes=walk.input_bytes if full else walk.saved_bytes, checkpoint=full, layer=layer,
-    )  # fmt: skip
+        layer_bytes=walk.input_bytes if full else walk.saved_bytes,
+        checkpoint=full,
+        layer=layer,
+    )

@@ -115,9 +115,13 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     @property
     def sizes(self) -> ZeroSizes:
         """Bytes of the states that this rank trains."""
-        return zero_sizes(self.groups, width=self.trained_width, largest=self.largest,
-                          optimizer=self.run.optimizer,
-                          implementation=self.implementation)  # fmt: skip
+        return zero_sizes(
+            self.groups,
+            width=self.trained_width,
+            largest=self.largest,
+            optimizer=self.run.optimizer,
+            implementation=self.implementation,
+        )
 
     @property
     def slice_gradient_instants(self) -> tuple[str, ...]:
@@ -138,15 +142,30 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return 1 if instant.later else holds(self.run.micro_batches == 1)
 
     def entry(
-        self, name: str, kind: str, size: Num, live: Callable[[StepInstant], Num], source: str,
-        startup: tuple[str, ...] = (), place: str = GPU,
-    ) -> Entry:  # fmt: skip
+        self,
+        name: str,
+        kind: str,
+        size: Num,
+        live: Callable[[StepInstant], Num],
+        source: str,
+        startup: tuple[str, ...] = (),
+        place: str = GPU,
+    ) -> Entry:
         """An entry with `live` copies at each instant, and one at those named in `startup`."""
-        alive: dict[str, Num] = {b.name: copies for b in self.instants
-                                 if not isinstance(copies := live(b), int) or copies}  # fmt: skip
+        alive: dict[str, Num] = {
+            b.name: copies
+            for b in self.instants
+            if not isinstance(copies := live(b), int) or copies
+        }
         alive |= dict.fromkeys(startup, 1)
-        return Entry(name=name, kind=kind, bytes=size, live=alive, place=place,
-                     source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip
+        return Entry(
+            name=name,
+            kind=kind,
+            bytes=size,
+            live=alive,
+            place=place,
+            source=code(f"deepspeed 0.19.8 {source}"),
+        )
 
 
 def always(instant: StepInstant) -> Num:

@@ -40,20 +40,32 @@ from .model_parts import block_table
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
-GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, where in (
-    ("weights' gradients that are not reduced", GRAD, f"{FILE12}:1415, {FILE3}:1601"),
-    ("gradient bucket", COMM, f"{FILE12}:3256"),
-    ("gradients of the slice's parameters", GRAD, f"{FILE12}:2183 grads_in_partition"),
-    ("bucket, copies for reduction", COMM, f"{FILE12}:1555, {FILE3}:1440,2024"),
-    ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
-    ("shards, come from the host", COMM,
-     "runtime/zero/partition_parameters.py:1359 until the gather has begun"),
-))  # fmt: skip
-STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
-        ("optimizer", "optimizer step"))  # fmt: skip
-TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
-        (FIRST_STEP, LATER, ", second micro-batch of the first step"),
-        (FIRST_STEP, "", ", first micro-batch of all"))  # fmt: skip
+GROUPS = tuple(
+    (name, kind, code(f"deepspeed 0.19.8 {where}"))
+    for name, kind, where in (
+        ("weights' gradients that are not reduced", GRAD, f"{FILE12}:1415, {FILE3}:1601"),
+        ("gradient bucket", COMM, f"{FILE12}:3256"),
+        ("gradients of the slice's parameters", GRAD, f"{FILE12}:2183 grads_in_partition"),
+        ("bucket, copies for reduction", COMM, f"{FILE12}:1555, {FILE3}:1440,2024"),
+        ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
+        (
+            "shards, come from the host",
+            COMM,
+            "runtime/zero/partition_parameters.py:1359 until the gather has begun",
+        ),
+    )
+)
+STEP = (
+    ("optimizer.norm", "gradient norm"),
+    ("optimizer.cast", "gradients cast to fp32"),
+    ("optimizer", "optimizer step"),
+)
+TAGS = (
+    ("", "", ""),
+    ("", LATER, ", later micro-batch"),
+    (FIRST_STEP, LATER, ", second micro-batch of the first step"),
+    (FIRST_STEP, "", ", first micro-batch of all"),
+)
 
 
 class PeakPoint(Struct, frozen=True):
@@ -138,8 +150,11 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
 
 def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    block = PeakParts(choose(higher, new.block.act, old.block.act), 0,
-                    choose(higher, new.block.temp, old.block.temp))  # fmt: skip
+    block = PeakParts(
+        choose(higher, new.block.act, old.block.act),
+        0,
+        choose(higher, new.block.temp, old.block.temp),
+    )
     return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
 
 
@@ -166,16 +181,22 @@ def instants_and_entries(
             either = [a or b for a, b in zip(chosen, usual, strict=True)]
             high = highest(zero_instant, either, which, near=near)
             named_instant = instant(
-                zero_instant.name, zero_instant.phase, zero_instant.title + word, step=step,
-                micro_batch=tag, layer=zero_instant.layer, present=again if later else 1,
-            )  # fmt: skip
+                zero_instant.name,
+                zero_instant.phase,
+                zero_instant.title + word,
+                step=step,
+                micro_batch=tag,
+                layer=zero_instant.layer,
+                present=again if later else 1,
+            )
             instants.append(_step_instant(zero_instant, high, named_instant))
             entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
     entries.append(_step_gradients(plan, each, which))
     for name, title in STEP:
-        instants.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
-                          later=True))  # fmt: skip
+        instants.append(
+            StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none, later=True)
+        )
     return tuple(instants), entries
 
 
@@ -192,8 +213,9 @@ def without_first_input(
     out = {b.name for b in instants if b.instant.layer == FIRST or b.instant.where == "begin"}
     for entry in entries:
         if entry.role == EMBEDDED and not apart:
-            entry = replace(entry, live={name: copies for name, copies in entry.live.items()
-                                         if name not in out})  # fmt: skip
+            entry = replace(
+                entry, live={name: copies for name, copies in entry.live.items() if name not in out}
+            )
         yield entry
 
 
@@ -203,9 +225,13 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     last = [several[1] for several in each]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
-    return Entry(name=name, kind=kind, bytes=sum(parts),
-                 live=dict.fromkeys(plan.slice_gradient_instants, 1),
-                 source=source)  # fmt: skip
+    return Entry(
+        name=name,
+        kind=kind,
+        bytes=sum(parts),
+        live=dict.fromkeys(plan.slice_gradient_instants, 1),
+        source=source,
+    )
 
 
 def _step_instant(
@@ -215,10 +241,14 @@ def _step_instant(
     if zero_instant.work == "unit":
         saved = tuple(high.waiting if i == zero_instant.group else n for i, n in enumerate(saved))
     return StepInstant(
-        instant=named_instant, saved=saved, grads=tuple(0 for _ in saved), work=zero_instant.work,
-        stretch=zero_instant.group, later=bool(named_instant.micro_batch),
+        instant=named_instant,
+        saved=saved,
+        grads=tuple(0 for _ in saved),
+        work=zero_instant.work,
+        stretch=zero_instant.group,
+        later=bool(named_instant.micro_batch),
         inside_forward=zero_instant.phase == FORWARD,
-    )  # fmt: skip
+    )
 
 
 def _entries(

@@ -20,9 +20,17 @@ from .rank_stage3 import Stage3Bucket, Stage3Rank
 from .rank_stage12 import Stage12Rank
 
 GROUPS: dict[Hashable, int] = {
-    WEIGHT_GRADIENT: 0, "bucket": 1, "own": 2, "sum": 2, "moment": 3, "padded": 3, "shard": 3,
-    "swapped": 3, "": 4, FROM_HOST: 5,
-}  # fmt: skip
+    WEIGHT_GRADIENT: 0,
+    "bucket": 1,
+    "own": 2,
+    "sum": 2,
+    "moment": 3,
+    "padded": 3,
+    "shard": 3,
+    "swapped": 3,
+    "": 4,
+    FROM_HOST: 5,
+}
 Level = tuple[int, tuple[int, ...]]  # bytes in all, and of each group
 NOTHING: Level = (0, (0,) * 6)
 
@@ -152,8 +160,15 @@ def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape)
     embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
     rank.epilogue()
     forward = [[begin] * num_levels(block) for block, _ in shape.layers]
-    return HookLevels([begin], forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
-                      embedding, [counter.look(), counter.now()])  # fmt: skip
+    return HookLevels(
+        [begin],
+        forward,
+        [begin] * num_levels(shape.head[0]),
+        head,
+        backward[::-1],
+        embedding,
+        [counter.look(), counter.now()],
+    )
 
 
 def num_levels(block: HookedBlock) -> int:
@@ -198,8 +213,9 @@ def gather_levels(
     before = counter.now()
     counter.look()
     rank.epilogue()
-    levels = HookLevels([begin], forward, loss, head, backward[::-1], embedding,
-                        [before, counter.look()])  # fmt: skip
+    levels = HookLevels(
+        [begin], forward, loss, head, backward[::-1], embedding, [before, counter.look()]
+    )
     return levels, persistent
 
 

@@ -28,8 +28,9 @@ FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 
 def _host(plan: ZeroLayout, name: str, kind: str, size: Num, source: str, *, pinned: bool) -> Entry:
     size = power_of_two(size) if pinned else size
-    return plan.entry(f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source,
-                      (SETUP,), CPU)  # fmt: skip
+    return plan.entry(
+        f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source, (SETUP,), CPU
+    )
 
 
 def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
@@ -41,15 +42,27 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     sizes, pin, width = plan.sizes, plan.pinned, plan.width
     yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pinned=pin)
     yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pinned=pin)
-    yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
-                "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
-    yield _host(plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567",
-                pinned=pin)  # fmt: skip
+    yield _host(
+        plan,
+        f"{plan.run.optimizer} states",
+        OPTIM,
+        sizes.states,
+        "ops/adam/cpu_adam.py:158",
+        pinned=False,
+    )
+    yield _host(
+        plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567", pinned=pin
+    )
     yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pinned=pin)
     owned = owned_by_rank(plan)
-    yield _host(plan, "gradients being added up", GRAD,
-                width * owned * holds(plan.run.micro_batches > 1), f"{FILE12}:1818",
-                pinned=False)  # fmt: skip
+    yield _host(
+        plan,
+        "gradients being added up",
+        GRAD,
+        width * owned * holds(plan.run.micro_batches > 1),
+        f"{FILE12}:1818",
+        pinned=False,
+    )
 
 
 def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
@@ -59,15 +72,24 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
     sizes = plan.sizes
     local = sizes.local
     if plan.offload == "cpu":
-        yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157",
-                    pinned=False)  # fmt: skip
-        yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337",
-                    pinned=plan.pinned)  # fmt: skip
-        yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
-                    "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
+        yield _host(
+            plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157", pinned=False
+        )
+        yield _host(
+            plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337", pinned=plan.pinned
+        )
+        yield _host(
+            plan,
+            f"{plan.run.optimizer} states",
+            OPTIM,
+            sizes.states,
+            "ops/adam/cpu_adam.py:158",
+            pinned=False,
+        )
     if plan.offload != "none":
-        yield _host(plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791",
-                    pinned=plan.pinned)  # fmt: skip
+        yield _host(
+            plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791", pinned=plan.pinned
+        )
     if plan.offload == "nvme":
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
@@ -82,16 +104,27 @@ def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Ent
     """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
     where = "runtime/swap_tensor/optimizer_utils.py:180"
     tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
-    yield _host(plan, "optimizer swap buffers", OPTIM, 4 * round_up(4 * group, ALIGN), where,
-                pinned=False)  # fmt: skip
-    yield _disk(plan, "master weights and optimizer states", OPTIM,
-                tensors * round_up(4 * local, ALIGN), where)  # fmt: skip
+    yield _host(
+        plan, "optimizer swap buffers", OPTIM, 4 * round_up(4 * group, ALIGN), where, pinned=False
+    )
+    yield _disk(
+        plan,
+        "master weights and optimizer states",
+        OPTIM,
+        tensors * round_up(4 * local, ALIGN),
+        where,
+    )
     large: Num = 0
     for size, times in plan.counts.items():
         shard = ceil_div(size, plan.ranks)
         large = large + times * shard * holds(4 * shard >= SWAPPED)
-    yield _disk(plan, "fp32 gradients", GRAD, 4 * large,
-                "runtime/swap_tensor/partitioned_optimizer_swapper.py:79")  # fmt: skip
+    yield _disk(
+        plan,
+        "fp32 gradients",
+        GRAD,
+        4 * large,
+        "runtime/swap_tensor/partitioned_optimizer_swapper.py:79",
+    )
 
 
 def _parameters_on_disk(
@@ -99,10 +132,17 @@ def _parameters_on_disk(
 ) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
     where = "runtime/swap_tensor/partitioned_param_swapper.py:125"
-    yield _host(plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * plan.width, where,
-                pinned=False)  # fmt: skip
-    yield _host(plan, "parameter shards", PARAM, plan.width * smaller(local, in_cpu),
-                f"{FILE3}:891", pinned=True)  # fmt: skip
+    yield _host(
+        plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * plan.width, where, pinned=False
+    )
+    yield _host(
+        plan,
+        "parameter shards",
+        PARAM,
+        plan.width * smaller(local, in_cpu),
+        f"{FILE3}:891",
+        pinned=True,
+    )
     large: Num = 0
     for counts in (plan.counts, plan.frozen_counts):
         for size, times in counts.items():
@@ -130,8 +170,9 @@ def checkpoints_on_host(
     for entry in entries:
         if entry.role == CHECKPOINTED:
             index = next(full)
-            newest = {i.name: _newest(i, index, stack, later if i.later else first)
-                      for i in plan.instants}  # fmt: skip
+            newest = {
+                i.name: _newest(i, index, stack, later if i.later else first) for i in plan.instants
+            }
             near = {name: newest[name] for name in entry.live}
             far = {name: count - near[name] for name, count in entry.live.items()}
             size = power_of_two(entry.bytes) if pinned else entry.bytes
@@ -161,13 +202,15 @@ def with_second(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
         if instant.instant.layer == FIRST:
             group = instant.stretch
             saved = tuple(n + 1 if i == group else n for i, n in enumerate(instant.saved))
-            grads = tuple(larger(n - 1, 0) if i == group else n
-                          for i, n in enumerate(instant.grads))  # fmt: skip
+            grads = tuple(
+                larger(n - 1, 0) if i == group else n for i, n in enumerate(instant.grads)
+            )
             moved = instant.instant.moved(
-                f"backward.{group}.second", layer=SECOND,
+                f"backward.{group}.second",
+                layer=SECOND,
                 title=instant.instant.title.replace("first", "second"),
                 present=instant.instant.present * holds(instant.grads[group] > 1),
-            )  # fmt: skip
+            )
             more.append(replace(instant, instant=moved, saved=saved, grads=grads))
         more.append(instant)
     return tuple(more)

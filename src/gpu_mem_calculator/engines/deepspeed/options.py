@@ -6,8 +6,11 @@ from typing import Any
 
 from ...run.run import Precision, Run
 
-PRECISIONS = {"fp32": Precision(32, 32), "bf16_mixed": Precision(16, 16),
-              "fp16_mixed": Precision(16, 16)}  # fmt: skip
+PRECISIONS = {
+    "fp32": Precision(32, 32),
+    "bf16_mixed": Precision(16, 16),
+    "fp16_mixed": Precision(16, 16),
+}
 OPTIONS: dict[str, Any] = {
     "zero_stage": 0,
     "offload_optimizer": "none",

@@ -47,8 +47,11 @@ class BlockTable(Struct, frozen=True):
 
     def shape(self, counts: Iterable[int]) -> ModelShape:
         """The blocks of a model with `counts` layers in each group."""
-        layers = [blocks[:2] for blocks, count in zip(self.groups, counts, strict=True)
-                  for _ in range(count)]  # fmt: skip
+        layers = [
+            blocks[:2]
+            for blocks, count in zip(self.groups, counts, strict=True)
+            for _ in range(count)
+        ]
         if self.first is not None:
             layers[0] = self.first
         return ModelShape(tuple(layers), self.head, self.embedding)
@@ -71,8 +74,10 @@ class LevelTable(Struct, frozen=True, dict=True):
 
     def _row(self, waiting: int) -> list[int]:
         columns = zip(*self.buckets[waiting], strict=True)
-        most = [column[0][0] if len(column) == 1 else max(one[0] for one in column)
-                for column in columns]  # fmt: skip
+        most = [
+            column[0][0] if len(column) == 1 else max(one[0] for one in column)
+            for column in columns
+        ]
         if waiting not in self.gathered:
             return most
         return [a + b[0] for a, b in zip(most, self.gathered[waiting], strict=True)]
@@ -148,10 +153,14 @@ def _higher(tables: Tables, usual: Tables, small: int) -> Tables:
     beside it.
     """
     return {
-        place: table for place, table in tables.items()
-        if any(a > b + small for waiting, row in table.rows.items()
-               for a, b in zip(row, usual[place].rows[waiting], strict=True))
-    }  # fmt: skip
+        place: table
+        for place, table in tables.items()
+        if any(
+            a > b + small
+            for waiting, row in table.rows.items()
+            for a, b in zip(row, usual[place].rows[waiting], strict=True)
+        )
+    }
 
 
 def _smallest_divisor(ranks: int) -> int:
@@ -170,9 +179,14 @@ def _gather_levels(
     sizes = {*plan.counts, *plan.frozen_counts}
     divides = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
     bare = replace(
-        plan, ranks=_smallest_divisor(plan.ranks) if divides else plan.ranks, bucket=0,
-        overlap=False, contiguous=True, offload="none", run=replace(plan.run, micro_batches=1),
-    )  # fmt: skip
+        plan,
+        ranks=_smallest_divisor(plan.ranks) if divides else plan.ranks,
+        bucket=0,
+        overlap=False,
+        contiguous=True,
+        offload="none",
+        run=replace(plan.run, micro_batches=1),
+    )
     return _cached_gather_levels(CacheKey(bare, model), small, known)
 
 
@@ -189,8 +203,15 @@ def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[Hook
     if model.first is not None:
         reads[0] = layer_reads[-1]
     counter = CountingAllocator()
-    rank = Stage3Rank(key.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
-                         group=1 << 62, zero_init=True)  # fmt: skip
+    rank = Stage3Rank(
+        key.plan,
+        counter,
+        model.stack,
+        model.limits,
+        {**reads, HEAD: head},
+        group=1 << 62,
+        zero_init=True,
+    )
     return gather_levels(rank, counter, model.shape(counts), small=small, known=known)
 
 
@@ -204,8 +225,10 @@ def _tables(
         more = getattr(gathered, word) if gathered else None
         if places is None:
             return LevelTable({0: rows}, {0: more} if more else {})
-        return LevelTable({n: [one[at] for one in rows] for n, at in places},
-                     {n: more[at] for n, at in places} if more else {})  # fmt: skip
+        return LevelTable(
+            {n: [one[at] for one in rows] for n, at in places},
+            {n: more[at] for n, at in places} if more else {},
+        )
 
     tables: Tables = {}
     low = 0

@@ -93,8 +93,10 @@ def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
 def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
     """The number of transformer layers of each stage."""
     ends, last = stage_ends(arch, parts, method), len(arch.layers) + 1
-    return [min(high, last) - max(low, 1) if high > 1 and low < last else 0
-            for low, high in pairwise(ends)]  # fmt: skip
+    return [
+        min(high, last) - max(low, 1) if high > 1 and low < last else 0
+        for low, high in pairwise(ends)
+    ]
 
 
 def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
@@ -120,7 +122,12 @@ def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
         return flight * int(bool(instant.work))
 
     where = "runtime/pipe/engine.py"
-    yield plan.entry("received activations or gradients", COMM, tokens_bytes, always,
-                     f"{where}:1284 one buffer for both")  # fmt: skip
+    yield plan.entry(
+        "received activations or gradients",
+        COMM,
+        tokens_bytes,
+        always,
+        f"{where}:1284 one buffer for both",
+    )
     yield plan.entry("stage inputs", ACT, tokens_bytes * (1 - first), working, f"{where}:1128")
     yield plan.entry("stage outputs", ACT, tokens_bytes * (1 - last), working, f"{where}:716")

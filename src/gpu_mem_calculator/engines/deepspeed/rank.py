@@ -46,8 +46,9 @@ class ZeroRank:
         self.micro = 0
         self.shared = -1
         self.rank = plan.sizes
-        self.sizes = [int(size) for sizes, units in plan.runs for _ in range(int(units))
-                      for size in sizes]  # fmt: skip
+        self.sizes = [
+            int(size) for sizes, units in plan.runs for _ in range(int(units)) for size in sizes
+        ]
 
     @property
     def last(self) -> bool:

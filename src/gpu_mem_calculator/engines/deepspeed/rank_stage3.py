@@ -99,9 +99,13 @@ class Stage3Rank(Stage3Bucket):
         self.groups = sub_groups(self.shards, group)
         self.trace = ModuleTrace(stack)
         self.state = GatherAllocator(
-            self.trace, limits, to, ranks=self.ranks,
-            lane=GATHER if plan.overlap else 0, from_host=plan.offload_param != "none",
-        )  # fmt: skip
+            self.trace,
+            limits,
+            to,
+            ranks=self.ranks,
+            lane=GATHER if plan.overlap else 0,
+            from_host=plan.offload_param != "none",
+        )
         self.reader = WeightReader(self.trace, self.state)
         ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
         self.places = {b: modules_of(reads, ids[b], self.trace) for b, reads in scripts.items()}

@@ -36,9 +36,13 @@ def reduction_entries(
     if plan.stage:
         yield from _bucket_entries(plan, stack, walks, order)
         return
-    yield plan.entry("gradients, flat copy for all-reduce", COMM, _reduction_bytes(plan, order)[0],
-                     lambda b: named("epilogue")(b) * plan.boundary(b),
-                     "runtime/engine.py:3795 flat buffers")  # fmt: skip
+    yield plan.entry(
+        "gradients, flat copy for all-reduce",
+        COMM,
+        _reduction_bytes(plan, order)[0],
+        lambda b: named("epilogue")(b) * plan.boundary(b),
+        "runtime/engine.py:3795 flat buffers",
+    )
 
 
 def _bucket_entries(
@@ -60,19 +64,35 @@ def _bucket_entries(
                 walk, group = walks.layers[instant.stretch], stack[instant.stretch]
                 first = _first_gradient(instant, order, stack)
                 more = _added_bytes(walk, group, size) * first
-                yield plan.entry("gradient bucket, which the layer's first gradient makes", COMM,
-                                 more, lambda b, this=instant: int(b is this),  # type: ignore[misc]
-                                 f"{FILE}:3256")  # fmt: skip
-        yield plan.entry("gradient bucket of the pipeline", COMM, size,
-                         lambda b: named("epilogue")(b) * plan.boundary(b),
-                         f"{FILE}:962")  # fmt: skip
+                yield plan.entry(
+                    "gradient bucket, which the layer's first gradient makes",
+                    COMM,
+                    more,
+                    lambda b, this=instant: int(b is this),  # type: ignore[misc]
+                    f"{FILE}:3256",
+                )
+        yield plan.entry(
+            "gradient bucket of the pipeline",
+            COMM,
+            size,
+            lambda b: named("epilogue")(b) * plan.boundary(b),
+            f"{FILE}:962",
+        )
     reduced, left = _reduction_bytes(plan, order)
-    yield plan.entry("gradients of the slice's parameters", GRAD, left,
-                     named(*plan.slice_gradient_instants),
-                     f"{FILE}:2183 grads_in_partition")  # fmt: skip
-    yield plan.entry("bucket being reduced, and the slice's gradients", GRAD, reduced,
-                     lambda b: named("epilogue")(b) * plan.boundary(b),
-                     f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
+    yield plan.entry(
+        "gradients of the slice's parameters",
+        GRAD,
+        left,
+        named(*plan.slice_gradient_instants),
+        f"{FILE}:2183 grads_in_partition",
+    )
+    yield plan.entry(
+        "bucket being reduced, and the slice's gradients",
+        GRAD,
+        reduced,
+        lambda b: named("epilogue")(b) * plan.boundary(b),
+        f"{FILE}:973, :2183 a gradient in the bucket has no other copy",
+    )
 
 
 def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Order:

@@ -121,17 +121,28 @@ class ZeroSizes(Struct, frozen=True, kw_only=True):
 
 
 def zero_sizes(
-    groups: Iterable[Group], *, width: int, largest: Num, optimizer: str,
+    groups: Iterable[Group],
+    *,
+    width: int,
+    largest: Num,
+    optimizer: str,
     implementation: str = "fused",
-) -> ZeroSizes:  # fmt: skip
+) -> ZeroSizes:
     """The sizes of a rank, summed over its parameter groups."""
     first, *others = groups
     elements, whole, local = first.elements, first.whole, first.local
     for group in others:
         elements, whole = elements + group.elements, whole + group.whole
         local = local + group.local
-    return ZeroSizes(width=width, elements=elements, whole=whole, local=local, largest=largest,
-                     optimizer=optimizer, implementation=implementation)  # fmt: skip
+    return ZeroSizes(
+        width=width,
+        elements=elements,
+        whole=whole,
+        local=local,
+        largest=largest,
+        optimizer=optimizer,
+        implementation=implementation,
+    )
 
 
 def norm_bytes(elements: Num) -> Num:

@@ -17,29 +17,53 @@ def fused_entries(plan: ZeroLayout) -> Iterator[Entry]:
     both = (BUILD, SETUP)
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:94", both)
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:100", both)
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
-                     f"{where}:125 a first step with zero gradients", both)  # fmt: skip
-    yield plan.entry("zero gradients of the first step", GRAD, sizes.step_grad, lambda b: 0,
-                     f"{where}:127", (SETUP,))  # fmt: skip
-    yield plan.entry("fp32 gradients, one by one", TEMP, sizes.step_grad, named("optimizer.cast"),
-                     f"{where}:285")  # fmt: skip
-    yield plan.entry("fp32 gradients, flat", GRAD, sizes.step_grad,
-                     named("optimizer.cast", "optimizer"), f"{where}:290")  # fmt: skip
+    yield plan.entry(
+        f"{plan.run.optimizer} states",
+        OPTIM,
+        sizes.states,
+        always,
+        f"{where}:125 a first step with zero gradients",
+        both,
+    )
+    yield plan.entry(
+        "zero gradients of the first step",
+        GRAD,
+        sizes.step_grad,
+        lambda b: 0,
+        f"{where}:127",
+        (SETUP,),
+    )
+    yield plan.entry(
+        "fp32 gradients, one by one", TEMP, sizes.step_grad, named("optimizer.cast"), f"{where}:285"
+    )
+    yield plan.entry(
+        "fp32 gradients, flat",
+        GRAD,
+        sizes.step_grad,
+        named("optimizer.cast", "optimizer"),
+        f"{where}:290",
+    )
 
 
 def plain_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """fp32: the optimizer steps on the weights themselves."""
     sizes, where = plan.sizes, "runtime/engine.py:2314"
     yield plan.entry("parameters", PARAM, sizes.flat, always, where, (BUILD, SETUP))
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
-                     "ops/adam/fused_adam.py:155")  # fmt: skip
+    yield plan.entry(
+        f"{plan.run.optimizer} states", OPTIM, sizes.states, always, "ops/adam/fused_adam.py:155"
+    )
     yield update_entry(plan, sizes)
 
 
 def update_entry(plan: ZeroLayout, sizes: ZeroSizes) -> Entry:
     """The temporaries of the optimizer's update."""
-    return plan.entry("optimizer temporaries", TEMP, sizes.update, named("optimizer"),
-                      "runtime/engine.py:2380 torch_adam")  # fmt: skip
+    return plan.entry(
+        "optimizer temporaries",
+        TEMP,
+        sizes.update,
+        named("optimizer"),
+        "runtime/engine.py:2380 torch_adam",
+    )
 
 
 def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
@@ -50,12 +74,24 @@ def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
     sizes, where = plan.sizes, "runtime/bf16_optimizer.py"
     both = (BUILD, SETUP)
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:160", both)
-    yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
-                     f"{where}:160", (BUILD,))  # fmt: skip
+    yield plan.entry(
+        "parameters before flattening",
+        PARAM,
+        sizes.unflattened,
+        lambda b: 0,
+        f"{where}:160",
+        (BUILD,),
+    )
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:182", (SETUP,))
     yield plan.entry("gradient buffer", GRAD, sizes.flat, always, f"{where}:191", (SETUP,))
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
-                     "ops/adam/fused_adam.py:155")  # fmt: skip
-    yield plan.entry("fp32 gradients", GRAD, sizes.step_grad, named("optimizer.cast", "optimizer"),
-                     f"{where}:417")  # fmt: skip
+    yield plan.entry(
+        f"{plan.run.optimizer} states", OPTIM, sizes.states, always, "ops/adam/fused_adam.py:155"
+    )
+    yield plan.entry(
+        "fp32 gradients",
+        GRAD,
+        sizes.step_grad,
+        named("optimizer.cast", "optimizer"),
+        f"{where}:417",
+    )
     yield update_entry(plan, sizes)

@@ -23,19 +23,38 @@ def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
     sizes = plan.sizes
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BUILD, SETUP))
-    yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
-                     f"{FILE}:449 the flat copy is made beside them", (BUILD,))  # fmt: skip
+    yield plan.entry(
+        "parameters before flattening",
+        PARAM,
+        sizes.unflattened,
+        lambda b: 0,
+        f"{FILE}:449 the flat copy is made beside them",
+        (BUILD,),
+    )
     if plan.offload == "none":
-        yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560",
-                         (SETUP,))  # fmt: skip
-        yield plan.entry("fp32 gradients at start-up", GRAD, sizes.step_grad, lambda b: 0,
-                         f"{FILE}:937", (SETUP,))  # fmt: skip
-        yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
-                         "ops/adam/fused_adam.py:155")  # fmt: skip
+        yield plan.entry(
+            "fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560", (SETUP,)
+        )
+        yield plan.entry(
+            "fp32 gradients at start-up",
+            GRAD,
+            sizes.step_grad,
+            lambda b: 0,
+            f"{FILE}:937",
+            (SETUP,),
+        )
+        yield plan.entry(
+            f"{plan.run.optimizer} states",
+            OPTIM,
+            sizes.states,
+            always,
+            "ops/adam/fused_adam.py:155",
+        )
         yield update_entry(plan, sizes)
     else:
-        yield plan.entry("gradient staging for offload", COMM, sizes.staging, always,
-                         f"{FILE}:653", (SETUP,))  # fmt: skip
+        yield plan.entry(
+            "gradient staging for offload", COMM, sizes.staging, always, f"{FILE}:653", (SETUP,)
+        )
 
 
 def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
@@ -46,13 +65,28 @@ def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     piece: Num = 0
     for runs, local in _slices(plan):
         piece = larger(piece, largest_owned(runs, local))
-    yield plan.entry("fp64 copy for the gradient norm", TEMP, norm_bytes(piece),
-                     named("optimizer.norm"), f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
+    yield plan.entry(
+        "fp64 copy for the gradient norm",
+        TEMP,
+        norm_bytes(piece),
+        named("optimizer.norm"),
+        f"{FILE}:2684, runtime/zero/utils.py:59",
+    )
     if sizes.width < FP32:
-        yield plan.entry("slice's gradients, flat", GRAD, sizes.step_flat, named("optimizer.cast"),
-                         f"{FILE}:3103")  # fmt: skip
-    yield plan.entry("fp32 gradients", GRAD, sizes.step_grad, named("optimizer.cast", "optimizer"),
-                     f"{FILE}:3115")  # fmt: skip
+        yield plan.entry(
+            "slice's gradients, flat",
+            GRAD,
+            sizes.step_flat,
+            named("optimizer.cast"),
+            f"{FILE}:3103",
+        )
+    yield plan.entry(
+        "fp32 gradients",
+        GRAD,
+        sizes.step_grad,
+        named("optimizer.cast", "optimizer"),
+        f"{FILE}:3115",
+    )
 
 
 def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:

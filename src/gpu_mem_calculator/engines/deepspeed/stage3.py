@@ -40,23 +40,46 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     still = shard_elements(plan.frozen_counts, plan.ranks)
     both = (BUILD, SETUP)
     if plan.offload_param == "none":
-        yield plan.entry("parameter shards", PARAM, sizes.flat, always,
-                         f"{FILE}:972", both)  # fmt: skip
-        yield plan.entry("frozen parameter shards", PARAM, width * still, always,
-                         "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
+        yield plan.entry("parameter shards", PARAM, sizes.flat, always, f"{FILE}:972", both)
+        yield plan.entry(
+            "frozen parameter shards",
+            PARAM,
+            width * still,
+            always,
+            "runtime/zero/partition_parameters.py:1817",
+            both,
+        )
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
-    yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
-                     "runtime/zero/partition_parameters.py:1242", (BUILD,))  # fmt: skip
-    yield plan.entry("largest trained parameter, gathered", PARAM, sizes.staging, lambda b: 0,
-                     f"{FILE}:1504", (SETUP,))  # fmt: skip
+    yield plan.entry(
+        "parameters before they are cut",
+        PARAM,
+        width * every,
+        lambda b: 0,
+        "runtime/zero/partition_parameters.py:1242",
+        (BUILD,),
+    )
+    yield plan.entry(
+        "largest trained parameter, gathered",
+        PARAM,
+        sizes.staging,
+        lambda b: 0,
+        f"{FILE}:1504",
+        (SETUP,),
+    )
     if plan.offload_param != "none":
-        yield plan.entry("its shard, come from the host", COMM,
-                         plan.trained_width * ceil_div(plan.largest, plan.ranks), lambda b: 0,
-                         ON_ITS_WAY, (SETUP,))  # fmt: skip
+        yield plan.entry(
+            "its shard, come from the host",
+            COMM,
+            plan.trained_width * ceil_div(plan.largest, plan.ranks),
+            lambda b: 0,
+            ON_ITS_WAY,
+            (SETUP,),
+        )
     if plan.contiguous:
-        yield plan.entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779",
-                         (SETUP,))  # fmt: skip
+        yield plan.entry(
+            "gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779", (SETUP,)
+        )
     if plan.offload == "none":
         yield from _optimizer(plan, sizes, sub_group(plan, sizes.local, group_limit))
 
@@ -64,21 +87,40 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
 def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
-    yield plan.entry("gradient shards", GRAD, plan.width * sizes.local, always, f"{FILE}:791",
-                     (SETUP,))  # fmt: skip
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states,
-                     lambda b: int(not b.instant.step),
-                     "ops/adam/fused_adam.py:155")  # fmt: skip
-    yield plan.entry("fp64 copy for the gradient norm", TEMP,
-                     norm_bytes(ceil_div(plan.largest, plan.ranks)), named("optimizer.norm"),
-                     f"{FILE}:2457")  # fmt: skip
+    yield plan.entry(
+        "gradient shards", GRAD, plan.width * sizes.local, always, f"{FILE}:791", (SETUP,)
+    )
+    yield plan.entry(
+        f"{plan.run.optimizer} states",
+        OPTIM,
+        sizes.states,
+        lambda b: int(not b.instant.step),
+        "ops/adam/fused_adam.py:155",
+    )
+    yield plan.entry(
+        "fp64 copy for the gradient norm",
+        TEMP,
+        norm_bytes(ceil_div(plan.largest, plan.ranks)),
+        named("optimizer.norm"),
+        f"{FILE}:2457",
+    )
     most, cast, flat = group
     if sizes.width < FP32:
-        yield plan.entry("sub-group's gradients, flat", GRAD, sizes.stepping(flat).step_flat,
-                         named("optimizer.cast"), f"{FILE}:2683")  # fmt: skip
+        yield plan.entry(
+            "sub-group's gradients, flat",
+            GRAD,
+            sizes.stepping(flat).step_flat,
+            named("optimizer.cast"),
+            f"{FILE}:2683",
+        )
     for name, size in (("optimizer.cast", cast), ("optimizer", most)):
-        yield plan.entry("sub-group's fp32 gradients", GRAD, sizes.stepping(size).step_grad,
-                         named(name), f"{FILE}:2690")  # fmt: skip
+        yield plan.entry(
+            "sub-group's fp32 gradients",
+            GRAD,
+            sizes.stepping(size).step_grad,
+            named(name),
+            f"{FILE}:2690",
+        )
     yield update_entry(plan, sizes.stepping(most))
 
 
@@ -86,10 +128,15 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     """The modules of the model, as the coordinator needs them."""
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple(
-        (layer_modules(b.layer, adapter), int(b.count),
-         (RECOMPUTE if b.reentrant else RECOMPUTE_HOLDS) if b.recompute == "full" else NO_RECOMPUTE)
+        (
+            layer_modules(b.layer, adapter),
+            int(b.count),
+            (RECOMPUTE if b.reentrant else RECOMPUTE_HOLDS)
+            if b.recompute == "full"
+            else NO_RECOMPUTE,
+        )
         for b in blocks
-    )  # fmt: skip
+    )
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
     return ModuleStack(
         before_modules(arch),
@@ -115,6 +162,10 @@ def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
-    return plan.entry("persistent parameters", PARAM, small * several,
-                      lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
-                      f"{FILE}:2878")  # fmt: skip
+    return plan.entry(
+        "persistent parameters",
+        PARAM,
+        small * several,
+        lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
+        f"{FILE}:2878",
+    )

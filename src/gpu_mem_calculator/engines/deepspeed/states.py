@@ -30,8 +30,14 @@ def state_entries(
         yield from offload.shard_entries(plan, group)
         return
     if run.frozen:
-        yield plan.entry("frozen parameters", "param", plan.width * plan.frozen, always,
-                         "runtime/engine.py:2091", (BUILD, SETUP))  # fmt: skip
+        yield plan.entry(
+            "frozen parameters",
+            "param",
+            plan.width * plan.frozen,
+            always,
+            "runtime/engine.py:2091",
+            (BUILD, SETUP),
+        )
     if plan.stage:
         yield from stage12.state_entries(plan)
         yield from stage12.step_entries(plan)

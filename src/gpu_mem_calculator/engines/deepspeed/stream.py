@@ -23,18 +23,15 @@ class ZeroStreamWriter(StreamWriter):
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        rank: Callable[[ZeroStreamWriter], ZeroRank],
-        *,
-        on_host: bool = False,
+        self, ledger: Ledger, rank: Callable[[ZeroStreamWriter], ZeroRank], *, on_host: bool = False
     ) -> None:
         super().__init__(ledger)
         self.on_host = on_host
         self.offloaded: set[int] = set()  # blocks whose input is on the host
         self.checkpointed: set[int] = set()
-        self.in_flight = {i for i, entry in enumerate(self.entries)
-                          if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)}  # fmt: skip
+        self.in_flight = {
+            i for i, entry in enumerate(self.entries) if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)
+        }
         self.later = {i.name for i in ledger.instants if i.micro_batch and not i.step}
         self.in_backward = False
         self.rank = rank(self)
@@ -148,9 +145,13 @@ class ZeroStreamWriter(StreamWriter):
         yield from backward_hook_points(events)
 
     def _with_hooks(
-        self, block: int, ids: Tensors, events: tuple[int, ...], hook_points: Iterable[HookPoint],
+        self,
+        block: int,
+        ids: Tensors,
+        events: tuple[int, ...],
+        hook_points: Iterable[HookPoint],
         gradients: Tensors | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write events and run the rank's hooks between them. `gradients`: tensors of the weights'
         gradients, None in a forward.
         """

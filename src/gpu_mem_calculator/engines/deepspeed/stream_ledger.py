@@ -46,8 +46,9 @@ def rank_factory(
         reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
         reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
-        return lambda writer: Stage3Rank(plan, writer, modules, limits, reads, group=group,
-                                          zero_init=zero_init)  # fmt: skip
+        return lambda writer: Stage3Rank(
+            plan, writer, modules, limits, reads, group=group, zero_init=zero_init
+        )
     kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
         kind = Stage12Rank
@@ -95,8 +96,11 @@ def unrolled_ledger(
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BUILD, phase=STARTUP, title="start-up")
     return Ledger(
-        (start, *(b.instant for b in plan.instants)), tuple(entries), runs,
+        (start, *(b.instant for b in plan.instants)),
+        tuple(entries),
+        runs,
         partial(ZeroStreamWriter, rank=rank, on_host=on_host),
         partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
-        if plan.stage in (1, 2) else None,
-    )  # fmt: skip
+        if plan.stage in (1, 2)
+        else None,
+    )

@@ -27,17 +27,27 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
         live = {i.step.name: 1 for i in plan.instants if alive(i)}
         return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
 
-    yield entry("output of the embedding", size,
-                lambda i: i.action in ("flat", "gather") and i.layer == 0)  # fmt: skip
+    yield entry(
+        "output of the embedding", size, lambda i: i.action in ("flat", "gather") and i.layer == 0
+    )
     if plan.run.unrolled:
         return
     low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient
-    yield entry("input of the layer", size,
-                lambda i: i.action in ("flat", "gather") and i.layer > 0)  # fmt: skip
-    yield entry("gradient of the layer's input", size,
-                lambda i: i.action in ("reduce", "scatter") and i.layer >= low)  # fmt: skip
-    yield entry("gradient of the layer's output", size,
-                lambda i: i.action in ("regather", "prefetch") and i.layer < top)  # fmt: skip
-    yield entry("loss: kept for backward, and itself", walks.head.saved_bytes + LOSS_BYTES,
-                lambda i: i.action in ("root.flat", "root", "prefetch")
-                and i.layer == top)  # fmt: skip
+    yield entry(
+        "input of the layer", size, lambda i: i.action in ("flat", "gather") and i.layer > 0
+    )
+    yield entry(
+        "gradient of the layer's input",
+        size,
+        lambda i: i.action in ("reduce", "scatter") and i.layer >= low,
+    )
+    yield entry(
+        "gradient of the layer's output",
+        size,
+        lambda i: i.action in ("regather", "prefetch") and i.layer < top,
+    )
+    yield entry(
+        "loss: kept for backward, and itself",
+        walks.head.saved_bytes + LOSS_BYTES,
+        lambda i: i.action in ("root.flat", "root", "prefetch") and i.layer == top,
+    )

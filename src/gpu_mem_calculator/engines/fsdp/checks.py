@@ -11,14 +11,20 @@ from .options import option, shard_ranks
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each thing that `fully_shard` or its mesh would refuse."""
     if run.quantization:
-        yield (f"training.quantization={run.quantization!r}: fully_shard does not split packed "
-               "weights; leave it out or use engine pytorch_ddp")  # fmt: skip
+        yield (
+            f"training.quantization={run.quantization!r}: fully_shard does not split packed "
+            "weights; leave it out or use engine pytorch_ddp"
+        )
     if run.autocast:
-        yield ("training.autocast=true: FSDP casts by its own policy; leave it out and set "
-               "training.precision to bf16_mixed")  # fmt: skip
+        yield (
+            "training.autocast=true: FSDP casts by its own policy; leave it out and set "
+            "training.precision to bf16_mixed"
+        )
     if run.arch.tower and option(run, "cpu_offload"):
-        yield ("engine.cpu_offload=true is not modelled for a model with a vision tower; leave it "
-               "out, or try engine deepspeed with offload_param cpu")  # fmt: skip
+        yield (
+            "engine.cpu_offload=true is not modelled for a model with a vision tower; leave it "
+            "out, or try engine deepspeed with offload_param cpu"
+        )
     yield from _strategy_problems(run)
 
 
@@ -26,16 +32,22 @@ def _strategy_problems(run: Run) -> Iterator[str]:
     hybrid = option(run, "sharding_strategy") == "hybrid_shard"
     size = option(run, "hybrid_shard_size")
     if size and not hybrid:
-        yield (f"engine.hybrid_shard_size={size} applies to hybrid_shard only; leave it out or "
-               "set engine.sharding_strategy to hybrid_shard")  # fmt: skip
+        yield (
+            f"engine.hybrid_shard_size={size} applies to hybrid_shard only; leave it out or "
+            "set engine.sharding_strategy to hybrid_shard"
+        )
     reshard = option(run, "reshard_root_after_forward")
     if reshard is not None and option(run, "sharding_strategy") == "no_shard":
-        yield (f"engine.reshard_root_after_forward={str(reshard).lower()}: replicate never "
-               "reshards; leave it out or set engine.sharding_strategy to "
-               "full_shard")  # fmt: skip
+        yield (
+            f"engine.reshard_root_after_forward={str(reshard).lower()}: replicate never "
+            "reshards; leave it out or set engine.sharding_strategy to "
+            "full_shard"
+        )
     ranks, dp = shard_ranks(run), run.mesh.dp
     if hybrid and isinstance(dp, int) and (dp % ranks or (size or 1) > dp):
         most = min(ranks, dp)
         near = next((n for n in range(most, max(0, most - 10_000), -1) if dp % n == 0), 1)
-        yield (f"engine.hybrid_shard_size={size or ranks} does not divide "
-               f"data_parallel_size={dp}; try {near}")  # fmt: skip
+        yield (
+            f"engine.hybrid_shard_size={size or ranks} does not divide "
+            f"data_parallel_size={dp}; try {near}"
+        )

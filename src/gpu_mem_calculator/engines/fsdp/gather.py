@@ -35,19 +35,35 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
     single_rank = plan.run.unrolled and nothing(plan.several)
     events = partial(single_rank_events, offload=plan.offload) if single_rank else None
     yield root_entry(
-        plan, "gathered parameters", PARAM, plan.root.gathered,
-        during("root", "flat", *GATHERED, "loss", "loss.backward", "reduce", "scatter",
-               "embedding"),
-        copied, tensors=tensors, events=events,
-    )  # fmt: skip
-    yield from layer_entries(plan, "gathered parameters", PARAM, attrgetter("gathered"),
-                             whole_layers, copied, tensors=tensors, events=events)  # fmt: skip
+        plan,
+        "gathered parameters",
+        PARAM,
+        plan.root.gathered,
+        during(
+            "root", "flat", *GATHERED, "loss", "loss.backward", "reduce", "scatter", "embedding"
+        ),
+        copied,
+        tensors=tensors,
+        events=events,
+    )
+    yield from layer_entries(
+        plan,
+        "gathered parameters",
+        PARAM,
+        attrgetter("gathered"),
+        whole_layers,
+        copied,
+        tensors=tensors,
+        events=events,
+    )
 
 
 def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """The flat buffers that units are gathered into, and the cast shards copied into them."""
-    source = code("torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
-                  "F/_fsdp_param_group.py:429-489, 584")  # fmt: skip
+    source = code(
+        "torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
+        "F/_fsdp_param_group.py:429-489, 584"
+    )
     cast = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
     top, several = len(plan.layers), plan.several
     reshards = not plan.stays_gathered
@@ -74,11 +90,35 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
         return int(first or instant.action in ("root.flat", "root"))
 
     events = shard_copy_events if plan.offload and plan.run.unrolled else None
-    yield root_entry(plan, "shards, cast", COMM, plan.root.cast * several, during("root.flat"),
-                     cast, stream=COPY_IN, events=events)  # fmt: skip
-    yield from layer_entries(plan, "shards, cast", COMM, lambda u: u.cast * several, casts, cast,
-                             stream=COPY_IN, events=events)  # fmt: skip
-    yield root_entry(plan, "all-gather buffer", COMM, plan.root.gathered * several, root, source,
-                     stream=COPY_IN)  # fmt: skip
-    yield from layer_entries(plan, "all-gather buffer", COMM, lambda u: u.gathered * several,
-                             buffers, source, stream=COPY_IN)  # fmt: skip
+    yield root_entry(
+        plan,
+        "shards, cast",
+        COMM,
+        plan.root.cast * several,
+        during("root.flat"),
+        cast,
+        stream=COPY_IN,
+        events=events,
+    )
+    yield from layer_entries(
+        plan,
+        "shards, cast",
+        COMM,
+        lambda u: u.cast * several,
+        casts,
+        cast,
+        stream=COPY_IN,
+        events=events,
+    )
+    yield root_entry(
+        plan, "all-gather buffer", COMM, plan.root.gathered * several, root, source, stream=COPY_IN
+    )
+    yield from layer_entries(
+        plan,
+        "all-gather buffer",
+        COMM,
+        lambda u: u.gathered * several,
+        buffers,
+        source,
+        stream=COPY_IN,
+    )

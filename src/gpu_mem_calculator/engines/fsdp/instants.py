@@ -94,8 +94,10 @@ def fsdp_instants(
         instants += _with_actions(step_instant, stack, shape)
     if shape.every:  # the blocks' events contain what they keep
         none = tuple(0 for _ in stack)
-        instants = [replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i
-                    for i in instants]  # fmt: skip
+        instants = [
+            replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i
+            for i in instants
+        ]
     return instants
 
 
@@ -133,8 +135,10 @@ def _forward(
     last = _count(stack) - 1
     for layer, index in _forward_layers(stack, every=shape.every):
         low = _count(stack[:index])
-        saved = tuple(int(group.count) if j < index else layer - low if j == index else 0
-                      for j, group in enumerate(stack))  # fmt: skip
+        saved = tuple(
+            int(group.count) if j < index else layer - low if j == index else 0
+            for j, group in enumerate(stack)
+        )
         word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
         waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
@@ -161,8 +165,9 @@ def _gather_root(
     both = shape.every and not base.later
     for one in (base, first_step) if both else (base,):
         if shape.every or shape.offload:
-            flat = _unit_instant(one, "forward.root.flat", "gather the root, flat", saved=none,
-                                 work="")  # fmt: skip
+            flat = _unit_instant(
+                one, "forward.root.flat", "gather the root, flat", saved=none, work=""
+            )
             yield FsdpInstant(flat, "root.flat", -1)
         if shape.every or shape.single_rank:
             root = _unit_instant(one, "forward.root", "gather the root", saved=none, work="")

@@ -84,13 +84,17 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
-        single_rank=not nothing(1 - several), offload=offload, every=run.unrolled,
-    )  # fmt: skip
+        single_rank=not nothing(1 - several),
+        offload=offload,
+        every=run.unrolled,
+    )
     return FsdpLayout(
         run=run,
         kinds=tuple(
-            (title, fsdp_unit(run, layer_parameters(run, layer, base, adapter), ranks,
-                              offload=offload))
+            (
+                title,
+                fsdp_unit(run, layer_parameters(run, layer, base, adapter), ranks, offload=offload),
+            )
             for _, title, layer in kinds.values()
         ),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
@@ -101,7 +105,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         replicas=strategy in ("hybrid_shard", "no_shard"),
         offload=offload,
         instants=tuple(fsdp_instants(stack, run.micro_batches, shape)),
-    )  # fmt: skip
+    )
 
 
 def one_layer(layer: int) -> range:
@@ -135,17 +139,28 @@ def layer_entries(
         if nothing(size(unit)):
             continue
         for counts in _layers_below(plan.layers, index, plan.run.unrolled):
-            live = {i.step.name: counts[high] - counts[low] for i, low, high in picked
-                    if low < high and counts[high] > counts[low]}  # fmt: skip
+            live = {
+                i.step.name: counts[high] - counts[low]
+                for i, low, high in picked
+                if low < high and counts[high] > counts[low]
+            }
             if times is not None:
-                live = {i.step.name: live[i.step.name] * times(i, unit) for i, _, _ in picked
-                        if i.step.name in live}  # fmt: skip
+                live = {
+                    i.step.name: live[i.step.name] * times(i, unit)
+                    for i, _, _ in picked
+                    if i.step.name in live
+                }
             if live:
                 yield Entry(
-                    name=f"{title}: {name}", kind=kind, bytes=size(unit), live=live, source=source,
-                    cuda_stream=stream, script=events and events(unit),
+                    name=f"{title}: {name}",
+                    kind=kind,
+                    bytes=size(unit),
+                    live=live,
+                    source=source,
+                    cuda_stream=stream,
+                    script=events and events(unit),
                     tensors=tensors and partial(tensors, unit),
-                )  # fmt: skip
+                )
 
 
 @remembered(64, always=True)
@@ -154,9 +169,15 @@ def _layers_below(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[li
     unrolled run one of the even and one of the odd layers.
     """
     parities = (0, 1) if unrolled else (None,)
-    return [list(accumulate((other == kind and parity in (None, i % 2)
-                             for i, other in enumerate(layers)), initial=0))
-            for parity in parities]  # fmt: skip
+    return [
+        list(
+            accumulate(
+                (other == kind and parity in (None, i % 2) for i, other in enumerate(layers)),
+                initial=0,
+            )
+        )
+        for parity in parities
+    ]
 
 
 def root_entry(
@@ -174,10 +195,15 @@ def root_entry(
     """`size` bytes of the root unit, with `copies` of them at each instant."""
     live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
     return Entry(
-        name=f"embedding and head: {name}", kind=kind, bytes=size, source=source, live=live,
-        cuda_stream=stream, tensors=tensors and partial(tensors, plan.root),
+        name=f"embedding and head: {name}",
+        kind=kind,
+        bytes=size,
+        source=source,
+        live=live,
+        cuda_stream=stream,
+        tensors=tensors and partial(tensors, plan.root),
         script=events and events(plan.root),
-    )  # fmt: skip
+    )
 
 
 def during(*actions: str) -> Callable[[FsdpInstant], Num]:

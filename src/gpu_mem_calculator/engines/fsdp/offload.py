@@ -37,15 +37,25 @@ def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
         return
     source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
     for kind, (title, unit) in enumerate(plan.kinds):
-        live = {i.step.name: 1 for i in plan.instants
-                if i.action in ("gather", "regather") and plan.layers[i.layer] == kind}  # fmt: skip
-        yield Entry(name=f"{title}: copies of the shards", kind=COMM, live=live, source=source,
-                    bytes=unit.staging * (1 - plan.several))  # fmt: skip
+        live = {
+            i.step.name: 1
+            for i in plan.instants
+            if i.action in ("gather", "regather") and plan.layers[i.layer] == kind
+        }
+        yield Entry(
+            name=f"{title}: copies of the shards",
+            kind=COMM,
+            live=live,
+            source=source,
+            bytes=unit.staging * (1 - plan.several),
+        )
     yield Entry(
-        name="embedding and head: copies of the shards", kind=COMM, source=source,
+        name="embedding and head: copies of the shards",
+        kind=COMM,
+        source=source,
         bytes=plan.root.staging * (1 - plan.several),
         live={i.step.name: 1 for i in plan.instants if i.action == "root"},
-    )  # fmt: skip
+    )
 
 
 def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
@@ -62,27 +72,37 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
     steady = {i.step.name: 1 for i in plan.instants}
     for title, count, unit in _units(plan):
         yield Entry(
-            name=f"{title}: sharded parameters, pinned", kind=PARAM, bytes=count * unit.pinned,
-            live={START.name: 1, **steady}, place=CPU,
+            name=f"{title}: sharded parameters, pinned",
+            kind=PARAM,
+            bytes=count * unit.pinned,
+            live={START.name: 1, **steady},
+            place=CPU,
             source=code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}"),
-        )  # fmt: skip
+        )
         yield Entry(
-            name=f"{title}: sharded gradients, pinned", kind=GRAD, bytes=count * unit.pinned_grads,
-            live=steady, place=CPU,
+            name=f"{title}: sharded gradients, pinned",
+            kind=GRAD,
+            bytes=count * unit.pinned_grads,
+            live=steady,
+            place=CPU,
             source=code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached"),
-        )  # fmt: skip
+        )
     largest: Num = 0
     for _, _, unit in _units(plan):
         largest = larger(largest, unit.shard)
     yield Entry(
-        name="one unit before it is pinned, a tied head", kind=PARAM, bytes=largest + untied_head,
-        live={START.name: 1}, place=CPU,
+        name="one unit before it is pinned, a tied head",
+        kind=PARAM,
+        bytes=largest + untied_head,
+        live={START.name: 1},
+        place=CPU,
         source=code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply"),
-    )  # fmt: skip
+    )
 
 
-def host_step_entries(plan: FsdpLayout, total: Num, largest: Num, tensors: Num, bits: int
-                      ) -> Iterator[Entry]:  # fmt: skip
+def host_step_entries(
+    plan: FsdpLayout, total: Num, largest: Num, tensors: Num, bits: int
+) -> Iterator[Entry]:
     """The optimizer on the host: its states and temporaries, in pageable memory.
 
     total, largest: elements of all trained shards, and of the largest one
@@ -94,21 +114,35 @@ def host_step_entries(plan: FsdpLayout, total: Num, largest: Num, tensors: Num, 
     """
     run, instants = plan.run, plan.step_instants
     entries = optimizer_entries(
-        replace(run, clipping=False), total, bits, instants, largest=largest, tensors=tensors,
+        replace(run, clipping=False),
+        total,
+        bits,
+        instants,
+        largest=largest,
+        tensors=tensors,
         implementation=run.implementation or FORLOOP,
-    )  # fmt: skip
+    )
     for entry in entries:
         if not nothing(entry.bytes):
             yield replace(entry, place=CPU)
     if run.clipping:
         yield Entry(
-            name="gradient norms", kind=TEMP, bytes=2 * tensors * bits // 8, place=CPU,
+            name="gradient norms",
+            kind=TEMP,
+            bytes=2 * tensors * bits // 8,
+            place=CPU,
             live={i.name: 1 for i in instants if i.instant.phase == OPTIMIZER},
             source=code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors"),
-        )  # fmt: skip
+        )
     yield Entry(
-        name="a gradient that is added to the one before", kind=GRAD, bytes=largest * bits // 8,
-        live={i.step.name: 1 for i in plan.instants
-              if i.step.later and i.action in ("scatter", "scatter.root")},
-        place=CPU, source=code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy"),
-    )  # fmt: skip
+        name="a gradient that is added to the one before",
+        kind=GRAD,
+        bytes=largest * bits // 8,
+        live={
+            i.step.name: 1
+            for i in plan.instants
+            if i.step.later and i.action in ("scatter", "scatter.root")
+        },
+        place=CPU,
+        source=code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy"),
+    )

@@ -21,9 +21,12 @@ from .units import UnitBits
 
 # Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.
 PRECISIONS = {
-    "fp32": (32, 32), "bf16_mixed": (32, 16), "fp16_mixed": (32, 16),
-    "bf16_pure": (16, 16), "fp16_pure": (16, 16),
-}  # fmt: skip
+    "fp32": (32, 32),
+    "bf16_mixed": (32, 16),
+    "fp16_mixed": (32, 16),
+    "bf16_pure": (16, 16),
+    "fp16_pure": (16, 16),
+}
 OPTIONS: Mapping[str, Any] = {
     "sharding_strategy": "full_shard",
     "reduce_dtype": None,  # None: the dtype of the gradients, which is that of the arithmetic

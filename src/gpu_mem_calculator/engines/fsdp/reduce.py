@@ -50,21 +50,32 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     def last(unit: FsdpUnit) -> Num:
         return unit.last_grad * plan.several
 
-    yield from layer_entries(plan, "reduce-scatter input", COMM, attrgetter("reduce_in"), inputs,
-                             source)  # fmt: skip
-    yield root_entry(plan, "reduce-scatter input", COMM, plan.root.reduce_in,
-                     during("reduce.root", "scatter.root"), source)  # fmt: skip
+    yield from layer_entries(
+        plan, "reduce-scatter input", COMM, attrgetter("reduce_in"), inputs, source
+    )
+    yield root_entry(
+        plan,
+        "reduce-scatter input",
+        COMM,
+        plan.root.reduce_in,
+        during("reduce.root", "scatter.root"),
+        source,
+    )
     yield from layer_entries(plan, "last gradient", COMM, last, _layer_during("scatter"), made)
     yield root_entry(plan, "last gradient", COMM, last(plan.root), during("scatter.root"), made)
     if plan.run.unrolled:  # the events of layers, head and embedding make them
         return
-    yield from layer_entries(plan, "whole gradients", GRAD, attrgetter("grads"),
-                             _layer_during("reduce"), made)  # fmt: skip
+    yield from layer_entries(
+        plan, "whole gradients", GRAD, attrgetter("grads"), _layer_during("reduce"), made
+    )
     yield root_entry(
-        plan, "whole gradients of the head", GRAD, plan.head_grads,
+        plan,
+        "whole gradients of the head",
+        GRAD,
+        plan.head_grads,
         during(*UNREDUCED, "reduce", "scatter", "embedding"),
         code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over"),
-    )  # fmt: skip
+    )
     yield root_entry(plan, "whole gradients", GRAD, plan.root.grads, during("reduce.root"), made)
 
 
@@ -97,18 +108,43 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
         casting = instant.action == "scatter" and temporary(instant)
         return one_layer(instant.layer) if casting else NO_LAYER
 
-    yield from layer_entries(plan, "reduce-scatter output", COMM, attrgetter("reduced"), outputs,
-                             made, times=copies, stream=SCATTER)  # fmt: skip
-    yield from layer_entries(plan, "reduced gradients, cast", COMM, attrgetter("converted"), casts,
-                             cast, stream=plan.cast_stream)  # fmt: skip
+    yield from layer_entries(
+        plan,
+        "reduce-scatter output",
+        COMM,
+        attrgetter("reduced"),
+        outputs,
+        made,
+        times=copies,
+        stream=SCATTER,
+    )
+    yield from layer_entries(
+        plan,
+        "reduced gradients, cast",
+        COMM,
+        attrgetter("converted"),
+        casts,
+        cast,
+        stream=plan.cast_stream,
+    )
     yield root_entry(
-        plan, "reduce-scatter output", COMM, plan.root.reduced,
-        lambda i: copies(i, plan.root) if i.action == "scatter.root" else 0, made, stream=SCATTER,
-    )  # fmt: skip
+        plan,
+        "reduce-scatter output",
+        COMM,
+        plan.root.reduced,
+        lambda i: copies(i, plan.root) if i.action == "scatter.root" else 0,
+        made,
+        stream=SCATTER,
+    )
     yield root_entry(
-        plan, "reduced gradients, cast", COMM, plan.root.converted,
-        lambda i: int(i.action == "scatter.root" and temporary(i)), cast, stream=plan.cast_stream,
-    )  # fmt: skip
+        plan,
+        "reduced gradients, cast",
+        COMM,
+        plan.root.converted,
+        lambda i: int(i.action == "scatter.root" and temporary(i)),
+        cast,
+        stream=plan.cast_stream,
+    )
 
 
 def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -128,11 +164,20 @@ def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     yield from layer_entries(
-        plan, "sharded gradients", GRAD, attrgetter("shard_grads"), reduced_layers, source,
+        plan,
+        "sharded gradients",
+        GRAD,
+        attrgetter("shard_grads"),
+        reduced_layers,
+        source,
         stream=max(stream(unit) for _, unit in plan.kinds),
-    )  # fmt: skip
+    )
     yield root_entry(
-        plan, "sharded gradients", GRAD, plan.root.shard_grads,
-        lambda i: int(i.step.later or i.action == "scatter.root"), source,
+        plan,
+        "sharded gradients",
+        GRAD,
+        plan.root.shard_grads,
+        lambda i: int(i.step.later or i.action == "scatter.root"),
+        source,
         stream=stream(plan.root),
-    )  # fmt: skip
+    )

@@ -49,7 +49,7 @@ def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
 @remembered(64)
 def _cached_entries(
     bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
-) -> ShardEntries:  # fmt: skip
+) -> ShardEntries:
     return _make_entries(replace(bare, options=dict(options)), stack)
 
 
@@ -74,19 +74,33 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
     live: dict[str, Num] = {START.name: 1, **{i.name: 1 for i in instants}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
     for title, size, tensors in shard_rows(plan):
-        yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=size, live=live,
-                    source=source, tensors=tensors)  # fmt: skip
+        yield Entry(
+            name=f"{title}: sharded parameters",
+            kind=PARAM,
+            bytes=size,
+            live=live,
+            source=source,
+            tensors=tensors,
+        )
     if run.arch.tower:
         tower = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
-        yield Entry(name="vision tower: sharded parameters", kind=PARAM, bytes=sum(tower),
-                    live=live, source=source, tensors=lambda: tower)  # fmt: skip
+        yield Entry(
+            name="vision tower: sharded parameters",
+            kind=PARAM,
+            bytes=sum(tower),
+            live=live,
+            source=source,
+            tensors=lambda: tower,
+        )
     yield replace(buffer_entry(run, instants), live=live)
     if run.arch.tied:
         yield Entry(
-            name="tied head, before it is the embedding again", kind=PARAM,
-            bytes=_untied_head(run).shard, live={START.name: 1},
+            name="tied head, before it is the embedding again",
+            kind=PARAM,
+            bytes=_untied_head(run).shard,
+            live={START.name: 1},
             source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
-        )  # fmt: skip
+        )
 
 
 def _untied_head(run: Run) -> FsdpUnit:
@@ -120,6 +134,12 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     parameters = parameters_in_order(plan) if run.unrolled else ()
     sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
     yield from optimizer_entries(
-        run, total, adapter_bits.stored, plan.step_instants, implementation=name, largest=largest,
-        tensors=tensors, sizes=tuple((size, 1) for size in sizes),
-    )  # fmt: skip
+        run,
+        total,
+        adapter_bits.stored,
+        plan.step_instants,
+        implementation=name,
+        largest=largest,
+        tensors=tensors,
+        sizes=tuple((size, 1) for size in sizes),
+    )

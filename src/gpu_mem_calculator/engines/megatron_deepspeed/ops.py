@@ -130,10 +130,5 @@ def biased_gelu(tape: Tape, setting: MegatronSetting, x: Value, width: Num) -> V
     back = [x.bytes] * GELU_BACKWARD
     rest = larger(bias_sum(setting.tokens, width) - GELU_BACKWARD * x.bytes, 0)
     return tape.op(
-        "gelu",
-        x,
-        vector,
-        saves=(x,),
-        temp=(x.bytes,) * GELU_FORWARD,
-        back_temp=(*back, rest),
+        "gelu", x, vector, saves=(x,), temp=(x.bytes,) * GELU_FORWARD, back_temp=(*back, rest)
     )

@@ -43,13 +43,7 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
     single stage, a tied head's gradient waits for the embedding's.
     """
     tied = run.arch.tied and int(run.mesh.pp) == 1
-    head = _head(
-        rank_setting(run),
-        final_norm(run.arch),
-        local_vocab(run),
-        tied=tied,
-        piped=piped,
-    )
+    head = _head(rank_setting(run), final_norm(run.arch), local_vocab(run), tied=tied, piped=piped)
     layers = tuple(_layer(run, block) for block in stage.blocks)
     return StageWalks(
         layers, head, embedding=embedding_events(run, rank, tied=tied), sources=SOURCES

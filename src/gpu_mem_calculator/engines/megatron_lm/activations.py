@@ -70,10 +70,12 @@ def _dispatcher_entry(
     made: the layer's input as a leaf of it, and the gradient of that.
     """
     return Entry(
-        name=f"{group.title}: input and its gradient, held by the dispatcher", kind=ACT,
-        bytes=2 * walk.input_bytes, live={i.name: i.grads[index] for i in instants},
+        name=f"{group.title}: input and its gradient, held by the dispatcher",
+        kind=ACT,
+        bytes=2 * walk.input_bytes,
+        live={i.name: i.grads[index] for i in instants},
         source=code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
-    )  # fmt: skip
+    )
 
 
 def _layer_entries(
@@ -105,15 +107,21 @@ def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> Pea
 
 def _either(condition: Num, yes: PeakParts, no: PeakParts) -> PeakParts:
     """`yes` where the condition is 1, else `no`."""
-    return PeakParts(choose(condition, yes.act, no.act), choose(condition, yes.grad, no.grad),
-                  choose(condition, yes.temp, no.temp))  # fmt: skip
+    return PeakParts(
+        choose(condition, yes.act, no.act),
+        choose(condition, yes.grad, no.grad),
+        choose(condition, yes.temp, no.temp),
+    )
 
 
 def _peak_entries(
     name: str, peak: PeakParts, instant: StepInstant, source: Source
 ) -> Iterator[Entry]:
-    parts = ((name, ACT, peak.act), (f"{name}, weight gradients", GRAD, peak.grad),
-             (f"{name}, kernel workspace", TEMP, peak.temp))  # fmt: skip
+    parts = (
+        (name, ACT, peak.act),
+        (f"{name}, weight gradients", GRAD, peak.grad),
+        (f"{name}, kernel workspace", TEMP, peak.temp),
+    )
     for title, kind, size in parts:
         if not nothing(size):
             yield Entry(name=title, kind=kind, bytes=size, live={instant.name: 1}, source=source)

@@ -36,20 +36,28 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
     """Problems with precision, adapters and options."""
     if run.precision not in MIXED:
         kind = run.precision.partition("_")[0]
-        yield (f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
-               f"use '{kind}_mixed'")  # fmt: skip
+        yield (
+            f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
+            f"use '{kind}_mixed'"
+        )
     if run.autocast:
-        yield (f"training.autocast=true: {title} runs its layers in 16 bits without autocast; "
-               "set it to false")  # fmt: skip
+        yield (
+            f"training.autocast=true: {title} runs its layers in 16 bits without autocast; "
+            "set it to false"
+        )
     if run.adapter is not None:
         yield f"training.lora: {title} trains every weight; leave it out or use pytorch_ddp"
     if run.quantization is not None:
-        yield (f"training.quantization={run.quantization!r}: {title} has no quantized weights; "
-               "leave it out or use pytorch_ddp")  # fmt: skip
+        yield (
+            f"training.quantization={run.quantization!r}: {title} has no quantized weights; "
+            "leave it out or use pytorch_ddp"
+        )
     kind = option(run, "transformer_implementation")
     if kind not in (LOCAL, ENGINE):
-        yield (f"engine.transformer_implementation={kind!r} must be {ENGINE!r} or {LOCAL!r}; "
-               f"try {ENGINE!r}")  # fmt: skip
+        yield (
+            f"engine.transformer_implementation={kind!r} must be {ENGINE!r} or {LOCAL!r}; "
+            f"try {ENGINE!r}"
+        )
     multiple = option(run, "make_vocab_size_divisible_by")
     if multiple < 1:
         yield f"engine.make_vocab_size_divisible_by={multiple} must be at least 1; try 128"
@@ -69,14 +77,20 @@ def _model_problems(arch: Arch, title: str) -> Iterator[str]:
     """GPTModel has softmax attention with rotary or learned positions, one branch at a time."""
     layers = [layer for layer, _, _ in arch.runs]
     if any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers):
-        yield (f"model family {arch.family!r} has layers without softmax attention, which "
-               f"{title}'s GPT model does not have; try pytorch_ddp")  # fmt: skip
+        yield (
+            f"model family {arch.family!r} has layers without softmax attention, which "
+            f"{title}'s GPT model does not have; try pytorch_ddp"
+        )
     elif any(layer.parallel for layer in layers):
-        yield (f"model family {arch.family!r} runs attention and MLP side by side, which {title} "
-               "does not have; try pytorch_ddp")  # fmt: skip
+        yield (
+            f"model family {arch.family!r} runs attention and MLP side by side, which {title} "
+            "does not have; try pytorch_ddp"
+        )
     if any(getattr(layer.mixer, "alibi", False) for layer in layers):
-        yield (f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
-               "try pytorch_ddp")  # fmt: skip
+        yield (
+            f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
+            "try pytorch_ddp"
+        )
 
 
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
@@ -93,8 +107,10 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
                 f"{nearest_divisors(groups, tp)}, or engine.transformer_implementation={ENGINE!r}"
             )
         elif groups % tp and tp % groups:
-            yield (f"{TP}={tp} neither divides {groups} key-value heads nor is a multiple of them; "
-                   f"try {nearest_divisors(groups, tp)}")  # fmt: skip
+            yield (
+                f"{TP}={tp} neither divides {groups} key-value heads nor is a multiple of them; "
+                f"try {nearest_divisors(groups, tp)}"
+            )
     for block in (mlp, getattr(mlp, "shared", None)):
         if isinstance(block, Mlp | Moe):
             yield from divisor_problems(TP, tp, block.ffn, "MLP columns")
@@ -109,23 +125,31 @@ def _stage_problems(run: Run) -> Iterator[str]:
         yield from divisor_problems(key, chunks, layers // pp, "layers a stage")
     if chunks > 1 and run.micro_batches % pp:
         fit = -(-run.micro_batches // pp) * pp
-        yield (f"training.gradient_accumulation_steps={run.micro_batches} is not a multiple of "
-               f"{PP}={pp}, as interleaving wants; try {fit}")  # fmt: skip
+        yield (
+            f"training.gradient_accumulation_steps={run.micro_batches} is not a multiple of "
+            f"{PP}={pp}, as interleaving wants; try {fit}"
+        )
 
 
 def _sequence_problems(run: Run, title: str) -> Iterator[str]:
     seq, cp, tp = run.seq, run.mesh.cp, run.mesh.tp
     if cp > 1 and not fused(run):
-        yield (f"{CP}={cp} needs Transformer Engine's attention; set "
-               f"engine.transformer_implementation={ENGINE!r}")  # fmt: skip
+        yield (
+            f"{CP}={cp} needs Transformer Engine's attention; set "
+            f"engine.transformer_implementation={ENGINE!r}"
+        )
     if cp > 1 and seq % (2 * cp):
-        yield (f"training.seq_len={seq} is not a multiple of 2 × {CP} ({2 * cp}); try "
-               f"{-(-seq // (2 * cp)) * 2 * cp}")  # fmt: skip
+        yield (
+            f"training.seq_len={seq} is not a multiple of 2 × {CP} ({2 * cp}); try "
+            f"{-(-seq // (2 * cp)) * 2 * cp}"
+        )
     if run.sequence_parallel and tp == 1:
         yield (f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false")
     if run.sequence_parallel and seq % (cp * tp):
-        yield (f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that cut it; "
-               f"try {-(-seq // (cp * tp)) * cp * tp}")  # fmt: skip
+        yield (
+            f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that cut it; "
+            f"try {-(-seq // (cp * tp)) * cp * tp}"
+        )
 
 
 def _expert_problems(run: Run, title: str) -> Iterator[str]:
@@ -135,13 +159,18 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
     if ep > 1 and not blocks:
         yield f"{EP}={ep}: the model has no experts; set it to 1"
     elif ep > 1 and ranks % ep:
-        yield (f"{EP}={ep} does not divide the {ranks} ranks of data and context parallelism; try "
-               f"{nearest_divisors(ranks, ep)}")  # fmt: skip
+        yield (
+            f"{EP}={ep} does not divide the {ranks} ranks of data and context parallelism; try "
+            f"{nearest_divisors(ranks, ep)}"
+        )
     for block in blocks:
         yield from divisor_problems(EP, ep, block.num_experts, "experts")
         if run.mesh.tp > 1 and any(w.name.endswith("bias") for w in block.experts):
-            yield (f"{TP}={run.mesh.tp}: experts with biases cannot be cut; set it to 1 and use "
-                   f"{EP}")  # fmt: skip
+            yield (
+                f"{TP}={run.mesh.tp}: experts with biases cannot be cut; set it to 1 and use {EP}"
+            )
     if blocks and run.mesh.tp > 1 and not run.sequence_parallel:
-        yield (f"{TP}={run.mesh.tp} with experts needs sequence parallelism in {title}; set "
-               "parallelism.sequence_parallel=true")  # fmt: skip
+        yield (
+            f"{TP}={run.mesh.tp} with experts needs sequence parallelism in {title}; set "
+            "parallelism.sequence_parallel=true"
+        )

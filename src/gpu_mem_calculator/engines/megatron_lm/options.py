@@ -25,10 +25,7 @@ OPTIONS: dict[str, Any] = {
 }
 # Defaults of megatron-core's own API: GPTModel takes the vocabulary as it is, and
 # ModelParallelConfig keeps stage outputs (model_parallel_config.py:405).
-LIBRARY: dict[str, Any] = {
-    "make_vocab_size_divisible_by": 1,
-    "deallocate_pipeline_outputs": False,
-}
+LIBRARY: dict[str, Any] = {"make_vocab_size_divisible_by": 1, "deallocate_pipeline_outputs": False}
 
 
 def option(run: Run, name: str) -> Any:

@@ -79,8 +79,11 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     shapes = [shape for shape, _, _ in matrices(run, layer)]
     sizes = [(int(run.scaled(size)), int(count)) for _, size, count in matrices(run, layer)]
     count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
-    vectors = [int(run.scaled(DENSE.local_elements(w.dims, run.mesh)))
-               for w in layer.weights() if len(w.dims) == 1]  # fmt: skip
+    vectors = [
+        int(run.scaled(DENSE.local_elements(w.dims, run.mesh)))
+        for w in layer.weights()
+        if len(w.dims) == 1
+    ]
     experts = sizes[count : count + 2] if isinstance(layer.mlp, Moe) else []
     dense = [size for size, _ in sizes[:count] + sizes[count + len(experts) :]]
     router = int(shard.dense) - sum(dense) - sum(vectors)

@@ -140,8 +140,9 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num
     for block in inner:
         rows = block.ffn * (2 if block.gated else 1)
         if isinstance(block, Moe):
-            counts = dict.fromkeys(range(len(shapes), len(shapes) + 2),
-                                   block.num_experts // run.mesh.ep)  # fmt: skip
+            counts = dict.fromkeys(
+                range(len(shapes), len(shapes) + 2), block.num_experts // run.mesh.ep
+            )
         shapes += [(rows, hidden, True), (hidden, block.ffn, True)]
     for index, (rows, columns, sharded) in enumerate(shapes):
         size = rows * columns // (tp if sharded else 1)

@@ -66,8 +66,11 @@ def widening_bytes(
     units = [(tables[::order], front), *layers, ([table], back)][::order]
     if split:
         last = chunk_shards(run, stage)[1]
-        shard = replace(last, dense=ceil_div(last.dense, ranks),
-                        experts=ceil_div(last.experts * run.mesh.ep, ranks))  # fmt: skip
+        shard = replace(
+            last,
+            dense=ceil_div(last.dense, ranks),
+            experts=ceil_div(last.experts * run.mesh.ep, ranks),
+        )
     above = _peak_excess(inside[::order], shard.experts) if inside else 0
     return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
 

@@ -99,10 +99,17 @@ def state_entries(
     after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     if not run.unrolled:
         yield from _startup_entries(run, stage, shard, after)
-    rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
-                 for x in run.arch.layers)  # fmt: skip
-    yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
-                live=after | {STARTUP_INSTANTS[-1][0]: 1}, source=ARITHMETIC)  # fmt: skip
+    rotary = any(
+        getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
+        for x in run.arch.layers
+    )
+    yield Entry(
+        name="rotary and loss-scale scalars",
+        kind=PARAM,
+        bytes=512 * (1 + rotary),
+        live=after | {STARTUP_INSTANTS[-1][0]: 1},
+        source=ARITHMETIC,
+    )
     late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
@@ -110,11 +117,15 @@ def state_entries(
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
             yield Entry(
-                name=f"{run.optimizer} {title}", kind=OPTIM, bytes=state_bytes(row, elements, 32),
-                live=after, source=STEP_CODE,
-                tensors=_parameter_bytes(run, 4 * row.states, expert=title != "states",
-                                         copies=row.states),
-            )  # fmt: skip
+                name=f"{run.optimizer} {title}",
+                kind=OPTIM,
+                bytes=state_bytes(row, elements, 32),
+                live=after,
+                source=STEP_CODE,
+                tensors=_parameter_bytes(
+                    run, 4 * row.states, expert=title != "states", copies=row.states
+                ),
+            )
     for entry in () if late else _step_entries(run, shard, instants):
         yield entry
 
@@ -128,22 +139,44 @@ def _startup_entries(
     model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
-    yield Entry(name="parameters", kind=PARAM, bytes=shard.total * width // 8, source=ARITHMETIC,
-                live=after | {model: 1, buffers: 1, optimizer: 1})  # fmt: skip
+    yield Entry(
+        name="parameters",
+        kind=PARAM,
+        bytes=shard.total * width // 8,
+        source=ARITHMETIC,
+        live=after | {model: 1, buffers: 1, optimizer: 1},
+    )
     if distributed:
         size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
-        yield Entry(name="parameters that move into a buffer", kind=PARAM, bytes=size,
-                    live={buffers: 1}, source=BUFFER_CODE)  # fmt: skip
-    yield Entry(name="main gradients", kind=GRAD, bytes=shard.total * wide // 8,
-                live=after | {buffers: 1, optimizer: 1}, source=BUFFER_CODE)  # fmt: skip
-    if width < 32:
-        yield Entry(name="main weights", kind=OPTIM, bytes=owned(run, shard) * 4,
-                    live=after | {optimizer: 1}, source=MAIN_CODE)  # fmt: skip
         yield Entry(
-            name="16-bit copy of the weight being widened", kind=TEMP, live={optimizer: 1},
+            name="parameters that move into a buffer",
+            kind=PARAM,
+            bytes=size,
+            live={buffers: 1},
+            source=BUFFER_CODE,
+        )
+    yield Entry(
+        name="main gradients",
+        kind=GRAD,
+        bytes=shard.total * wide // 8,
+        live=after | {buffers: 1, optimizer: 1},
+        source=BUFFER_CODE,
+    )
+    if width < 32:
+        yield Entry(
+            name="main weights",
+            kind=OPTIM,
+            bytes=owned(run, shard) * 4,
+            live=after | {optimizer: 1},
+            source=MAIN_CODE,
+        )
+        yield Entry(
+            name="16-bit copy of the weight being widened",
+            kind=TEMP,
+            live={optimizer: 1},
             bytes=widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
             source=MAIN_CODE,
-        )  # fmt: skip
+        )
 
 
 def _parameter_bytes(
@@ -155,8 +188,12 @@ def _parameter_bytes(
 
     def sizes() -> list[int]:
         parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
-        return [n * width // copies for tensor, n in parts for _ in range(copies)
-                if expert in (None, tensor.expert) and (vectors or not tensor.vector)]  # fmt: skip
+        return [
+            n * width // copies
+            for tensor, n in parts
+            for _ in range(copies)
+            if expert in (None, tensor.expert) and (vectors or not tensor.vector)
+        ]
 
     return sizes
 
@@ -184,9 +221,14 @@ def _step_entries(
     updates = [i.name for i in instants if i.instant.phase == OPTIMIZER]
     owned_elements = owned(run, shard)
     if gradient_bits(run) < 32:
-        yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=owned_elements * 4,
-                    live=dict.fromkeys(updates, 1), tensors=_parameter_bytes(run, 4),
-                    source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
+        yield Entry(
+            name="fp32 copies of the main gradients",
+            kind=GRAD,
+            bytes=owned_elements * 4,
+            live=dict.fromkeys(updates, 1),
+            tensors=_parameter_bytes(run, 4),
+            source=code("megatron-core 0.19.2 optimizer.py:1097"),
+        )
     dense, experts = stepped_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
     row, name = optimizer_row(run), implementation(run)
@@ -194,8 +236,12 @@ def _step_entries(
         temp = step_temp_bytes(row, name, size, smaller(shard.largest, owned_elements), 32)
         if not nothing(size) and not nothing(temp):
             yield Entry(
-                name=f"{run.optimizer} {name} temporaries{title}", kind=TEMP, bytes=temp,
-                live={update: 1}, source=STEP_CODE,
+                name=f"{run.optimizer} {name} temporaries{title}",
+                kind=TEMP,
+                bytes=temp,
+                live={update: 1},
+                source=STEP_CODE,
                 tensors=partial(_matrix_bytes, run, temp, expert=bool(title))
-                if name == FOREACH else None,
-            )  # fmt: skip
+                if name == FOREACH
+                else None,
+            )

@@ -31,18 +31,24 @@ def with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     several = holds(run.mesh.dp > 1)
     ends = several * holds(run.micro_batches == 2)
     first_step = tuple(
-        i.in_first_step(title=f"{i.title}, first step",
-                        present=i.present * (several if i.micro_batch else ends))
-        for i in ledger.instants if i.name in names or i.name in step
-    )  # fmt: skip
+        i.in_first_step(
+            title=f"{i.title}, first step", present=i.present * (several if i.micro_batch else ends)
+        )
+        for i in ledger.instants
+        if i.name in names or i.name in step
+    )
     entries = [_also_at(step if e.kind == OPTIM else names | step, e) for e in ledger.entries]
     old = Entry(
-        name="gradient buckets of the first micro-batch", kind=COMM, role=OLD_BUCKETS,
+        name="gradient buckets of the first micro-batch",
+        kind=COMM,
+        role=OLD_BUCKETS,
         bytes=trained_total(run) * bits // 8,
         live=dict.fromkeys((*names.values(), *step.values()), 1),
-        source=measured("NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
-                        "the loss of the second micro-batch, in 5 through the first step"),
-    )  # fmt: skip
+        source=measured(
+            "NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
+            "the loss of the second micro-batch, in 5 through the first step"
+        ),
+    )
     return replace(ledger, instants=(*ledger.instants, *first_step), entries=(*entries, old))
 
 

@@ -17,37 +17,48 @@ def startup_instants(run: Run) -> tuple[Instant, ...]:
     wrapped = holds(run.mesh.dp > 1)
     return (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
-        Instant(name="startup.adapted", phase=STARTUP, title="start-up: adapters added",
-                present=int(run.adapter is not None)),
-        Instant(name="startup.sent", phase=STARTUP, title="start-up: parameters sent",
-                present=wrapped),
-        Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP",
-                present=wrapped),
-    )  # fmt: skip
+        Instant(
+            name="startup.adapted",
+            phase=STARTUP,
+            title="start-up: adapters added",
+            present=int(run.adapter is not None),
+        ),
+        Instant(
+            name="startup.sent", phase=STARTUP, title="start-up: parameters sent", present=wrapped
+        ),
+        Instant(
+            name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP", present=wrapped
+        ),
+    )
 
 
 def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
     """Bytes that are freed before the model is complete: an upcast weight, or an untied head."""
     if run.quantization is not None and run.upcast_unquantized:
         yield Entry(
-            name="largest weight that is widened, in 16 bits", kind=PARAM,
-            bytes=run.arch.largest_weight * 2, live={"startup": 1},
+            name="largest weight that is widened, in 16 bits",
+            kind=PARAM,
+            bytes=run.arch.largest_weight * 2,
+            live={"startup": 1},
             source=code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
-        )  # fmt: skip
+        )
     elif run.arch.tied:
         yield Entry(
-            name="head before it is tied to the embedding", kind=PARAM,
+            name="head before it is tied to the embedding",
+            kind=PARAM,
             bytes=run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
             live={"startup": 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
-        )  # fmt: skip
+        )
 
 
 def broadcast_entry(run: Run, sizes: list[int]) -> Entry:
     """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
     return Entry(
-        name="parameters sent to the other ranks", kind=COMM,
-        bytes=broadcast_bytes(sizes) * holds(run.mesh.dp > 1), live={"startup.sent": 1},
+        name="parameters sent to the other ranks",
+        kind=COMM,
+        bytes=broadcast_bytes(sizes) * holds(run.mesh.dp > 1),
+        live={"startup.sent": 1},
         script=broadcast_events(sizes) if sizes else None,
         source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
-    )  # fmt: skip
+    )

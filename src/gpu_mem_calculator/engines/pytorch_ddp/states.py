@@ -49,17 +49,23 @@ def state_entries(
     if run.arch.tower:
         yield with_startup(_tower_entry(run, precision, instants))
     if run.adapter is not None:
-        adapters = parameter_entry("LoRA adapters", trained * bits // 8, instants,
-                                   tensors=lambda: sizes)  # fmt: skip
+        adapters = parameter_entry(
+            "LoRA adapters", trained * bits // 8, instants, tensors=lambda: sizes
+        )
         yield replace(adapters, live={**dict.fromkeys(STARTUPS[1:], 1), **adapters.live})
     yield with_startup(buffer_entry(run, instants))
     yield from optimizer_entries(
-        run, trained, bits, instants,
+        run,
+        trained,
+        bits,
+        instants,
         implementation=run.implementation or default_implementation(run.optimizer),
-        largest=largest_trained(run), side=shorter_side(run), tensors=trained_tensors(run),
+        largest=largest_trained(run),
+        side=shorter_side(run),
+        tensors=trained_tensors(run),
         sizes=trained_sizes(run),
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
-    )  # fmt: skip
+    )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
     yield Entry(
@@ -75,8 +81,12 @@ def state_entries(
 
 def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
     """The weights of the model without adapters; quantized ones with the events of their load."""
-    base = parameter_entry("parameters", base_bytes(run, precision), instants,
-                           tensors=lambda: base_tensors(run, precision))  # fmt: skip
+    base = parameter_entry(
+        "parameters",
+        base_bytes(run, precision),
+        instants,
+        tensors=lambda: base_tensors(run, precision),
+    )
     if run.unrolled and run.quantization is not None:
         return replace(base, script=loading_events(run, precision))
     return base
@@ -93,10 +103,7 @@ def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ..
 
 
 def weight_gradients(
-    run: Run,
-    precision: Precision,
-    stack: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
+    run: Run, precision: Precision, stack: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Whole gradients of the trained weights, in their dtype.
 

@@ -184,12 +184,7 @@ def _math(
     work = q.bytes - k.bytes if broadcast else 0
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
     probs = tape.op(  # a mask is added in place
-        "attn.softmax",
-        scores,
-        save_out=True,
-        temp=area,
-        back_temp=scores.bytes,
-        inside=True,
+        "attn.softmax", scores, save_out=True, temp=area, back_temp=scores.bytes, inside=True
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if broadcast:

@@ -9,21 +9,23 @@ from __future__ import annotations
 from ...model.blocks import Attention, Linear, Norm
 from .attention_scores import attend, store_rows, value_view
 from .graph_inputs import GraphBuilder, slides
-from .graph_tensors import (
-    GraphTensor,
-    mul_mat,
-    new_op,
-    op_like,
-    quantized,
-    reshape,
-    view,
-)
+from .graph_tensors import GraphTensor, mul_mat, new_op, op_like, quantized, reshape, view
 from .versions import ALL_VIEWS, ROTATED, SPLIT_VIEWS, VALUES_FIRST
 
 SCALED = frozenset({"phi", "phi3", "phimoe", "gemma", "gemma2", "gemma3", "gemma3_text"})  # queries
 # Families with positions along four axes, three of them an image's.
-AXES = frozenset({"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen2_vl",
-                  "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})  # fmt: skip
+AXES = frozenset(
+    {
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+    }
+)
 TEMPERED = frozenset({"llama4", "llama4_text"})
 
 
@@ -49,8 +51,9 @@ def _norm_weight(builder: GraphBuilder, index: int, name: str, size: int, lead: 
     return builder.layer_weight(index, name, size, lead)
 
 
-def project(builder: GraphBuilder, linear: Linear, x: GraphTensor, index: int, name: str, *,
-              share: int = 1) -> GraphTensor:  # fmt: skip
+def project(
+    builder: GraphBuilder, linear: Linear, x: GraphTensor, index: int, name: str, *, share: int = 1
+) -> GraphTensor:
     """x times a weight, plus its bias; `share`: the weight is one of that many equal parts."""
     outs = linear.outs[1] // share
     out = mul_mat(builder.layer_weight(index, f"{name}.weight", linear.ins[1], outs), x)
@@ -80,8 +83,9 @@ def attention(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: in
     return project(builder, mixer.output, out, index, "attn_output")
 
 
-def _heads(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
-           ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor | None]:  # fmt: skip
+def _heads(
+    builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
+) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor | None]:
     """Queries, keys and values by heads, after the model's norms of them; and the gate, which is
     the other half of the queries' projection (Qwen3-Next).
     """
@@ -90,23 +94,30 @@ def _heads(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
     counts = ((mixer.heads, d), (mixer.kv_heads, d), (mixer.kv_heads, dv))
     if len(mixer.inputs) == 1 and builder.arch.family != "baichuan":
         fused = project(builder, mixer.inputs[0], x, index, "attn_qkv")
-        flat = [_head_view(builder, fused, i, n, size, bool(mixer.rotary_dim))
-                for i, (n, size) in enumerate(counts)]  # fmt: skip
+        flat = [
+            _head_view(builder, fused, i, n, size, bool(mixer.rotary_dim))
+            for i, (n, size) in enumerate(counts)
+        ]
     elif len(mixer.inputs) == 1:
         flat = [project(builder, mixer.inputs[0], x, index, name, share=3) for name in names]
     else:
-        flat = [project(builder, one, x, index, name)
-                for one, name in zip(mixer.inputs, names, strict=True)]  # fmt: skip
+        flat = [
+            project(builder, one, x, index, name)
+            for one, name in zip(mixer.inputs, names, strict=True)
+        ]
     gate = None
     if len(mixer.inputs) > 1 and flat[0].ne[0] == 2 * mixer.heads * d:
-        flat[0], gate = (view(flat[0], (d, mixer.heads, t), (2 * d * 4, flat[0].nb[1]))
-                         for _ in range(2))  # fmt: skip
+        flat[0], gate = (
+            view(flat[0], (d, mixer.heads, t), (2 * d * 4, flat[0].nb[1])) for _ in range(2)
+        )
     all_heads = bool(mixer.norms) and mixer.norms[0].size[1] > d  # one norm over all heads
     for i, norm in enumerate(mixer.norms):
         if all_heads:
             flat[i] = apply_norm(builder, flat[i], norm, index, f"{names[i]}_norm")
-    heads = [one if one.view is not None else reshape(one, size, n, t)
-             for one, (n, size) in zip(flat, counts, strict=True)]  # fmt: skip
+    heads = [
+        one if one.view is not None else reshape(one, size, n, t)
+        for one, (n, size) in zip(flat, counts, strict=True)
+    ]
     for i, norm in enumerate(mixer.norms if builder.arch.family not in TEMPERED else ()):
         if not all_heads:
             heads[i] = apply_norm(builder, heads[i], norm, index, f"{names[i]}_norm")
@@ -134,8 +145,9 @@ def _rotate(x: GraphTensor, matrix: GraphTensor) -> GraphTensor:
     return reshape(mul_mat(matrix, flat), *x.ne)
 
 
-def rotations(builder: GraphBuilder, head: int, value: int, end: str
-              ) -> tuple[GraphTensor | None, GraphTensor | None]:  # fmt: skip
+def rotations(
+    builder: GraphBuilder, head: int, value: int, end: str
+) -> tuple[GraphTensor | None, GraphTensor | None]:
     """Hadamard matrices of a quantized cache: the largest that fits a key head, 64 for values."""
     setting = builder.setting
     if setting.build < ROTATED:

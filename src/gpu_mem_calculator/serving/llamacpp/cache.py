@@ -94,8 +94,10 @@ def layer_bytes(
         if build < NO_VALUES:
             parts.append((values, mixer.kv_rank))
     elif isinstance(mixer, Attention):
-        parts = [(keys, mixer.kv_heads * mixer.head_dim),
-                 (values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim))]  # fmt: skip
+        parts = [
+            (keys, mixer.kv_heads * mixer.head_dim),
+            (values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim)),
+        ]
     else:
         return 0
     rows = cells.streams * (cells.window if cells.window and slides(arch, place) else cells.size)

@@ -17,13 +17,53 @@ from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
 # Families whose caches have a special layout, which is not modelled.
 UNREAD = frozenset({"deepseek_v32", "glm_moe_dsa", "gemma3n", "gemma4", "gemma4_text"})
 # Families whose graphs were compared with llama.cpp's, tensor by tensor.
-CHECKED = frozenset({
-    "baichuan", "bloom", "chatglm", "cohere", "cohere2", "deepseek", "deepseek_v2", "deepseek_v3",
-    "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_neox",
-    "gpt_oss", "gpt2", "granite", "jamba", "kimi_k2", "llama", "llama4", "mamba2", "mistral",
-    "mixtral", "mpt", "nemotron_h", "olmo2", "olmoe", "phi", "phi3", "phimoe", "plain", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "starcoder2",
-})  # fmt: skip
+CHECKED = frozenset(
+    {
+        "baichuan",
+        "bloom",
+        "chatglm",
+        "cohere",
+        "cohere2",
+        "deepseek",
+        "deepseek_v2",
+        "deepseek_v3",
+        "falcon",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt_neox",
+        "gpt_oss",
+        "gpt2",
+        "granite",
+        "jamba",
+        "kimi_k2",
+        "llama",
+        "llama4",
+        "mamba2",
+        "mistral",
+        "mixtral",
+        "mpt",
+        "nemotron_h",
+        "olmo2",
+        "olmoe",
+        "phi",
+        "phi3",
+        "phimoe",
+        "plain",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_moe",
+        "qwen3_next",
+        "starcoder2",
+    }
+)
 
 MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 
@@ -33,8 +73,10 @@ def problems(run: Run) -> Iterator[str]:
     options = run.options
     build = build_number(str(options["engine_version"]))
     if build is None or build < OLDEST:
-        yield (f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
-               f" that is modelled; use b{OLDEST} to b{NEWEST}")  # fmt: skip
+        yield (
+            f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
+            f" that is modelled; use b{OLDEST} to b{NEWEST}"
+        )
         return
     sentences = [*model_problems(run, build), *_split_problems(run)]
     yield from sentences
@@ -55,8 +97,10 @@ def _split_problems(run: Run) -> Iterator[str]:
     if gpus > MOST_GPUS:
         yield f"hardware.num_gpus={gpus} is more than llama.cpp runs on; use at most {MOST_GPUS}"
     if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
-        yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
-               f"{gpus} GPUs")  # fmt: skip
+        yield (
+            f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
+            f"{gpus} GPUs"
+        )
     if options["main_gpu"] and options["split_mode"] != "none":
         yield "inference.main_gpu acts with split_mode 'none' alone; leave it out"
     elif int(options["main_gpu"] or 0) >= gpus:
@@ -89,34 +133,48 @@ def model_problems(run: Run, build: int) -> Iterator[str]:
     elif not modelled or extra or family in UNREAD:
         yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
     if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
-        yield (f"inference.engine_version=b{build} has no latent cache, which is modelled alone; "
-               f"use b{LATENT} or newer")  # fmt: skip
+        yield (
+            f"inference.engine_version=b{build} has no latent cache, which is modelled alone; "
+            f"use b{LATENT} or newer"
+        )
     if build < DELTA and any(isinstance(one.mixer, Recurrence) for one, _, _ in arch.runs):
-        yield (f"inference.engine_version=b{build}: the graph of {family} models is modelled from "
-               f"b{DELTA} on; use that or newer")  # fmt: skip
+        yield (
+            f"inference.engine_version=b{build}: the graph of {family} models is modelled from "
+            f"b{DELTA} on; use that or newer"
+        )
     if file_type(run) is None:
-        yield (f"inference.quantization={run.options['quantization']!r} is not a GGUF file type; "
-               "use 'none' or a type such as 'q4_k_m' or 'q8_0'")  # fmt: skip
+        yield (
+            f"inference.quantization={run.options['quantization']!r} is not a GGUF file type; "
+            "use 'none' or a type such as 'q4_k_m' or 'q8_0'"
+        )
 
 
 def cache_problems(run: Run) -> Iterator[str]:
     """Types that the cache cannot be stored in."""
     names = cache_types(run)
     if run.options["kv_cache_dtype"] not in ("auto", "fp16", "bf16", "int8", "int4"):
-        yield (f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by "
-               "llama.cpp; use 'auto', 'int8' (q8_0) or 'int4' (q4_0)")  # fmt: skip
+        yield (
+            f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by "
+            "llama.cpp; use 'auto', 'int8' (q8_0) or 'int4' (q4_0)"
+        )
         return
     if not known_types(names):
-        yield (f"inference.cache_type_k={names[0]!r}, cache_type_v={names[1]!r} must be of "
-               f"{', '.join(CACHE_TYPES)}")  # fmt: skip
+        yield (
+            f"inference.cache_type_k={names[0]!r}, cache_type_v={names[1]!r} must be of "
+            f"{', '.join(CACHE_TYPES)}"
+        )
         return
     for name in names:
         size = indivisible_head(run.arch, name.upper())
         if size:
-            yield (f"inference: blocks of the cache type {name} do not divide a head of {size}; "
-                   "use f16")  # fmt: skip
+            yield (
+                f"inference: blocks of the cache type {name} do not divide a head of {size}; "
+                "use f16"
+            )
             return
     layout = server_layout(run)
     if quantized(layout.values) and not layout.flash:
-        yield (f"inference.cache_type_v={names[1]!r} needs flash attention, which is off or has no "
-               "kernel here; use f16, or the same type for keys and values")  # fmt: skip
+        yield (
+            f"inference.cache_type_v={names[1]!r} needs flash attention, which is off or has no "
+            "kernel here; use f16, or the same type for keys and values"
+        )

@@ -16,16 +16,18 @@ def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor, index: i
     """The mixer's output for x, which is the norm's output."""
     q, t = builder.setting.sequences, builder.setting.tokens // builder.setting.sequences
     hidden, h, d, channels = x.ne[0], mixer.heads, mixer.value_dim, mixer.channels
-    mixed = reshape(mul_mat(builder.layer_weight(index, "attn_qkv.weight", hidden, channels), x),
-                    channels, t, q)  # fmt: skip
+    mixed = reshape(
+        mul_mat(builder.layer_weight(index, "attn_qkv.weight", hidden, channels), x), channels, t, q
+    )
     gate = mul_mat(builder.layer_weight(index, _gate_name(builder, index), hidden, h * d), x)
     beta, decay = _rates(builder, mixer, x, index)
     conv = convolve(builder, index, mixed, mixer.conv, mixer.conv_elements)
     states = reshape(state_rows(builder, index, "s", mixer.state_elements), d, d, h, q)
     conv = op_like("unary", conv)
     queries, keys, values = _parts(builder, mixer, conv)
-    result = new_op("gated_delta_net", (d * h, t * q + d * q),
-               (queries, keys, values, decay, beta, states))  # fmt: skip
+    result = new_op(
+        "gated_delta_net", (d * h, t * q + d * q), (queries, keys, values, decay, beta, states)
+    )
     shown, after = view(result, (d, h, t, q)), view(result, (d, d, h, q))
     target = view(state(builder, index, "s", mixer.state_elements), (mixer.state_elements, q))
     builder.graph.expand(write_into(target, after, target, op="cpy"))
@@ -38,8 +40,14 @@ def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor, index: i
 
 def _gate_name(builder: GraphBuilder, index: int) -> str:
     """The gate's weight: a separate one, or the part of a fused projection."""
-    return next((name for name in ("attn_gate.weight", "ssm_in_proj_z.weight")
-                 if f"blk.{index}.{name}" in builder.kinds), "attn_gate.weight")  # fmt: skip
+    return next(
+        (
+            name
+            for name in ("attn_gate.weight", "ssm_in_proj_z.weight")
+            if f"blk.{index}.{name}" in builder.kinds
+        ),
+        "attn_gate.weight",
+    )
 
 
 def _rates(
@@ -78,7 +86,9 @@ def _parts(
     ]
     values = view(conv, (d, h, t, q), (d * 4, *conv.nb[1:3]))
     if builder.arch.family == "qwen3_next" and g != h:
-        repeated = [new_op("repeat", (dk, h // g, g, t * q), (reshape(one, dk, 1, g, t * q),))
-                    for one in pair]  # fmt: skip
+        repeated = [
+            new_op("repeat", (dk, h // g, g, t * q), (reshape(one, dk, 1, g, t * q),))
+            for one in pair
+        ]
         pair = [reshape(one, dk, h, t, q) for one in repeated]
     return pair[0], pair[1], values

@@ -32,10 +32,13 @@ from .options import OPTIONS, server_layout
 from .versions import FLASH_AUTO, NEWEST, build_number
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
-CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, "
-                  "llama-memory-recurrent.cpp")  # fmt: skip
-COMPUTE_CODE = code("llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
-                    "ggml-backend.cpp ggml_backend_sched_split_graph")  # fmt: skip
+CACHE_CODE = code(
+    "llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp"
+)
+COMPUTE_CODE = code(
+    "llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
+    "ggml-backend.cpp ggml_backend_sched_split_graph"
+)
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
 
 
@@ -165,15 +168,20 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
     if build > NEWEST:
         yield f"llama.cpp b{build} is newer than what is modelled; b{NEWEST} is taken"
     if run.options["n_gpu_layers"] is None and layout.build >= FLASH_AUTO:
-        yield ("llama-server lowers -c and -ngl by itself where they are left out (--fit on); the "
-               "figures are for all layers and this context")  # fmt: skip
+        yield (
+            "llama-server lowers -c and -ngl by itself where they are left out (--fit on); the "
+            "figures are for all layers and this context"
+        )
     if layout.flash and not has_flash(layout):
         types = f"K {layout.keys}, V {layout.values}"
-        yield (f"CUDA has no flash kernel for {types} and this head size: attention runs on the "
-               "host")  # fmt: skip
+        yield (
+            f"CUDA has no flash kernel for {types} and this head size: attention runs on the host"
+        )
     if run.arch.family not in CHECKED:
-        yield (f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "
-               "which was not laid beside its own")  # fmt: skip
+        yield (
+            f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "
+            "which was not laid beside its own"
+        )
     if layout.keys not in CACHE_KINDS:
         yield f"a cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 

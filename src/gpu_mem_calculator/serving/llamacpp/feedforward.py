@@ -21,8 +21,20 @@ from .graph_tensors import (
 from .versions import EARLY_WEIGHTS, FUSED_GATE, GROUPED
 
 # Families that divide the weights of a token's experts by their sum.
-SUMMED = frozenset({"llama", "mixtral", "qwen3_moe", "deepseek_v3", "kimi_k2", "phimoe",
-                    "glm4_moe", "qwen3_next", "qwen3_5_moe", "nemotron_h"})  # fmt: skip
+SUMMED = frozenset(
+    {
+        "llama",
+        "mixtral",
+        "qwen3_moe",
+        "deepseek_v3",
+        "kimi_k2",
+        "phimoe",
+        "glm4_moe",
+        "qwen3_next",
+        "qwen3_5_moe",
+        "nemotron_h",
+    }
+)
 SCALED = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"})
 GROUPS = {"deepseek_v3": (8, 4)}  # groups of experts, and how many a token may use
 

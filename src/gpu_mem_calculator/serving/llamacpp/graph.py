@@ -88,8 +88,9 @@ def _embed(builder: GraphBuilder) -> GraphTensor:
         x = op_like("scale", x)
     for weight in arch.embedding:
         if "vocab" not in dict(weight.dims):
-            positions = builder.weight("position_embd.weight", arch.hidden, arch.max_seq_len,
-                                    place=host)  # fmt: skip
+            positions = builder.weight(
+                "position_embd.weight", arch.hidden, arch.max_seq_len, place=host
+            )
             x = op_like(
                 "add", x, get_rows(positions, builder.input_tensor("positions", setting.tokens))
             )
@@ -100,8 +101,11 @@ def _embed(builder: GraphBuilder) -> GraphTensor:
         out = op_like(
             "mul", out, builder.weight("token_embd_norm.weight", arch.hidden, place=first)
         )
-        x = op_like("add", out, builder.weight("token_embd_norm.bias", arch.hidden, place=first)
-                  ) if norm.bias else out  # fmt: skip
+        x = (
+            op_like("add", out, builder.weight("token_embd_norm.bias", arch.hidden, place=first))
+            if norm.bias
+            else out
+        )
     return x
 
 
@@ -165,8 +169,11 @@ def _single(
         return x if rows is None else get_rows(x, rows)
     norm = layer.norm("pre") or layer.norm("pre_mlp")
     out = apply_norm(builder, x, norm, place, "attn_norm") if norm else x
-    out = _feed_forward(builder, layer, out, place) if layer.mixer is None else _mixer(
-        builder, layer, out, place)  # fmt: skip
+    out = (
+        _feed_forward(builder, layer, out, place)
+        if layer.mixer is None
+        else _mixer(builder, layer, out, place)
+    )
     if rows is not None:
         out, x = get_rows(out, rows), get_rows(x, rows)
     return op_like("add", out, x)

@@ -123,5 +123,16 @@ def slides(arch: Arch, index: int) -> bool:
 
 # Families whose windows llama.cpp uses; it ignores Mistral's, Qwen2's, Phi-3's and StarCoder2's
 # (b10586 src/models/*.cpp load_arch_hparams, swa_type).
-SLIDING = frozenset({"gemma2", "gemma3", "gemma3_text", "cohere2", "gpt_oss", "llama4",
-                     "llama4_text", "olmo3", "exaone4"})  # fmt: skip
+SLIDING = frozenset(
+    {
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "cohere2",
+        "gpt_oss",
+        "llama4",
+        "llama4_text",
+        "olmo3",
+        "exaone4",
+    }
+)

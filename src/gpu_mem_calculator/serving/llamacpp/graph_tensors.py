@@ -13,10 +13,24 @@ from ...weights.ggml_types import BLOCKS, UNQUANTIZED
 
 Sizes = tuple[int, int, int, int]
 # Ops that may write their result over a source (ggml-alloc.c ggml_op_can_inplace).
-IN_PLACE = frozenset({
-    "add", "add_id", "sub", "mul", "div", "sqr", "sqrt", "scale", "unary", "rope", "rms_norm",
-    "soft_max", "fill", "log",
-})  # fmt: skip
+IN_PLACE = frozenset(
+    {
+        "add",
+        "add_id",
+        "sub",
+        "mul",
+        "div",
+        "sqr",
+        "sqrt",
+        "scale",
+        "unary",
+        "rope",
+        "rms_norm",
+        "soft_max",
+        "fill",
+        "log",
+    }
+)
 LEAF, VIEW = "", "view"
 
 
@@ -34,16 +48,40 @@ class GraphTensor:
     """
 
     __slots__ = (
-        "address", "allocated", "backend", "buffer", "children", "extra", "is_input", "is_output",
-        "kind", "name", "nb", "ne", "on_gpu", "op", "place", "sources", "view", "views", "weight",
-    )  # fmt: skip
+        "address",
+        "allocated",
+        "backend",
+        "buffer",
+        "children",
+        "extra",
+        "is_input",
+        "is_output",
+        "kind",
+        "name",
+        "nb",
+        "ne",
+        "on_gpu",
+        "op",
+        "place",
+        "sources",
+        "view",
+        "views",
+        "weight",
+    )
 
     view: GraphTensor | None
 
     def __init__(
-        self, op: str, kind: str, ne: Sizes, sources: Sequence[GraphTensor] = (), *,
-        nb: Sizes | None = None, view: GraphTensor | None = None, name: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        op: str,
+        kind: str,
+        ne: Sizes,
+        sources: Sequence[GraphTensor] = (),
+        *,
+        nb: Sizes | None = None,
+        view: GraphTensor | None = None,
+        name: str = "",
+    ) -> None:
         self.op, self.kind, self.ne, self.name = op, kind, ne, name
         self.nb = nb or strides(kind, ne)
         self.sources = list(sources)
@@ -86,8 +124,13 @@ def four(sizes: Iterable[int]) -> Sizes:
     return a, b, c, d
 
 
-def new_op(op: str, sizes: Iterable[int], sources: Sequence[GraphTensor] = (), kind: str = "F32",
-        name: str = "") -> GraphTensor:  # fmt: skip
+def new_op(
+    op: str,
+    sizes: Iterable[int],
+    sources: Sequence[GraphTensor] = (),
+    kind: str = "F32",
+    name: str = "",
+) -> GraphTensor:
     """The result of an op: contiguous, in new memory."""
     return GraphTensor(op, kind, four(sizes), sources, name=name)
 

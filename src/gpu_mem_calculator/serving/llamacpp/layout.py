@@ -103,11 +103,18 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
         """The sizes of the largest graph."""
         cells, tokens = self.cells, pad(self.tokens, self.slots)
         return GraphRun(
-            build=self.build, tokens=tokens, sequences=self.slots,
-            outputs=min(tokens, self.outputs or tokens), cells=cells.size,
-            window_cells=cells.window, streams=cells.streams, flash=self.flash, keys=self.keys,
-            values=self.values, offload_kqv=self.offload_kqv,
-        )  # fmt: skip
+            build=self.build,
+            tokens=tokens,
+            sequences=self.slots,
+            outputs=min(tokens, self.outputs or tokens),
+            cells=cells.size,
+            window_cells=cells.window,
+            streams=cells.streams,
+            flash=self.flash,
+            keys=self.keys,
+            values=self.values,
+            offload_kqv=self.offload_kqv,
+        )
 
 
 class DeviceBytes(Struct, frozen=True):

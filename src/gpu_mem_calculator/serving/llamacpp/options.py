@@ -18,13 +18,30 @@ from .weights import ALL, ModelFile
 
 # The keys that a run file may set, and their defaults; None: llama-server chooses.
 OPTIONS: dict[str, Any] = {
-    "engine_version": f"b{NEWEST}", "max_seq_len": None, "batch_size": None, "max_num_seqs": None,
-    "n_parallel": None, "prompt_len": None, "new_tokens": None, "dtype": "fp16",
-    "quantization": "q4_k_m", "kv_cache_dtype": "auto", "cache_type_k": None, "cache_type_v": None,
-    "n_gpu_layers": None, "n_batch": 2048, "n_ubatch": 512, "flash_attn": None, "kv_unified": None,
-    "split_mode": "layer", "tensor_split": None, "main_gpu": None, "n_cpu_moe": None,
-    "no_kv_offload": False, "swa_full": False,
-}  # fmt: skip
+    "engine_version": f"b{NEWEST}",
+    "max_seq_len": None,
+    "batch_size": None,
+    "max_num_seqs": None,
+    "n_parallel": None,
+    "prompt_len": None,
+    "new_tokens": None,
+    "dtype": "fp16",
+    "quantization": "q4_k_m",
+    "kv_cache_dtype": "auto",
+    "cache_type_k": None,
+    "cache_type_v": None,
+    "n_gpu_layers": None,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "flash_attn": None,
+    "kv_unified": None,
+    "split_mode": "layer",
+    "tensor_split": None,
+    "main_gpu": None,
+    "n_cpu_moe": None,
+    "no_kv_offload": False,
+    "swa_full": False,
+}
 SLOTS = 4  # of a server that sets none; they share one cache
 # Names that every engine has for cache types, and llama.cpp's.
 COMMON_TYPES = {"auto": "f16", "fp16": "f16", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
@@ -59,17 +76,25 @@ def server_layout(run: Run) -> ServerLayout:
     gpu_layers = options["n_gpu_layers"]
     stored = run.stored if run.stored_form == "gguf" else ()
     layout = ServerLayout(
-        file=ModelFile(arch, file_type(run) or "Q4_K_M", build, stored), build=build, gpus=gpus,
+        file=ModelFile(arch, file_type(run) or "Q4_K_M", build, stored),
+        build=build,
+        gpus=gpus,
         gpu_layers=ALL if gpu_layers is None else int(gpu_layers),
         host_experts=min(int(options["n_cpu_moe"] or 0), len(arch.layers)),
         shares=tuple(options["tensor_split"] or ()),
         single_gpu=int(options["main_gpu"] or 0) if options["split_mode"] == "none" else None,
-        context=int(options["max_seq_len"] or arch.max_seq_len), slots=slots,
-        unified=bool(unified), batch=int(options["n_batch"]), ubatch=int(options["n_ubatch"]),
-        flash=bool(options["flash_attn"]), keys=keys, values=values,
-        offload_kqv=not options["no_kv_offload"], swa_full=bool(options["swa_full"]),
+        context=int(options["max_seq_len"] or arch.max_seq_len),
+        slots=slots,
+        unified=bool(unified),
+        batch=int(options["n_batch"]),
+        ubatch=int(options["n_ubatch"]),
+        flash=bool(options["flash_attn"]),
+        keys=keys,
+        values=values,
+        offload_kqv=not options["no_kv_offload"],
+        swa_full=bool(options["swa_full"]),
         outputs=slots if build >= FEW_OUTPUTS else 0,
-    )  # fmt: skip
+    )
     if options["flash_attn"] is None and build >= FLASH_AUTO:
         return replace(layout, flash=has_flash(layout))
     return layout

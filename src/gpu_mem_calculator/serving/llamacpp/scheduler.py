@@ -19,8 +19,9 @@ NO_BATCH = ("get_rows",)  # ggml-cuda get_op_batch_size: never offloaded
 class GraphSchedule:
     """A graph divided into splits; `nodes` and `leaves` are what the allocator gets."""
 
-    def __init__(self, graph: ComputeGraph, devices: int, *, pipelined: bool, offload: bool = True
-                 ) -> None:  # fmt: skip
+    def __init__(
+        self, graph: ComputeGraph, devices: int, *, pipelined: bool, offload: bool = True
+    ) -> None:
         self.graph, self.host = graph, devices
         self.copies = COPIES if pipelined else 1
         self.offload = offload

@@ -46,8 +46,11 @@ def state_space(
     fused = mul_mat(builder.layer_weight(index, "ssm_in_proj.weight", x.ne[0], ins), x)
     part = view(fused, (channels, t, q), (fused.nb[1], fused.nb[2]))
     each = mixer.inner // mixer.heads
-    gate = view(fused, (mixer.inner, t, q), fused.nb[1:3]) if mixer.version == 1 else (
-        view(fused, (each, mixer.heads, t, q), (each * 4, *fused.nb[1:3])))  # fmt: skip
+    gate = (
+        view(fused, (mixer.inner, t, q), fused.nb[1:3])
+        if mixer.version == 1
+        else (view(fused, (each, mixer.heads, t, q), (each * 4, *fused.nb[1:3])))
+    )
     conv = convolve(builder, index, part, mixer.conv, conv_size)
     if "conv1d.bias" in names:
         conv = op_like("add", conv, builder.layer_weight(index, "ssm_conv1d.bias", channels))
@@ -105,8 +108,11 @@ def convolve(
     last = view(joined, (conv - 1, channels, q), (joined.nb[1], joined.nb[2]))
     target = view(state(builder, index, "r", size), (size * q,))
     builder.graph.expand(write_into(target, last, target, op="cpy"))
-    out = new_op("ssm_conv", (channels, t, q), (
-        joined, builder.layer_weight(index, "ssm_conv1d.weight", conv, channels)))  # fmt: skip
+    out = new_op(
+        "ssm_conv",
+        (channels, t, q),
+        (joined, builder.layer_weight(index, "ssm_conv1d.weight", conv, channels)),
+    )
     out.on_gpu = channels % 128 == 0
     return out
 
@@ -119,11 +125,15 @@ def _scan_inputs(
     if mixer.version == 2:
         head = i // mixer.heads
         x = view(conv, (head, mixer.heads, t, q), (head * 4, conv.nb[1], conv.nb[2]))
-        b, c = (view(conv, (n, mixer.groups, t, q), (n * 4, conv.nb[1], conv.nb[2]))
-                for _ in range(2))  # fmt: skip
+        b, c = (
+            view(conv, (n, mixer.groups, t, q), (n * 4, conv.nb[1], conv.nb[2])) for _ in range(2)
+        )
         dt = view(fused, (mixer.heads, t, q), (fused.nb[1], fused.nb[2]))
-        dt = op_like("add", new_op("cont", dt.ne, (dt,)),
-                   builder.layer_weight(index, "ssm_dt.bias", mixer.heads))  # fmt: skip
+        dt = op_like(
+            "add",
+            new_op("cont", dt.ne, (dt,)),
+            builder.layer_weight(index, "ssm_dt.bias", mixer.heads),
+        )
         return x, dt, b, c
     weight = builder.layer_weight(index, "ssm_x_proj.weight", i, mixer.dt_rank + 2 * n)
     low = mul_mat(weight, conv)
@@ -148,14 +158,18 @@ def _scan(
     """The scan: y and the last states in one tensor."""
     x, dt, b, c = parts
     q = x.ne[3]
-    heads, head = (mixer.heads, mixer.inner // mixer.heads) if mixer.version == 2 else (
-        mixer.inner, 1)  # fmt: skip
+    heads, head = (
+        (mixer.heads, mixer.inner // mixer.heads) if mixer.version == 2 else (mixer.inner, 1)
+    )
     states = all_states(builder, index, "s", size)
     a = builder.layer_weight(index, "ssm_a", 1 if mixer.version == 2 else mixer.state, heads)
     shaped = reshape(states, mixer.state, head, heads, q)
     y = new_op("ssm_scan", (x.numel + size * q,), (shaped, x, dt, a, b, c, state_indices(builder)))
-    y.on_gpu = mixer.state in (128, 256) and head % 16 == 0 if mixer.version == 2 else (
-        mixer.state == 16 and heads % 128 == 0)  # fmt: skip
+    y.on_gpu = (
+        mixer.state in (128, 256) and head % 16 == 0
+        if mixer.version == 2
+        else (mixer.state == 16 and heads % 128 == 0)
+    )
     builder.graph.expand(y)
     _copy_other_states(builder, states, size, index, "s", q)
     target = view(state(builder, index, "s", size), (size * q,))
@@ -182,8 +196,9 @@ def _output(
         skip = op_like("mul", conv, builder.layer_weight(index, "ssm_d", i))
     out = op_like("glu", new_op("cont", gate.ne, (gate,)), op_like("add", y_view, skip))
     if mixer.version == 2 and "norm.weight" in {parameter.name for parameter in mixer.parameters}:
-        out = builder.pin(op_like("rms_norm", reshape(out, i // mixer.groups, mixer.groups, t, q)),
-                        index)  # fmt: skip
+        out = builder.pin(
+            op_like("rms_norm", reshape(out, i // mixer.groups, mixer.groups, t, q)), index
+        )
         gain = builder.layer_weight(index, "ssm_norm.weight", i // mixer.groups, mixer.groups)
         out = op_like("mul", out, gain)
     hidden = builder.arch.hidden

@@ -36,8 +36,9 @@ class ModelFile(Struct, frozen=True):
         if not self.stored:
             return gguf.tensors(self.arch, self.ftype, None, self.build)
         last = len(self.arch.layers)
-        return tuple(gguf.GgufTensor(name, _layer(name, last), "", 0, size)
-                     for name, size, _ in self.stored)  # fmt: skip
+        return tuple(
+            gguf.GgufTensor(name, _layer(name, last), "", 0, size) for name, size, _ in self.stored
+        )
 
     def kinds(self) -> dict[str, str]:
         """ggml's type of each tensor, by name; of a stored one by its size."""
@@ -67,8 +68,14 @@ def _kind(size: int, elements: int) -> str | None:
 
 
 @remembered(64, always=True)
-def layer_devices(layers: int, gpus: int, gpu_layers: int, build: int, shares: Sequence[float] = (),
-            single_gpu: int | None = None) -> tuple[int, ...]:  # fmt: skip
+def layer_devices(
+    layers: int,
+    gpus: int,
+    gpu_layers: int,
+    build: int,
+    shares: Sequence[float] = (),
+    single_gpu: int | None = None,
+) -> tuple[int, ...]:
     """The device of each layer, and of the output after them.
 
     `gpu_layers` is -ngl: the last layers are on GPUs, in equal parts or by `shares`; the output

@@ -36,8 +36,15 @@ INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
 SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
-OVERLAP_FAMILIES = ("qwen3_next", "qwen3_5", "kimi_linear", "falcon_h1", "granitemoehybrid",
-                    "nemotron_h", "bailing_moe")  # fmt: skip
+OVERLAP_FAMILIES = (
+    "qwen3_next",
+    "qwen3_5",
+    "kimi_linear",
+    "falcon_h1",
+    "granitemoehybrid",
+    "nemotron_h",
+    "bailing_moe",
+)
 
 
 class CacheCell(Struct, frozen=True, kw_only=True):
@@ -127,15 +134,23 @@ def _token_bytes(setting: SglangOptions, one: LayerState) -> int:
         dim = _indexer(setting).key_dim
         return dim + dim // INDEX_BLOCK * SCALE_BYTES
     if setting.sparse and setting.cache_bits == 8:
-        mixer = next(m for layer in setting.run.arch.layers for m in layer.mixers
-                     if isinstance(m, LatentAttention))  # fmt: skip
+        mixer = next(
+            m
+            for layer in setting.run.arch.layers
+            for m in layer.mixers
+            if isinstance(m, LatentAttention)
+        )
         return mixer.kv_rank + mixer.kv_rank // INDEX_BLOCK * SCALE_BYTES + 2 * mixer.rope_dim
     return one.token_bytes
 
 
 def _indexer(setting: SglangOptions) -> Indexer:
-    return next(m.index for layer in setting.run.arch.layers for m in layer.mixers
-                if isinstance(m, Attention | LatentAttention) and m.index is not None)  # fmt: skip
+    return next(
+        m.index
+        for layer in setting.run.arch.layers
+        for m in layer.mixers
+        if isinstance(m, Attention | LatentAttention) and m.index is not None
+    )
 
 
 def max_requests(setting: SglangOptions, tokens: int) -> int:

@@ -29,8 +29,9 @@ def problems(run: Run) -> Iterator[str]:
     except FormatError as error:
         yield str(error)
     if not has_cache(run.arch):
-        yield (f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use "
-               "'vllm'")  # fmt: skip
+        yield (
+            f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use 'vllm'"
+        )
     if run.arch.family in NO_MODEL:
         yield f"model: SGLang {version_text(NEWEST)} has no {run.arch.family} model; use 'vllm'"
     if options["max_loras"] and not options["max_lora_rank"]:
@@ -38,14 +39,20 @@ def problems(run: Run) -> Iterator[str]:
     yield from _pool_problems(run)
     half = run.precision == "fp16_pure"
     if options["kv_cache_dtype"] not in (*CACHES, *(("fp16",) if half else ())):
-        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
-               f"use one of {', '.join(CACHES)}")  # fmt: skip
+        yield (
+            f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
+            f"use one of {', '.join(CACHES)}"
+        )
     if tp % int(run.mesh.ep):
-        yield (f"inference.expert_parallel_size={run.mesh.ep} does not divide "
-               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
+        yield (
+            f"inference.expert_parallel_size={run.mesh.ep} does not divide "
+            f"tensor_parallel_size={tp}; use {tp}"
+        )
     if options["enable_dp_attention"] and (run.mesh.dp < 2 or tp % int(run.mesh.dp)):
-        yield (f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
-               f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}")  # fmt: skip
+        yield (
+            f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
+            f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}"
+        )
 
 
 def _pool_problems(run: Run) -> Iterator[str]:
@@ -78,22 +85,28 @@ def start_problem(
     - `other`: activations, graphs and handles, which must fit into the rest
     """
     if weights > available:
-        return (f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
-                f"{_gib(available)}; use more GPUs or fewer bits")  # fmt: skip
+        return (
+            f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
+            f"{_gib(available)}; use more GPUs or fewer bits"
+        )
     share = f"--mem-fraction-static={setting.fraction:.3g}"
     if pool_limit <= 0 or pool.tokens <= 0:
         least = weights / available
-        return (f"Not enough memory. Please try to increase --mem-fraction-static: weights take "
-                f"{least:.3f} of what is free, {share} leaves no room for a cache")  # fmt: skip
+        return (
+            f"Not enough memory. Please try to increase --mem-fraction-static: weights take "
+            f"{least:.3f} of what is free, {share} leaves no room for a cache"
+        )
     if pool.cell.state and pool.requests <= 0:
         return f"Not enough memory for the states of one request under {share}; increase it"
     draft = pool.draft_bytes if setting.version >= COUNTED_DRAFT else 0
     slack = available - weights - pool.bytes - draft
     if other > slack:
         fits = max(0, int(100 * (available - other) / available)) / 100
-        return (f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
-                f"prefill of {setting.chunk} tokens, which take {_gib(other)}; lower it to "
-                f"{fits:g}, or chunked_prefill_size")  # fmt: skip
+        return (
+            f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
+            f"prefill of {setting.chunk} tokens, which take {_gib(other)}; lower it to "
+            f"{fits:g}, or chunked_prefill_size"
+        )
     return ""
 
 

@@ -10,30 +10,39 @@ from .versions import COUNTED_DRAFT
 
 # A key of the run file, its flag, and the value for which the flag is left out.
 VALUES = (
-    ("max_seq_len", "--context-length", None), ("tensor_parallel_size", "--tp-size", 1),
-    ("pipeline_parallel_size", "--pp-size", 1), ("data_parallel_size", "--dp-size", 1),
+    ("max_seq_len", "--context-length", None),
+    ("tensor_parallel_size", "--tp-size", 1),
+    ("pipeline_parallel_size", "--pp-size", 1),
+    ("data_parallel_size", "--dp-size", 1),
     ("expert_parallel_size", "--ep-size", 1),
     ("gpu_memory_utilization", "--mem-fraction-static", None),
     ("max_num_seqs", "--max-running-requests", None),
     ("max_total_tokens", "--max-total-tokens", None),
-    ("chunked_prefill_size", "--chunked-prefill-size", None), ("page_size", "--page-size", None),
-    ("max_lora_rank", "--max-lora-rank", None), ("max_loras", "--max-loras-per-batch", None),
+    ("chunked_prefill_size", "--chunked-prefill-size", None),
+    ("page_size", "--page-size", None),
+    ("max_lora_rank", "--max-lora-rank", None),
+    ("max_loras", "--max-loras-per-batch", None),
     ("cpu_offload_gb", "--cpu-offload-gb", None),
     ("swa_full_tokens_ratio", "--swa-full-tokens-ratio", 0.8),
     ("mamba_full_memory_ratio", "--mamba-full-memory-ratio", 0.9),
     ("hicache_ratio", "--hicache-ratio", None),
-)  # fmt: skip
+)
 SWITCHES = (
-    ("enable_dp_attention", "--enable-dp-attention"), ("enforce_eager", "--disable-cuda-graph"),
-    ("disable_radix_cache", "--disable-radix-cache"), ("max_lora_rank", "--enable-lora"),
+    ("enable_dp_attention", "--enable-dp-attention"),
+    ("enforce_eager", "--disable-cuda-graph"),
+    ("disable_radix_cache", "--disable-radix-cache"),
+    ("max_lora_rank", "--enable-lora"),
     ("hicache_ratio", "--enable-hierarchical-cache"),
-)  # fmt: skip
+)
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 CACHES = {"fp8": "fp8_e4m3", "bf16": "bfloat16"}
 # Formats that SGLang quantizes to while it loads; others must be in the checkpoint.
-ONLINE = {"fp8": ("--quantization", "fp8"), "int8": ("--quantization", "w8a8_int8"),
-          "int4": ("--torchao-config", "int4wo-128"),
-          "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")}  # fmt: skip
+ONLINE = {
+    "fp8": ("--quantization", "fp8"),
+    "int8": ("--quantization", "w8a8_int8"),
+    "int4": ("--torchao-config", "int4wo-128"),
+    "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes"),
+}
 
 
 def command(setting: SglangOptions) -> tuple[str, ...]:

@@ -61,11 +61,24 @@ def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
     most = min(most, requests)
     if card.version >= RESERVED_BY_SUM:
         if card.speculation:
-            sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8),
-                     *range(272, most + 1, 16)]  # fmt: skip
+            sizes = [
+                *range(1, 9),
+                *range(10, 33, 2),
+                *range(40, 65, 4),
+                *range(72, 257, 8),
+                *range(272, most + 1, 16),
+            ]
         else:
-            sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16),
-                     *range(512, most + 1, 32)]  # fmt: skip
+            sizes = [
+                1,
+                2,
+                4,
+                8,
+                12,
+                *range(16, 257, 8),
+                *range(272, 512, 16),
+                *range(512, most + 1, 32),
+            ]
     elif card.speculation and card.version >= (0, 4, 6):
         sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16)]
     else:
@@ -77,8 +90,14 @@ def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
 
 def prefill_sizes(most: int) -> tuple[int, ...]:
     """Numbers of tokens that prefill graphs are captured for."""
-    sizes = (*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64),
-             *range(1280, 4097, 256), *range(4608, most + 1, 512))  # fmt: skip
+    sizes = (
+        *range(4, 33, 4),
+        *range(48, 257, 16),
+        *range(288, 513, 32),
+        *range(576, 1025, 64),
+        *range(1280, 4097, 256),
+        *range(4608, most + 1, 512),
+    )
     return tuple(size for size in sizes if size <= most)
 
 
@@ -90,8 +109,11 @@ def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int)
     """
     if card.version < GRAPH_TABLES:
         return _fraction_by_ranks(card)
-    reserved = (_reserved_by_table(card) if card.version < RESERVED_BY_SUM
-                else _reserved_by_sum(card, chunk, graph, captured))  # fmt: skip
+    reserved = (
+        _reserved_by_table(card)
+        if card.version < RESERVED_BY_SUM
+        else _reserved_by_sum(card, chunk, graph, captured)
+    )
     return round((card.mib - reserved) / max(1, card.mib), 3)
 
 
@@ -108,8 +130,7 @@ def _fraction_by_ranks(card: CardMemory) -> float:
         return 0.79
     if card.mib > 96 * GIB_IN_MIB:
         free = (20 if card.speculation else 18) * GIB_IN_MIB
-        return min(share + 48 * GIB_IN_MIB * (1 - share) / card.mib,
-                   (card.mib - free) / card.mib)  # fmt: skip
+        return min(share + 48 * GIB_IN_MIB * (1 - share) / card.mib, (card.mib - free) / card.mib)
     return share * 0.95 if card.speculation else share
 
 

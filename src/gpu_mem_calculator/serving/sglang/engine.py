@@ -58,10 +58,14 @@ from .options import OPTIONS, SglangOptions, stage_layers
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
 from .weights import draft_bytes, load_items, offloaded_bytes
 
-POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
-                 "free after loading − free before × (1 − mem_fraction_static)")  # fmt: skip
-DRAFT_CODE = code("sglang 0.5.18 srt/model_executor/pool_configurator.py: the draft's cache has as "
-                  "many tokens as the model's")  # fmt: skip
+POOL_CODE = code(
+    "sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
+    "free after loading − free before × (1 − mem_fraction_static)"
+)
+DRAFT_CODE = code(
+    "sglang 0.5.18 srt/model_executor/pool_configurator.py: the draft's cache has as "
+    "many tokens as the model's"
+)
 OFFLOAD = code("sglang 0.5.18 srt/utils/offloader.py: whole parameters in pinned memory")
 HICACHE = code("sglang 0.5.18 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
 GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
@@ -224,20 +228,28 @@ def _notes(setting: SglangOptions, pool: SglangPool) -> Iterator[str]:
     if setting.run.options["gpu_memory_utilization"] is None:
         yield f"mem_fraction_static is {setting.fraction:.3g}, SGLang's choice for this card"
     if pool.tokens and pool.tokens < setting.context:
-        yield (f"the cache holds {pool.tokens:,} tokens, less than the context of "
-               f"{setting.context:,}; SGLang starts and refuses longer requests")  # fmt: skip
+        yield (
+            f"the cache holds {pool.tokens:,} tokens, less than the context of "
+            f"{setting.context:,}; SGLang starts and refuses longer requests"
+        )
     if not setting.run.options["disable_radix_cache"]:
         yield "the radix cache keeps prefixes in the pool itself; it takes no memory of its own"
     if pool.window_tokens:
-        yield (f"layers with a window have {pool.window_tokens:,} tokens of their own "
-               "(swa_full_tokens_ratio)")  # fmt: skip
+        yield (
+            f"layers with a window have {pool.window_tokens:,} tokens of their own "
+            "(swa_full_tokens_ratio)"
+        )
     if pool.slots:
         each = slots_of_a_request(setting)
-        yield (f"the states have {pool.slots:,} slots, {each} for each running request "
-               "(mamba_full_memory_ratio)")  # fmt: skip
+        yield (
+            f"the states have {pool.slots:,} slots, {each} for each running request "
+            "(mamba_full_memory_ratio)"
+        )
     if setting.version < COUNTED_DRAFT and pool.draft_bytes:
-        yield ("before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
-               "mem_fraction_static if it runs out of memory")  # fmt: skip
+        yield (
+            "before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
+            "mem_fraction_static if it runs out of memory"
+        )
 
 
 ENGINE = Engine(

@@ -15,8 +15,10 @@ from .activations import Named
 from .options import FLASHINFER, TRITON, SglangOptions
 from .versions import ONE_LOGITS_BUFFER
 
-GRAPH_BUFFERS = code("sglang 0.5.18 srt/model_executor/runner/decode_cuda_graph_runner.py, "
-                     "srt/layers/attention init_cuda_graph_state")  # fmt: skip
+GRAPH_BUFFERS = code(
+    "sglang 0.5.18 srt/model_executor/runner/decode_cuda_graph_runner.py, "
+    "srt/layers/attention init_cuda_graph_state"
+)
 GRAPHS_MEASURED = measured(
     '"Capture cuda graph end ... mem usage" of 12 public logs (H100, L4, 24 GB cards; 16 to 64 '
     "layers; 3 to 36 graphs), less what is derived: 40 MiB with the first, then 0.06 to 0.4 MiB a "
@@ -53,11 +55,19 @@ def _graph_buffers(setting: SglangOptions, sizes: tuple[int, ...]) -> Iterator[N
         vocab = setting.run.arch.vocab
         yield "their logits", logits * vocab * 4, f"{logits:,} rows × {vocab:,} × 4", GRAPH_BUFFERS
     pages = -(-setting.context // (setting.page if setting.backend != FLASHINFER else 1))
-    yield ("their page tables", max(sizes) * pages * 4,
-           f"{max(sizes):,} sequences × {pages:,} pages × 4", GRAPH_BUFFERS)  # fmt: skip
+    yield (
+        "their page tables",
+        max(sizes) * pages * 4,
+        f"{max(sizes):,} sequences × {pages:,} pages × 4",
+        GRAPH_BUFFERS,
+    )
     if setting.backend == FLASHINFER:
-        yield ("FlashInfer's wrappers", len(sizes) * INT_WORKSPACE,
-               f"{len(sizes)} × {INT_WORKSPACE:,}", GRAPH_BUFFERS)  # fmt: skip
+        yield (
+            "FlashInfer's wrappers",
+            len(sizes) * INT_WORKSPACE,
+            f"{len(sizes)} × {INT_WORKSPACE:,}",
+            GRAPH_BUFFERS,
+        )
     elif setting.backend == TRITON:
         partial = max(sizes) * rows * KV_SPLITS * _output_elements(setting) * 4
         yield "partial sums of Triton's attention", partial, "", GRAPH_BUFFERS

@@ -32,17 +32,37 @@ from .versions import (
 
 # The keys that a run file may set, and their defaults; None: SGLang chooses, or it is off.
 OPTIONS: dict[str, Any] = {
-    "engine_version": version_text(NEWEST), "batch_size": None, "prompt_len": None,
-    "new_tokens": None, "max_seq_len": None, "dtype": "bf16", "quantization": "none",
-    "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
-    "data_parallel_size": 1, "expert_parallel_size": 1, "enable_dp_attention": False,
-    "gpu_memory_utilization": None, "max_num_seqs": None, "max_total_tokens": None,
-    "chunked_prefill_size": None, "cuda_graph_max_bs": None, "page_size": None,
-    "enforce_eager": False, "max_loras": None, "max_lora_rank": None, "speculative_method": None,
-    "speculative_model": None, "num_speculative_tokens": None, "cpu_offload_gb": None,
-    "swa_full_tokens_ratio": 0.8, "mamba_full_memory_ratio": 0.9, "disable_radix_cache": False,
+    "engine_version": version_text(NEWEST),
+    "batch_size": None,
+    "prompt_len": None,
+    "new_tokens": None,
+    "max_seq_len": None,
+    "dtype": "bf16",
+    "quantization": "none",
+    "kv_cache_dtype": "auto",
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "expert_parallel_size": 1,
+    "enable_dp_attention": False,
+    "gpu_memory_utilization": None,
+    "max_num_seqs": None,
+    "max_total_tokens": None,
+    "chunked_prefill_size": None,
+    "cuda_graph_max_bs": None,
+    "page_size": None,
+    "enforce_eager": False,
+    "max_loras": None,
+    "max_lora_rank": None,
+    "speculative_method": None,
+    "speculative_model": None,
+    "num_speculative_tokens": None,
+    "cpu_offload_gb": None,
+    "swa_full_tokens_ratio": 0.8,
+    "mamba_full_memory_ratio": 0.9,
+    "disable_radix_cache": False,
     "hicache_ratio": None,
-}  # fmt: skip
+}
 
 HOPPER, BLACKWELL = ("9.0",), ("10.0", "10.3")
 FLASHINFER, FA3, TRTLLM, TRITON = "flashinfer", "fa3", "trtllm", "triton"
@@ -80,10 +100,16 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         counts, ep = stage_layers(run), int(run.mesh.ep)
         start, attention_tp = sum(counts[:stage]), self.tp // self.attention_dp
         return ServerShard(
-            places=range(start, start + counts[stage]), embedding=stage == 0,
-            head=stage == len(counts) - 1, tp=self.tp, attention_tp=attention_tp, ep=ep,
-            expert_tp=self.tp // ep, vocab_multiple=VOCAB_MULTIPLE, embedding_tp=attention_tp,
-        )  # fmt: skip
+            places=range(start, start + counts[stage]),
+            embedding=stage == 0,
+            head=stage == len(counts) - 1,
+            tp=self.tp,
+            attention_tp=attention_tp,
+            ep=ep,
+            expert_tp=self.tp // ep,
+            vocab_multiple=VOCAB_MULTIPLE,
+            embedding_tp=attention_tp,
+        )
 
     @cached_property
     def _mixers(self) -> tuple[Mixer, ...]:
@@ -131,10 +157,14 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     def card(self) -> CardMemory:
         """What SGLang's defaults depend on."""
         return CardMemory(
-            version=self.version, mib=self.run.smi_bytes // MIB, tp=self.tp,
-            pp=int(self.run.mesh.pp), dp=self.attention_dp, latent=self.latent,
+            version=self.version,
+            mib=self.run.smi_bytes // MIB,
+            tp=self.tp,
+            pp=int(self.run.mesh.pp),
+            dp=self.attention_dp,
+            latent=self.latent,
             speculation=speculative.method(self.run),
-        )  # fmt: skip
+        )
 
     @cached_property
     def whole_chunk(self) -> int:
@@ -164,10 +194,15 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         """
         options, run = self.run.options, self.run
         off = (
-            self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
-            or run.mesh.pp > 1 or self.attention_dp > 1 or run.arch.tower
-            or options["max_lora_rank"] or options["cpu_offload_gb"] or options["hicache_ratio"]
-        )  # fmt: skip
+            self.version < PREFILL_GRAPHS
+            or (self.eager and self.version >= (0, 5, 14))
+            or run.mesh.pp > 1
+            or self.attention_dp > 1
+            or run.arch.tower
+            or options["max_lora_rank"]
+            or options["cpu_offload_gb"]
+            or options["hicache_ratio"]
+        )
         if off:
             return ()
         most = 2048 if self.latent else self.whole_chunk
@@ -181,8 +216,13 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     def fraction(self) -> float:
         """`mem_fraction_static`; SGLang lowers it for models that read images."""
         share = self.run.options["gpu_memory_utilization"]
-        fraction = float(share) if share is not None else mem_fraction_static(
-            self.card, self.whole_chunk, self.largest_graph, len(self.prefill_sizes))  # fmt: skip
+        fraction = (
+            float(share)
+            if share is not None
+            else mem_fraction_static(
+                self.card, self.whole_chunk, self.largest_graph, len(self.prefill_sizes)
+            )
+        )
         if not self.run.arch.tower or (share is not None and self.version >= (0, 4, 9)):
             return fraction
         return fraction * vision_factor(self.version, self.run.arch.tower_parameters)

@@ -21,10 +21,16 @@ from ...run.run import Run
 from ...weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
-NAMES = {EAGLE: EAGLE, EAGLE3: EAGLE3, NEXTN: NEXTN, "mtp": NEXTN, STANDALONE: STANDALONE,
-         "draft_model": STANDALONE, NGRAM: NGRAM}  # fmt: skip
-FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALONE",
-         NGRAM: "NGRAM"}  # fmt: skip
+NAMES = {
+    EAGLE: EAGLE,
+    EAGLE3: EAGLE3,
+    NEXTN: NEXTN,
+    "mtp": NEXTN,
+    STANDALONE: STANDALONE,
+    "draft_model": STANDALONE,
+    NGRAM: NGRAM,
+}
+FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALONE", NGRAM: "NGRAM"}
 EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 draft's head, in every draft that is published
 
 
@@ -71,8 +77,10 @@ def problems(run: Run) -> Iterator[str]:
     elif not name and run.options["num_speculative_tokens"]:
         yield "inference.num_speculative_tokens needs inference.speculative_method; use 'eagle3'"
     elif name == NEXTN and not run.arch.mtp_parameters:
-        yield (f"{key}={name!r}, but {run.arch.family} has no multi-token-prediction layers; use "
-               "'eagle3' with inference.speculative_model")  # fmt: skip
+        yield (
+            f"{key}={name!r}, but {run.arch.family} has no multi-token-prediction layers; use "
+            "'eagle3' with inference.speculative_model"
+        )
 
 
 def draft_layers(run: Run) -> tuple[Layer, ...]:
@@ -81,8 +89,11 @@ def draft_layers(run: Run) -> tuple[Layer, ...]:
         return ()
     if run.draft is not None:
         return run.draft.layers
-    with_cache = (layer for layer in reversed(run.arch.layers)
-                  if isinstance(layer.mixer, Attention | LatentAttention))  # fmt: skip
+    with_cache = (
+        layer
+        for layer in reversed(run.arch.layers)
+        if isinstance(layer.mixer, Attention | LatentAttention)
+    )
     return (next(with_cache),)
 
 
@@ -107,8 +118,18 @@ def _eagle_draft(
     arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, eagle3: bool = False
 ) -> Iterator[ShardedParameter]:
     """A projection of `width` onto h, the layers, and EAGLE-3's head; its q, k and v read 2h."""
-    bare = replace(arch, layers=layers, windows=(), layer_names=(), embedding=(), tower=(),
-                    embedding_norm=None, final_norm=None, head=None, head_extra=())  # fmt: skip
+    bare = replace(
+        arch,
+        layers=layers,
+        windows=(),
+        layer_names=(),
+        embedding=(),
+        tower=(),
+        embedding_norm=None,
+        final_norm=None,
+        head=None,
+        head_extra=(),
+    )
     part = replace(shard, places=range(len(layers)), embedding=True, head=False)
     yield ShardedParameter("fc.weight", (arch.hidden, width), "other")
     for one in held(bare, part):

@@ -30,8 +30,10 @@ from .versions import COUNTED_DRAFT, kernels_loaded_first
 
 Named = tuple[str, int, Source]
 ROTARY = code("sglang 0.5.18 srt/layers/rotary_embedding/base.py: cos_sin_cache stays in fp32")
-ABSORBED = code("sglang 0.5.18 srt/models/deepseek_common/deepseek_weight_loader.py: w_kc and w_vc "
-                "are copies of kv_b_proj in 16 bits")  # fmt: skip
+ABSORBED = code(
+    "sglang 0.5.18 srt/models/deepseek_common/deepseek_weight_loader.py: w_kc and w_vc "
+    "are copies of kv_b_proj in 16 bits"
+)
 ADAPTERS = code("sglang 0.5.18 srt/lora/mem_pool.py get_lora_A_shape, get_lora_B_shape")
 SEGMENTS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp get_allocation_size")
 MAX_LORAS = 8  # server_args.py max_loras_per_batch

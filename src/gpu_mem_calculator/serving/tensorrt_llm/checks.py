@@ -31,11 +31,15 @@ def problems(run: Run) -> Iterator[str]:
             f"TensorRT-LLM that is modelled; use {'.'.join(map(str, OLDEST))} or newer"
         )
     if backend(run) not in (TORCH, ENGINES):
-        yield (f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
-               "TensorRT-LLM; use 'pytorch' or 'tensorrt'")  # fmt: skip
+        yield (
+            f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
+            "TensorRT-LLM; use 'pytorch' or 'tensorrt'"
+        )
     if max_num_tokens(run) < max_batch_size(run) and torch:
-        yield (f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
-               f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter")  # fmt: skip
+        yield (
+            f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
+            f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter"
+        )
     cache_type = cache.cache_dtype(run)
     unquantized = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
     if cache_type not in (*unquantized, "fp8", "nvfp4" if torch else "int8"):
@@ -55,18 +59,23 @@ def problems(run: Run) -> Iterator[str]:
 def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     if not has_cache(run.arch):
-        yield (f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
-               "use 'vllm'")  # fmt: skip
+        yield (
+            f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
+            "use 'vllm'"
+        )
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
     if stateful and not (torch and run.arch.family in STATES):
         yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
     has_cross_attention = any(getattr(mixer, "cross", False) for mixer in mixers)
     if torch and has_cross_attention:
-        yield ("model: encoder-decoder models need engines; set inference.engine_generation="
-               "'tensorrt'")  # fmt: skip
+        yield (
+            "model: encoder-decoder models need engines; set inference.engine_generation='tensorrt'"
+        )
     if run.options["cross_kv_cache_fraction"] and not has_cross_attention:
-        yield (f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
-               f"{run.arch.family}; leave it out")  # fmt: skip
+        yield (
+            f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
+            f"{run.arch.family}; leave it out"
+        )
     quantization, formats = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
     if quantization not in formats:
         yield (
@@ -84,8 +93,10 @@ def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is None:
         if drafts or run.draft is not None:
-            yield ("inference.num_speculative_tokens and speculative_model need inference."
-                   "speculative_method; set it to 'ngram', or leave them out")  # fmt: skip
+            yield (
+                "inference.num_speculative_tokens and speculative_model need inference."
+                "speculative_method; set it to 'ngram', or leave them out"
+            )
         return
     if method not in SPECULATION or not torch:
         yield (
@@ -97,8 +108,10 @@ def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
     if method == SPECULATION[0] and run.draft is not None:
         yield "inference.speculative_model is not for 'ngram', which has no model; leave it out"
     if not drafts:
-        yield (f"inference.speculative_method={method!r} needs "
-               "inference.num_speculative_tokens, its max_draft_len; set it to 3")  # fmt: skip
+        yield (
+            f"inference.speculative_method={method!r} needs "
+            "inference.num_speculative_tokens, its max_draft_len; set it to 3"
+        )
 
 
 def _mesh_problems(run: Run) -> Iterator[str]:

@@ -18,12 +18,15 @@ def command(run: Run) -> tuple[str, ...]:
     engines = backend(run) == ENGINES
     words = ["trtllm-serve", ENGINE_DIR if engines else MODEL, "--backend", backend(run)]
     sizes = (
-        ("--tp_size", run.mesh.tp, 1), ("--pp_size", run.mesh.pp, 1), ("--ep_size", run.mesh.ep, 1),
-        ("--max_beam_width", beams(run), 1), ("--max_batch_size", max_batch_size(run), None),
+        ("--tp_size", run.mesh.tp, 1),
+        ("--pp_size", run.mesh.pp, 1),
+        ("--ep_size", run.mesh.ep, 1),
+        ("--max_beam_width", beams(run), 1),
+        ("--max_batch_size", max_batch_size(run), None),
         ("--max_num_tokens", max_num_tokens(run), None),
         ("--max_seq_len", max_seq_len(run), None),
         ("--kv_cache_free_gpu_memory_fraction", run.options["gpu_memory_utilization"], None),
-    )  # fmt: skip
+    )
     for word, value, default in sizes:
         if value != default:
             words += [word, f"{value:g}" if isinstance(value, float) else str(value)]
@@ -38,9 +41,12 @@ def extra_options(run: Run) -> list[str]:
         lines.append(f"dtype: {DTYPES[options['dtype']]}")
     if options["kv_cache_dtype"] in ("fp8", "nvfp4") and backend(run) == TORCH:
         cache["dtype"] = options["kv_cache_dtype"]
-    for key, name in (("block_size", "tokens_per_block"), ("max_total_tokens", "max_tokens"),
-                      ("max_attention_window", "max_attention_window"),
-                      ("cross_kv_cache_fraction", "cross_kv_cache_fraction")):  # fmt: skip
+    for key, name in (
+        ("block_size", "tokens_per_block"),
+        ("max_total_tokens", "max_tokens"),
+        ("max_attention_window", "max_attention_window"),
+        ("cross_kv_cache_fraction", "cross_kv_cache_fraction"),
+    ):
         if options.get(key):
             cache[name] = options[key]
     if cache:
@@ -50,8 +56,10 @@ def extra_options(run: Run) -> list[str]:
     elif options.get("cuda_graph_max_bs"):
         lines.append(f"cuda_graph_config: {{max_batch_size: {options['cuda_graph_max_bs']}}}")
     if options.get("max_lora_rank"):
-        lines.append(f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
-                     f"max_loras: {options.get('max_loras') or 1}}}")  # fmt: skip
+        lines.append(
+            f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
+            f"max_loras: {options.get('max_loras') or 1}}}"
+        )
     if options.get("speculative_method"):
         lines.append(f"speculative_config: {_inline_yaml(_speculation(run))}")
     return lines
@@ -81,7 +89,9 @@ def settings_note(run: Run) -> Iterator[str]:
         dtype = DTYPES[run.options["dtype"]] + cache_words.get(
             str(run.options["kv_cache_dtype"]), ""
         )
-        yield (f"a checkpoint of --dtype {dtype} is "
-               "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
-               f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
-               f"--max_seq_len {max_seq_len(run)}")  # fmt: skip
+        yield (
+            f"a checkpoint of --dtype {dtype} is "
+            "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
+            f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
+            f"--max_seq_len {max_seq_len(run)}"
+        )

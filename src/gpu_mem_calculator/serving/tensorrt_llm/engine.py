@@ -104,8 +104,10 @@ def serve(run: Run) -> ServerMemory:
 def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
     """Why it would not start; empty if it starts. Blocks for a part of max_seq_len are enough."""
     if free <= 0:
-        return (f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
-                "more GPUs, a smaller max_num_batched_tokens or a quantized model")  # fmt: skip
+        return (
+            f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
+            "more GPUs, a smaller max_num_batched_tokens or a quantized model"
+        )
     if not pool.blocks or min(pool.blocks) < beams(run):
         return "nothing is left for the cache; use more GPUs or a smaller max_num_batched_tokens"
     return ""
@@ -114,14 +116,18 @@ def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
 def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     parsed = parse_version(str(run.options["engine_version"]))
     if parsed is not None and parsed > NEWEST:
-        yield (f"TensorRT-LLM {run.options['engine_version']} is modelled as "
-               f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
+        yield (
+            f"TensorRT-LLM {run.options['engine_version']} is modelled as "
+            f"{'.'.join(map(str, NEWEST))}, the newest that is"
+        )
     tokens = pool.tokens // beams(run)
     if 0 < tokens < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
         yield f"the cache holds {tokens:,} tokens: TensorRT-LLM cuts max_seq_len to that"
     if any(run.arch.windows) and not run.options.get("max_attention_window"):
-        yield ("every layer keeps the whole sequence unless kv_cache_config.max_attention_window "
-               "gives the model's windows")  # fmt: skip
+        yield (
+            "every layer keeps the whole sequence unless kv_cache_config.max_attention_window "
+            "gives the model's windows"
+        )
     yield from settings_note(run)
 
 
@@ -129,15 +135,33 @@ ENGINE = Engine(
     name="tensorrt_llm",
     title="TensorRT-LLM",
     options={
-        "engine_version": "1.2.1", "engine_generation": None, "batch_size": None,
-        "prompt_len": None, "new_tokens": None, "max_seq_len": None, "dtype": "bf16",
-        "quantization": "none", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
+        "engine_version": "1.2.1",
+        "engine_generation": None,
+        "batch_size": None,
+        "prompt_len": None,
+        "new_tokens": None,
+        "max_seq_len": None,
+        "dtype": "bf16",
+        "quantization": "none",
+        "kv_cache_dtype": "auto",
+        "tensor_parallel_size": 1,
         "pipeline_parallel_size": 1,
-        "expert_parallel_size": 1, "gpu_memory_utilization": 0.9, "max_num_batched_tokens": None,
-        "max_num_seqs": None, "max_total_tokens": None, "enforce_eager": False, "block_size": None,
-        "max_beam_width": 1, "max_attention_window": None, "cross_kv_cache_fraction": None,
-        "cuda_graph_max_bs": None, "max_loras": None, "max_lora_rank": None,
-        "speculative_method": None, "speculative_model": None, "num_speculative_tokens": None,
+        "expert_parallel_size": 1,
+        "gpu_memory_utilization": 0.9,
+        "max_num_batched_tokens": None,
+        "max_num_seqs": None,
+        "max_total_tokens": None,
+        "enforce_eager": False,
+        "block_size": None,
+        "max_beam_width": 1,
+        "max_attention_window": None,
+        "cross_kv_cache_fraction": None,
+        "cuda_graph_max_bs": None,
+        "max_loras": None,
+        "max_lora_rank": None,
+        "speculative_method": None,
+        "speculative_model": None,
+        "num_speculative_tokens": None,
     },
     axes=frozenset({"tp", "pp", "ep"}),
     problems=problems,
@@ -145,4 +169,4 @@ ENGINE = Engine(
     serve=serve,
     stage_layers=stage_layers,
     transformers=False,
-)  # fmt: skip
+)

@@ -18,7 +18,12 @@ def rank_shard(run: Run) -> ServerShard:
     first = sum(counts[:stage])
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
     return ServerShard(
-        places=range(first, first + counts[stage]), embedding=stage == 0,
-        head=stage == len(counts) - 1, tp=tp, attention_tp=tp, ep=ep, expert_tp=tp // ep,
+        places=range(first, first + counts[stage]),
+        embedding=stage == 0,
+        head=stage == len(counts) - 1,
+        tp=tp,
+        attention_tp=tp,
+        ep=ep,
+        expert_tp=tp // ep,
         vocab_multiple=tp,
-    )  # fmt: skip
+    )

@@ -25,10 +25,14 @@ from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens
 from .versions import version
 from .weights import ALIGNED, MXFP4
 
-LAYER_CODE = code("TensorRT-LLM 1.2.1 _torch/modules/gated_mlp.py and models/modeling_llama.py: "
-                  "names of the loop and of each forward keep their tensors")  # fmt: skip
-MOE_CODE = code("TensorRT-LLM 1.2.1 cpp kernels/cutlass_kernels/moe_gemm/moe_kernels.cu "
-                "getWorkspaceDeviceBufferSizes")  # fmt: skip
+LAYER_CODE = code(
+    "TensorRT-LLM 1.2.1 _torch/modules/gated_mlp.py and models/modeling_llama.py: "
+    "names of the loop and of each forward keep their tensors"
+)
+MOE_CODE = code(
+    "TensorRT-LLM 1.2.1 cpp kernels/cutlass_kernels/moe_gemm/moe_kernels.cu "
+    "getWorkspaceDeviceBufferSizes"
+)
 GRAPH_SIZES = (*range(1, 33), 64, 128)  # CudaGraphConfig, without padding
 # Measured in one start-up on an H100 and not explained by other items: kernels, handles, graphs.
 LIBRARIES_BYTES = 664 * MIB
@@ -73,8 +77,7 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tokens = max_num_tokens(run)
     size = 2 if run.precision != "fp32" else 4
     layers = max(
-        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
-        default=0,
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)), default=0
     )
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
@@ -151,22 +154,26 @@ def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     drafts = int(run.options.get("num_speculative_tokens") or 0)
     tokens = max(sizes) * beams(run) * (1 + drafts)
     layers = max(
-        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
-        default=0,
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)), default=0
     )
     logits = tokens * run.arch.vocab * 6 if shard.head else 0
     yield ServerItem(
-        figure=GRAPHS, name="CUDA graphs", bytes=layers + logits,
-        source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
-                    "batch first; its logits in 16 and 32 bits"),
+        figure=GRAPHS,
+        name="CUDA graphs",
+        bytes=layers + logits,
+        source=code(
+            "TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
+            "batch first; its logits in 16 and 32 bits"
+        ),
         formula=f"{len(sizes)} batch sizes up to {max(sizes)}",
-    )  # fmt: skip
+    )
 
 
 def outside_items(run: Run) -> Iterator[ServerItem]:
     """Memory outside torch besides the CUDA context: kernels, handles, all-reduce's buffers."""
-    yield ServerItem(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
-               source=LIBRARIES_SOURCE)  # fmt: skip
+    yield ServerItem(
+        figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES, source=LIBRARIES_SOURCE
+    )
     ranks = int(run.mesh.tp)
     if ranks > 1:
         buffer_bytes = next(size for since, size in SHARED_BYTES if version(run) >= since)
@@ -193,8 +200,12 @@ def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     )
     if size:
         yield ServerItem(
-            figure=POOL, name="states", bytes=size * max_batch_size(run),
-            source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for "
-                        "max_batch_size sequences"),
+            figure=POOL,
+            name="states",
+            bytes=size * max_batch_size(run),
+            source=code(
+                "TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for "
+                "max_batch_size sequences"
+            ),
             formula=f"{max_batch_size(run):,} sequences",
-        )  # fmt: skip
+        )

@@ -16,8 +16,10 @@ from .versions import TORCH, backend
 
 MXFP4, ALIGNED = "mxfp4", 128  # quantization.py MXFP4WeightCutlassFusedMoEMethod
 
-ADAPTERS = code("TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py create_py_executor_instance: "
-                "max_loras adapters of max_lora_rank")  # fmt: skip
+ADAPTERS = code(
+    "TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py create_py_executor_instance: "
+    "max_loras adapters of max_lora_rank"
+)
 
 
 def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -61,5 +63,10 @@ def adapter_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         for linear in linears(layer)
     )
     size = elements * int(rank) * count * BITS[run.precision] // 8
-    yield ServerItem(figure=WEIGHTS, name="adapters", bytes=size, source=ADAPTERS,
-               formula=f"{count} of rank {rank}")  # fmt: skip
+    yield ServerItem(
+        figure=WEIGHTS,
+        name="adapters",
+        bytes=size,
+        source=ADAPTERS,
+        formula=f"{count} of rank {rank}",
+    )

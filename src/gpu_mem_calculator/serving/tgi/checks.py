@@ -9,11 +9,7 @@ from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...weights import FormatError
 from ...weights.rank_weights import run_format
-from .defaults import (
-    attention_kernels,
-    max_input_tokens,
-    max_request_tokens,
-)
+from .defaults import attention_kernels, max_input_tokens, max_request_tokens
 from .versions import OLDEST, parse_version
 
 FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
@@ -29,11 +25,15 @@ def problems(run: Run) -> Iterator[str]:
             f"is modelled; use {'.'.join(map(str, OLDEST))} or newer"
         )
     if options["kv_cache_dtype"] not in ("auto", "fp8", run.precision.partition("_")[0]):
-        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
-               "'auto' or 'fp8'")  # fmt: skip
+        yield (
+            f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
+            "'auto' or 'fp8'"
+        )
     if options["kv_cache_dtype"] == "fp8" and attention_kernels(run) == "flashdecoding":
-        yield ("inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
-               "model's heads; use 'auto'")  # fmt: skip
+        yield (
+            "inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
+            "model's heads; use 'auto'"
+        )
     if run.precision == "fp32":
         yield "inference.dtype='fp32' is not one of TGI's; use 'bf16' or 'fp16'"
     if options["max_loras"] and not options["max_lora_rank"]:
@@ -68,8 +68,10 @@ def _model_problems(run: Run) -> Iterator[str]:
     }
     for count in sorted(kv_heads):  # sizes that no server can shard are reported elsewhere
         if count % tp and tp % count == 0:
-            yield (f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
-                   f"which TGI does not repeat; use {count}")  # fmt: skip
+            yield (
+                f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
+                f"which TGI does not repeat; use {count}"
+            )
     quantization = str(run.options["quantization"])
     if quantization not in FORMATS:
         yield (
@@ -83,8 +85,12 @@ def _model_problems(run: Run) -> Iterator[str]:
             yield str(error)
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is not None and method not in SPECULATION:
-        yield (f"inference.speculative_method={method!r} is not one of TGI's; use "
-               f"{' or '.join(SPECULATION)}")  # fmt: skip
+        yield (
+            f"inference.speculative_method={method!r} is not one of TGI's; use "
+            f"{' or '.join(SPECULATION)}"
+        )
     elif (method is None) != (drafts is None) and method != "medusa":
-        yield ("inference.speculative_method and inference.num_speculative_tokens go together; "
-               "give both or none")  # fmt: skip
+        yield (
+            "inference.speculative_method and inference.num_speculative_tokens go together; "
+            "give both or none"
+        )

@@ -34,7 +34,7 @@ def command(run: Run) -> tuple[str, ...]:
         ("--cuda-graphs", ",".join(str(size) for size in graphs) if graphs else None),
         ("--speculate", None if heads else options.get("num_speculative_tokens")),
         ("--lora-adapters", ",".join(adapters) if options.get("max_lora_rank") else None),
-    )  # fmt: skip
+    )
     for word, value in rows:
         words += [word, str(value)] if value is not None else []
     if options["gpu_memory_utilization"] != 1.0:
@@ -48,11 +48,15 @@ def notes(run: Run) -> Iterator[str]:
     """Sentences for the user about this estimate."""
     parsed = parse_version(str(run.options["engine_version"]))
     if parsed is not None and parsed > NEWEST:
-        yield (f"TGI {run.options['engine_version']} is modelled as "
-               f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
+        yield (
+            f"TGI {run.options['engine_version']} is modelled as "
+            f"{'.'.join(map(str, NEWEST))}, the newest that is"
+        )
     if run.options.get("max_num_batched_tokens") is None:
-        yield (f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
-               "smaller one leaves more for the cache")  # fmt: skip
+        yield (
+            f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
+            "smaller one leaves more for the cache"
+        )
     if run.arch.tower and not is_modelled(run):
         yield "the picture of the warm-up is left out; it leaves less for the cache"
     if any(run.arch.windows):

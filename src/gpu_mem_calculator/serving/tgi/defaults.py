@@ -12,8 +12,13 @@ from .versions import version
 
 # TGI_WIGGLE_ROOM by first version (server/text_generation_server/models/globals.py). Before 3.0
 # it is a share of free memory, since then of the card.
-WIGGLE = (((3, 3, 0), 0.90), ((3, 1, 0), 0.93), ((3, 0, 0), 0.95), ((2, 4, 0), 0.90),
-          ((0, 0, 0), 0.95))  # fmt: skip
+WIGGLE = (
+    ((3, 3, 0), 0.90),
+    ((3, 1, 0), 0.93),
+    ((3, 0, 0), 0.95),
+    ((2, 4, 0), 0.90),
+    ((0, 0, 0), 0.95),
+)
 SHARE_OF_CARD_FROM = (3, 0, 0)
 BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096
@@ -22,11 +27,17 @@ BY_MODEL, FIXED = (2, 0, 0), (1024, 2048, 4096)
 # TFLOP/s that the launcher assumes for a card (launcher/src/main.rs f16_flop): compute capability,
 # largest card in bytes, TFLOP/s; other cards have no figure.
 CARDS = (
-    ("9.0", 120 * 10**9, 900), ("9.0", 10**15, 989), ("8.0", 10**15, 312),
-    ("8.9", 24 * 10**9, 121), ("8.9", 27 * 10**9, 0), ("8.9", 10**15, 363),
-    ("8.6", 24_500_000_000, 125), ("8.6", 27 * 10**9, 0), ("8.6", 49 * 10**9, 149),
+    ("9.0", 120 * 10**9, 900),
+    ("9.0", 10**15, 989),
+    ("8.0", 10**15, 312),
+    ("8.9", 24 * 10**9, 121),
+    ("8.9", 27 * 10**9, 0),
+    ("8.9", 10**15, 363),
+    ("8.6", 24_500_000_000, 125),
+    ("8.6", 27 * 10**9, 0),
+    ("8.6", 49 * 10**9, 149),
     ("7.5", 17 * 10**9, 65),
-)  # fmt: skip
+)
 COUNTED_EXPERTS = ("mixtral", "phimoe", "gpt_oss", "llama4")  # `num_local_experts` in their config
 
 

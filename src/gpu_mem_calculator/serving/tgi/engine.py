@@ -92,8 +92,10 @@ def serve(run: Run) -> ServerMemory:
 def _problem(run: Run, left_bytes: int) -> str:
     """Why TGI would not start; empty if it starts. The warm-up has a cache for its requests."""
     if left_bytes < 0:
-        return (f"not enough memory to handle {prefill_tokens(run):,} prefill tokens; decrease "
-                "max_num_batched_tokens or use more GPUs")  # fmt: skip
+        return (
+            f"not enough memory to handle {prefill_tokens(run):,} prefill tokens; decrease "
+            "max_num_batched_tokens or use more GPUs"
+        )
     return ""
 
 
@@ -101,12 +103,26 @@ ENGINE = Engine(
     name="tgi",
     title="TGI",
     options={
-        "engine_version": "3.3.7", "batch_size": None, "prompt_len": None, "new_tokens": None,
-        "max_seq_len": None, "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
-        "tensor_parallel_size": 1, "gpu_memory_utilization": 1.0, "max_num_batched_tokens": None,
-        "max_num_seqs": 128, "max_total_tokens": None, "max_input_tokens": None,
-        "enforce_eager": False, "cuda_graphs": None, "enable_prefill_logprobs": False,
-        "max_loras": None, "max_lora_rank": None, "speculative_method": None,
+        "engine_version": "3.3.7",
+        "batch_size": None,
+        "prompt_len": None,
+        "new_tokens": None,
+        "max_seq_len": None,
+        "dtype": "bf16",
+        "quantization": "none",
+        "kv_cache_dtype": "auto",
+        "tensor_parallel_size": 1,
+        "gpu_memory_utilization": 1.0,
+        "max_num_batched_tokens": None,
+        "max_num_seqs": 128,
+        "max_total_tokens": None,
+        "max_input_tokens": None,
+        "enforce_eager": False,
+        "cuda_graphs": None,
+        "enable_prefill_logprobs": False,
+        "max_loras": None,
+        "max_lora_rank": None,
+        "speculative_method": None,
         "num_speculative_tokens": None,
     },
     axes=frozenset({"tp"}),
@@ -114,4 +130,4 @@ ENGINE = Engine(
     ledger=lambda run: serve(run).ledger,
     serve=serve,
     transformers=False,
-)  # fmt: skip
+)

@@ -11,9 +11,11 @@ from ...run.run import Run
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
-    "engine_version": "5.17.0", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
+    "engine_version": "5.17.0",
+    "kv_cache_dtype": "auto",
+    "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
-}  # fmt: skip
+}
 NO_CACHE = ("mpt",)
 NO_FLASH = ("falcon", "gptj", "gpt_neo", "bloom", "llama4", "mpt")
 CACHES = ("dynamic", "static")
@@ -25,20 +27,26 @@ def problems(run: Run) -> Iterator[str]:
     options = run.options
     yield from option_problems(options)
     if run.arch.family in NO_CACHE:
-        yield (f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
-               "is not modelled; measure it")  # fmt: skip
+        yield (
+            f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
+            "is not modelled; measure it"
+        )
     mixers = [layer.mixer for layer, _, _ in run.arch.runs]
     if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):
-        yield (f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
-               "use 'eager'")  # fmt: skip
+        yield (
+            f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
+            "use 'eager'"
+        )
     if run.attention == "flash_attention_2":
         yield from _flash_problems(run)
     if any(isinstance(mixer, StateSpace) for mixer in mixers):
         defaults = {"cache_implementation": "dynamic", "num_beams": 1, "quantization": "none"}
         for key, value in defaults.items():
             if options[key] != value:
-                yield (f"inference.{key}={options[key]!r} is not modelled for state-space layers; "
-                       f"set it to {value!r}")  # fmt: skip
+                yield (
+                    f"inference.{key}={options[key]!r} is not modelled for state-space layers; "
+                    f"set it to {value!r}"
+                )
     if run.draft is not None:
         yield from _assistance_problems(run, run.draft)
 
@@ -48,14 +56,20 @@ def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
     quantization = options["quantization"]
     for key, value in ONE_VALUE.items():
         if options[key] != value:
-            yield (f"inference.{key}={options[key]!r} is not modelled for transformers; "
-                   f"set it to {value!r}")  # fmt: skip
+            yield (
+                f"inference.{key}={options[key]!r} is not modelled for transformers; "
+                f"set it to {value!r}"
+            )
     if quantization not in QUANTIZATIONS:
-        yield (f"inference.quantization={quantization!r} is not modelled for transformers; "
-               f"use {', '.join(map(repr, QUANTIZATIONS))}")  # fmt: skip
+        yield (
+            f"inference.quantization={quantization!r} is not modelled for transformers; "
+            f"use {', '.join(map(repr, QUANTIZATIONS))}"
+        )
     elif quantization != "none" and options["dtype"] == "fp32":
-        yield (f"inference.quantization={quantization!r} is not modelled with dtype='fp32'; "
-               "use 'bf16' or 'fp16'")  # fmt: skip
+        yield (
+            f"inference.quantization={quantization!r} is not modelled with dtype='fp32'; "
+            "use 'bf16' or 'fp16'"
+        )
     if options["num_speculative_tokens"] is not None and options["speculative_model"] is None:
         yield "inference.num_speculative_tokens needs a speculative_model, the assistant; add one"
     yield from _choice_problems(options)
@@ -68,11 +82,15 @@ def _flash_problems(run: Run) -> Iterator[str]:
     if run.precision == "fp32":
         yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
     if run.options["cache_implementation"] == "static":
-        yield ("inference.attention='flash_attention_2' with a static cache is not modelled; "
-               "use 'sdpa'")  # fmt: skip
+        yield (
+            "inference.attention='flash_attention_2' with a static cache is not modelled; "
+            "use 'sdpa'"
+        )
     if run.arch.family in NO_FLASH or not all(map(_is_flash_layer, run.arch.runs)):
-        yield (f"inference.attention='flash_attention_2' is not modelled for {run.arch.family}; "
-               "use 'sdpa' or 'eager'")  # fmt: skip
+        yield (
+            f"inference.attention='flash_attention_2' is not modelled for {run.arch.family}; "
+            "use 'sdpa' or 'eager'"
+        )
 
 
 def _is_flash_layer(layer_run: tuple[Layer, int, int]) -> bool:
@@ -91,37 +109,52 @@ def _is_flash_layer(layer_run: tuple[Layer, int, int]) -> bool:
 def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
     """Refusals of assisted generation (generation/utils.py _assisted_decoding)."""
     options = run.options
-    modelled = {"batch_size": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": False,
-             "cache_implementation": "dynamic", "quantization": "none"}  # fmt: skip
+    modelled = {
+        "batch_size": 1,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "do_sample": False,
+        "cache_implementation": "dynamic",
+        "quantization": "none",
+    }
     for key, value in modelled.items():
         if options[key] != value:
-            yield (f"inference.{key}={options[key]!r} is not modelled with a speculative_model; "
-                   f"set it to {value!r}")  # fmt: skip
+            yield (
+                f"inference.{key}={options[key]!r} is not modelled with a speculative_model; "
+                f"set it to {value!r}"
+            )
     if not options["new_tokens"]:
         yield "inference.speculative_model has nothing to do where new_tokens is 0; leave it out"
     for title, arch in (("model", run.arch), ("inference.speculative_model", draft)):
         windows = any(one is not None for one in arch.windows)
         states = any(isinstance(layer.mixer, StateSpace) for layer, _, _ in arch.runs)
         if windows or states or arch.family in NO_CACHE:
-            yield (f"{title}: assisted generation with sliding windows or states is not modelled; "
-                   "leave speculative_model out")  # fmt: skip
+            yield (
+                f"{title}: assisted generation with sliding windows or states is not modelled; "
+                "leave speculative_model out"
+            )
     if draft.vocab != run.arch.vocab:
-        yield (f"inference.speculative_model has a vocabulary of {draft.vocab}, the model one of "
-               f"{run.arch.vocab}; they must be the same")  # fmt: skip
+        yield (
+            f"inference.speculative_model has a vocabulary of {draft.vocab}, the model one of "
+            f"{run.arch.vocab}; they must be the same"
+        )
 
 
 def _choice_problems(options: Mapping[str, Any]) -> Iterator[str]:
     """Options that exclude each other: generation/configuration_utils.py validate."""
     cache = options["cache_implementation"]
     if cache not in CACHES:
-        yield (f"inference.cache_implementation={cache!r} is not modelled; "
-               "use 'dynamic' or 'static'")  # fmt: skip
+        yield (
+            f"inference.cache_implementation={cache!r} is not modelled; use 'dynamic' or 'static'"
+        )
     if options["num_beams"] > 1 and options["do_sample"]:
         yield "inference.do_sample with num_beams > 1 is not modelled; leave one of them out"
     many, beams = options["num_return_sequences"], options["num_beams"]
     if many > beams > 1 or (many > 1 and beams == 1 and not options["do_sample"]):
-        yield (f"inference.num_return_sequences={many} is more than one search finds: set "
-               "num_beams to as many at least, or do_sample")  # fmt: skip
+        yield (
+            f"inference.num_return_sequences={many} is more than one search finds: set "
+            "num_beams to as many at least, or do_sample"
+        )
     defaults = {"cache_implementation": "dynamic", "num_beams": 1, "do_sample": False}
     for key, value in defaults.items() if not options["new_tokens"] else ():
         if options[key] != value:

@@ -184,19 +184,24 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
     """The setting of a block: in the dtype of the weights, without tensors saved for backward."""
     bits = BITS[run.precision]
     return BlockSetting(
-        batch=run.batch, seq=run.seq, hidden=run.arch.hidden, bits=bits, matmul_bits=bits,
-        weight_bits=bits, half=run.precision.startswith("fp16"), attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"), training=False,
-        quantization=run.quantization, double_quant=run.double_quant,
-        hopper=run.compute_capability == "9.0", grouped_experts=beams,
+        batch=run.batch,
+        seq=run.seq,
+        hidden=run.arch.hidden,
+        bits=bits,
+        matmul_bits=bits,
+        weight_bits=bits,
+        half=run.precision.startswith("fp16"),
+        attention=run.attention,
+        cudnn=run.compute_capability in ("9.0", "10.0"),
+        training=False,
+        quantization=run.quantization,
+        double_quant=run.double_quant,
+        hopper=run.compute_capability == "9.0",
+        grouped_experts=beams,
         quirks=family_quirks(run.arch.family),
-    )  # fmt: skip
+    )
 
 
 ENGINE = Engine(
-    name="transformers",
-    title="transformers",
-    options=OPTIONS,
-    problems=problems,
-    ledger=ledger,
+    name="transformers", title="transformers", options=OPTIONS, problems=problems, ledger=ledger
 )

@@ -32,19 +32,32 @@ def weight_entries(
     always: dict[str, Num] = dict.fromkeys((startup, *sorted(instants)), 1)
     precision = Precision(bits, bits)
     packed = run.quantization is not None
-    yield Entry(name=f"{title}parameters", kind=PARAM, bytes=base_bytes(run, precision),
-                tensors=None if packed else lambda: list(base_tensors(run, precision)),
-                script=loading_events(run, precision) if packed and run.unrolled else None,
-                live=always, source=BITSANDBYTES if packed else ARITHMETIC)  # fmt: skip
+    yield Entry(
+        name=f"{title}parameters",
+        kind=PARAM,
+        bytes=base_bytes(run, precision),
+        tensors=None if packed else lambda: list(base_tensors(run, precision)),
+        script=loading_events(run, precision) if packed and run.unrolled else None,
+        live=always,
+        source=BITSANDBYTES if packed else ARITHMETIC,
+    )
     buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
-    yield Entry(name=f"{title}buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
-                live=always, source=ARITHMETIC)  # fmt: skip
+    yield Entry(
+        name=f"{title}buffers",
+        kind=PARAM,
+        bytes=sum(buffers),
+        tensors=lambda: buffers,
+        live=always,
+        source=ARITHMETIC,
+    )
     if arch.tied:
         yield Entry(
-            name=f"{title}head before it is tied to the embedding", kind=PARAM,
-            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8, live={startup: 1},
+            name=f"{title}head before it is tied to the embedding",
+            kind=PARAM,
+            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8,
+            live={startup: 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
-        )  # fmt: skip
+        )
 
 
 def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) -> Iterator[Entry]:
@@ -57,8 +70,9 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
         one.bias for layer, _, _ in run.arch.runs for one in linears(layer)
     )
     for name, size in (
-        (WORKSPACES, cublas_bytes(run.compute_capability)), ("cuBLASLt workspace", biased * MIB),
-    ):  # fmt: skip
+        (WORKSPACES, cublas_bytes(run.compute_capability)),
+        ("cuBLASLt workspace", biased * MIB),
+    ):
         if size:
             live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
             yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)

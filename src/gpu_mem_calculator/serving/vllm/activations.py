@@ -36,8 +36,10 @@ from .sampler import SourcedBytes, sampled_rows, sampling_parts
 from .speculative import logit_rows
 from .versions import uses_second_runner, v1, version
 
-PIECE = code("vllm 0.11.0 vllm/compilation/backends.py split_graph, piecewise_backend.py; torch "
-             "2.11 inductor frees a buffer behind its last use")  # fmt: skip
+PIECE = code(
+    "vllm 0.11.0 vllm/compilation/backends.py split_graph, piecewise_backend.py; torch "
+    "2.11 inductor frees a buffer behind its last use"
+)
 EAGER = code("vllm 0.7.3 vllm/model_executor/models/llama.py, run as written")
 BENCHMARK = measured(
     "NVIDIA H200, torch 2.11: inductor's benchmark clears the L2 cache with a buffer "
@@ -46,10 +48,14 @@ BENCHMARK = measured(
 )
 WORKSPACES = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
 STEP = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run")
-LATENT = code("vllm 0.11.0 vllm/v1/attention/backends/mla/common.py: keys and values of a chunk of "
-              "earlier tokens, as large as they can get")  # fmt: skip
-STAGE = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py _dummy_run: hidden states and "
-             "residual of the stage before")  # fmt: skip
+LATENT = code(
+    "vllm 0.11.0 vllm/v1/attention/backends/mla/common.py: keys and values of a chunk of "
+    "earlier tokens, as large as they can get"
+)
+STAGE = code(
+    "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py _dummy_run: hidden states and "
+    "residual of the stage before"
+)
 STATES = code("vllm 0.7.3 vllm/model_executor/models/mamba_cache.py")
 L2_MIB = {"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126, "12.0": 96}
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB

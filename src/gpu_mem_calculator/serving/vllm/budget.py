@@ -104,8 +104,11 @@ def counts_graphs(run: Run) -> bool:
 
 
 def _items(figure: str, parts: Iterable[SourcedBytes]) -> tuple[ServerItem, ...]:
-    return tuple(ServerItem(figure=figure, name=name, bytes=size, source=source)
-                 for name, size, source in parts if size)  # fmt: skip
+    return tuple(
+        ServerItem(figure=figure, name=name, bytes=size, source=source)
+        for name, size, source in parts
+        if size
+    )
 
 
 def _weight_items(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:

@@ -14,12 +14,7 @@ from ...generation.kv_cache import LATENT, STATE
 from ...ledger.units import GIB
 from ...run.run import Run
 from ...weights.shards import ServerShard
-from .cache_groups import (
-    UnsupportedCacheError,
-    block_bytes,
-    manages_hybrids,
-    sequence_blocks,
-)
+from .cache_groups import UnsupportedCacheError, block_bytes, manages_hybrids, sequence_blocks
 from .cache_layers import GROWING, LayerPage, cache_slots, layer_pages
 from .cache_layout import PoolLayout, pool_layout, token_bytes
 from .versions import v1, version
@@ -115,8 +110,10 @@ def _states_problem(run: Run, layout: PoolLayout, count: int) -> str:
     needed = _state_blocks(run, layout)
     if needed <= count:
         return ""
-    return (f"max_num_seqs={needed} is more than the {count} states that the cache has room for; "
-            f"use max_num_seqs={max(1, count)}")  # fmt: skip
+    return (
+        f"max_num_seqs={needed} is more than the {count} states that the cache has room for; "
+        f"use max_num_seqs={max(1, count)}"
+    )
 
 
 def _empty_pool(problem: str) -> BlockPool:

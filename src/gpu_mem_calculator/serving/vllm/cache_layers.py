@@ -15,15 +15,7 @@ from math import lcm
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...generation.kv_cache import (
-    FULL,
-    INDEX,
-    LATENT,
-    STATE,
-    WINDOW,
-    mixer_cache,
-    state_bytes,
-)
+from ...generation.kv_cache import FULL, INDEX, LATENT, STATE, WINDOW, mixer_cache, state_bytes
 from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, StateSpace
@@ -36,8 +28,16 @@ from .versions import v1, version
 CHUNK = "chunk"  # attention within chunks of tokens (Llama 4)
 GROWING = (FULL, LATENT, INDEX)  # they keep every token
 # Models that keep a state for each block of a prefix (SupportsMambaPrefixCaching).
-KEEPS_EVERY_BLOCK = ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "mamba", "mamba2",
-                     "nemotron_h", "zamba2")  # fmt: skip
+KEEPS_EVERY_BLOCK = (
+    "bamba",
+    "falcon_h1",
+    "granitemoehybrid",
+    "jamba",
+    "mamba",
+    "mamba2",
+    "nemotron_h",
+    "zamba2",
+)
 NO_CHUNK = 2048  # tokens of a chunk if a state-space model sets none
 
 
@@ -61,8 +61,9 @@ class LayerPage(Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         """Bytes of the page, with padding."""
-        return self.padded or (self.state_bytes if self.kind == STATE else
-                               self.block * self.token_bytes)  # fmt: skip
+        return self.padded or (
+            self.state_bytes if self.kind == STATE else self.block * self.token_bytes
+        )
 
     @property
     def block_key(self) -> tuple[str, int, int]:

@@ -7,13 +7,7 @@ from msgspec import Struct
 from ...generation.kv_cache import STATE
 from ...run.run import Run
 from ...weights.shards import ServerShard
-from .cache_groups import (
-    BlockNeeds,
-    CacheGroup,
-    block_bytes,
-    block_needs,
-    cache_groups,
-)
+from .cache_groups import BlockNeeds, CacheGroup, block_bytes, block_needs, cache_groups
 from .cache_layers import GROWING, CacheSlot, base_block_size, cache_slots
 from .versions import version
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation.kv_cache import (
-    RowBytes,
-    unscaled_row,
-)
+from ...generation.kv_cache import RowBytes, unscaled_row
 from ...ledger.num import ceil_div
 from ...model.blocks import LatentAttention, Mixer, Recurrence, StateSpace
 from ...run.run import Run
@@ -19,8 +16,11 @@ BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8": 8}
 SCALE_BYTES = 4  # int8 and int4: an fp32 scale for each token and head, key and value
 SPARSE_FP8 = 656  # DeepSeek's fp8 layout: 512 fp8, 4 fp32 scales, 64 of 16 bits
 # Models whose scanned state has more bits than the weights: family, first version, bits.
-WIDE_STATES = (("qwen3_5", (0, 17, 0), 32), ("nemotron_h", (0, 20, 0), 32),
-               ("kimi_linear", (0, 11, 0), 32))  # fmt: skip
+WIDE_STATES = (
+    ("qwen3_5", (0, 17, 0), 32),
+    ("nemotron_h", (0, 20, 0), 32),
+    ("kimi_linear", (0, 11, 0), 32),
+)
 
 
 def cache_dtype(run: Run) -> str:

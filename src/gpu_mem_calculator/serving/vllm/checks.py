@@ -43,8 +43,10 @@ def _option_problems(run: Run) -> Iterator[str]:
     resolved = apply_defaults(run).options
     length, tokens = int(resolved["max_seq_len"]), int(resolved["max_num_batched_tokens"])
     if tokens < length and not resolved["enable_chunked_prefill"]:
-        yield (f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
-               f"prompts are not cut; set it to {length}")  # fmt: skip
+        yield (
+            f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
+            f"prompts are not cut; set it to {length}"
+        )
     if tokens < int(resolved["max_num_seqs"]):
         yield (
             f"inference.max_num_batched_tokens={tokens} is less than max_num_seqs="
@@ -74,14 +76,20 @@ def shard_problems(run: Run) -> Iterator[str]:
     """Expert-parallel sizes that vLLM refuses."""
     ep, ranks, moe = int(run.mesh.ep), int(run.mesh.tp) * int(run.mesh.dp), first_moe(run)
     if ep > 1 and moe is None:
-        yield (f"inference.expert_parallel_size={ep}, but {run.arch.family} has no experts; "
-               "leave it out")  # fmt: skip
+        yield (
+            f"inference.expert_parallel_size={ep}, but {run.arch.family} has no experts; "
+            "leave it out"
+        )
     elif ep > 1 and ep != ranks:
-        yield (f"inference.expert_parallel_size={ep} must be tensor_parallel_size x "
-               f"data_parallel_size={ranks}; set it to {ranks}")  # fmt: skip
+        yield (
+            f"inference.expert_parallel_size={ep} must be tensor_parallel_size x "
+            f"data_parallel_size={ranks}; set it to {ranks}"
+        )
     elif ep > 1 and moe is not None and ranks > moe.num_experts:
-        yield (f"inference.expert_parallel_size={ep} is more than {moe.num_experts} experts; use "
-               f"{moe.num_experts}")  # fmt: skip
+        yield (
+            f"inference.expert_parallel_size={ep} is more than {moe.num_experts} experts; use "
+            f"{moe.num_experts}"
+        )
 
 
 def cache_problems(run: Run) -> Iterator[str]:
@@ -94,20 +102,27 @@ def cache_problems(run: Run) -> Iterator[str]:
         where = "latent attention" if latent else f"vLLM {run.options['engine_version']}"
         yield f"inference.kv_cache_dtype={dtype!r} is not in {where}; use 'fp8'"
     elif dtype == "nvfp4" and not run.compute_capability.startswith("10."):
-        yield ("inference.kv_cache_dtype='nvfp4' has kernels for compute capability 10.0 alone, "
-               f"not for {run.compute_capability}; use 'fp8'")  # fmt: skip
+        yield (
+            "inference.kv_cache_dtype='nvfp4' has kernels for compute capability 10.0 alone, "
+            f"not for {run.compute_capability}; use 'fp8'"
+        )
     ranks, tp = int(run.options.get("decode_context_parallel_size") or 1), int(run.mesh.tp)
     if ranks > 1 and tp % ranks:
-        yield (f"inference.decode_context_parallel_size={ranks} must divide "
-               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
+        yield (
+            f"inference.decode_context_parallel_size={ranks} must divide "
+            f"tensor_parallel_size={tp}; use {tp}"
+        )
     if ranks > 1 and any(run.arch.windows):
-        yield ("inference.decode_context_parallel_size is not for layers with a window; leave it "
-               "out")  # fmt: skip
+        yield (
+            "inference.decode_context_parallel_size is not for layers with a window; leave it out"
+        )
     heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
     if ranks > 1 and heads and ranks > tp // heads:
-        yield (f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
-               f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
-               "that")  # fmt: skip
+        yield (
+            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
+            f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
+            "that"
+        )
 
 
 def adapter_problems(run: Run) -> Iterator[str]:
@@ -116,8 +131,10 @@ def adapter_problems(run: Run) -> Iterator[str]:
     allowed = ADAPTER_RANKS if version(run) < (0, 12, 0) else (1, *ADAPTER_RANKS)
     if rank is not None and rank not in allowed:
         nearest = min((size for size in allowed if size >= rank), default=max(allowed))
-        yield (f"inference.max_lora_rank={rank} must be one of {', '.join(map(str, allowed))}; "
-               f"try {nearest}")  # fmt: skip
+        yield (
+            f"inference.max_lora_rank={rank} must be one of {', '.join(map(str, allowed))}; "
+            f"try {nearest}"
+        )
     if rank is None and (run.options.get("max_loras") or 1) > 1:
         yield "inference.max_loras needs inference.max_lora_rank; set it to 16 (vLLM's default)"
 
@@ -127,8 +144,10 @@ def speculative_problems(run: Run) -> Iterator[str]:
     name, vllm_version = method(run), version(run)
     if not name:
         if run.options.get("num_speculative_tokens"):
-            yield ("inference.num_speculative_tokens needs inference.speculative_method; set it "
-                   "to 'ngram', or leave both out")  # fmt: skip
+            yield (
+                "inference.num_speculative_tokens needs inference.speculative_method; set it "
+                "to 'ngram', or leave both out"
+            )
         return
     key = "inference.speculative_method"
     if name not in METHODS:
@@ -138,7 +157,9 @@ def speculative_problems(run: Run) -> Iterator[str]:
     elif name in ("eagle", "eagle3", "draft_model") and run.draft is None:
         yield f"{key}={name!r} needs inference.speculative_model"
     elif name == "draft_model" and v1(run) and vllm_version < (0, 15, 0):
-        yield (f"{key}='draft_model' is not in vLLM's V1 engine before 0.15.0; use 'eagle3', or "
-               "engine_version 0.15.0")  # fmt: skip
+        yield (
+            f"{key}='draft_model' is not in vLLM's V1 engine before 0.15.0; use 'eagle3', or "
+            "engine_version 0.15.0"
+        )
     if name in METHODS and not tokens_ahead(run):
         yield f"{key}={name!r} needs inference.num_speculative_tokens"

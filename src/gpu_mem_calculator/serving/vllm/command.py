@@ -11,20 +11,29 @@ from .versions import v1, version
 
 # Run file key and its flag.
 VALUES = (
-    ("max_seq_len", "--max-model-len"), ("tensor_parallel_size", "--tensor-parallel-size"),
+    ("max_seq_len", "--max-model-len"),
+    ("tensor_parallel_size", "--tensor-parallel-size"),
     ("pipeline_parallel_size", "--pipeline-parallel-size"),
     ("data_parallel_size", "--data-parallel-size"),
     ("decode_context_parallel_size", "--decode-context-parallel-size"),
     ("gpu_memory_utilization", "--gpu-memory-utilization"),
-    ("max_num_batched_tokens", "--max-num-batched-tokens"), ("max_num_seqs", "--max-num-seqs"),
-    ("block_size", "--block-size"), ("max_lora_rank", "--max-lora-rank"),
-    ("max_loras", "--max-loras"), ("max_cudagraph_capture_size", "--max-cudagraph-capture-size"),
-    ("kv_cache_memory_bytes", "--kv-cache-memory-bytes"), ("cpu_offload_gb", "--cpu-offload-gb"),
+    ("max_num_batched_tokens", "--max-num-batched-tokens"),
+    ("max_num_seqs", "--max-num-seqs"),
+    ("block_size", "--block-size"),
+    ("max_lora_rank", "--max-lora-rank"),
+    ("max_loras", "--max-loras"),
+    ("max_cudagraph_capture_size", "--max-cudagraph-capture-size"),
+    ("kv_cache_memory_bytes", "--kv-cache-memory-bytes"),
+    ("cpu_offload_gb", "--cpu-offload-gb"),
     ("swap_space", "--swap-space"),
-)  # fmt: skip
+)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-CACHES = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head",
-          "int4": "int4_per_token_head"}  # fmt: skip
+CACHES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8_per_token_head",
+    "int4": "int4_per_token_head",
+}
 # Formats that vLLM quantizes to while it loads; the others must be in the checkpoint.
 ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 
@@ -40,8 +49,10 @@ def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
     options = run.options
     for key, flag in VALUES:
         if options[key] is not None and options[key] != defaults[key]:
-            yield from (flag, f"{options[key]:g}" if isinstance(options[key], float) else
-                        str(options[key]))  # fmt: skip
+            yield from (
+                flag,
+                f"{options[key]:g}" if isinstance(options[key], float) else str(options[key]),
+            )
     if options["dtype"] != defaults["dtype"]:
         yield from ("--dtype", DTYPES[options["dtype"]])
     if options["quantization"] in ONLINE and not run.quantized:
@@ -55,8 +66,10 @@ def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
         yield "--enforce-eager"
     if options["max_lora_rank"] is not None:
         yield "--enable-lora"
-    for key, flag in (("enable_prefix_caching", "prefix-caching"),
-                      ("enable_chunked_prefill", "chunked-prefill")):  # fmt: skip
+    for key, flag in (
+        ("enable_prefix_caching", "prefix-caching"),
+        ("enable_chunked_prefill", "chunked-prefill"),
+    ):
         if options[key] is not None:
             yield f"--enable-{flag}" if options[key] else f"--no-enable-{flag}"
     yield from _speculation(run)

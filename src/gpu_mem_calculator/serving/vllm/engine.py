@@ -32,18 +32,38 @@ from .shards import stage_layers
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
 OPTIONS: dict[str, Any] = {
-    "engine_version": versions.NEWEST, "engine_generation": None, "max_seq_len": None,
-    "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,
-    "expert_parallel_size": 1, "decode_context_parallel_size": 1,
-    "gpu_memory_utilization": None, "max_num_batched_tokens": None, "max_num_seqs": None,
-    "enforce_eager": False, "max_loras": 1, "max_lora_rank": None, "speculative_method": None,
-    "speculative_model": None, "num_speculative_tokens": None, "block_size": None,
-    "enable_prefix_caching": None, "enable_chunked_prefill": None,
-    "max_cudagraph_capture_size": None, "kv_cache_memory_bytes": None, "cpu_offload_gb": 0,
-    "swap_space": None, "use_flashinfer_sampler": None, "prompt_len": None, "new_tokens": None,
+    "engine_version": versions.NEWEST,
+    "engine_generation": None,
+    "max_seq_len": None,
+    "dtype": "bf16",
+    "quantization": "none",
+    "kv_cache_dtype": "auto",
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "expert_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "gpu_memory_utilization": None,
+    "max_num_batched_tokens": None,
+    "max_num_seqs": None,
+    "enforce_eager": False,
+    "max_loras": 1,
+    "max_lora_rank": None,
+    "speculative_method": None,
+    "speculative_model": None,
+    "num_speculative_tokens": None,
+    "block_size": None,
+    "enable_prefix_caching": None,
+    "enable_chunked_prefill": None,
+    "max_cudagraph_capture_size": None,
+    "kv_cache_memory_bytes": None,
+    "cpu_offload_gb": 0,
+    "swap_space": None,
+    "use_flashinfer_sampler": None,
+    "prompt_len": None,
+    "new_tokens": None,
     "batch_size": None,
-}  # fmt: skip
+}
 
 
 def serve(run: Run) -> ServerMemory:
@@ -111,8 +131,10 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
         f"and max_num_seqs={seqs}"
     )
     if versions.FIRST_V1 <= vllm_version < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
-        yield ("with FlashInfer installed, as in the docker image, sampling takes about a third; "
-               "then set use_flashinfer_sampler=true")  # fmt: skip
+        yield (
+            "with FlashInfer installed, as in the docker image, sampling takes about a third; "
+            "then set use_flashinfer_sampler=true"
+        )
     if run.arch.tower and not num_images(run):
         yield "the trial run of the vision tower is left out; images make it larger"
     if not options["enforce_eager"] and not counts_graphs(run):

@@ -22,8 +22,10 @@ WORKSPACE_SOURCE = code(
 SHARED_FROM, PERSISTENT_FROM = (0, 8, 0), (0, 14, 0)
 # Tokens of one kernel call (vllm/envs.py VLLM_FUSED_MOE_CHUNK_SIZE), by first version.
 CHUNKS: tuple[tuple[Version, int | None], ...] = (
-    ((0, 18, 0), None), ((0, 12, 0), 16 * 1024), ((0, 0, 0), 32 * 1024),
-)  # fmt: skip
+    ((0, 18, 0), None),
+    ((0, 12, 0), 16 * 1024),
+    ((0, 0, 0), 32 * 1024),
+)
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
 
 

@@ -21,15 +21,21 @@ from .sampler import SourcedBytes
 from .speculative import tokens_ahead
 from .versions import v1, version
 
-SIZES = code("vllm 0.19.0 vllm/config/vllm.py _set_cudagraph_sizes; 0.11.0 "
-             "vllm/config/__init__.py; V0: 0.7.3 vllm/worker/model_runner.py")  # fmt: skip
+SIZES = code(
+    "vllm 0.19.0 vllm/config/vllm.py _set_cudagraph_sizes; 0.11.0 "
+    "vllm/config/__init__.py; V0: 0.7.3 vllm/worker/model_runner.py"
+)
 SPLITS = 32  # VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
-SPLIT_SOURCE = code("vllm 0.19.0 vllm/v1/attention/backends/flash_attn.py: FlashAttention 3 keeps "
-                    "what 32 splits of a sequence add up to, in fp32")  # fmt: skip
+SPLIT_SOURCE = code(
+    "vllm 0.19.0 vllm/v1/attention/backends/flash_attn.py: FlashAttention 3 keeps "
+    "what 32 splits of a sequence add up to, in fp32"
+)
 DENSE_BYTES, EXPERTS_BYTES = int(0.178 * MIB), int(0.31 * MIB)
-LAYER_SOURCE = measured("logs of vLLM 0.19.0 on H100, 102 to 166 graphs of 8 to 80 layers: what "
-                        "is left beside activations and splits is 0.16 to 0.22 MiB for a layer of "
-                        "a graph (n = 30), 0.23 to 0.40 with experts (n = 6)")  # fmt: skip
+LAYER_SOURCE = measured(
+    "logs of vLLM 0.19.0 on H100, 102 to 166 graphs of 8 to 80 layers: what "
+    "is left beside activations and splits is 0.16 to 0.22 MiB for a layer of "
+    "a graph (n = 30), 0.23 to 0.40 with experts (n = 6)"
+)
 WHOLE_FROM, COARSE_FROM, COUNTED_FROM = (0, 11, 0), (0, 11, 1), (0, 20, 0)
 NO_SPLITS = ("gpt_oss", "gemma3")  # other attention kernels
 
@@ -87,8 +93,7 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     )
     yield f"{graphs} graphs of {layers} layers", graphs * layers * layer_bytes, LAYER_SOURCE
     widest = max(
-        (n for widths in distinct_widths(run, shard) for _, n in compiled_widths(widths)),
-        default=0,
+        (n for widths in distinct_widths(run, shard) for _, n in compiled_widths(widths)), default=0
     )
     yield f"activations of {tokens} tokens", tokens * widest * size, SIZES
     yield "cuBLAS workspace of capturing", cublas_bytes(run.compute_capability), SIZES
@@ -99,8 +104,13 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
 
 def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
     """Bytes of the fp32 partial sums of every split, head and token of a decode step."""
-    if (not v1(run) or version(run) < WHOLE_FROM or run.compute_capability != "9.0"
-            or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS)):  # fmt: skip
+    if (
+        not v1(run)
+        or version(run) < WHOLE_FROM
+        or run.compute_capability != "9.0"
+        or run.precision == "fp32"
+        or run.arch.family.startswith(NO_SPLITS)
+    ):
         return 0
     widest = 0
     for layer in shard.layers(run.arch):

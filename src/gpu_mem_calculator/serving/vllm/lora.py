@@ -20,12 +20,24 @@ from .versions import version
 
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
 VOCABULARY_SLOTS = (
-    ("llama", (0, 0, 0)), ("mistral", (0, 0, 0)), ("mixtral", (0, 0, 0)), ("phi3", (0, 0, 0)),
-    ("phimoe", (0, 0, 0)), ("granite", (0, 0, 0)), ("jamba", (0, 0, 0)), ("nemotron", (0, 0, 0)),
-    ("exaone", (0, 0, 0)), ("solar", (0, 0, 0)), ("minicpm", (0, 0, 0)), ("bamba", (0, 8, 0)),
-    ("falcon_h1", (0, 11, 0)), ("lfm2", (0, 11, 0)), ("apertus", (0, 11, 0)),
-    ("qwen3", (0, 16, 0)), ("qwen3_moe", (0, 16, 0)),
-)  # fmt: skip
+    ("llama", (0, 0, 0)),
+    ("mistral", (0, 0, 0)),
+    ("mixtral", (0, 0, 0)),
+    ("phi3", (0, 0, 0)),
+    ("phimoe", (0, 0, 0)),
+    ("granite", (0, 0, 0)),
+    ("jamba", (0, 0, 0)),
+    ("nemotron", (0, 0, 0)),
+    ("exaone", (0, 0, 0)),
+    ("solar", (0, 0, 0)),
+    ("minicpm", (0, 0, 0)),
+    ("bamba", (0, 8, 0)),
+    ("falcon_h1", (0, 11, 0)),
+    ("lfm2", (0, 11, 0)),
+    ("apertus", (0, 11, 0)),
+    ("qwen3", (0, 16, 0)),
+    ("qwen3_moe", (0, 16, 0)),
+)
 NO_VOCABULARY_SLOTS = ("llama4", "qwen3_next", "qwen3_5")
 FUSED_ON_DISK = ("gpt_oss", "qwen3_5")  # gate and up are one matrix in adapters
 EXTRA_WORDS, WORDS_MULTIPLE = 256, 256  # lora_extra_vocab_size, gone in 0.12.0

@@ -56,18 +56,23 @@ PCIE_NCCL_SOURCE = measured(
     "more than alone (L40S, RTX 2080 Ti, RTX 3090)"
 )
 GATHER_UNTIL = (0, 25, 0)
-GATHER_SOURCE = code("vllm 0.11.0 vllm/distributed/device_communicators/"
-                     "base_device_communicator.py all_gather: torch's own group, a communicator "
-                     "beside vLLM's")  # fmt: skip
+GATHER_SOURCE = code(
+    "vllm 0.11.0 vllm/distributed/device_communicators/"
+    "base_device_communicator.py all_gather: torch's own group, a communicator "
+    "beside vLLM's"
+)
 FUSED_FROM, FUSED_WITH_PIPELINE = (0, 17, 0), (0, 27, 0)
 FUSED_RANKS = (2, 4, 8)
 MULTICAST_PAGE = 512 * MIB  # the granularity that CUDA recommends for multicast memory
-FUSED_SOURCE = code("vllm 0.19.0 vllm/config/vllm.py enable_allreduce_rms_fusion; flashinfer "
-                    "0.6.6 comm/trtllm_ar.py: three buffers, comm/mnnvl.py rounds each up to 512 "
-                    "MiB; logs of TP 2 and 4 on H100 agree within 0.1 GiB")  # fmt: skip
+FUSED_SOURCE = code(
+    "vllm 0.19.0 vllm/config/vllm.py enable_allreduce_rms_fusion; flashinfer "
+    "0.6.6 comm/trtllm_ar.py: three buffers, comm/mnnvl.py rounds each up to 512 "
+    "MiB; logs of TP 2 and 4 on H100 agree within 0.1 GiB"
+)
 TABLES_FROM = (0, 27, 0)
-TABLES_SOURCE = code("vllm 0.11.0 vllm/v1/worker/block_table.py: 4 bytes for each block of each "
-                     "sequence")  # fmt: skip
+TABLES_SOURCE = code(
+    "vllm 0.11.0 vllm/v1/worker/block_table.py: 4 bytes for each block of each sequence"
+)
 
 
 def snapshot_scope(run: Run) -> str:

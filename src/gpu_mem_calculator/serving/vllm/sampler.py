@@ -43,8 +43,15 @@ SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
-MULTIPROCESSORS = {"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148,
-                   "12.0": 170}  # fmt: skip
+MULTIPROCESSORS = {
+    "7.5": 40,
+    "8.0": 108,
+    "8.6": 82,
+    "8.9": 128,
+    "9.0": 132,
+    "10.0": 148,
+    "12.0": 170,
+}
 
 
 def sampled_rows(run: Run) -> int:

@@ -66,8 +66,11 @@ def draft_layers(run: Run) -> Iterator[tuple[Layer, int | None]]:
     """The draft's layers with their windows; their keys and values are in the model's pool."""
     name = method(run)
     if name == "mtp":
-        last = next(layer for layer in reversed(run.arch.layers)
-                    if isinstance(layer.mixer, Attention | LatentAttention))  # fmt: skip
+        last = next(
+            layer
+            for layer in reversed(run.arch.layers)
+            if isinstance(layer.mixer, Attention | LatentAttention)
+        )
         yield from ((last, None) for _ in range(num_mtp_layers(run.arch)))
     elif name in METHODS and run.draft is not None:
         windows = run.draft.windows or (None,) * len(run.draft.layers)
@@ -171,8 +174,10 @@ def draft_buffers(run: Run, hidden: int) -> tuple[tuple[str, int], ...]:
     Hidden states and embeddings (16 bits), positions (8 bytes), token ids and a range (4 each).
     """
     tokens, size = int(run.options["max_num_batched_tokens"]), 4 if run.precision == "fp32" else 2
-    return (("draft: hidden states and embeddings of a step", 2 * tokens * hidden * size),
-            ("draft: token ids and positions of a step", tokens * 16))  # fmt: skip
+    return (
+        ("draft: hidden states and embeddings of a step", 2 * tokens * hidden * size),
+        ("draft: token ids and positions of a step", tokens * 16),
+    )
 
 
 def logit_rows(run: Run) -> int:
