@@ -20,7 +20,6 @@ from .bare_image import size
 from .bare_run import configured, entry, inside
 from .built import image_root
 
-pytestmark = pytest.mark.long
 PYTHON = "/usr/bin/python3.13"
 
 
