@@ -36,17 +36,6 @@ class Array(Protocol):
     def __ge__(self, other: Num, /) -> Array: ...
     def __getitem__(self, index: Num, /) -> Array: ...
     def __int__(self) -> int: ...
-    def astype(self, dtype: str, /) -> Array:
-        """The same elements in another dtype."""
-
-    def reshape(self, shape: tuple[int, ...], /) -> Array:
-        """The same elements in another shape."""
-
-    def ravel(self) -> Array:
-        """The same elements in one dimension."""
-
-    def tolist(self) -> list[int]:
-        """The elements as ints."""
 
 
 # int's own methods take ints alone, so no protocol that takes other numbers holds for int: a union.
@@ -60,7 +49,8 @@ class _Numpy(Protocol):
     def maximum(self, a: Num, b: Num, /) -> Array: ...
     def minimum(self, a: Num, b: Num, /) -> Array: ...
     def where(self, condition: Num, yes: Num, no: Num, /) -> Array: ...
-    def asarray(self, table: Sequence[Num], /, dtype: str = ...) -> Array: ...
+    def asarray(self, numbers: Sequence[Num] | Array, /, dtype: str = ...) -> Array: ...
+    def reshape(self, array: Array, shape: tuple[int, ...], /) -> Array: ...
     def broadcast_arrays(self, *numbers: Num) -> Sequence[Array]: ...
     def left_shift(self, number: Num, places: Num, /) -> Array: ...
     def frexp(self, number: Num, /) -> tuple[Array, Array]: ...
@@ -116,7 +106,7 @@ def holds(condition: int) -> int: ...
 def holds(condition: Num) -> Num: ...
 def holds(condition: Num) -> Num:
     """A condition as a number, 1 or 0, that can be multiplied."""
-    return int(condition) if isinstance(condition, SINGLE) else condition.astype("int64")
+    return int(condition) if isinstance(condition, SINGLE) else _numpy().where(condition, 1, 0)
 
 
 def nothing(size: Num) -> bool:
@@ -170,7 +160,7 @@ def power_of_two(a: Num) -> Num:
     if isinstance(a, int):
         return 1 << (a - 1).bit_length() if a > 0 else 0
     np = _numpy()
-    return np.where(a > 0, np.left_shift(1, np.frexp(a - 1)[1].astype("int64")), 0)
+    return np.where(a > 0, np.left_shift(1, np.asarray(np.frexp(a - 1)[1], dtype="int64")), 0)
 
 
 def together(function: Callable[..., Iterable[int]], *numbers: Num) -> tuple[Num, ...]:
@@ -184,4 +174,4 @@ def together(function: Callable[..., Iterable[int]], *numbers: Num) -> tuple[Num
     grid = np.broadcast_arrays(*numbers)
     rows = [function(*map(int, point)) for point in zip(*(g.flat for g in grid), strict=True)]
     columns = (np.asarray(column, dtype="int64") for column in zip(*rows, strict=True))
-    return tuple(column.reshape(grid[0].shape) for column in columns)
+    return tuple(np.reshape(column, grid[0].shape) for column in columns)

@@ -99,7 +99,7 @@ def same_for_all(condition: Num) -> bool:
     """
     if isinstance(condition, SINGLE):
         return bool(condition)
-    answers = set(condition.ravel().tolist())
+    answers = set(map(bool, condition.flat))
     if len(answers) > 1:
         raise ValueError("sequences on both sides of a window need two ledgers")
-    return bool(answers.pop())
+    return answers.pop()
