@@ -19,7 +19,7 @@ from ..ledger.units import KIB, MIB
 from ..model.arch import Layer
 from ..model.blocks import Attention, LatentAttention, Moe
 from ..modelling.huggingface.attention_inputs import AttentionInputs
-from ..modelling.huggingface.attention_kernels import kernel
+from ..modelling.huggingface.attention_kernels import has_flash, kernel, prefers_cudnn
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..run.served import NamedBytes
@@ -132,7 +132,8 @@ def runs_cudnn(run: Run) -> bool:
         matmul_bits=bits,
         weight_bits=bits,
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
     )
     layers = (_attention_inputs(layer) for layer, _, _ in run.arch.runs)
     return any(heads is not None and kernel(setting, heads) == "cudnn" for heads in layers)

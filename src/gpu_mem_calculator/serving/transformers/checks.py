@@ -7,6 +7,7 @@ from typing import Any
 
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, StateSpace
+from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ...run.run import Run
 
 # Options of which only one value is modelled; another is refused, never ignored.
@@ -81,6 +82,8 @@ def _flash_problems(run: Run) -> Iterator[str]:
     """
     if run.precision == "fp32":
         yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+    if not has_flash(run.compute_capability):
+        yield NO_FLASH_CARD.format("inference", run.compute_capability)
     if run.options["cache_implementation"] == "static":
         yield (
             "inference.attention='flash_attention_2' with a static cache is not modelled; "

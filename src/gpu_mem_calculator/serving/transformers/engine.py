@@ -48,6 +48,7 @@ from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
 from ...ledger.num import larger
 from ...model.arch import Arch
+from ...modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ...modelling.huggingface.quirks import family_quirks
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
@@ -192,7 +193,8 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
         weight_bits=bits,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
         training=False,
         quantization=run.quantization,
         double_quant=run.double_quant,
