@@ -32,12 +32,15 @@ class Parser(argparse.ArgumentParser):
         if missing:
             raise InputError([f"{verb} needs {missing[1]}; see {self.prog} --help"])
         message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
-        choice = re.match(r"(\S+) invalid choice: (\S+) \(choose from (.+)\)", message)
-        if choice:
-            known = re.findall(r"[\w.-]+", choice[3])
-            hint = nearest(choice[2].strip("'"), known)
-            message = f"{choice[1]} {choice[2]} is not one of {', '.join(known)}{hint}"
         raise InputError([message.replace("expected one argument", "needs a value")])
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise one sentence for a value that is none of the choices."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            name = action.option_strings[-1] if action.option_strings else action.dest
+            hint = nearest(str(value), known)
+            raise InputError([f"{name} {value!r} is not one of {', '.join(known)}{hint}"])
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -171,7 +174,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
     from ..core.runfile import load_text
-    from ..formats.deepspeed_keys import is_deepspeed
+    from ..formats.deepspeed_detect import is_deepspeed
 
     if not needs_model and args.config is None and args.preset is None:
         return RunSource(with_settings({}, args.settings))

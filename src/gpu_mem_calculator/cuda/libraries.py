@@ -167,7 +167,7 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
 
 def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
     """Code and handles that are loaded by the end of the first step: (name, bytes, source)."""
-    trains = run.new_tokens is None
+    trains = run.generated is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
     yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
     handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
@@ -188,7 +188,7 @@ def decoded_lengths(run: Run) -> int:
     A static cache has one length; an assisted round has the assistant's first pass, its single
     tokens, and the check.
     """
-    new, wanted = int(run.new_tokens), run.options.get("num_speculative_tokens") or 0
+    new, wanted = int(run.generated), run.options.get("num_speculative_tokens") or 0
     if run.options.get("cache_implementation") == "static":
         return 1
     return new if run.draft is None else 3 * new + wanted

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 from ..core.errors import InputError
 
-TRAIN, MICRO, STEPS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-)
+TRAIN, MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
 
 
 class BatchSizes(NamedTuple):

@@ -23,7 +23,7 @@ FROM_SERVING = {SERVING.name: 1}
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
 
 
-class ServerItem(Struct, frozen=True, kw_only=True):
+class ServerItem(Struct, frozen=True):
     """Bytes of a server and the figure that they are part of; `formula` is for people to read."""
 
     figure: str

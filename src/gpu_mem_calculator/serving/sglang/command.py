@@ -78,7 +78,7 @@ def _speculation(setting: SglangOptions) -> Iterator[str]:
     name, options = speculative.method(setting.run), setting.run.options
     if not name:
         return
-    yield from ("--speculative-algorithm", speculative.FLAGS[name])
+    yield from ("--speculative-algorithm", name.upper())
     if isinstance(options["speculative_model"], str):
         yield from ("--speculative-draft-model-path", options["speculative_model"])
     if options["num_speculative_tokens"]:

@@ -90,8 +90,7 @@ def settings_note(run: Run) -> Iterator[str]:
             str(run.options["kv_cache_dtype"]), ""
         )
         yield (
-            f"a checkpoint of --dtype {dtype} is "
-            "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
-            f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
-            f"--max_seq_len {max_seq_len(run)}"
+            f"a checkpoint of --dtype {dtype} is built with: trtllm-build --checkpoint_dir "
+            f"CHECKPOINT --output_dir ENGINE_DIR --max_batch_size {max_batch_size(run)} "
+            f"--max_num_tokens {max_num_tokens(run)} --max_seq_len {max_seq_len(run)}"
         )

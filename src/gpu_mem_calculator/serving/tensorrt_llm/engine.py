@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...cuda.process import process_items
-from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...run.engine import Engine
 from ...run.run import Run
@@ -94,7 +93,7 @@ def serve(run: Run) -> ServerMemory:
         max_seq_len=longest,
         most_sequences=max_batch_size(run),
         sequence_bytes=lambda context: pool.sequence_bytes(context, pool_bytes),
-        needs_bytes=used_bytes + int(ceil_div(longest_bytes, share)),
+        needs_bytes=used_bytes - int(-longest_bytes // share),
         problem=_problem(run, free, pool),
         command=command(run),
         notes=tuple(_notes(run, pool)),

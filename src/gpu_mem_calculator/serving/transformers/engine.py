@@ -144,15 +144,15 @@ def generation_case(run: Run) -> GenerationCase:
     found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
     if options["cache_implementation"] == "static":
-        room = larger(run.seq + run.new_tokens - 1, options["max_seq_len"] or 0)
+        room = larger(run.seq + run.generated - 1, options["max_seq_len"] or 0)
     manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_whole_cache(run, found))
     walk = replayed_passes if run.unrolled else rolled_passes
-    passes = [walk(kind, run.seq, run.new_tokens, manner) for kind in found]
+    passes = [walk(kind, run.seq, run.generated, manner) for kind in found]
     if run.unrolled:
-        table = unrolled_instants(found, run.new_tokens, beams=beams > 1)
+        table = unrolled_instants(found, int(run.generated), beams=beams > 1)
     else:
         first = inputs_before_layers(run, how, found, [each[PROMPT] for each in passes])
-        table = generation_instants(found, run.new_tokens, first, beams=beams > 1)
+        table = generation_instants(found, run.generated, first, beams=beams > 1)
     return GenerationCase(
         run=run,
         how=how,
@@ -174,8 +174,8 @@ def _token_choice(run: Run, bits: int) -> TokenChoice:
         rows=run.batch,
         vocab=run.arch.vocab,
         bits=bits,
-        new=run.new_tokens,
-        length=run.seq + run.new_tokens,
+        new=run.generated,
+        length=run.seq + run.generated,
         top_k=TOP_K if top_k is None else top_k,
         top_p=TOP_P if top_p is None else top_p,
     )

@@ -119,9 +119,8 @@ def cache_problems(run: Run) -> Iterator[str]:
     heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
     if ranks > 1 and heads and ranks > tp // heads:
         yield (
-            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
-            f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
-            "that"
+            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: {tp} "
+            f"ranks repeat {heads} heads {max(1, tp // heads)} times; use at most that"
         )
 
 

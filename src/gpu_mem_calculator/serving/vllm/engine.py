@@ -101,22 +101,14 @@ def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
     pool_bytes = max(0, rank.pool_bytes)
     parts = (*pool.items, ("not used", pool_bytes - allocated))
     name = pool.items[0][0] if pool.items else "keys and values"
-    yield ServerItem(
-        figure=POOL,
-        name=name,
-        bytes=pool_bytes,
-        source=POOL_SOURCE,
-        parts=parts,
-        formula="share of the card - weights - activations - non-torch",
-    )
+    formula = "share of the card - weights - activations - non-torch"
+    yield ServerItem(POOL, name, pool_bytes, POOL_SOURCE, formula, parts)
 
 
 def _host_items(run: Run) -> Iterator[ServerItem]:
     swap_bytes = int(run.options["swap_space"] * GIB)
     if swap_bytes:
-        yield ServerItem(
-            figure=POOL, name="swap space", bytes=swap_bytes, source=SWAP_SOURCE, place=CPU
-        )
+        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, place=CPU)
 
 
 def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
