@@ -27,6 +27,7 @@ from .sites import Site
 
 CPU_S, WALL_S = 30, 240  # what a mutant may take beyond its tests' usual time, and in all
 BUDGET_S = int(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
+MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
@@ -69,14 +70,17 @@ class Record:
             for test, seconds in self.seconds.items()
             if test in reached or test.partition("::")[0] in files or test.startswith(tuple(near))
         }
-        return list(self.within_budget(sorted(cost, key=lambda test: cost[test])))
+        most = MOST_FILES if self.anew(site) else len(files | cost.keys())
+        return list(self.within_budget(sorted(cost, key=lambda test: cost[test]), most))
 
-    def within_budget(self, tests: list[str]) -> Iterator[str]:
-        """The first tests that fit into the budget of one mutant."""
-        left = float(BUDGET_S)
+    def within_budget(self, tests: list[str], most_files: int) -> Iterator[str]:
+        """The first tests that fit into the budget of one mutant, out of so many files at most."""
+        left, files = float(BUDGET_S), set[str]()
         for test in tests:
-            if self.seconds[test] <= left:
+            file = test.partition("::")[0]
+            if self.seconds[test] <= left and (file in files or len(files) < most_files):
                 left -= self.seconds[test]
+                files.add(file)
                 yield test
 
 
