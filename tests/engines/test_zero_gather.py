@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from msgspec.structs import replace
 
+from gpu_mem_calculator.autograd.peak import PeakParts
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.deepspeed.block_peaks import _peaks
 from gpu_mem_calculator.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.engines.deepspeed.coordinator import (
     NO_RECOMPUTE,
@@ -90,3 +94,10 @@ def test_one_rank_alone_gathers_nothing() -> None:
         )
         WeightReader(trace, state).advance(trace.begun - 2)
         assert max(to.sizes) == most
+
+
+def test_a_workspace_that_is_alive_at_a_hook_counts_there() -> None:
+    """100 bytes before, a tensor of 10, a workspace of 5 that outlives the hook."""
+    block = SimpleNamespace(sizes=(10, 5), work=(1,))
+    before, at_hook, after = _peaks(block, (0, 1, ~1), [(2,)], 100, ())
+    assert before == at_hook == after == (115, PeakParts(110, 0, 5))

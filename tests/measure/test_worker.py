@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,3 +169,15 @@ def test_the_driver_is_what_the_kernel_shows(tmp_path: Path) -> None:
     path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07  Wed Aug 27\n")
     assert environment.driver(path) == "580.82.07"
     assert environment.driver(tmp_path / "none") == ""
+
+
+def test_a_cap_may_be_the_whole_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte more is refused."""
+    shares: list[float] = []
+    cuda = SimpleNamespace(set_per_process_memory_fraction=shares.append)
+    monkeypatch.setattr(worker, "import_module", lambda name: SimpleNamespace(cuda=cuda))
+    worker.set_cap(80, 80)
+    worker.set_cap(40, 80)
+    assert shares == [1.0, 0.5]
+    with pytest.raises(InputError, match="more than this card has"):
+        worker.set_cap(81, 80)

@@ -30,6 +30,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "zero2": ("deepspeed", {"zero_stage": 2}, {"activation_checkpointing": "full"}, {}),
     "zero3": ("deepspeed", {"zero_stage": 3}, {}, {}),
     "zero3-host": ("deepspeed", {"zero_stage": 3, "offload_param": "cpu"}, {}, {}),
+    "zero3-disk": ("deepspeed", {"zero_stage": 3, "offload_optimizer": "nvme"}, {}, {}),
     "fsdp": ("fsdp", {}, {}, {}),
     "fsdp-host": ("fsdp", {"cpu_offload": True}, {"activation_checkpointing": "full"}, {}),
     "megatron": ("megatron_lm", {}, {}, {"tensor_parallel_size": 2}),

@@ -114,3 +114,10 @@ def test_fraction_of_a_parameter_is_refused() -> None:
 def test_odd_bits_round_up_to_a_byte() -> None:
     """Three 4-bit numbers take two bytes."""
     assert parameter_bytes(3, 4) == 2
+
+
+def test_the_kv_cache_grows_with_its_tokens() -> None:
+    """100 tokens of 2 layers with 3 heads of 8: keys and values of 2 bytes; no token, nothing."""
+    assert kv_cache_bytes(100, 2, 3, 8) == 2 * 100 * 2 * 3 * 8 * 2
+    assert kv_cache_bytes(100, 2, 3, 8, bits=8) == 2 * 100 * 2 * 3 * 8
+    assert kv_cache_bytes(0, 2, 3, 8) == 0

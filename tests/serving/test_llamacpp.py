@@ -18,6 +18,7 @@ from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
 from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
+from gpu_mem_calculator.serving.llamacpp.cache import CacheCells
 from gpu_mem_calculator.serving.llamacpp.engine import serve
 from gpu_mem_calculator.serving.llamacpp.fit import (
     fewest_on_host,
@@ -314,3 +315,9 @@ def test_a_newer_build_is_said() -> None:
 def test_devices_add_up() -> None:
     """A device's total is its parts."""
     assert DeviceBytes(1, 2, 3, 4).total == 10
+
+
+@pytest.mark.parametrize(("streams", "cells"), [(1, 8192), (4, 2048)])
+def test_a_stream_has_the_whole_context_or_one_sequence(streams: int, cells: int) -> None:
+    """4 slots of 2,048 tokens: one cache of all 8,192, or four of 2,048."""
+    assert CacheCells(context=8192, sequence=2048, slots=4, streams=streams).size == cells

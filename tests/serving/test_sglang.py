@@ -392,3 +392,23 @@ def test_the_ledger_adds_up() -> None:
     server = served()
     assert int(server.ledger.at(SERVING)) == sum(one.bytes for one in server.items)
     assert server.figure(POOL) == server.pool_bytes
+
+
+def test_a_state_has_16_bits_in_its_convolution_and_32_in_its_recurrence() -> None:
+    """Three of four layers have 3 columns of 512 channels, and 4 maps of 32 x 64; 33 slots."""
+    config = {
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    alone = served(config, disable_radix_cache=True, max_num_seqs=32, max_seq_len=4096)
+    assert item(alone, "states") == 33 * 3 * (3 * 512 * 2 + 4 * 32 * 64 * 4)

@@ -16,6 +16,7 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
 from gpu_mem_calculator.serving.tgi.activations import least_bytes, warm_tokens, warm_up_bytes
+from gpu_mem_calculator.serving.tgi.command import notes
 from gpu_mem_calculator.serving.tgi.defaults import attention_kernels, prefill_tokens, wiggle_room
 from gpu_mem_calculator.serving.tgi.engine import serve
 from gpu_mem_calculator.serving.tgi.graphs import graph_sizes
@@ -261,3 +262,9 @@ def test_states_are_not_served() -> None:
     """Mamba has no paged cache in TGI, and is refused."""
     with pytest.raises(InputError, match="TGI does not serve"):
         run("mamba2-2.7b")
+
+
+def test_the_newest_version_is_modelled_as_itself() -> None:
+    """A newer one is said to be taken for it."""
+    assert not any("is modelled as" in note for note in notes(run(engine_version="3.3.7")))
+    assert any("is modelled as 3.3.7" in note for note in notes(run(engine_version="3.3.8")))

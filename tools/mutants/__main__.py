@@ -71,7 +71,7 @@ def outcomes(sites: list[Site], arguments: argparse.Namespace) -> dict[int, dict
             sample_file.write_bytes(encoded)
             for other in ("record.txt", "results.jsonl"):
                 (folder / other).write_text("")
-        ignored = [f"--ignore-glob=*/tests/{path}" for path in LEFT_OUT]
+        ignored = [f"--ignore-glob=tests/{path}" for path in LEFT_OUT]
         subprocess.run(
             [sys.executable, "-m", "pytest", *OPTIONS, *ignored, *arguments.tests],
             cwd=ROOT,

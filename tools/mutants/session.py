@@ -26,7 +26,7 @@ from hypothesis import Phase, settings
 from . import switch
 from .sites import Site
 
-CPU_S, WALL_S = 30, 240  # what a mutant may take beyond its tests' usual time, and in all
+CPU_S, WALL_S = 10, 240  # what a mutant may take beyond its tests' usual time, and in all
 BUDGET_S = float(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
 MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
