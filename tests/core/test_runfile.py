@@ -190,3 +190,12 @@ def test_hints_name_the_nearest() -> None:
     """A close word, or nothing."""
     assert nearest("lama", ["llama", "gpt2"]) == "; did you mean 'llama'?"
     assert nearest("zzz", ["llama"]) == ""
+
+
+def test_a_parameter_count_is_at_most_1000t() -> None:
+    """More is a mistake of units."""
+    assert parameter_count("1000T") == 10**15
+    assert parameter_count(1) == 1
+    for wrong in ("1001T", 0, "7e20"):
+        with pytest.raises(InputError, match="from 1 to 1000T"):
+            parameter_count(wrong)

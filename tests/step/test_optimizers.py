@@ -12,6 +12,7 @@ from gpu_mem_calculator.step.optimizers import (
     muon_temps,
     state_bytes,
     step_temp_bytes,
+    step_temps,
     tensor_state_bytes,
 )
 
@@ -106,3 +107,18 @@ def test_arrays_give_what_scalars_give() -> None:
             for n in counts.tolist()
         ]
         assert together.tolist() == alone, name
+
+
+def test_adam_steps_as_adamw_does() -> None:
+    """The decay is another product, in place: the same states and temporaries."""
+    assert OPTIMIZERS["adam"] == OPTIMIZERS["adamw"]
+    assert (OPTIMIZERS["adam"].states, OPTIMIZERS["adam"].foreach) == (2, 1)
+    assert OPTIMIZERS["adam"].forloop == 2
+
+
+def test_foreach_has_a_temporary_for_each_parameter() -> None:
+    """3 parameters of 10 elements and one of 7 in fp32; none where the optimizer works in place."""
+    sizes = ((10, 3), (7, 1))
+    temps = step_temps(OPTIMIZERS["adamw"], "foreach", sizes, 32, (), 10, 10)
+    assert list(temps) == [40, 40, 40, 28]
+    assert list(step_temps(OPTIMIZERS["sgd"], "foreach", sizes, 32, (), 10, 10)) == []
