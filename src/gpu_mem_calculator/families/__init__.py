@@ -13,8 +13,9 @@ from pkgutil import get_data, iter_modules
 from typing import Any
 
 from ..model.arch import Arch
+from .config import Config
 
-Reader = Callable[[Mapping[str, Any]], Arch]
+Reader = Callable[[Config], Arch]
 
 
 class UnknownFamilyError(ValueError):
@@ -56,7 +57,7 @@ def read_config(config: Mapping[str, Any]) -> Arch:
     if reader is None and isinstance(config.get("text_config", config.get("llm_config")), Mapping):
         from .multimodal import read_inside  # an unknown model that sees: its text model is known
 
-        return read_inside(config)
+        return read_inside(Config(config))
     if reader is None:
         import difflib
 
@@ -64,4 +65,4 @@ def read_config(config: Mapping[str, Any]) -> Arch:
         raise UnknownFamilyError(
             f"model_type={model_type!r} is not a known family; the nearest is {near[0]!r}"
         )
-    return reader(config)
+    return reader(Config(config))
