@@ -31,10 +31,8 @@ def find_server(config: InferenceConfig) -> Engine:
     name = (config.engine or "transformers").lower()
     if name not in spellings():
         raise InputError(
-            [
-                f"inference.engine={config.engine!r} is not a known engine"
-                f"{nearest(name, tuple(spellings()))}"
-            ]
+            f"inference.engine={config.engine!r} is not a known engine"
+            f"{nearest(name, tuple(spellings()))}"
         )
     return server(spellings()[name])
 
@@ -224,7 +222,7 @@ def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     for key in ("", "quantization", "kv_cache_scheme"):
         if not isinstance(inner.get(key) or {}, dict):
             name = f"model.config.quantization_config{'.' * bool(key)}{key}"
-            raise InputError([f"{name}={inner[key]!r} must be an object; leave it out"])
+            raise InputError(f"{name}={inner[key]!r} must be an object; leave it out")
     return inner
 
 
