@@ -54,14 +54,14 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_starting_loads_nothing_heavy() -> None:
-    """The base package and a small estimate import neither numpy nor rich nor torch."""
+    """The base package and a small estimate import neither numpy nor torch nor yaml."""
     import subprocess
     import sys
 
     code = (
         "import sys; from gpu_mem_calculator import estimate; "
         "estimate({'model': {'name': 'gpt2'}}); "
-        "print([m for m in ('numpy', 'rich', 'torch', 'yaml') if m in sys.modules])"
+        "print([m for m in ('numpy', 'torch', 'yaml') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

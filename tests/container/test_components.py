@@ -75,7 +75,7 @@ def test_the_debian_packages_are_those_of_the_dockerfile() -> None:
         for step in read(ROOT / "deploy" / "Dockerfile")["files"].steps
         if step.name == "ARG" and step.text.startswith("PACKAGES=")
     ]
-    assert listed("pkg:deb/").keys() == set(packages.split()) == components.DEBIAN.keys()
+    assert listed("pkg:deb/").keys() == set(packages.split()) == components.FACTS["debian"].keys()
 
 
 def test_the_page_of_licences_says_the_same() -> None:
@@ -93,7 +93,7 @@ def test_a_licence_that_asks_for_more_has_a_note() -> None:
         if not components.permissive(each["licenses"][0]["expression"])
     }
     assert asking == {"base-files", "ca-certificates", "gcc-14-base", "libc6", "libgcc-s1"}
-    assert asking <= components.NOTES.keys()
+    assert asking <= components.FACTS["notes"].keys()
     assert len(inner) > 200
 
 

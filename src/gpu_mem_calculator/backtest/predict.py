@@ -105,7 +105,7 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     """The estimate of the measured rank."""
     estimate = full_estimate(run_file_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
-    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
+    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
     if estimate.served:
         return by_server(estimate, stage)
     ledger, stage_replay = estimate.ledgers[stage], replay_stage(resolved, stage)

@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 from ..core.errors import printable
 from ..core.files import check_writable, write_file
 from ..report.lines import Line, colour_text, plain
+from ..report.terminal import wants_colour
 
 # Replacements for streams whose encoding lacks a character.
 ASCII = str.maketrans(
@@ -31,11 +31,6 @@ ASCII = str.maketrans(
 )
 
 FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name a file to write
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colour; NO_COLOR turns it off."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:

@@ -32,11 +32,6 @@ class Parser(argparse.ArgumentParser):
         if missing:
             raise InputError(f"{verb} needs {missing[1]}; see {self.prog} --help")
         message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
-        choice = re.match(r"(\S+) invalid choice: (\S+) \(choose from (.+)\)", message)
-        if choice:
-            known = re.findall(r"[\w.-]+", choice[3])
-            hint = nearest(choice[2].strip("'"), known)
-            message = f"{choice[1]} {choice[2]} is not one of {', '.join(known)}{hint}"
         raise InputError(message.replace("expected one argument", "needs a value"))
 
     def option(self, names: str, metavar: str, text: str, kind: Any = None, **rest: Any) -> None:
@@ -51,6 +46,14 @@ class Parser(argparse.ArgumentParser):
     def flag(self, name: str, text: str, action: str = "store_true", **rest: Any) -> None:
         """Add an option without a value, with `text` as its help."""
         self.add_argument(name, action=action, help=text, **rest)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise one sentence for a value that is none of the choices."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            name = action.option_strings[-1] if action.option_strings else action.dest
+            hint = nearest(str(value), known)
+            raise InputError([f"{name} {value!r} is not one of {', '.join(known)}{hint}"])
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -227,7 +227,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
         yield f"inference.pipeline_parallel_size={run.mesh.pp} is {more}"
     yield from _tensor_parallel_problems(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
-    length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
+    length = options.get("max_seq_len") if engine.serve else run.seq + run.generated
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
         positions = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"

@@ -8,6 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
+from ..ledger.num import Num
 from ..run.record import ModuleGroups, RecordedPart, Shape
 from .recorded_run import (
     BACK,
@@ -211,7 +212,7 @@ def _before_events(run: RecordedRun, pieces: Pieces, ends: TensorEnds) -> BlockE
     )
 
 
-def _once_events(run: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
+def _once_events(run: RecordedRun, items: Items, entry_bytes: Num) -> BlockEvents:
     """The events of a forward without a graph; its input is what it frees and did not make."""
     numbered = PartEvents(run, set())
     allocated, freed = _allocated(items), _freed(items)
