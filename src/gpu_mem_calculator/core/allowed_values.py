@@ -18,7 +18,8 @@ from ..engines import engine_names, engines
 from ..replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
 from ..serving import server_names, servers
 from ..serving.llamacpp.layout import CACHE_TYPES
-from ..serving.sglang.speculative import NAMES as SGLANG_SPECULATION
+from ..serving.sglang.speculative import ALIASES as SGLANG_ALIASES
+from ..serving.sglang.speculative import METHODS as SGLANG_SPECULATION
 from ..serving.tensorrt_llm import engine as tensorrt_llm
 from ..serving.tensorrt_llm.versions import ENGINES as TENSORRT
 from ..serving.tensorrt_llm.versions import TORCH
@@ -199,7 +200,7 @@ def _quantizations() -> EnginesOf:
 
 
 def _speculations() -> EnginesOf:
-    sets = {"vllm": VLLM_SPECULATION, "sglang": SGLANG_SPECULATION}
+    sets = {"vllm": VLLM_SPECULATION, "sglang": (*SGLANG_SPECULATION, *SGLANG_ALIASES)}
     return _by_engine({**sets, "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION})
 
 
