@@ -69,12 +69,9 @@ def parse_text(text: str, ending: str, where: str) -> Any:
 
             return tomllib.loads(text)
         return parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"
-        ) from None
     except Exception as error:  # PyYAML's errors share no base with ValueError
-        raise InputError(f"{where}: not valid {ending[1:]}, {_first_line(error)}") from None
+        kind = ending[1:] or "json"
+        raise InputError(f"{where}: not valid {kind}, {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -106,14 +103,18 @@ def gather_sections(*sections: Struct) -> RunFile:
     return RunFile(**sections_by_name)
 
 
+def given_keys(section: Struct) -> dict[str, Any]:
+    """The keys of a section that have a value."""
+    values = {key: getattr(section, key) for key in section.__struct_fields__}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def as_dict(value: Any) -> Any:
     """Objects as plain data, without fields that are None."""
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        return {
-            f: as_dict(v) for f in value.__struct_fields__ if (v := getattr(value, f)) is not None
-        }
+        return {key: as_dict(one) for key, one in given_keys(value).items()}
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -176,10 +177,8 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        yield (
-            "this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
-            "--config FILE --model NAME, or use formats.deepspeed_reader"
-        )
+        fix = "give gpu-mem-calc --config FILE --model NAME, or use formats.deepspeed_reader"
+        yield f"this is DeepSpeed's configuration, which names no model; {fix}"
         return
     for name, values in data.items():
         if name not in SECTIONS:
