@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
+from ..ledger.num import sized
 from ..ledger.source import code
 from ..replay.allocator import Footprint
 from ..replay.stream import AllocationStream
@@ -52,7 +53,7 @@ def ledger_of(
         Entry(
             name=name,
             kind=kind,
-            bytes=size,
+            bytes=sized(size, 8),
             live={
                 at: count[kind, name, size, line]
                 for at, count in alive.items()
@@ -126,4 +127,8 @@ def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
         requested = sum(int(entry.at(name)) for entry in entries)
         rest[name] = phase.peak_bytes - requested
     source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
-    return [Entry(name="rounding up to blocks", kind=RUNTIME, bytes=1, live=rest, source=source)]
+    return [
+        Entry(
+            name="rounding up to blocks", kind=RUNTIME, bytes=sized(1, 8), live=rest, source=source
+        )
+    ]
