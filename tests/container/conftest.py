@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -21,14 +19,9 @@ sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment's folder. The processes of a test run share one: the first makes it."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "installed"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.with_suffix(".complete").exists():
-            install(folder, tmp_path_factory.mktemp("context"))
-            folder.with_suffix(".complete").touch()
+    """The environment's folder."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, tmp_path_factory.mktemp("context"))
     return folder
 
 

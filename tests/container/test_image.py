@@ -21,7 +21,6 @@ from tests.deploy.test_web_pod import asked, prepared
 
 from .dockerfile import last
 
-pytestmark = pytest.mark.long
 ENGINE = next(filter(None, map(shutil.which, ("docker", "podman", "buildah"))), None)
 HEALTHCHECK = [sys.executable, "-IS", str(ROOT / "deploy/healthcheck.py")]
 # What an image of Debian's packages could lack: a library of a module, certificates.

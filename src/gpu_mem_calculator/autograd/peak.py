@@ -42,8 +42,12 @@ class PeakTracker:
         if higher is True:
             self.total, self.parts = total, (act, grad, temp)
         elif higher is not False:
-            pairs = zip((act, grad, temp), self.parts, strict=True)
-            self.parts = tuple(choose(higher, new, old) for new, old in pairs)
+            acts, grads, temps = self.parts
+            self.parts = (
+                choose(higher, act, acts),
+                choose(higher, grad, grads),
+                choose(higher, temp, temps),
+            )
             self.total = choose(higher, total, self.total)
 
     @property

@@ -62,7 +62,7 @@ class Op(Struct, eq=False, gc=False):
     temp: Num
     back_temp: Num
     core: bool
-    settle: Num = None
+    settle: Num | None = None
     pieces: tuple[Num, ...] = ()
     back_pieces: tuple[Num, ...] = ()
     inside: bool = False
@@ -124,14 +124,14 @@ class Tape:
         self,
         name: str,
         *ins: Value,
-        elements: Num = None,
+        elements: Num | None = None,
         bits: int = 0,
         saves: Iterable[Value] = (),
         save_out: bool = False,
         passes: bool = False,
         temp: Num | tuple[Num, ...] = 0,
         back_temp: Num | tuple[Num, ...] = 0,
-        settle: Num = None,
+        settle: Num | None = None,
         inside: bool = False,
         product: bool = False,
         casts: Value | None = None,

@@ -60,9 +60,7 @@ def stage_of_rank(rank: int, ranks: int, stages: int) -> int:
     runtime/pipe/topology.py, axes pipe, data, model.
     """
     if rank >= ranks:
-        raise InputError(
-            [f"rank={rank} is not one of the run's {ranks} ranks; use 0 to {ranks - 1}"]
-        )
+        raise InputError(f"rank={rank} is not one of the run's {ranks} ranks; use 0 to {ranks - 1}")
     return rank // (ranks // stages)
 
 
@@ -95,11 +93,9 @@ def run_file_of(row: MeasuredRun) -> dict[str, Any]:
         return {**row.config, "model": {"recorded": load_record(row.record, "record")}}
     if row.function is not None:
         raise InputError(
-            [
-                f"its model is made by {row.function}, which backtest does not run; "
-                f"write calculate --function {row.function} --record FILE, and name "
-                "FILE as the row's 'record'"
-            ]
+            f"its model is made by {row.function}, which backtest does not run; "
+            f"write calculate --function {row.function} --record FILE, and name "
+            "FILE as the row's 'record'"
         )
     return row.config
 
@@ -108,7 +104,7 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     """The estimate of the measured rank."""
     estimate = full_estimate(run_file_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
-    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
+    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
     if estimate.served:
         return by_server(estimate, stage)
     ledger, stage_replay = estimate.ledgers[stage], replay_stage(resolved, stage)
@@ -158,10 +154,8 @@ def by_trace(row: MeasuredRun) -> Prediction:
     """The run traced on fake tensors; an error of the traced run is a refusal."""
     if row.function is not None:
         raise InputError(
-            [
-                f"its model is made by {row.function}, which backtest does not run; use "
-                "--rung estimate, or trace --function"
-            ]
+            f"its model is made by {row.function}, which backtest does not run; use "
+            "--rung estimate, or trace --function"
         )
     trace = _trace_module()
     try:
@@ -170,7 +164,7 @@ def by_trace(row: MeasuredRun) -> Prediction:
         raise
     except Exception as error:  # models and frameworks raise any type
         reason = (str(error).strip().splitlines() or [""])[0]
-        raise InputError([f"the traced run failed, {type(error).__name__}: {reason}"]) from error
+        raise InputError(f"the traced run failed, {type(error).__name__}: {reason}") from error
     outside = outside_bytes(traced.resolved.outside_torch, row.process_group)
     peaks = {name: int(phase.peak_bytes) for name, phase in traced.phases.items()}
     return Prediction(
@@ -188,7 +182,7 @@ def _trace_module() -> Any:
         import_module("torch")
         return import_module("..trace.run", __package__)
     except ImportError as error:
-        raise InputError([NEEDS_TORCH.format(error.name or "torch")]) from None
+        raise InputError(NEEDS_TORCH.format(error.name or "torch")) from None
 
 
 def _traced_peak(peaks: Mapping[str, int], name: str) -> int | None:

@@ -74,7 +74,7 @@ def _verb(verb: str, words: list[str]) -> int:
 
         what = "option" if verb.startswith("-") else "command"
         hint = nearest(verb, [*VERBS, "--help", "--version"]) or f"; see {PROG} --help"
-        raise InputError([f"{verb!r} is not a known {what}{hint}"])
+        raise InputError(f"{verb!r} is not a known {what}{hint}")
     from .output import check_files
     from .parser import Parser
 

@@ -80,7 +80,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     try:
         resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
     except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
-        raise InputError([str(error)]) from None
+        raise InputError(str(error)) from None
     layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != layer_size:
         warning = (
@@ -153,9 +153,9 @@ def _by_name(
     if name and hub_name(name) is not None:
         return _from_remote(name, numbers, parameters, headers)
     if name:
-        raise InputError([unknown_name_message(name)])
+        raise InputError(unknown_name_message(name))
     missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)
-    raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+    raise InputError(f"the model has no name, no config and no {missing}; give one of them")
 
 
 @lru_cache(maxsize=256)
@@ -272,10 +272,8 @@ def _with_parameter_count(
         return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
     if not computed // 10 <= parameters <= computed * 10:
         raise InputError(
-            [
-                f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
-                f"{computed:,}; leave it out"
-            ]
+            f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
+            f"{computed:,}; leave it out"
         )
     warning = (
         f"model.num_parameters={parameters:,} differs from the architecture's {computed:,}: "

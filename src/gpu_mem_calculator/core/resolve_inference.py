@@ -31,10 +31,8 @@ def find_server(config: InferenceConfig) -> Engine:
     name = (config.engine or "transformers").lower()
     if name not in spellings():
         raise InputError(
-            [
-                f"inference.engine={config.engine!r} is not a known engine"
-                f"{nearest(name, tuple(spellings()))}"
-            ]
+            f"inference.engine={config.engine!r} is not a known engine"
+            f"{nearest(name, tuple(spellings()))}"
         )
     return server(spellings()[name])
 
@@ -224,7 +222,7 @@ def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     for key in ("", "quantization", "kv_cache_scheme"):
         if not isinstance(inner.get(key) or {}, dict):
             name = f"model.config.quantization_config{'.' * bool(key)}{key}"
-            raise InputError([f"{name}={inner[key]!r} must be an object; leave it out"])
+            raise InputError(f"{name}={inner[key]!r} must be an object; leave it out")
     return inner
 
 
@@ -263,7 +261,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
         )
     yield from _tensor_parallel_problems(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
-    length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
+    length = options.get("max_seq_len") if engine.serve else run.seq + run.generated
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
         yield (

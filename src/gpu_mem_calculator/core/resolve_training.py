@@ -58,10 +58,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         raise InputError(problems)
     if not model.arch.trains:
         raise InputError(
-            [
-                f"model: the activations of {model.arch.family} models are not modelled; "
-                "use gpu-mem-calc deepspeed --model-path for the model states"
-            ]
+            f"model: the activations of {model.arch.family} models are not modelled; "
+            "use gpu-mem-calc deepspeed --model-path for the model states"
         )
     if model.record is not None:
         problems += recorded_problems(file.training, training, model.record, chosen, options)
@@ -105,14 +103,12 @@ def find_engine(config: EngineConfig) -> Engine:
     name = (config.type or "pytorch_ddp").lower()
     if name in servers():
         raise InputError(
-            [
-                f"engine.type={config.type!r} serves models; use inference.engine, or "
-                "gpu-mem-calc infer"
-            ]
+            f"engine.type={config.type!r} serves models; use inference.engine, or "
+            "gpu-mem-calc infer"
         )
     if name not in spellings():
         raise InputError(
-            [f"engine.type={config.type!r} is not a known engine{nearest(name, spellings())}"]
+            f"engine.type={config.type!r} is not a known engine{nearest(name, spellings())}"
         )
     return engine(spellings()[name])
 
@@ -163,7 +159,7 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
             fix = f"set data_parallel_size={count // model_ranks}"
         product = f"dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp {sizes['cp']}"
         ranks = f"{dp * model_ranks} ranks, but hardware.num_gpus={count}"
-        raise InputError([f"parallelism: {product} is {ranks}; {fix}"])
+        raise InputError(f"parallelism: {product} is {ranks}; {fix}")
     return Mesh(dp=dp, **sizes)
 
 
@@ -222,17 +218,13 @@ def _precision(config: TrainingConfig) -> str:
     dtype = dtype_name(config.dtype)
     if dtype not in ("fp32", "fp16", "bf16"):
         hint = nearest(dtype, ("fp32", "fp16", "bf16"))
-        raise InputError(
-            [f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}"]
-        )
+        raise InputError(f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}")
     if config.precision is None:
         return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
     if not config.precision.startswith(dtype):
         raise InputError(
-            [
-                f"training.dtype={config.dtype!r} contradicts training.precision="
-                f"{config.precision!r}; leave dtype out"
-            ]
+            f"training.dtype={config.dtype!r} contradicts training.precision="
+            f"{config.precision!r}; leave dtype out"
         )
     return config.precision
 
@@ -241,30 +233,26 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if config.lora is None:
         if config.quantization not in (None, "none"):
             raise InputError(
-                [
-                    f"training.quantization={config.quantization!r}: quantized weights take no "
-                    "gradient; add training.lora"
-                ]
+                f"training.quantization={config.quantization!r}: quantized weights take no "
+                "gradient; add training.lora"
             )
         return None
     known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
     if not known:
-        raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
+        raise InputError(f"training.lora: {arch.family} has no projection that PEFT adapts")
     modules = config.lora.target_modules
     usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
     if modules == []:
         nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
-        raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
+        raise InputError(f"{nothing} {', '.join(sorted(usual))}")
     if modules == "all-linear":
         modules = sorted(known)
     targets = frozenset(modules or usual)
     missing = sorted(targets - known)
     if missing:
         raise InputError(
-            [
-                f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
-                f"it has {', '.join(sorted(known))}"
-            ]
+            f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
+            f"it has {', '.join(sorted(known))}"
         )
     lora = config.lora
     return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)

@@ -54,7 +54,7 @@ def load_text(path: str | Path) -> Any:
     path = Path(path)
     if not access().files:
         raise InputError(
-            [f"{str(path)!r} is a path, and this service opens no files; send what is in it"]
+            f"{str(path)!r} is a path, and this service opens no files; send what is in it"
         )
     return parse_text(read_text(path), path.suffix.lower(), str(path))
 
@@ -71,10 +71,10 @@ def parse_text(text: str, ending: str, where: str) -> Any:
         return parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            [f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]
+            f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"
         ) from None
     except Exception as error:  # PyYAML's errors share no base with ValueError
-        raise InputError([f"{where}: not valid {ending[1:]}, {_first_line(error)}"]) from None
+        raise InputError(f"{where}: not valid {ending[1:]}, {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -274,7 +274,7 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
         if 1 <= count <= 10**15:
             return int(count)
     raise InputError(
-        [f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"]
+        f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"
     )
 
 
@@ -284,7 +284,7 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         path, sign, text = setting.partition("=")
         keys = path.strip().split(".")
         if not sign or len(keys) < 2 or not all(keys):
-            raise InputError([f"--set {setting!r} must be section.key=value"])
+            raise InputError(f"--set {setting!r} must be section.key=value")
         try:
             value = json.loads(text)
         except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
@@ -50,6 +51,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
     if run.attention == "flash_attention_2" and run.precision == "fp32":
         yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+    if run.attention == "flash_attention_2" and not has_flash(run.compute_capability):
+        yield NO_FLASH_CARD.format("training", run.compute_capability)
 
 
 def _common_rules(run: Run, engine: Engine) -> Iterator[str]:

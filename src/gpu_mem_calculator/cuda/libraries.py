@@ -19,7 +19,7 @@ from ..ledger.units import KIB, MIB
 from ..model.arch import Layer
 from ..model.blocks import Attention, LatentAttention, Moe
 from ..modelling.huggingface.attention_inputs import AttentionInputs
-from ..modelling.huggingface.attention_kernels import kernel
+from ..modelling.huggingface.attention_kernels import has_flash, kernel, prefers_cudnn
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..run.served import NamedBytes
@@ -132,7 +132,8 @@ def runs_cudnn(run: Run) -> bool:
         matmul_bits=bits,
         weight_bits=bits,
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
     )
     layers = (_attention_inputs(layer) for layer, _, _ in run.arch.runs)
     return any(heads is not None and kernel(setting, heads) == "cudnn" for heads in layers)
@@ -166,7 +167,7 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
 
 def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
     """Code and handles that are loaded by the end of the first step: (name, bytes, source)."""
-    trains = run.new_tokens is None
+    trains = run.generated is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
     yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
     handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
@@ -187,7 +188,7 @@ def decoded_lengths(run: Run) -> int:
     A static cache has one length; an assisted round has the assistant's first pass, its single
     tokens, and the check.
     """
-    new, wanted = int(run.new_tokens), run.options.get("num_speculative_tokens") or 0
+    new, wanted = int(run.generated), run.options.get("num_speculative_tokens") or 0
     if run.options.get("cache_implementation") == "static":
         return 1
     return new if run.draft is None else 3 * new + wanted

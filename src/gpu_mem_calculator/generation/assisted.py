@@ -73,11 +73,11 @@ def rounds(run: Run, wanted: int) -> list[AssistedRound]:
     """The rounds that can have the peak, with `wanted` candidates each: the first two, the last one
     with all its candidates, the last; unrolled, those before them, too.
     """
-    last = int(run.new_tokens) - 1
+    last = int(run.generated) - 1
     numbers = {0, 1, last - wanted, last}
     if run.unrolled:
         numbers |= {number - 1 for number in numbers}
-    left = run.new_tokens - 1
+    left = run.generated - 1
     return [
         AssistedRound(
             number=number,

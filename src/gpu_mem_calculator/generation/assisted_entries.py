@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..ledger.ledger import ACT, CACHE, Entry
 from ..ledger.num import Num, nothing
@@ -26,7 +26,9 @@ def running_caches(case: GenerationCase) -> Iterator[Entry]:
                 yield cache_entry(case, kind, tokens, live)
 
 
-def cache_entry(case: GenerationCase, kind: LayerKind, tokens: Num, live: dict[str, Num]) -> Entry:
+def cache_entry(
+    case: GenerationCase, kind: LayerKind, tokens: Num, live: Mapping[str, Num]
+) -> Entry:
     """The cache of one layer of a kind, with `tokens` of each sequence."""
     parts = cached_bytes(case, kind, tokens)
     total: Num = 0

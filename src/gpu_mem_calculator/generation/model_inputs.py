@@ -125,8 +125,8 @@ def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
 
 def _beam_entry(run: Run, instants: tuple[GenerationInstant, ...]) -> Entry:
     """The tokens of running and of finished beams, and which beam each came from."""
-    tokens = 8 * run.batch * (run.seq + run.new_tokens)
-    origins = 4 * run.batch * run.new_tokens
+    tokens = 8 * run.batch * (run.seq + run.generated)
+    origins = 4 * run.batch * run.generated
     return Entry(
         name="beams",
         kind=ACT,
@@ -269,7 +269,8 @@ def _peak_entry(
 ) -> Iterator[Entry]:
     """The most bytes alive while tensors are made one after another, in the prompt's pass."""
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work == work}
-    peak, alive = PeakTracker(), 0
+    peak = PeakTracker()
+    alive: Num = 0
     for events in all_events if live else ():
         for event in events.forward:
             size = events.sizes[event if event >= 0 else ~event]

@@ -39,7 +39,7 @@ class TokenChoice(Struct, frozen=True, kw_only=True):
     new: Num = 0
     top_k: int = 0
     top_p: float = 1.0
-    before: Num = None
+    before: Num | None = None
 
     @property
     def logits(self) -> Num:

@@ -70,7 +70,7 @@ def load(spec: str) -> Callable[..., Any]:
     """The function `package.module:function`; modules of the current folder are found, too."""
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute.isidentifier()):
-        raise InputError([f"--function {spec!r} must be package.module:function"])
+        raise InputError(f"--function {spec!r} must be package.module:function")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -81,7 +81,7 @@ def load(spec: str) -> Callable[..., Any]:
     if not callable(value):
         known = [key for key, value in vars(module).items() if callable(value)]
         hint = nearest(attribute, known)
-        raise InputError([f"--function {spec}: {name} has no function {attribute!r}{hint}"])
+        raise InputError(f"--function {spec}: {name} has no function {attribute!r}{hint}")
     function: Callable[..., Any] = value
     return function
 
@@ -94,10 +94,8 @@ def _module(spec: str, name: str) -> ModuleType:
                 raise ModuleNotFoundError
     except (ModuleNotFoundError, ValueError):
         raise InputError(
-            [
-                f"--function {spec}: there is no module {name!r} in the current folder "
-                "or among the installed ones"
-            ]
+            f"--function {spec}: there is no module {name!r} in the current folder "
+            "or among the installed ones"
         ) from None
     with user_errors(spec):
         return import_module(name)
@@ -118,7 +116,7 @@ def user_errors(spec: str, device: str = "cpu") -> Iterator[None]:
             raise
         hint = ON_CUDA[device] if "cuda" in str(error).lower() else ""
         raise InputError(
-            [f"--function {spec} failed with its own error{hint}:\n{user_traceback(error)}"]
+            f"--function {spec} failed with its own error{hint}:\n{user_traceback(error)}"
         ) from error
 
 
@@ -229,10 +227,8 @@ class UserFunction:
             if match is None or match[2] not in self.values:
                 raise
             raise InputError(
-                [
-                    f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
-                    "has no such argument"
-                ]
+                f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
+                "has no such argument"
             ) from None
 
     def _pair(self, returned: Any) -> tuple[Any, Any]:
@@ -298,11 +294,9 @@ class UserFunction:
 
     def _refuse(self, why: str) -> NoReturn:
         raise InputError(
-            [
-                f"--function {self.spec}: {why}"
-                if why[:3] in ("its", "the")
-                else f"--function {self.spec} {why}"
-            ]
+            f"--function {self.spec}: {why}"
+            if why[:3] in ("its", "the")
+            else f"--function {self.spec} {why}"
         )
 
 

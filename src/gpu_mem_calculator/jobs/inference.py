@@ -43,10 +43,8 @@ def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     engine = find_server(config)
     if engine.name != "transformers":
         raise InputError(
-            [
-                f"inference.engine={config.engine!r} cannot be run here, only estimated; "
-                "use 'transformers'"
-            ]
+            f"inference.engine={config.engine!r} cannot be run here, only estimated; "
+            "use 'transformers'"
         )
     problems = Problems()
     options: dict[str, Any] = problems.attempt(inference_options, config)

@@ -55,23 +55,17 @@ def run(job: Job) -> None:
     engine = job.resolved.engine.name
     if engine not in TRAINERS:
         raise InputError(
-            [
-                f"engine.type={engine!r} cannot be run here, only estimated; "
-                f"it works for {', '.join(TRAINERS)}"
-            ]
+            f"engine.type={engine!r} cannot be run here, only estimated; "
+            f"it works for {', '.join(TRAINERS)}"
         )
     if job.resolved.run.parameters_given is not None:
         raise InputError(
-            [
-                "model.num_parameters scales an estimate; a model that runs has its own "
-                "count: leave it out"
-            ]
+            "model.num_parameters scales an estimate; a model that runs has its own "
+            "count: leave it out"
         )
     if job.build is not None and engine not in FUNCTION_ENGINES:
         raise InputError(
-            [
-                f"engine.type={engine!r} makes its model itself; --function works for "
-                f"{', '.join(FUNCTION_ENGINES)}"
-            ]
+            f"engine.type={engine!r} makes its model itself; --function works for "
+            f"{', '.join(FUNCTION_ENGINES)}"
         )
     import_module(f".{TRAINERS[engine]}", __package__).train(job)

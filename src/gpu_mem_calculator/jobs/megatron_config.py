@@ -152,10 +152,8 @@ def _biases(arch: Arch) -> dict[str, Any]:
     if inputs and not outputs and inner == {False}:
         return {"add_bias_linear": False, "add_qkv_bias": True}
     raise InputError(
-        [
-            f"model family {arch.family!r} has biases on some projections only, which "
-            "GPTModel has not; try pytorch_ddp"
-        ]
+        f"model family {arch.family!r} has biases on some projections only, which "
+        "GPTModel has not; try pytorch_ddp"
     )
 
 

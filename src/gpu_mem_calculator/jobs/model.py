@@ -27,10 +27,8 @@ def import_extra(name: str, extra: str) -> ModuleType:
         if error.name is not None and not name.startswith(error.name):
             raise
         raise InputError(
-            [
-                f"this needs {name.partition('.')[0]}, which is not installed: "
-                f'pip install "gpu-mem-calculator[{extra}]"'
-            ]
+            f"this needs {name.partition('.')[0]}, which is not installed: "
+            f'pip install "gpu-mem-calculator[{extra}]"'
         ) from None
 
 
@@ -55,7 +53,7 @@ def hf_config(job: Job) -> Any:
     """transformers' config object for the run's model."""
     config = job.resolved.model.config
     if config is None:
-        raise InputError([NO_PROGRAM])
+        raise InputError(NO_PROGRAM)
     auto = auto_config(config)
     if job.file.training.attention is not None:  # else transformers takes the model's default
         auto._attn_implementation = job.file.training.attention
@@ -69,11 +67,9 @@ def auto_config(config: Mapping[str, Any]) -> Any:
     values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
         raise InputError(
-            [
-                f"model_type={values['model_type']!r} is not part of transformers "
-                f"{transformers.__version__}, and remote code is not run; use trace --function "
-                "with your own"
-            ]
+            f"model_type={values['model_type']!r} is not part of transformers "
+            f"{transformers.__version__}, and remote code is not run; use trace --function "
+            "with your own"
         )
     return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
 
@@ -130,10 +126,8 @@ def recompute(run: Run, model: Any) -> None:
         return
     if run.recompute == "selective":
         raise InputError(
-            [
-                "training.activation_checkpointing='selective' has no switch in transformers; use "
-                "'full', or trace --function with your own policy"
-            ]
+            "training.activation_checkpointing='selective' has no switch in transformers; use "
+            "'full', or trace --function with your own policy"
         )
     model.gradient_checkpointing_enable(
         gradient_checkpointing_kwargs={"use_reentrant": run.reentrant}
@@ -151,7 +145,7 @@ def recompute_module(run: Run, model: Any, checkpoint: Callable[..., Any] | None
     if run.recompute == "none":
         return
     if run.recompute == "selective":
-        raise InputError([SELECTIVE])
+        raise InputError(SELECTIVE)
     torch_checkpoint = import_module("torch.utils.checkpoint").checkpoint
     function = checkpoint or partial(torch_checkpoint, use_reentrant=run.reentrant)
     every = layers(model)

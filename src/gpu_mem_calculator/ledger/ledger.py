@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,41 @@ INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"
 PER_MICRO_BATCH = "each micro-batch in flight has one"
 TIED = "gradient of a table that head and embedding share"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
+
+
+class Script(Protocol):
+    """Events that allocate and free tensors (autograd/events.py has them)."""
+
+    @property
+    def sizes(self) -> tuple[Num, ...]:
+        """Bytes of each tensor."""
+
+    @property
+    def entry(self) -> int:
+        """The tensor that others allocate, or -1."""
+
+    @property
+    def forward(self) -> tuple[int, ...]:
+        """The events: `i` allocates tensor i, `~i` frees it."""
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The tensors that are still alive afterwards."""
+
+
+class Play(Protocol):
+    """A block that runs at an instant (step/block_events.py has them)."""
+
+    @property
+    def script(self) -> Script:
+        """Its events."""
+
+
+class Writer(Protocol):
+    """Writes a stream (step/stream_writer.py has the usual one)."""
+
+    def visit(self, name: str) -> None:
+        """Write what is allocated and freed at the instant of this name."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -58,7 +93,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     tensors: Callable[[], Iterable[Num]] | None = None
     since: str = ""
     cuda_stream: int = 0
-    script: Any = None
+    script: Script | None = None
     formula: str = ""
     role: str = ""
 
@@ -100,12 +135,12 @@ class Instant(Struct, frozen=True, kw_only=True, gc=False):
         """The name of the same instant in every step."""
         return _name("", self.micro_batch, self.where)
 
-    def moved(self, where: str, **changes: Any) -> Instant:
+    def moved(self, where: str, **changes: str | Num) -> Instant:
         """Another instant of the same step and micro-batch."""
         name = _name(self.step, self.micro_batch, where)
         return replace(self, **{"name": name, "where": where, "layer": "", **changes})
 
-    def in_first_step(self, **changes: Any) -> Instant:
+    def in_first_step(self, **changes: str | Num) -> Instant:
         """The same instant in the first step alone."""
         name = _name(FIRST_STEP, self.micro_batch, self.where)
         return replace(self, name=name, step=FIRST_STEP, **changes)
@@ -150,9 +185,9 @@ class Ledger(Struct, frozen=True, dict=True):
 
     instants: tuple[Instant, ...]
     entries: tuple[Entry, ...]
-    plays: Mapping[str, Any] = {}
-    writer: Callable[[Any], Any] | None = None
-    tight: Callable[[Any], Any] | None = None
+    plays: Mapping[str, Play] = {}
+    writer: Callable[[Ledger], Writer] | None = None
+    tight: Callable[[Ledger], Writer] | None = None
     scaled: bool = False
 
     def at(self, instant: Instant, place: str = GPU) -> Num:

@@ -7,21 +7,66 @@ code, such as a maximum or a choice. numpy is imported only when an argument is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, cast, overload
 
 from .sym import Sym, ratio
 
-Num: TypeAlias = Any  # int | numpy integer array | Sym
+
+class Array(Protocol):
+    """A numpy array of integers or conditions: what formulas may do with it."""
+
+    shape: tuple[int, ...]
+    flat: Iterable[int]
+
+    def __add__(self, other: Num, /) -> Array: ...
+    def __radd__(self, other: int | Sym, /) -> Array: ...
+    def __sub__(self, other: Num, /) -> Array: ...
+    def __rsub__(self, other: int | Sym, /) -> Array: ...
+    def __mul__(self, other: Num, /) -> Array: ...
+    def __rmul__(self, other: int | Sym, /) -> Array: ...
+    def __floordiv__(self, other: Num, /) -> Array: ...
+    def __rfloordiv__(self, other: int | Sym, /) -> Array: ...
+    def __mod__(self, other: Num, /) -> Array: ...
+    def __rmod__(self, other: int | Sym, /) -> Array: ...
+    def __neg__(self) -> Array: ...
+    def __lt__(self, other: Num, /) -> Array: ...
+    def __le__(self, other: Num, /) -> Array: ...
+    def __gt__(self, other: Num, /) -> Array: ...
+    def __ge__(self, other: Num, /) -> Array: ...
+    def __getitem__(self, index: Num, /) -> Array: ...
+    def __int__(self) -> int: ...
+
+
+# int's own methods take ints alone, so no protocol that takes other numbers holds for int: a union.
+Num: TypeAlias = int | Sym | Array
 SINGLE = (int, Sym)  # one number or condition, not an array of them
 
 
-def _numpy() -> Any:
+class _Numpy(Protocol):
+    """The functions of numpy that formulas call."""
+
+    def maximum(self, a: Num, b: Num, /) -> Array: ...
+    def minimum(self, a: Num, b: Num, /) -> Array: ...
+    def where(self, condition: Num, yes: Num, no: Num, /) -> Array: ...
+    def asarray(self, numbers: Sequence[Num] | Array, /, dtype: str = ...) -> Array: ...
+    def reshape(self, array: Array, shape: tuple[int, ...], /) -> Array: ...
+    def broadcast_arrays(self, *numbers: Num) -> Sequence[Array]: ...
+    def left_shift(self, number: Num, places: Num, /) -> Array: ...
+    def frexp(self, number: Num, /) -> tuple[Array, Array]: ...
+
+
+def _numpy() -> _Numpy:
+    """numpy, imported when an array is met."""
     import numpy
 
-    return numpy
+    return cast(_Numpy, numpy)
 
 
+@overload
+def larger(a: int, b: int) -> int: ...
+@overload
+def larger(a: Num, b: Num) -> Num: ...
 def larger(a: Num, b: Num) -> Num:
     """The larger of two numbers, element by element."""
     if type(a) is int and type(b) is int:
@@ -35,6 +80,10 @@ def larger(a: Num, b: Num) -> Num:
     return _numpy().maximum(a, b)
 
 
+@overload
+def smaller(a: int, b: int) -> int: ...
+@overload
+def smaller(a: Num, b: Num) -> Num: ...
 def smaller(a: Num, b: Num) -> Num:
     """The smaller of two numbers, element by element."""
     if type(a) is int and type(b) is int:
@@ -51,9 +100,13 @@ def choose(condition: Num, yes: Num, no: Num) -> Num:
     return _numpy().where(condition, yes, no)
 
 
+@overload
+def holds(condition: int) -> int: ...
+@overload
+def holds(condition: Num) -> Num: ...
 def holds(condition: Num) -> Num:
     """A condition as a number, 1 or 0, that can be multiplied."""
-    return int(condition) if isinstance(condition, SINGLE) else condition.astype("int64")
+    return int(condition) if isinstance(condition, SINGLE) else _numpy().where(condition, 1, 0)
 
 
 def nothing(size: Num) -> bool:
@@ -63,6 +116,10 @@ def nothing(size: Num) -> bool:
     return not hasattr(size, "astype") and int(size) == 0
 
 
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+@overload
+def ceil_div(a: Num, b: Num) -> Num: ...
 def ceil_div(a: Num, b: Num) -> Num:
     """a / b, rounded up."""
     if type(b) is int and b == 1:
@@ -74,6 +131,10 @@ def ceil_div(a: Num, b: Num) -> Num:
     return -(-a // b)
 
 
+@overload
+def round_up(a: int, multiple: int) -> int: ...
+@overload
+def round_up(a: Num, multiple: int) -> Num: ...
 def round_up(a: Num, multiple: int) -> Num:
     """The next multiple at or above a."""
     if isinstance(a, Sym):
@@ -88,6 +149,10 @@ def take(table: Sequence[int], index: Num) -> Num:
     return _numpy().asarray(table)[index]
 
 
+@overload
+def power_of_two(a: int) -> int: ...
+@overload
+def power_of_two(a: Num) -> Num: ...
 def power_of_two(a: Num) -> Num:
     """The next power of two at or above a; 0 stays 0."""
     if isinstance(a, Sym):
@@ -95,10 +160,10 @@ def power_of_two(a: Num) -> Num:
     if isinstance(a, int):
         return 1 << (a - 1).bit_length() if a > 0 else 0
     np = _numpy()
-    return np.where(a > 0, np.left_shift(np.int64(1), np.frexp(a - 1)[1].astype("int64")), 0)
+    return np.where(a > 0, np.left_shift(1, np.asarray(np.frexp(a - 1)[1], dtype="int64")), 0)
 
 
-def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
+def together(function: Callable[..., Iterable[int]], *numbers: Num) -> tuple[Num, ...]:
     """Apply a function of ints, which returns a tuple of ints, to numbers or arrays that broadcast.
 
     For functions without an arithmetic form: it is called once for each element.
@@ -108,5 +173,5 @@ def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
     np = _numpy()
     grid = np.broadcast_arrays(*numbers)
     rows = [function(*map(int, point)) for point in zip(*(g.flat for g in grid), strict=True)]
-    columns = np.asarray(rows, dtype="int64").T
-    return tuple(column.reshape(grid[0].shape) for column in columns)
+    columns = (np.asarray(column, dtype="int64") for column in zip(*rows, strict=True))
+    return tuple(np.reshape(column, grid[0].shape) for column in columns)

@@ -89,23 +89,19 @@ def check_ranks(ranks: int, started: int) -> None:
     """Raise where the launcher started another number of processes than the run has GPUs."""
     if ranks != started:
         raise InputError(
-            [
-                f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
-                f"start {ranks}, or --set hardware.num_gpus={started}"
-            ]
+            f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
+            f"start {ranks}, or --set hardware.num_gpus={started}"
         )
 
 
 def check_gpus(shown: int, place: RankPlace) -> None:
     """Raise where this node has fewer GPUs than processes."""
     if not shown:
-        raise InputError([NO_GPU.format(why="this node shows none")])
+        raise InputError(NO_GPU.format(why="this node shows none"))
     if shown < place.local_ranks:
         raise InputError(
-            [
-                f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
-                f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"
-            ]
+            f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
+            f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"
         )
 
 

@@ -98,10 +98,8 @@ def check_rank(rank: int, ranks: int) -> None:
     """Raise where the job has no such rank."""
     if not 0 <= rank < ranks:
         raise InputError(
-            [
-                f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
-                f"use 0{f' to {ranks - 1}' * (ranks > 1)}"
-            ]
+            f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
+            f"use 0{f' to {ranks - 1}' * (ranks > 1)}"
         )
 
 
@@ -116,7 +114,7 @@ def set_allocator(conf: str | None) -> str | None:
         (set_settings or torch.cuda.memory._set_allocator_settings)(conf)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError([f"alloc_conf={conf!r} is not what torch takes: {reason}"]) from None
+        raise InputError(f"alloc_conf={conf!r} is not what torch takes: {reason}") from None
     return conf
 
 
@@ -126,6 +124,6 @@ def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
         return
     if cap_bytes > total_bytes:
         raise InputError(
-            [f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; give less"]
+            f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; give less"
         )
     import_module("torch").cuda.set_per_process_memory_fraction(cap_bytes / total_bytes)

@@ -8,6 +8,7 @@ can shard them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import overload
 
 from msgspec import Struct
 
@@ -15,9 +16,13 @@ from ..ledger.num import Num
 from ..ledger.rules import Dim
 from .mixer_defaults import MixerDefaults
 
-Share = tuple[Num, Num]  # parameter counts of a model: the published one, the architecture's
+Share = tuple[int, int]  # parameter counts of a model: the published one, the architecture's
 
 
+@overload
+def in_share(count: int, share: Share | None) -> int: ...
+@overload
+def in_share(count: Num, share: Share | None) -> Num: ...
 def in_share(count: Num, share: Share | None) -> Num:
     """Elements of a parameter, scaled to the published count of the model where there is one."""
     return count if share is None else count * share[0] // share[1]
@@ -50,12 +55,12 @@ class Linear(Struct, frozen=True):
     share: Share | None = None
 
     @property
-    def numel(self) -> Num:
+    def numel(self) -> int:
         """Elements of the weight without the bias."""
         return in_share(self.ins[1] * self.outs[1], self.share)
 
     @property
-    def bias_numel(self) -> Num:
+    def bias_numel(self) -> int:
         """Elements of the bias; 0 without one."""
         return in_share(self.outs[1], self.share) if self.bias else 0
 

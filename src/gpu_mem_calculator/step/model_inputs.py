@@ -323,7 +323,7 @@ def _lt_workspaces(
     biased = arch.family != "falcon" and any(one.bias for layer in layers for one in linears(layer))
     full = sum(g.count for g in groups if g.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
-    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
+    count: Num = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)
     if not nothing(count):
         yield lt_entry(count, instants)

@@ -7,7 +7,7 @@ were checked against traces of torch's own step on the CPU, and on a GPU where a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -92,8 +92,7 @@ def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
     """Bytes of the states of one tensor, with bitsandbytes' rule for small ones."""
     if row.block and elements < MIN_8BIT_ELEMENTS:
         return row.states * elements * 4
-    size: int = state_bytes(row, elements, bits)
-    return size
+    return int(state_bytes(row, elements, bits))
 
 
 def tensor_states(row: Optimizer, elements: int, bits: int) -> list[int]:
@@ -127,7 +126,7 @@ def step_temps(
     neighbours: Iterable[tuple[int, int, int, int]],
     largest: int,
     side: int,
-) -> list[Num]:
+) -> Sequence[Num]:
     """Bytes of each tensor that `step_temp_bytes` or `loop_temp_bytes` sums."""
     if row.matrices:
         return muon_temps(largest, side, bits)
@@ -135,7 +134,7 @@ def step_temps(
         return [n * bits // 8 for n, count in sizes for _ in range(count * row.foreach)]
     if implementation != FORLOOP or not row.forloop:
         return []
-    sets: list[list[Num]] = [[largest * bits // 8] * row.forloop]
+    sets = [[largest * bits // 8] * row.forloop]
     sets += [_loop_temps(row, bits, *one) for one in neighbours]
     return max(sets[1:] or sets, key=sum)
 
@@ -173,15 +172,15 @@ def loop_temp_bytes(
 
 def _loop_temps(
     row: Optimizer, bits: int, previous: int, current: int, rows: int, columns: int
-) -> list[Num]:
+) -> list[int]:
     """Bytes of each temporary of a loop at one parameter.
 
     Python still refers to the previous parameter's estimate while the current one's is made, and
     Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
     """
-    work: list[Num] = [current * bits // 8] * row.forloop
+    work = [current * bits // 8] * row.forloop
     if row.factored and columns:
-        sums = row_sum_workspace(rows, columns)
+        sums = int(row_sum_workspace(rows, columns))
         work = [sums] if sums > sum(work) else work
     return [previous * bits // 8, *work]
 
@@ -200,7 +199,7 @@ def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
     return [update, *[matrix] * (matrices - 1), square, square, last]
 
 
-def clip_temp_bytes(tensors: int, largest: Num) -> Num:
+def clip_temp_bytes(tensors: Num, largest: Num) -> Num:
     """Bytes that clip_grad_norm_ allocates, all freed before the step.
 
     One fp32 buffer of partial sums, as many for every tensor as the largest has chunks of

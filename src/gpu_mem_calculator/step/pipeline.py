@@ -67,7 +67,7 @@ def pipeline_stage(run: Run) -> PipelineStage:
     size = len(run.arch.layers) // (pp * chunks)
     flight = chunks_in_flight(pp, stage, run.micro_batches, chunks)
     rows: list[tuple[LayerGroup, Num, Num, Num, Num]] = []
-    first = 0
+    first: Num = 0
     for group in stack_groups(replace(run, recompute="none"), 0, len(run.arch.layers)):
         for policy, start, end in _policies(run, size):
             total: Num = 0

@@ -11,7 +11,7 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts, PeakTracker
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num
+from ..ledger.num import Num, larger
 from ..ledger.source import code
 from ..run.record import ModuleRecord, RecordedPart
 from .instants import StepInstant
@@ -80,7 +80,8 @@ def _moved_call(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
 
 def _forward_peak(block: BlockEvents) -> PeakParts:
     work = frozenset(block.work)
-    act, temp = block.entry_bytes, 0
+    act: Num = block.entry_bytes
+    temp: Num = 0
     peak = PeakTracker(act)
     for event in block.forward:
         tensor = event if event >= 0 else ~event
@@ -109,7 +110,9 @@ class _RecordedBackward:
         self.after_first: Num = 0
         grads = {tensor for _, tensor in block.drops}
         work = frozenset(block.work)
-        all_grads = new_grads = temp = 0
+        all_grads: Num = 0
+        new_grads: Num = 0
+        temp: Num = 0
         waiting = list(zip(block.hooks, block.drops, strict=False))  # a table has no hooks
         for at, event in enumerate(block.backward):
             while waiting and waiting[0][0] <= at:
@@ -128,7 +131,7 @@ class _RecordedBackward:
                 self.first.see(act, all_grads, temp)
                 self.later.see(act, new_grads, temp)
                 if self.hooks:
-                    self.after_first = max(self.after_first, act + temp)
+                    self.after_first = larger(self.after_first, act + temp)
         self.hooks += [(block.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 

@@ -64,7 +64,7 @@ def parameter_entry(
     )
 
 
-def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None) -> Entry:
+def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None = None) -> Entry:
     """Tensors that belong to the model and are not trained; torch rounds each to 512 bytes.
 
     `layers`: how many layers a pipeline stage has; other layers' buffers are not on its rank.
@@ -122,7 +122,9 @@ def optimizer_entries(
         bytes=temp,
         live=live,
         source=OPTIMIZER_CODE,
-        tensors=lambda: step_temps(row, implementation, sizes, bits, neighbours, largest, side),
+        tensors=lambda: step_temps(
+            row, implementation, sizes, bits, neighbours, int(largest), int(side)
+        ),
     )
     yield Entry(
         name="gradient norms, beyond the step's own temporaries",
@@ -176,7 +178,7 @@ def _state_entries(
         )
 
 
-def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Num]]) -> list[Num]:
+def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[int]]) -> list[int]:
     """Bytes of the states of every parameter, by parameter."""
     return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
+from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger, Script
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
 from .block_events import EMBEDDING, BlockRun
@@ -52,7 +52,8 @@ class StreamWriter:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.plays: dict[str, BlockRun] = dict(ledger.plays)
+        self.plays = {n: play for n, play in ledger.plays.items() if isinstance(play, BlockRun)}
+        assert len(self.plays) == len(ledger.plays)
         self.stream = AllocationStream(sizes=[], events=[])
         self.scaled = ledger.scaled
         self.first = False
@@ -176,7 +177,7 @@ class StreamWriter:
         if not present:
             del self.held[index]
 
-    def _bind(self, block: BlockEvents, entry: int) -> Tensors:
+    def _bind(self, block: Script, entry: int) -> Tensors:
         """The number in the stream of each of a block's tensors; `entry` is its input's.
 
         An input that no block has made (-1) is allocated.

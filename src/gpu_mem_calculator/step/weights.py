@@ -100,14 +100,14 @@ def _trained_in_order(run: Run) -> Iterator[int]:
     return (prod(shape) for shape in trained_shapes(run))
 
 
-def trained_shapes(run: Run) -> Iterator[tuple[Num, ...]]:
+def trained_shapes(run: Run) -> Iterator[tuple[int, ...]]:
     """The shape of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
         return (tuple(size for _, size in weight.dims) for weight in run.arch.weights())
     return (shape for layer in run.arch.layers for shape in adapter_shapes(run, layer))
 
 
-def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[Num, ...]]:
+def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[int, ...]]:
     """The shapes of one layer's adapters: A, B, DoRA's magnitude (PEFT 0.21.2 lora/layer.py)."""
     assert run.adapter is not None
     for linear in adapted_linears(layer, run.adapter.targets):

@@ -8,6 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
+from ..ledger.num import Num
 from ..run.record import ModuleGroups, RecordedPart, Shape
 from .recorded_run import (
     BACK,
@@ -214,7 +215,7 @@ def _before_events(run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnd
     )
 
 
-def _once_events(run: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
+def _once_events(run: RecordedRun, items: Items, entry_bytes: Num) -> BlockEvents:
     """The events of a forward without a graph; its input is what it frees and did not make."""
     numbered = PartEvents(run, set())
     allocated = [i for i in items if not isinstance(i, TraceMark) and i >= 0]

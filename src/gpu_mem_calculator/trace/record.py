@@ -221,10 +221,8 @@ class ModuleWatcher:
                 return
             if number != self.layer + 1:
                 raise InputError(
-                    [
-                        f"the module runs layer {number} behind layer {self.layer}; its "
-                        "list of layers must be run once, in order"
-                    ]
+                    f"the module runs layer {number} behind layer {self.layer}; its "
+                    "list of layers must be run once, in order"
                 )
             self.layer = number
             self._boundary(number, _first((args, kwargs)))
@@ -315,8 +313,6 @@ def _first(tensors: Any) -> Any:
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             return one
     raise InputError(
-        [
-            "a layer is given no floating-point tensor; its first one must be what flows "
-            "from layer to layer"
-        ]
+        "a layer is given no floating-point tensor; its first one must be what flows "
+        "from layer to layer"
     )

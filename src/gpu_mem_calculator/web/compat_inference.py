@@ -64,7 +64,7 @@ def _context(estimate: Estimate) -> int:
     if estimate.served:
         return estimate.served[0].max_seq_len
     run = estimate.resolved.run
-    return int(run.seq + run.new_tokens)
+    return int(run.seq + run.generated)
 
 
 def _breakdown(estimate: Estimate) -> dict[str, float]:

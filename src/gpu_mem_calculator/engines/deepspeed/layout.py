@@ -61,7 +61,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     pinned: bool
     implementation: str
     pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
-    layers: Num = None  # of the stage, where it is a pipeline
+    layers: Num | None = None  # of the stage, where it is a pipeline
     first: Num = 1  # 1 where this rank has the embedding
     last: Num = 1  # 1 where it has the head
     one_stage: bool = False  # the PipelineEngine has one stage, and a tied table is one tensor

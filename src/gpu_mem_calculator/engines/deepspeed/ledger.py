@@ -85,7 +85,8 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
     """The tables of every pair of ranks and micro-batches, and for arrays the index of each
     element's tables, else None.
     """
-    ranks, micro = plan.ranks, plan.run.micro_batches
+    ranks: Any = plan.ranks
+    micro: Any = plan.run.micro_batches
     if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
         return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
     import numpy

@@ -180,7 +180,7 @@ def _gather_levels(
     divides = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
     bare = replace(
         plan,
-        ranks=_smallest_divisor(plan.ranks) if divides else plan.ranks,
+        ranks=_smallest_divisor(int(plan.ranks)) if divides else plan.ranks,
         bucket=0,
         overlap=False,
         contiguous=True,

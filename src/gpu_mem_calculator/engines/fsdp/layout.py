@@ -139,7 +139,7 @@ def layer_entries(
         if nothing(size(unit)):
             continue
         for counts in _layers_below(plan.layers, index, plan.run.unrolled):
-            live = {
+            live: dict[str, Num] = {
                 i.step.name: counts[high] - counts[low]
                 for i, low, high in picked
                 if low < high and counts[high] > counts[low]

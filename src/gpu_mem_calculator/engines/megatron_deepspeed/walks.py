@@ -95,7 +95,7 @@ def embedding_backward(run: Run, rank: Run) -> EmbeddingBackward:
     local = setting.local_tokens * setting.hidden * setting.bits // 8
     full = setting.tokens * setting.hidden * setting.bits // 8
     steps = [local, *[local] * bool(run.arch.embedding_dropout)]
-    steps += [full] * setting.sequence_parallel + [full] * (run.mesh.tp > 1)
+    steps += [full] * setting.sequence_parallel + [full] * bool(run.mesh.tp > 1)
     words, *others = (weight.numel for weight in rank.arch.embedding)
     work = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
     work = work + full * holds(setting.batch > 1)

@@ -73,7 +73,7 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     full = int(setting.tokens * setting.hidden * setting.bits // 8)
     local = int(setting.local_tokens * setting.hidden * setting.bits // 8)
     learnt = len(run.arch.embedding) > 1
-    steps = [full, *[full] * (2 * learnt), *[full] * (setting.batch > 1)]
+    steps = [full, *[full] * (2 * learnt), *[full] * bool(setting.batch > 1)]
     if setting.gathers:
         steps += [local] * (1 if learnt else 2)
     return (*steps, *[local] * bool(run.arch.embedding_dropout))

@@ -131,7 +131,7 @@ def state_entries(
 
 
 def _startup_entries(
-    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, Num]
+    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, int]
 ) -> Iterator[Entry]:
     """What start-up makes. While a buffer of the distributed optimizer is made, its parameters
     exist twice.
@@ -198,7 +198,7 @@ def _parameter_bytes(
     return sizes
 
 
-def _matrix_bytes(run: Run, size: int, *, expert: bool) -> list[int]:
+def _matrix_bytes(run: Run, size: Num, *, expert: bool) -> list[int]:
     """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
 
     The ledger divides the vectors evenly over the parts of the distributed optimizer. The first
@@ -206,8 +206,8 @@ def _matrix_bytes(run: Run, size: int, *, expert: bool) -> list[int]:
     """
     matrices: list[int] = []
     for one in _parameter_bytes(run, 4, expert=expert, vectors=False)():
-        matrices.append(min(one, size - sum(matrices)))
-    return [*matrices[:-1], size - sum(matrices[:-1])]
+        matrices.append(min(one, int(size) - sum(matrices)))
+    return [*matrices[:-1], int(size) - sum(matrices[:-1])]
 
 
 def _step_entries(

@@ -30,7 +30,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
             y = add_adapter(tape, setting, x, y, layer, adapter)
         return y
     ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel)]
-    work: Num = None
+    work: Num | None = None
     if layer.bias:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])

@@ -85,7 +85,7 @@ def column_linear(
     outs: Num,
     *,
     core: bool = False,
-    gathered_outs: Num = None,
+    gathered_outs: Num | None = None,
     bias: bool = False,
 ) -> Value:
     """Record a matmul sharded along its output; it saves its input, sharded along the sequence.
@@ -111,7 +111,7 @@ def column_linear(
         saves=(x,),
         elements=size,
         temp=(full if new_gather else 0, size * setting.bits // 8 if separate_bias else 0),
-        back_temp=back_gather + bias_work if separate_bias else (full, back_gather - full),
+        back_temp=back_gather + bias_work if bias_work is not None else (full, back_gather - full),
         settle=bias_work,
     )
 
@@ -120,7 +120,7 @@ def bias_sum(rows: Num, columns: Num) -> Num:
     """Bytes of workspace of a bias's gradient, which is a sum over rows."""
     if type(columns) is int:
         return row_sum_workspace(rows, columns)
-    return together(lambda r, c: (row_sum_workspace(r, c),), rows, columns)[0]
+    return together(lambda r, c: (int(row_sum_workspace(r, c)),), rows, columns)[0]
 
 
 def row_linear(
