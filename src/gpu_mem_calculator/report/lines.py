@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
-
 from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
 
 Span: TypeAlias = tuple[str, str]  # text, and a style that rich knows ("" for none)
 Line: TypeAlias = list[Span]
