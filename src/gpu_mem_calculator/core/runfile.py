@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,9 @@ from .models import (
     TrainingConfig,
 )
 from .yaml_text import parse_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T", bound=Struct)
 
@@ -51,12 +54,11 @@ DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimiz
 
 def load_text(path: str | Path) -> Any:
     """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
-    path = Path(path)
     if not access().files:
         raise InputError(
             f"{str(path)!r} is a path, and this service opens no files; send what is in it"
         )
-    return parse_text(read_text(path), path.suffix.lower(), str(path))
+    return parse_text(read_text(path), os.path.splitext(path)[1].lower(), str(path))
 
 
 def parse_text(text: str, ending: str, where: str) -> Any:
@@ -82,7 +84,7 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
     """A checked run file from a path, a dict, or objects; raises all problems at once."""
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
-    elif isinstance(source, str | Path):
+    elif isinstance(source, str | os.PathLike):
         data = load_text(source)
     else:
         data = source

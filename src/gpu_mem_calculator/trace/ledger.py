@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
+from ..ledger.num import sized
 from ..ledger.source import code
 from ..replay.allocator import Footprint
 from ..replay.stream import AllocationStream
@@ -52,7 +53,8 @@ def ledger_of(
         kind, entry_name, size, line = key
         live = {at: count[key] for at, count in alive.items() if key in count}
         source = code(line or "torch")
-        entries.append(Entry(name=entry_name, kind=kind, bytes=size, live=live, source=source))
+        bytes_ = sized(size, 8)
+        entries.append(Entry(name=entry_name, kind=kind, bytes=bytes_, live=live, source=source))
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
@@ -113,4 +115,8 @@ def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
         requested = sum(int(entry.at(name)) for entry in entries)
         rest[name] = phase.peak_bytes - requested
     source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
-    return [Entry(name="rounding up to blocks", kind=RUNTIME, bytes=1, live=rest, source=source)]
+    return [
+        Entry(
+            name="rounding up to blocks", kind=RUNTIME, bytes=sized(1, 8), live=rest, source=source
+        )
+    ]

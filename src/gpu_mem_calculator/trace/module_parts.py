@@ -8,7 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
-from ..ledger.num import Num
+from ..ledger.num import Bytes, sized
 from ..run.record import ModuleGroups, RecordedPart, Shape
 from .recorded_run import (
     BACK,
@@ -97,9 +97,9 @@ class PartEvents:
                 calls.append((begin, len(events), self.run.elements(item.name)))
         return tuple(events), tuple(sorted(calls))
 
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Bytes, ...]:
         """Bytes of each tensor of the part."""
-        return tuple(self.run.sizes[tensor] for tensor in self.ids)
+        return tuple(sized(self.run.sizes[tensor], 8) for tensor in self.ids)
 
     def work(self) -> tuple[int, ...]:
         """The numbers of tensors that are workspace."""
@@ -212,7 +212,7 @@ def _before_events(run: RecordedRun, pieces: Pieces, ends: TensorEnds) -> BlockE
     )
 
 
-def _once_events(run: RecordedRun, items: Items, entry_bytes: Num) -> BlockEvents:
+def _once_events(run: RecordedRun, items: Items, entry_bytes: Bytes) -> BlockEvents:
     """The events of a forward without a graph; its input is what it frees and did not make."""
     numbered = PartEvents(run, set())
     allocated, freed = _allocated(items), _freed(items)
@@ -223,7 +223,7 @@ def _once_events(run: RecordedRun, items: Items, entry_bytes: Num) -> BlockEvent
     events, calls = numbered.forward([i for i in items if i not in foreign])
     left = [t for t in allocated if t not in freed and t not in run.handles]
     exit_id = numbered.id(left[-1]) if left else 0
-    sizes = (entry_bytes, *(run.sizes[tensor] for tensor in list(numbered.ids)[1:]))
+    sizes = (entry_bytes, *numbered.sizes()[1:])
     return BlockEvents(
         sizes=sizes, entry=0, exit=exit_id, forward=events, calls=calls, work=numbered.work()
     )
