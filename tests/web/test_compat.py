@@ -20,11 +20,10 @@ from gpu_mem_calculator.web.compat import (
     UnsupportedFieldError,
     dtypes,
     engines,
-    from_reference,
     optimizers,
-    preset,
-    presets,
 )
+from gpu_mem_calculator.web.compat_bodies import from_reference
+from gpu_mem_calculator.web.compat_models import preset, presets
 
 from .bodies import PAGE, README, Body, ask, changed, total
 

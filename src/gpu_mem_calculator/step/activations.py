@@ -18,6 +18,7 @@ from ..ledger.num import EMPTY, Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
+from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.quirks import family_quirks
@@ -97,7 +98,8 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         autocast=autocast,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,

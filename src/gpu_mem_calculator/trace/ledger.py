@@ -48,21 +48,13 @@ def ledger_of(
         end = name.rpartition(".")[2]
         instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
         alive[name] = Counter(_entry_key(stream, makers, kinds, number) for number in numbers)
-    rows = sorted({key for count in alive.values() for key in count})
-    entries = [
-        Entry(
-            name=name,
-            kind=kind,
-            bytes=sized(size, 8),
-            live={
-                at: count[kind, name, size, line]
-                for at, count in alive.items()
-                if (kind, name, size, line) in count
-            },
-            source=code(line or "torch"),
-        )
-        for kind, name, size, line in rows
-    ]
+    entries = []
+    for key in sorted({key for count in alive.values() for key in count}):
+        kind, entry_name, size, line = key
+        live = {at: count[key] for at, count in alive.items() if key in count}
+        source = code(line or "torch")
+        bytes_ = sized(size, 8)
+        entries.append(Entry(name=entry_name, kind=kind, bytes=bytes_, live=live, source=source))
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
@@ -111,13 +103,9 @@ def _entry_key(
     maker = makers[number]
     module = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
     op = maker.op.rpartition("::")[2]
-    back = " (backward)" if maker.backward else ""
-    return (
-        kinds[number],
-        f"{module}: {op}{back}" if module else f"{op}{back}",
-        stream.sizes[number],
-        maker.line,
-    )
+    name = f"{module}: {op}" if module else op
+    name += " (backward)" if maker.backward else ""
+    return kinds[number], name, stream.sizes[number], maker.line
 
 
 def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:

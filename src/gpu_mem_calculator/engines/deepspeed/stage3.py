@@ -147,6 +147,7 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
         wide,
         plan.trained_width,
         plan.root_head,
+        tuple(int(weight.numel) for weight in arch.tower),
     )
 
 

@@ -91,6 +91,16 @@ def _model_problems(arch: Arch, title: str) -> Iterator[str]:
             f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
             "try pytorch_ddp"
         )
+    if any(not norm.affine for layer in layers for _, norm in layer.norms):
+        yield (
+            f"model family {arch.family!r} has norms without weights, and those of {title} have "
+            "them; try pytorch_ddp"
+        )
+    if any(dict(weight.dims).get("embed", arch.hidden) != arch.hidden for weight in arch.embedding):
+        yield (
+            f"model family {arch.family!r} has an embedding of another width than its layers, "
+            f"which {title} does not have; try pytorch_ddp"
+        )
 
 
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ...run.releases import Version, version_text
 from ...run.run import Run
 
-Version = tuple[int, int, int]
 OLDEST, NEWEST = (0, 4, 3), (0, 5, 18)
 
 GRAPH_TABLES = (0, 4, 8)  # chunk, graphs and share come from tables by the card's memory
@@ -40,11 +40,6 @@ def kernels_loaded_first(run: Run) -> bool:
     now = version(run)
     single = run.mesh.tp * run.mesh.pp == 1
     return not single or now >= (0, 5, 8) or (0, 4, 7) <= now < (0, 5, 0)
-
-
-def version_text(number: Version) -> str:
-    """A version as people write it: 0.5.18."""
-    return ".".join(map(str, number))
 
 
 def problems(run: Run) -> Iterator[str]:

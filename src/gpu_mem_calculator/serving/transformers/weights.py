@@ -66,13 +66,10 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
     """
     run = case.run
     source = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
-    biased = run.quantization != "int8" and any(
-        one.bias for layer, _, _ in run.arch.runs for one in linears(layer)
-    )
-    for name, size in (
-        (WORKSPACES, cublas_bytes(run.compute_capability)),
-        ("cuBLASLt workspace", MIB * biased),
-    ):
+    biases = any(one.bias for layer, _, _ in run.arch.runs for one in linears(layer))
+    added = MIB * (biases and run.quantization != "int8")
+    cublas = cublas_bytes(run.compute_capability)
+    for name, size in ((WORKSPACES, cublas), ("cuBLASLt workspace", added)):
         if size:
             live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
             yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)
