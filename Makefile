@@ -2,6 +2,7 @@
 # make serve  the web page, on this machine
 # make test   everything that has to hold; installs what it needs; at most 12 minutes on two cores
 # make proof  whole corpora and long fuzzing; before a release, about half an hour
+# make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
 # make lint   style, types and the direction of imports
 # make bench  how fast it is, as ratios measured in one run
 # make compare-traces N=500   estimates against traces of random runs; about 3 s a run
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run serve test proof programs lint bench compare-traces gptlite-bench clean
+.PHONY: run serve test proof mutants programs lint bench compare-traces gptlite-bench clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
@@ -30,6 +31,9 @@ proof: programs
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n auto tests/properties tests/web/test_fuzz.py
 	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
+
+mutants: $(VENV)/reference
+	$(BIN)/python -m tools.mutants
 
 programs: $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
 

@@ -23,10 +23,10 @@ import pytest
 from hypothesis import Phase, settings
 
 from . import switch
-from .sites import ROOT, Site
+from .sites import Site
 
 CPU_S, WALL_S = 30, 240  # what a mutant may take beyond its tests' usual time, and in all
-BUDGET_S = 40  # tests of one mutant, in usual CPU seconds
+BUDGET_S = int(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
@@ -38,11 +38,14 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.tests: dict[int, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
         for line in path.read_text(encoding="utf-8").splitlines():
             first, test, *rest = line.split("\t")
             if first == "passed":
                 self.seconds[test] = float(rest[0])
-            elif first != "failed":
+            elif first == "failed":
+                self.failed.add(test)
+            else:
                 self.tests[int(first)].add(test)
 
     def anew(self, site: Site) -> bool:
@@ -201,9 +204,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     sites = msgspec.json.decode(Path(os.environ["MUTANTS_SAMPLE"]).read_bytes(), type=list[Site])
     workers, only = int(os.environ["MUTANTS_WORKERS"]), json.loads(os.environ["MUTANTS_ONLY"])
+    before = Record(Path(os.environ["MUTANTS_RECORD"]))
     by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in session.items:
-        by_file[str(item.path)].append(item)
+        if item.nodeid not in before.seconds and item.nodeid not in before.failed:
+            by_file[str(item.path)].append(item)
     shares = [
         [item for group in list(by_file.values())[share::workers] for item in group]
         for share in range(workers)
@@ -216,11 +221,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     record = Record(Path(os.environ["MUTANTS_RECORD"]))
     print(f"{len(record.seconds)} tests recorded in {time.monotonic() - start:.0f} s", flush=True)
     items = {item.nodeid: item for item in session.items}
-    tests = {s.number: record.chosen(s, sites) for s in sites if not only or s.number in only}
+    results = Path(os.environ["MUTANTS_RESULTS"])
+    rows = map(json.loads, results.read_text().splitlines())
+    killed = {row["number"] for row in rows if row["status"]}
+    tests = {
+        s.number: [test for test in record.chosen(s, sites) if test in items]
+        for s in sites
+        if s.number in (only or {s.number}) and s.number not in killed
+    }
     works = {
         s.number: mutant_work(s, tests[s.number], items, record) for s in sites if s.number in tests
     }
-    with (ROOT / os.environ["MUTANTS_RESULTS"]).open("w") as file:
+    with results.open("a") as file:
         for number, status, seconds in in_forks(works, workers):
             row = {"number": number, "tests": len(tests[number]), "status": status, "s": seconds}
             print(json.dumps(row), file=file, flush=True)

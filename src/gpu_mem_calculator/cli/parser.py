@@ -43,9 +43,9 @@ class Parser(argparse.ArgumentParser):
         text += "; may be repeated"
         self.option(name, metavar, text, action="append", default=[], dest=dest)
 
-    def flag(self, name: str, text: str) -> None:
+    def flag(self, name: str, text: str, action: str = "store_true", **rest: Any) -> None:
         """Add an option without a value, with `text` as its help."""
-        self.add_argument(name, action="store_true", help=text)
+        self.add_argument(name, action=action, help=text, **rest)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise one sentence for a value that is none of the choices."""

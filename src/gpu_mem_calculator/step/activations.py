@@ -14,7 +14,7 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
 from ..autograd.walk import HOOKS, REENTRANT, BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
@@ -275,9 +275,9 @@ def _layer_peak(
     if group.recompute != "full":
         return back
     forward = walk.forward
-    again = PeakParts(forward.act + walk.input_bytes, 0, forward.temp)  # its output's gradient
-    output = walk.input_bytes if group.reentrant else 0
-    entry = 0 if walk.holds_input else walk.input_bytes
+    again = PeakParts(forward.act + walk.input_bytes, EMPTY, forward.temp)  # its output's gradient
+    output = walk.input_bytes if group.reentrant else EMPTY
+    entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)
 
 

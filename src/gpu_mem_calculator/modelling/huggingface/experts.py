@@ -6,7 +6,7 @@ Line numbers refer to transformers 5.17.0.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num
+from ...ledger.num import Num, sized
 from ...model.blocks import Moe, Weight, in_share
 from .activation import activation, gated
 from .feedforward import halves, mlp
@@ -178,7 +178,7 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     scores' gradient is then summed, the rows' is cast where the scores have a wider dtype.
     """
     bits = max(down.bits, scores.bits)
-    product = down.elements() * bits // 8
+    product = sized(down.elements(), bits)
     widened = down.bits < bits
     return tape.op(
         "moe.weighted",
