@@ -29,8 +29,7 @@ FILES = {
     "gemma": "gemma gemma2 gemma3_text",
     "gemma3n": "gemma3n_text gemma4_text",
     "glm": "glm glm4 glm4_moe",
-    "gpt2": "gpt2",
-    "gpt_like": "bloom mpt gpt_neo gptj gpt_bigcode",
+    "gpt_like": "gpt2 bloom mpt gpt_neo gptj gpt_bigcode",
     "gpt_neox": "gpt_neox",
     "gpt_oss": "gpt_oss",
     "jamba": "jamba",
@@ -40,7 +39,7 @@ FILES = {
         "hunyuan_v1_dense exaone4 apertus arcee nemotron jais2 ernie4_5"
     ),
     "llama4": "llama4_text",
-    "llama_like_experts": "mixtral hunyuan_v1_moe ernie4_5_moe dots1 minimax_m2",
+    "llama_like_experts": "mixtral dots1 ernie4_5_moe minimax_m2 hunyuan_v1_moe",
     "longcat": "longcat_flash minicpm3",
     "mamba": "mamba falcon_mamba",
     "mamba2": "mamba2",
@@ -48,9 +47,9 @@ FILES = {
     "minimax": "minimax minimax_text_01 minimax_m1 kimi_linear",
     "mllama": "mllama_text_model",
     "multimodal": (
-        "llava llava(pixtral) llava_next mistral3 gemma3 gemma3n gemma4 gemma4_unified llama4 "
-        "mllama paligemma internvl internvl_chat kimi_k25 kimi_vl qwen2_vl qwen2_5_vl qwen3_vl "
-        "qwen3_vl_moe qwen3_5 qwen3_5_moe"
+        "llava llava_next gemma3 gemma3n gemma4 gemma4_unified llama4 mllama paligemma internvl "
+        "internvl_chat kimi_k25 kimi_vl qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 "
+        "qwen3_5_moe llava(pixtral) mistral3"
     ),
     "nemotron_h": "nemotron_h",
     "nemotron_nas": "nemotron-nas",
