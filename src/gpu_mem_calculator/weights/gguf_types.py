@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ..published.frameworks import LLAMA_CPP
 from .ggml_types import BLOCKS, UNQUANTIZED, divides
 
 # File type, and the type of the tensors that no rule below applies to.
@@ -60,7 +61,7 @@ NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
 # Before this build only attn_v.weight followed the rules of values, and a fused attn_qkv.weight had
 # separate rules (1dab5f5a).
 FUSED_AS_VALUES = 8266
-NEWEST = 10586
+NEWEST = LLAMA_CPP.numbers[0]
 
 FALLBACK = {
     **dict.fromkeys(

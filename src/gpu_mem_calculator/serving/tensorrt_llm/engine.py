@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from ...cuda.process import process_items
 from ...ledger.num import ceil_div
 from ...ledger.source import code
+from ...published.frameworks import TENSORRT_LLM
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import POOL, ServerItem, ServerMemory
@@ -135,7 +136,7 @@ ENGINE = Engine(
     name="tensorrt_llm",
     title="TensorRT-LLM",
     options={
-        "engine_version": "1.2.1",
+        "engine_version": TENSORRT_LLM.version,
         "engine_generation": None,
         "batch_size": None,
         "prompt_len": None,

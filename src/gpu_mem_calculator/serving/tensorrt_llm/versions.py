@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from ...published.frameworks import TENSORRT_LLM, numbers
 from ...run.run import Run
 
 Version = tuple[int, int, int]
-NEWEST, OLDEST = (1, 2, 1), (0, 8, 0)
+NEWEST, OLDEST = TENSORRT_LLM.numbers, numbers(TENSORRT_LLM.oldest)
 TORCH, ENGINES = "pytorch", "tensorrt"
 
 

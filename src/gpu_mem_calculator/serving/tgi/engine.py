@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TGI
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory
@@ -103,7 +104,7 @@ ENGINE = Engine(
     name="tgi",
     title="TGI",
     options={
-        "engine_version": "3.3.7",
+        "engine_version": TGI.version,
         "batch_size": None,
         "prompt_len": None,
         "new_tokens": None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...published.frameworks import TRANSFORMERS
+
 OPTIONS: dict[str, Any] = {
-    "engine_version": "5.17.0",
+    "engine_version": TRANSFORMERS.version,
     "batch_size": 1,
     "prompt_len": 1024,
     "new_tokens": 8,
