@@ -110,7 +110,7 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
 
 
 OPTIONS = COMMON_OPTIONS | {
-    "engine_version": "1.2.1",
+    "engine_version": TENSORRT_LLM.version,
     "engine_generation": None,
     "pipeline_parallel_size": 1,
     "expert_parallel_size": 1,

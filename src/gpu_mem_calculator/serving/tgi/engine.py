@@ -81,7 +81,7 @@ def _problem(run: Run, left_bytes: int) -> str:
 
 
 OPTIONS = COMMON_OPTIONS | {
-    "engine_version": "3.3.7",
+    "engine_version": TGI.version,
     "gpu_memory_utilization": 1.0,
     "max_num_batched_tokens": None,
     "max_num_seqs": 128,
