@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TENSORRT_LLM
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TGI
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, COMMON_OPTIONS, POOL, ServerItem, ServerMemory
