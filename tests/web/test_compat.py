@@ -16,15 +16,9 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.published.frameworks import DEEPSPEED
-from gpu_mem_calculator.web.compat import (
-    UnsupportedFieldError,
-    dtypes,
-    engines,
-    from_reference,
-    optimizers,
-    preset,
-    presets,
-)
+from gpu_mem_calculator.web.compat import UnsupportedFieldError, dtypes, engines, optimizers
+from gpu_mem_calculator.web.compat_bodies import from_reference
+from gpu_mem_calculator.web.compat_models import preset, presets
 
 from .bodies import PAGE, README, Body, ask, changed, total
 

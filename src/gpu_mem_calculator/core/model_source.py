@@ -6,24 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import catalog
-from ..catalog.variants import variant
 from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
-from ..families.plain import read_plain
 from ..hub.bounds import HubError
-from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, printable_name
-from ..hub.sources import local
 from ..model.arch import Arch
 from ..run.record import ModuleRecord, RecordError, read_record, record_arch
 from ..run.run import StoredTensor
-from .checkpoint_match import mismatch_warning
 from .errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (
@@ -35,6 +30,9 @@ from .model_name import (
 )
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
+
+if TYPE_CHECKING:
+    from ..hub.checkpoint import Checkpoint
 
 # The model section's plain numbers, and the config.json keys that mean the same.
 SAME_KEYS = {
@@ -80,7 +78,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     try:
         resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
     except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
-        raise InputError([str(error)]) from None
+        raise InputError(str(error)) from None
     layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != layer_size:
         warning = (
@@ -111,6 +109,8 @@ def _find(
     if file is not None:
         resolved = _from_config(file.parent.name or title, load_text(file), numbers, parameters, ())
         return replace(resolved, address=str(file.parent), source="from a file")
+    from ..hub.sources import local
+
     checkpoint = local(name, headers=headers) if name else None
     if checkpoint is not None:
         return replace(_from_checkpoint(checkpoint, numbers, parameters), address=name)
@@ -153,9 +153,9 @@ def _by_name(
     if name and hub_name(name) is not None:
         return _from_remote(name, numbers, parameters, headers)
     if name:
-        raise InputError([unknown_name_message(name)])
+        raise InputError(unknown_name_message(name))
     missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)
-    raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+    raise InputError(f"the model has no name, no config and no {missing}; give one of them")
 
 
 @lru_cache(maxsize=256)
@@ -168,6 +168,8 @@ def _preset(name: str) -> ResolvedModel:
 
 @lru_cache(maxsize=256)
 def _plain(key: str) -> Arch:
+    from ..families.plain import read_plain
+
     return read_plain(json.loads(key))
 
 
@@ -177,6 +179,8 @@ def _from_remote(
     """A model on the hub, in a bucket or at an address. Where the hub cannot be reached, the preset
     whose name it has, or of whose name it is a variant.
     """
+    from ..catalog.variants import variant
+
     hub = hub_name(name)
     address = hub.model if hub else name if name.startswith("s3://") else "MODEL"
     preset = variant(name) if hub and "@" not in name else None
@@ -197,6 +201,8 @@ def _from_checkpoint(
     checkpoint: Checkpoint, numbers: Mapping[str, Any], parameters: int | None
 ) -> ResolvedModel:
     """The model of a checkpoint, with the stored bytes of its tensors."""
+    from .checkpoint_match import mismatch_warning
+
     model = _from_config(checkpoint.title, checkpoint.config, numbers, parameters, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in checkpoint.tensors)
     form = checkpoint.form if stored else ""
@@ -272,10 +278,8 @@ def _with_parameter_count(
         return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
     if not computed // 10 <= parameters <= computed * 10:
         raise InputError(
-            [
-                f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
-                f"{computed:,}; leave it out"
-            ]
+            f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
+            f"{computed:,}; leave it out"
         )
     warning = (
         f"model.num_parameters={parameters:,} differs from the architecture's {computed:,}: "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model.arch import Arch
+from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
@@ -17,17 +19,20 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from engine.problems(run)
 
 
+def not_trained(arch: Arch) -> str:
+    """The sentence for a model whose activations are not modelled."""
+    fix = "use gpu-mem-calc deepspeed --model-path for the model states"
+    return f"model: the activations of {arch.family} models are not modelled; {fix}"
+
+
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence on what is assumed for a model with a vision tower."""
     if run.arch.tower:
-        treatment = (
-            engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
-        )
-        count = f"{run.arch.tower_parameters:,}"
-        yield (
-            "batches of text alone are assumed: images add activations that are not modelled; "
-            f"the {count} parameters of the vision tower are {treatment}"
-        )
+        frozen = "frozen, and adapters are the text model's"
+        treatment = engine.tower if run.adapter is None else frozen
+        tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
+        images = "images add activations that are not modelled"
+        yield f"batches of text alone are assumed: {images}; {tower}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -50,6 +55,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
     if run.attention == "flash_attention_2" and run.precision == "fp32":
         yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+    if run.attention == "flash_attention_2" and not has_flash(run.compute_capability):
+        yield NO_FLASH_CARD.format("training", run.compute_capability)
 
 
 def _common_rules(run: Run, engine: Engine) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakTracker
 from ..ledger.ledger import ACT, EMBEDDED, Entry
-from ..ledger.num import Num, holds
+from ..ledger.num import EMPTY, Bytes, Num, holds, sized
 from ..ledger.source import code
 from ..model.blocks import Mixer
 from ..modelling.huggingface.inputs import (
@@ -97,7 +97,7 @@ def _id_entries(
     sequence where there are several to a prompt. After a pass the mask and the positions are a
     token longer.
     """
-    token = 8 * run.batch
+    token = sized(run.batch, 64)
     prompt = token * run.seq
     arguments = [prompt // mode.copies, *([prompt] if mode.copies > 1 else [])]
     later, longer = holds(step.number > 0), prompt + token * step.number
@@ -109,8 +109,8 @@ def _id_entries(
     yield _id_entry(after, [i for i in in_pass if i.work in AFTER_FORWARD])
 
 
-def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
-    total: Num = 0
+def _id_entry(sizes: list[Bytes], instants: list[GenerationInstant]) -> Entry:
+    total = EMPTY
     for size in sizes:
         total = total + size
     return Entry(
@@ -125,8 +125,8 @@ def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
 
 def _beam_entry(run: Run, instants: tuple[GenerationInstant, ...]) -> Entry:
     """The tokens of running and of finished beams, and which beam each came from."""
-    tokens = 8 * run.batch * (run.seq + run.new_tokens)
-    origins = 4 * run.batch * run.new_tokens
+    tokens = sized(run.batch * (run.seq + run.generated), 64)
+    origins = sized(run.batch * run.generated, 32)
     return Entry(
         name="beams",
         kind=ACT,
@@ -164,7 +164,7 @@ def _embedding_entry(
     return Entry(
         name="embedding: output",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live=live,
         tensors=lambda: sizes,
         script=scaled_embedding_events(sizes[0]) if setting.quirks.scaled_embedding else None,
@@ -269,12 +269,13 @@ def _peak_entry(
 ) -> Iterator[Entry]:
     """The most bytes alive while tensors are made one after another, in the prompt's pass."""
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work == work}
-    peak, alive = PeakTracker(), 0
+    peak = PeakTracker()
+    alive = EMPTY
     for events in all_events if live else ():
         for event in events.forward:
             size = events.sizes[event if event >= 0 else ~event]
             alive = alive + size if event >= 0 else alive - size
-            peak.see(alive, 0, 0)
+            peak.see(alive, EMPTY, EMPTY)
     if live:
         source = MASK_CODE if work == MASKS else TABLE_CODE
         yield Entry(name=name, kind=ACT, bytes=peak.total, live=live, source=source)

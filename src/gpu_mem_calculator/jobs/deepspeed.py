@@ -192,10 +192,8 @@ def _nvme_folder(job: Job) -> Iterator[str]:
     builders = import_extra("deepspeed.ops.op_builder", "measure")
     if not builders.AsyncIOBuilder().is_compatible(verbose=False):
         raise InputError(
-            [
-                "engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
-                "asynchronous I/O; install libaio-dev or use 'cpu'"
-            ]
+            "engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
+            "asynchronous I/O; install libaio-dev or use 'cpu'"
         )
     with TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
         yield folder

@@ -19,10 +19,8 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
     options, device = job.resolved.run.options, job.world.device
     if options["cpu_offload"] and device == "cpu":
         raise InputError(
-            [
-                "engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
-                "cannot tell host from GPU; use calculate or measure"
-            ]
+            "engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
+            "cannot tell host from GPU; use calculate or measure"
         )
     if not dist.is_initialized():  # one GPU: its mesh still needs a group
         fake_group(0, 1)

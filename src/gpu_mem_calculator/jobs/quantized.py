@@ -29,10 +29,8 @@ def optimizer(name: str, params: Sequence[Any]) -> Any:
     """A bitsandbytes optimizer over the trained parameters."""
     if name not in OPTIMIZERS:
         raise InputError(
-            [
-                f"training.optimizer={name!r} is not one of bitsandbytes' optimizers "
-                f"here; try {', '.join(OPTIMIZERS)}"
-            ]
+            f"training.optimizer={name!r} is not one of bitsandbytes' optimizers "
+            f"here; try {', '.join(OPTIMIZERS)}"
         )
     bitsandbytes = import_extra("bitsandbytes", "measure")
     return getattr(bitsandbytes.optim, OPTIMIZERS[name])(params, lr=LEARNING_RATE)

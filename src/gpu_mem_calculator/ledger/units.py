@@ -1,5 +1,9 @@
 """Bytes of each unit; no other module defines them."""
 
-KIB = 2**10
-MIB = 2**20
-GIB = 2**30
+from typing import cast
+
+from .num import Bytes
+
+KIB = cast(Bytes, 2**10)
+MIB = cast(Bytes, 2**20)
+GIB = cast(Bytes, 2**30)

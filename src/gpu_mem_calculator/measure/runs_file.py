@@ -34,7 +34,7 @@ class RunsFile:
             check_writable(self.path, "--append")
             return []
         except OSError as error:
-            raise InputError([f"--append {self.path}: cannot be read, {error.strerror}"]) from None
+            raise InputError(f"--append {self.path}: cannot be read, {error.strerror}") from None
         check_writable(self.path, "--append")
         whole, _, rest = data.rpartition(b"\n")
         if rest.strip():
@@ -49,10 +49,8 @@ class RunsFile:
             row = _parse(line) if line.strip() else {}
             if row is None:
                 raise InputError(
-                    [
-                        f"--append {self.path} line {number}: not a measured run; give "
-                        "a file that measure wrote, or a new one"
-                    ]
+                    f"--append {self.path} line {number}: not a measured run; give "
+                    "a file that measure wrote, or a new one"
                 )
             rows += [row] if row else []
         return rows
@@ -80,7 +78,7 @@ class RunsFile:
                 self._append(file, data)
         except OSError as error:
             reason = error.strerror
-            raise InputError([f"--append {self.path}: cannot be written, {reason}"]) from None
+            raise InputError(f"--append {self.path}: cannot be written, {reason}") from None
 
     def _append(self, file: FileIO, data: bytes) -> None:
         """Write all of the data, or truncate the file to its old size, as on a full disk."""

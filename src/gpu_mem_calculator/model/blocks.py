@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import N
 from ..ledger.rules import Dim
 from .mixer_defaults import MixerDefaults
 
-Share = tuple[Num, Num]  # parameter counts of a model: the published one, the architecture's
+Share = tuple[int, int]  # parameter counts of a model: the published one, the architecture's
 
 
-def in_share(count: Num, share: Share | None) -> Num:
+def in_share(count: N, share: Share | None) -> N:
     """Elements of a parameter, scaled to the published count of the model where there is one."""
     return count if share is None else count * share[0] // share[1]
 
@@ -50,12 +50,12 @@ class Linear(Struct, frozen=True):
     share: Share | None = None
 
     @property
-    def numel(self) -> Num:
+    def numel(self) -> int:
         """Elements of the weight without the bias."""
         return in_share(self.ins[1] * self.outs[1], self.share)
 
     @property
-    def bias_numel(self) -> Num:
+    def bias_numel(self) -> int:
         """Elements of the bias; 0 without one."""
         return in_share(self.outs[1], self.share) if self.bias else 0
 

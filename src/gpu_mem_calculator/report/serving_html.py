@@ -13,6 +13,7 @@ from ..core.serving_capacity import CapacityMatrix, ServingChange
 from .html import html_report
 from .html_tables import size, table, text
 from .shortfall import shortfall
+from .svg import svg_text
 
 TITLES = {
     "room": "Room for how many, at which context",
@@ -82,7 +83,7 @@ def _figures(serving: ServingResult) -> str:
     return f'<dl class="setup">{items}</dl>'
 
 
-class CellMap(Struct, frozen=True, kw_only=True):
+class CellMap(Struct, frozen=True):
     """The SVG lines of a map of cells, and its size in pixels."""
 
     lines: list[str]
@@ -98,26 +99,23 @@ def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
     columns = len(matrix.concurrencies)
     cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
     lines = [
-        f'<text class="axis" x="{LEFT + cell * columns / 2:g}" y="14" text-anchor="middle">'
-        "sequences at once</text>",
-        f'<text class="axis" x="{LEFT - 8}" y="14" text-anchor="end">context</text>',
+        _axis(f"{LEFT + cell * columns / 2:g}", 14, "sequences at once", "middle"),
+        _axis(LEFT - 8, 14, "context", "end"),
     ]
     for column, number in enumerate(matrix.concurrencies):
-        x = LEFT + cell * (column + 0.5)
-        lines.append(f'<text class="axis" x="{x:g}" y="36" text-anchor="middle">{number:,}</text>')
+        lines.append(_axis(f"{LEFT + cell * (column + 0.5):g}", 36, f"{number:,}", "middle"))
     for row, context in enumerate(matrix.contexts):
         y = TOP + CELL_HEIGHT * row
-        lines.append(
-            f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">{context:,}</text>'
-        )
+        lines.append(_axis(LEFT - 8, y + 20, f"{context:,}", "end"))
         for column, share in enumerate(matrix.shares[row]):
             title = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
             lines.append(_cell(share, LEFT + cell * column, y, cell, title))
-    return CellMap(
-        lines=lines,
-        width=LEFT + cell * columns + RIGHT,
-        height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT,
-    )
+    height = TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT
+    return CellMap(lines, LEFT + cell * columns + RIGHT, height)
+
+
+def _axis(x: object, y: int, words: str, anchor: str) -> str:
+    return svg_text(x, y, words, kind="axis", anchor=anchor)
 
 
 def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
@@ -135,19 +133,13 @@ def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
 def _cell(share: float | None, x: int, y: int, width: int, title: str) -> str:
     box = f'x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
     if share is None or share > 1:
-        cross = f"M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
-        return (
-            f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>'
-            f'<path class="h-cross" d="{cross}"/></g>'
-        )
+        cross = f'<path class="h-cross" d="M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"/>'
+        return f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>{cross}</g>'
     level = min(SHADES - 1, int(share * SHADES))
     ink = "on-full" if level == SHADES - 1 else "on-heat"
     label = f"{100 * share:.0f} %" if share >= 0.01 else "&lt; 1 %"
-    return (
-        f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>'
-        f'<text class="{ink}" x="{x + width / 2:g}" y="{y + 20}" '
-        f'text-anchor="middle">{label}</text></g>'
-    )
+    words = svg_text(f"{x + width / 2:g}", y + 20, label, kind=ink, anchor="middle")
+    return f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>{words}</g>'
 
 
 def _matrix_table(matrix: CapacityMatrix) -> str:

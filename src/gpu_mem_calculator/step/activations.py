@@ -14,10 +14,11 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
 from ..autograd.walk import HOOKS, REENTRANT, BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
+from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.quirks import family_quirks
@@ -97,7 +98,8 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         autocast=autocast,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
@@ -273,9 +275,9 @@ def _layer_peak(
     if group.recompute != "full":
         return back
     forward = walk.forward
-    again = PeakParts(forward.act + walk.input_bytes, 0, forward.temp)  # its output's gradient
-    output = walk.input_bytes if group.reentrant else 0
-    entry = 0 if walk.holds_input else walk.input_bytes
+    again = PeakParts(forward.act + walk.input_bytes, EMPTY, forward.temp)  # its output's gradient
+    output = walk.input_bytes if group.reentrant else EMPTY
+    entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)
 
 

@@ -14,7 +14,7 @@ from math import prod
 from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_workspace
 from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
-from ..ledger.num import Num, holds, larger, nothing
+from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import code
 from ..model.adapters import linears
 from ..model.arch import Layer
@@ -57,7 +57,7 @@ def input_entries(
     yield Entry(
         name="token ids and labels",
         kind=ACT,
-        bytes=tokens * 24,
+        bytes=sized(3 * tokens, 64),
         live=live,
         source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
     )
@@ -78,7 +78,7 @@ def input_entries(
         yield Entry(
             name="embedding dropout mask",
             kind=ACT,
-            bytes=tokens * setting.hidden,
+            bytes=sized(tokens * setting.hidden, 8),
             live=live,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )
@@ -108,7 +108,7 @@ def _mask_entries(
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
-        size = area * run.batch * getattr(mixers[0], "heads", 1) * setting.bits // 8
+        size = sized(area * run.batch * getattr(mixers[0], "heads", 1), setting.bits)
         if not (eager or setting.autocast):  # autocast casts it in every layer
             lasting = 1
     elif eager:
@@ -159,7 +159,7 @@ def _embedding_output(
         kind=ACT,
         role=EMBEDDED,
         source=EMBEDDING_CODE,
-        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1)),
+        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1), EMPTY),
         live={i.name: 1 for i in (instants if normed else inside) if i.work},
     )
 
@@ -167,8 +167,8 @@ def _embedding_output(
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
     recorder = EventRecorder()
-    exit_grad = recorder.number(run.batch * run.seq * setting.hidden * setting.bits // 8)
-    grads = [recorder.weight(n * setting.weight_bits // 8) for n in embedding_tensors(run)]
+    exit_grad = recorder.number(sized(run.batch * run.seq * setting.hidden, setting.bits))
+    grads = [recorder.weight(sized(n, setting.weight_bits)) for n in embedding_tensors(run)]
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     recorder.over(recorder.work((work,)))
     recorder.free(exit_grad)
@@ -207,20 +207,20 @@ def embedding_entries(
     """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {i.name: 1 for i in instants if i.work == "embedding"}
-    grad = run.batch * run.seq * setting.hidden * setting.bits // 8
+    grad = sized(run.batch * run.seq * setting.hidden, setting.bits)
     yield Entry(
         name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live, source=source
     )
     if run.frozen:
         return
-    size = run.arch.embedding_parameters * setting.weight_bits // 8
+    size = sized(run.arch.embedding_parameters, setting.weight_bits)
     yield Entry(
         name="embedding: gradient being made",
         kind=GRAD,
         bytes=size,
         live=live,
         source=source,
-        tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
+        tensors=lambda: [sized(n, setting.weight_bits) for n in embedding_tensors(run)],
     )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if not nothing(work):
@@ -232,12 +232,12 @@ def embedding_entries(
             source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
         )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = run.arch.embedding[0].numel * setting.weight_bits // 8
+    table = sized(run.arch.embedding[0].numel, setting.weight_bits)
     if run.arch.tied and setting.weight_bits == setting.matmul_bits:
         yield Entry(
             name="embedding: its gradient and the head's, added",
             kind=GRAD,
-            bytes=larger(table - grad - work, 0),
+            bytes=larger(table - grad - work, EMPTY),
             live=live,
             source=buffer,
             role=TIED,
@@ -281,16 +281,16 @@ def _autocast_cache(
         yield Entry(
             name=f"{group.title}: 16-bit weights cached by autocast",
             kind=TEMP,
-            bytes=group.count * sum(cast) * 2,
+            bytes=sized(group.count * sum(cast), 16),
             live=live,
             tensors=partial(_sizes_of_16_bits, cast, group.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )
 
 
-def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Num]:
+def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Bytes]:
     """Bytes of each 16-bit tensor, layer by layer."""
-    return [n * 2 for n in elements] * int(layers)
+    return [sized(n, 16) for n in elements] * int(layers)
 
 
 def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:
@@ -323,7 +323,7 @@ def _lt_workspaces(
     biased = arch.family != "falcon" and any(one.bias for layer in layers for one in linears(layer))
     full = sum(g.count for g in groups if g.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
-    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
+    count: Num = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)
     if not nothing(count):
         yield lt_entry(count, instants)

@@ -8,7 +8,7 @@ from math import prod
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import EMPTY, Bytes, Num, larger, sized
 from ..ledger.source import ARITHMETIC, code
 from ..model.arch import Buffer
 from ..replay.rounding import block_bytes
@@ -47,10 +47,10 @@ def with_startup(entry: Entry) -> Entry:
 
 def parameter_entry(
     name: str,
-    size: Num,
+    size: Bytes,
     instants: tuple[StepInstant, ...],
     place: str = GPU,
-    tensors: Callable[[], Iterable[Num]] | None = None,
+    tensors: Callable[[], Iterable[Bytes]] | None = None,
 ) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
@@ -64,7 +64,7 @@ def parameter_entry(
     )
 
 
-def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None) -> Entry:
+def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None = None) -> Entry:
     """Tensors that belong to the model and are not trained; torch rounds each to 512 bytes.
 
     `layers`: how many layers a pipeline stage has; other layers' buffers are not on its rank.
@@ -77,15 +77,15 @@ def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None
     return Entry(
         name="buffers",
         kind=PARAM,
-        bytes=sum(others) + sum(each) * count,
+        bytes=sum(others, EMPTY) + sum(each, EMPTY) * count,
         live=at_every_instant(instants),
         source=ARITHMETIC,
         tensors=lambda: [*others, *each * int(count)],
     )
 
 
-def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[int]:
-    return [block_bytes(b.num_bytes) for b in buffers]
+def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[Bytes]:
+    return [sized(block_bytes(b.num_bytes), 8) for b in buffers]
 
 
 def optimizer_entries(
@@ -115,14 +115,16 @@ def optimizer_entries(
     temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = loop_temp_bytes(row, neighbours, bits)
-    clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
+    clip = larger(clip_temp_bytes(tensors, largest) - temp, EMPTY) if run.clipping else EMPTY
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries",
         kind=TEMP,
         bytes=temp,
         live=live,
         source=OPTIMIZER_CODE,
-        tensors=lambda: step_temps(row, implementation, sizes, bits, neighbours, largest, side),
+        tensors=lambda: step_temps(
+            row, implementation, sizes, bits, neighbours, int(largest), int(side)
+        ),
     )
     yield Entry(
         name="gradient norms, beyond the step's own temporaries",
@@ -147,12 +149,12 @@ def _state_entries(
     the GPU for the step and back to the host when the GPU is full.
     """
     if row.factored:
-        size = run.scaled(sum(factored_states(run))) * bits // 8
+        size = sized(run.scaled(sum(factored_states(run))), bits)
     elif row.block and sizes:
-        size = sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes)
+        size = sum((n * tensor_state_bytes(row, one, bits) for one, n in sizes), EMPTY)
     else:
         size = state_bytes(row, elements, bits)
-    paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
+    paged = sum((n * paged_bytes(row, one, bits) for one, n in sizes), EMPTY)
     yield Entry(
         name=f"{run.optimizer} states",
         kind=OPTIM,
@@ -160,7 +162,7 @@ def _state_entries(
         live=at_every_instant(instants),
         source=OPTIMIZER_CODE,
         tensors=lambda: (
-            [n * bits // 8 for n in factored_states(run)]
+            [sized(n, bits) for n in factored_states(run)]
             if row.factored
             else _for_each(sizes, lambda n: tensor_states(row, n, bits))
         ),
@@ -176,7 +178,9 @@ def _state_entries(
         )
 
 
-def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Num]]) -> list[Num]:
+def _for_each(
+    sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Bytes]]
+) -> list[Bytes]:
     """Bytes of the states of every parameter, by parameter."""
     return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
 
@@ -216,7 +220,7 @@ def gradient_entries(
         yield Entry(
             name=f"{title}: gradients",
             kind=GRAD,
-            bytes=elements * bits // 8 // shards,
+            bytes=sized(elements, bits) // shards,
             live={at.name: at.grads[i] for at in instants},
             source=source,
         )
@@ -225,7 +229,7 @@ def gradient_entries(
         yield Entry(
             name=f"{name}: gradients",
             kind=GRAD,
-            bytes=elements * bits // 8 // shards,
+            bytes=sized(elements, bits) // shards,
             live={at.name: getattr(at, pick) for at in instants},
             source=source,
         )

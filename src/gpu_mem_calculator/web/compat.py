@@ -31,18 +31,8 @@ from ..report.lines import gib
 from ..step.optimizers import OPTIMIZERS
 from .compat_bodies import from_reference
 from .compat_inference import inference
-from .compat_models import fetch_model, preset, presets
+from .compat_models import fetch_model
 
-__all__ = (
-    "REFERENCE",
-    "UnsupportedFieldError",
-    "dtypes",
-    "engines",
-    "from_reference",
-    "optimizers",
-    "preset",
-    "presets",
-)
 Options = Mapping[str, str]
 MOST_BATCH = 512
 GUESSES = 3  # replays that guess from the last one; later ones bisect

@@ -32,12 +32,8 @@ PARALLELISM = {
     "data_parallel_size": 8,
     "sequence_parallel": False,
 }
-ENGINE = {
-    "type": "deepspeed",
-    "zero_stage": 3,
-    "offload_optimizer": "none",
-    "offload_param": "none",
-}
+OFFLOAD = {"offload_optimizer": "none", "offload_param": "none"}
+ENGINE = {"type": "deepspeed", "zero_stage": 3, **OFFLOAD}
 HARDWARE = {"num_gpus": 8, "gpu_memory_gb": 80}
 SERVER = {"engine": "vllm"}  # for models whose training is not modelled
 

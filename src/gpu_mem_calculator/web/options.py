@@ -90,10 +90,6 @@ def numbers(options: Options, name: str) -> tuple[int, ...]:
         raise InputError([f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}"])
     for piece in pieces:
         if not re.fullmatch(NUMBER, piece):
-            raise InputError(
-                [
-                    f"{name}: {piece[:20]!r} must be a whole number from 1 to 999999999, "
-                    "with nothing but commas between them"
-                ]
-            )
+            rule = "a whole number from 1 to 999999999, with nothing but commas between them"
+            raise InputError([f"{name}: {piece[:20]!r} must be {rule}"])
     return tuple(map(int, pieces))

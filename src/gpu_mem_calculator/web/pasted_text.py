@@ -23,12 +23,8 @@ def read_pasted(text: str) -> dict[str, Any]:
     if "model_type" in data or "architectures" in data:
         return {"run": {"model": {"config": data}}, "what": "config.json"}
     unknown = next(key for key in data if key not in SECTIONS)
-    raise InputError(
-        [
-            f"{unknown!r} is not a section of a run file, and without a model_type "
-            f"{WHERE} is no config.json"
-        ]
-    )
+    without = f"without a model_type {WHERE} is no config.json"
+    raise InputError([f"{unknown!r} is not a section of a run file, and {without}"])
 
 
 def _parse(text: str) -> Any:
