@@ -131,7 +131,7 @@ def export(body: Any, options: Options) -> dict[str, Any]:
     if name not in EXPORTS:
         known = (*EXPORTS, *UNSUPPORTED)
         raise InputError(
-            [f"export format {name!r} is not known{nearest(name, known)}; use {', '.join(EXPORTS)}"]
+            f"export format {name!r} is not known{nearest(name, known)}; use {', '.join(EXPORTS)}"
         )
     file = read(from_reference(body))
     return {"format": name, **EXPORTS[name](file, resolve(file))}
@@ -160,7 +160,7 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     file = read(from_reference(body))
     if file.inference is not None:
         raise InputError(
-            ["optimize/batch-size is for training; inference/calculate says how many sequences fit"]
+            "optimize/batch-size is for training; inference/calculate says how many sequences fit"
         )
     best, result = _largest(file, resolve(file))
     if result is not None:
