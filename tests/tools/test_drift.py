@@ -235,6 +235,17 @@ def test_a_large_wheel_is_named_and_not_downloaded(
     assert compared(TORCH, record, {}, tmp_path).note == note
 
 
+def test_a_release_without_a_wheel_is_named(
+    record: snapshot.Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source distribution would have to be built, which runs its code."""
+    monkeypatch.setattr(index, "_versions", lambda package, target: ["0.22.0", "0.21.2"])
+    monkeypatch.setattr(index, "_pip", lambda *_: "")
+    row = compared(PEFT, record, {}, tmp_path)
+    assert row.newest == "0.22.0"
+    assert row.note == "0.22.0 has no wheel that can be downloaded, so nothing is compared"
+
+
 def test_a_snapshot_of_another_version_is_not_compared(tmp_path: Path) -> None:
     """After the table has changed, the snapshot is written anew first."""
     record = {"version": "0.0.1", "schemas": {}, "cited": {}, "files": {}}

@@ -76,20 +76,21 @@ def compared(row: Framework, record: snapshot.Record | None, sources: Sources, f
         return Row(name, row.version, sources[name].name, drift)
     if not row.package:
         return Row(name, row.version, "", note="not on the package index; look at its repository")
+    version = ""
     try:
         release = index.newest(row.package, row.version)
+        version = release.version
         if not release.newer:
-            return Row(name, row.version, release.version)
+            return Row(name, row.version, version)
         if not record or snapshot.settings()[name].get("large"):
             why = "its wheels are large" if record else "there is no snapshot of it"
-            note = f"{release.version} is newer; {why}, so nothing is compared"
-            return Row(name, row.version, release.version, note=note)
+            raise index.ReleaseError(f"{version} is newer; {why}, so nothing is compared")
         subfolder = folder / row.package
         subfolder.mkdir()
-        path = index.wheel(row.package, release.version, release.target, subfolder)
-        return Row(name, row.version, release.version, compare(name, record, Tree(path)))
+        path = index.wheel(row.package, version, release.target, subfolder)
+        return Row(name, row.version, version, compare(name, record, Tree(path)))
     except index.ReleaseError as error:
-        return Row(name, row.version, "?", note=str(error))
+        return Row(name, row.version, version or "?", note=str(error))
 
 
 def update(rows: Sequence[Framework], sources: Sources, folder: Path) -> str:

@@ -57,7 +57,7 @@ def wheel(package: str, version: str, target: Sequence[str], folder: Path) -> Pa
     _pip("download", *options, *target, f"{package}=={version}")
     wheels = [path for path in folder.iterdir() if path not in before and path.suffix == ".whl"]
     if not wheels:
-        raise ReleaseError(f"{version} has no wheel that can be downloaded here; only its name is")
+        raise ReleaseError(f"{version} has no wheel that can be downloaded, so nothing is compared")
     return wheels[0]
 
 

@@ -38,6 +38,11 @@ class Framework(NamedTuple):
         """Major, minor and patch of the version."""
         return numbers(self.version)
 
+    @property
+    def oldest_numbers(self) -> tuple[int, int, int]:
+        """Major, minor and patch of the first release whose rules are modelled."""
+        return numbers(self.oldest)
+
     def is_read(self, version: str) -> bool:
         """Whether a version is the newest one that was read, in full or without last numbers."""
         return _abbreviates(version, self.version)
@@ -47,7 +52,7 @@ class Framework(NamedTuple):
         if any(_abbreviates(version, known) for known in (self.version, *self.also)):
             return True
         is_release = bool(self.oldest) and RELEASE.match(version) is not None
-        return is_release and numbers(self.oldest) <= numbers(version) <= numbers(self.version)
+        return is_release and self.oldest_numbers <= numbers(version) <= self.numbers
 
 
 def numbers(version: str) -> tuple[int, int, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...published.frameworks import TENSORRT_LLM, numbers
+from ...published.frameworks import TENSORRT_LLM
 from ...run.releases import Version, modelled_version
 from ...run.run import Run
 
-NEWEST, OLDEST = TENSORRT_LLM.numbers, numbers(TENSORRT_LLM.oldest)
+NEWEST, OLDEST = TENSORRT_LLM.numbers, TENSORRT_LLM.oldest_numbers
 TORCH, ENGINES = "pytorch", "tensorrt"
 
 
