@@ -41,10 +41,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
             if getattr(given, key):
-                yield (
-                    f"training.{key} is for engines that run transformers; {engine.title} has "
-                    "its own way: leave it out"
-                )
+                own = f"{engine.title} has its own way: leave it out"
+                yield f"training.{key} is for engines that run transformers; {own}"
     elif given.checkpoint_reentrant and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant and run.quantization != "nf4":
@@ -63,27 +61,19 @@ def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
     if arch.tower and not engine.tower:
-        yield (
-            f"model: the vision tower of this model is not modelled under {engine.title}; try "
-            "engine deepspeed, fsdp or pytorch_ddp, or the text model alone"
-        )
+        fix = "try engine deepspeed, fsdp or pytorch_ddp, or the text model alone"
+        yield f"model: the vision tower of this model is not modelled under {engine.title}; {fix}"
     if run.optimizer not in engine.optimizers:
-        yield (
-            f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
-            f"{', '.join(sorted(engine.optimizers)[:3])}"
-        )
+        fix = f"try {', '.join(sorted(engine.optimizers)[:3])}"
+        yield f"training.optimizer={run.optimizer!r} is not one {engine.title} has; {fix}"
     allowed = OPTIMIZERS[run.optimizer].implementations
     if run.implementation and run.implementation not in allowed:
         choice = " or ".join(allowed) or "none: leave it out"
-        yield (
-            f"training.optimizer_implementation={run.implementation!r} does not exist for "
-            f"{run.optimizer}; it has {choice}"
-        )
+        wrong = f"training.optimizer_implementation={run.implementation!r}"
+        yield f"{wrong} does not exist for {run.optimizer}; it has {choice}"
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     if learned and run.seq > arch.max_seq_len:
-        yield (
-            f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
-            f"positions; use at most {arch.max_seq_len}"
-        )
+        most = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
+        yield f"training.seq_len={run.seq} is longer than the model's {most}"
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
