@@ -116,12 +116,8 @@ def _sample(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list
 
 def _top_k(tape: Tape, choice: TokenChoice, scores: Value) -> Value:
     """Scores below the k-th largest are removed (TopKLogitsWarper)."""
-    best = tape.op(
-        "topk",
-        scores,
-        elements=choice.rows * choice.top_k,
-        temp=sized(choice.rows * choice.top_k, 64),
-    )
+    count = choice.rows * choice.top_k
+    best = tape.op("topk", scores, elements=count, temp=sized(count, 64))
     remove = tape.op("indices_to_remove", scores, best, bits=8)
     processed = tape.op("scores_processed", scores, remove)
     tape.hold(scores, remove)

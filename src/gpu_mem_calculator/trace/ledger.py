@@ -115,8 +115,5 @@ def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
         requested = sum(int(entry.at(name)) for entry in entries)
         rest[name] = phase.peak_bytes - requested
     source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
-    return [
-        Entry(
-            name="rounding up to blocks", kind=RUNTIME, bytes=sized(1, 8), live=rest, source=source
-        )
-    ]
+    byte, name = sized(1, 8), "rounding up to blocks"
+    return [Entry(name=name, kind=RUNTIME, bytes=byte, live=rest, source=source)]

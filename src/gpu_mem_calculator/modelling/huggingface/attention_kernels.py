@@ -207,14 +207,10 @@ def _math(
     area = setting.tokens * setting.keys * heads.heads
     # The gradient of an expanded view is as large as q.
     work = q.bytes - k.bytes if broadcast else EMPTY
+    mask = sized(area, 8)
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
     probs = tape.op(  # a mask is added in place
-        "attn.softmax",
-        scores,
-        save_out=True,
-        temp=sized(area, 8),
-        back_temp=scores.bytes,
-        inside=True,
+        "attn.softmax", scores, save_out=True, temp=mask, back_temp=scores.bytes, inside=True
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if broadcast:
