@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # printing the version imports this module, and should not import typing
+TYPE_CHECKING = False  # the type checker knows the name; to import typing would slow --version
+if TYPE_CHECKING:
     from .num import Bytes
 
 KIB: Bytes = 2**10  # type: ignore[assignment]
