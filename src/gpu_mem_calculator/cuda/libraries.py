@@ -150,7 +150,7 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
 
 def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
     """Code and handles that are loaded by the end of the first step: (name, bytes, source)."""
-    trains = run.generated is None
+    trains = run.new_tokens is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
     yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
     handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
@@ -197,6 +197,5 @@ def host_libraries(run: Run, engine: str, *, nccl: bool) -> NamedBytes:
     on_host = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
     table = HOST_STEP if on_host and engine in HOST_STEP else HOST
     size, spread = table.get(engine, HOST["pytorch_ddp"])
-    size += HOST_EXPERTS_BYTES if has_experts(run) else 0
-    size += HOST_NCCL_BYTES if nccl else 0
+    size += HOST_EXPERTS_BYTES * has_experts(run) + HOST_NCCL_BYTES * nccl
     return "libraries on the host", size, str(measured(f"resident pages of libraries: {spread}"))

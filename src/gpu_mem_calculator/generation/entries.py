@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ..autograd.forward import ForwardPass
 from ..autograd.peak import PeakParts
 from ..ledger.ledger import ACT, CACHE, TEMP, Entry
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ..ledger.source import Source, code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
@@ -72,7 +72,7 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
     for kind, each in zip(case.found, case.passes, strict=True):
         for when, tokens, counts in _idle_caches(case, kind, each):
             parts = cached_bytes(case, kind, tokens)
-            total = sum(size for _, size in parts)
+            total = sum((size for _, size in parts), EMPTY)
             if not nothing(total) and any(counts.values()):
                 yield Entry(
                     name=f"{kind.title}: cache {when}",
@@ -84,10 +84,12 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
                 )
 
 
-def cached_bytes(case: GenerationCase, kind: LayerKind, tokens: Num) -> tuple[tuple[str, Num], ...]:
+def cached_bytes(
+    case: GenerationCase, kind: LayerKind, tokens: Num
+) -> tuple[tuple[str, Bytes], ...]:
     """What one layer of a kind caches for `tokens` of each sequence: name, bytes."""
     parts = cached_parts(case.how, kind.layer, tokens)
-    return tuple((name, elements * bits // 8) for name, elements, bits in parts)
+    return tuple((name, sized(elements, bits)) for name, elements, bits in parts)
 
 
 def _idle_caches(
@@ -182,11 +184,11 @@ def head_entries(case: GenerationCase) -> Iterator[Entry]:
         for i in case.table
         if i.work == REORDER or (i.step != PROMPT and i.work != "scores")
     }
-    parts = tuple((name, size * bits // 8) for name, size, bits in named_tensors(case.choice))
+    parts = tuple((name, sized(size, bits)) for name, size, bits in named_tensors(case.choice))
     yield Entry(
         name="what the token before was chosen from",
         kind=ACT,
-        bytes=sum(size for _, size in parts),
+        bytes=sum((size for _, size in parts), EMPTY),
         live=later,
         source=GENERATE_CODE,
         parts=parts,

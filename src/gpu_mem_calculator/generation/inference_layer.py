@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.peak import PeakParts
 from ..autograd.tape import Tape
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Num
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
@@ -48,7 +48,7 @@ def layer_pass(
     run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     peak = run.moment
     for value in named:  # the layer before has left one
-        peak = PeakParts(peak.act + value.bytes, 0, peak.temp)
+        peak = PeakParts(peak.act + value.bytes, EMPTY, peak.temp)
     count, kept = len(cache.kept), run.kept
     fields = {"given": run.given, "kept": kept[:count], "named": kept[count:]}
     return InferenceLayer(moment=peak, script=run.script, **fields)

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, holds
+from ..run.phases import DECODE as DECODE
+from ..run.phases import PREFILL as PREFILL
 from .decode_steps import FIRST, LAST, PROMPT, LayerKind, LayerKinds, replayed_steps
 
-PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
 STACK = "stack"  # the scores of an assistant's candidates are joined into one tensor
 REORDER = "reorder"  # a layer's cache is copied for the beams that continue

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakTracker
 from ..ledger.ledger import ACT, EMBEDDED, Entry
-from ..ledger.num import Num, holds
+from ..ledger.num import EMPTY, Bytes, Num, holds, sized
 from ..ledger.source import code
 from ..model.blocks import Mixer
 from ..modelling.huggingface.inputs import (
@@ -93,7 +93,7 @@ def _id_entries(
     sequence where there are several to a prompt. After a pass the mask and the positions are a
     token longer.
     """
-    token = 8 * run.batch
+    token = sized(run.batch, 64)
     prompt = token * run.seq
     arguments = [prompt // mode.copies, *([prompt] if mode.copies > 1 else [])]
     later, longer = holds(step.number > 0), prompt + token * step.number
@@ -105,11 +105,11 @@ def _id_entries(
     yield _id_entry(after, [i for i in in_pass if i.work in AFTER_FORWARD])
 
 
-def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
+def _id_entry(sizes: list[Bytes], instants: list[GenerationInstant]) -> Entry:
     return Entry(
         name="token ids, mask and positions",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live={i.name: 1 for i in instants},
         tensors=lambda: sizes,
         source=GENERATE_CODE,
@@ -118,8 +118,8 @@ def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
 
 def _beam_entry(run: Run, instants: GenerationInstants) -> Entry:
     """The tokens of running and of finished beams, and which beam each came from."""
-    tokens = 8 * run.batch * (run.seq + run.generated)
-    origins = 4 * run.batch * run.generated
+    tokens = sized(run.batch * (run.seq + run.generated), 64)
+    origins = sized(run.batch * run.generated, 32)
     return Entry(
         name="beams",
         kind=ACT,
@@ -157,7 +157,7 @@ def _embedding_entry(
     return Entry(
         name="embedding: output",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live=live,
         tensors=lambda: sizes,
         script=scaled_embedding_events(sizes[0]) if setting.quirks.scaled_embedding else None,
@@ -255,12 +255,12 @@ def _peak_entry(
     """The most bytes alive while tensors are made one after another, in the prompt's pass."""
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work == work}
     peak = PeakTracker()
-    alive: Num = 0
+    alive = EMPTY
     for events in all_events if live else ():
         for event in events.forward:
             size = events.sizes[event if event >= 0 else ~event]
             alive = alive + size if event >= 0 else alive - size
-            peak.see(alive, 0, 0)
+            peak.see(alive, EMPTY, EMPTY)
     if live:
         source = MASK_CODE if work == MASKS else TABLE_CODE
         yield Entry(name=name, kind=ACT, bytes=peak.total, live=live, source=source)

@@ -14,7 +14,7 @@ from math import prod
 from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_workspace
 from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
-from ..ledger.num import Num, holds, larger, nothing
+from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
 from ..model.adapters import linears
 from ..model.arch import Layer
@@ -55,7 +55,7 @@ def input_entries(
     live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
     labels = code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels")
-    yield _kept("token ids and labels", tokens * 24, live, labels)
+    yield _kept("token ids and labels", sized(3 * tokens, 64), live, labels)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
     if width:
         yield _kept("rotary tables", table_bytes(setting, run.seq, width), live, TABLE_CODE)
@@ -65,12 +65,12 @@ def input_entries(
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         boolean = code("torch 2.11 native_dropout keeps a boolean mask")
-        yield _kept("embedding dropout mask", tokens * setting.hidden, live, boolean)
+        yield _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
     yield from _autocast_cache(run, setting, groups, instants)
     yield from _lt_workspaces(run, groups, instants)
 
 
-def _kept(name: str, size: Num, live: Mapping[str, Num], source: Source) -> Entry:
+def _kept(name: str, size: Bytes, live: Mapping[str, Num], source: Source) -> Entry:
     """Activations of `size` bytes."""
     return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
 
@@ -94,7 +94,7 @@ def _mask_entries(
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
-        size = area * run.batch * getattr(mixers[0], "heads", 1) * setting.bits // 8
+        size = sized(area * run.batch * getattr(mixers[0], "heads", 1), setting.bits)
         if not (eager or setting.autocast):  # autocast casts it in every layer
             lasting = 1
     elif eager:
@@ -137,7 +137,7 @@ def _embedding_output(
         kind=ACT,
         role=EMBEDDED,
         source=EMBEDDING_CODE,
-        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1)),
+        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1), EMPTY),
         live={i.name: 1 for i in (instants if normed else inside) if i.work},
     )
 
@@ -145,8 +145,8 @@ def _embedding_output(
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
     recorder = EventRecorder()
-    exit_grad = recorder.number(run.batch * run.seq * setting.hidden * setting.bits // 8)
-    grads = [recorder.weight(n * setting.weight_bits // 8) for n in embedding_tensors(run)]
+    exit_grad = recorder.number(sized(run.batch * run.seq * setting.hidden, setting.bits))
+    grads = [recorder.weight(sized(n, setting.weight_bits)) for n in embedding_tensors(run)]
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     recorder.over(recorder.work((work,)))
     recorder.free(exit_grad)
@@ -185,18 +185,18 @@ def embedding_entries(
     """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {i.name: 1 for i in instants if i.work == "embedding"}
-    grad = run.batch * run.seq * setting.hidden * setting.bits // 8
+    grad = sized(run.batch * run.seq * setting.hidden, setting.bits)
     yield _kept("embedding: gradient of its output", grad, live, source)
     if run.frozen:
         return
-    size = run.arch.embedding_parameters * setting.weight_bits // 8
+    size = sized(run.arch.embedding_parameters, setting.weight_bits)
     yield Entry(
         name="embedding: gradient being made",
         kind=GRAD,
         bytes=size,
         live=live,
         source=source,
-        tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
+        tensors=lambda: [sized(n, setting.weight_bits) for n in embedding_tensors(run)],
     )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if not nothing(work):
@@ -208,12 +208,12 @@ def embedding_entries(
             source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
         )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = run.arch.embedding[0].numel * setting.weight_bits // 8
+    table = sized(run.arch.embedding[0].numel, setting.weight_bits)
     if run.arch.tied and setting.weight_bits == setting.matmul_bits:
         yield Entry(
             name="embedding: its gradient and the head's, added",
             kind=GRAD,
-            bytes=larger(table - grad - work, 0),
+            bytes=larger(table - grad - work, EMPTY),
             live=live,
             source=buffer,
             role=TIED,
@@ -249,16 +249,16 @@ def _autocast_cache(
         yield Entry(
             name=f"{group.title}: 16-bit weights cached by autocast",
             kind=TEMP,
-            bytes=group.count * sum(cast) * 2,
+            bytes=sized(group.count * sum(cast), 16),
             live=live,
             tensors=partial(_sizes_of_16_bits, cast, group.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )
 
 
-def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Num]:
+def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Bytes]:
     """Bytes of each 16-bit tensor, layer by layer."""
-    return [n * 2 for n in elements] * int(layers)
+    return [sized(n, 16) for n in elements] * int(layers)
 
 
 def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, FIRST, IN_FLIGHT, INPUTS_IN_FLIGHT, LAST, Entry, Instant
-from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
 from ..run.phases import OPTIMIZER, STARTUP
@@ -196,7 +196,7 @@ def waiting_entries(
     yield Entry(
         name=f"{group.title}: kept by micro-batches in flight",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live=live,
         source=checkpoint_source if full else layer_source,
         tensors=lambda: sizes,

@@ -8,7 +8,7 @@ from math import prod
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import EMPTY, Bytes, Num, larger, sized
 from ..ledger.source import ARITHMETIC, code
 from ..model.arch import Buffer
 from ..replay.rounding import block_bytes
@@ -47,10 +47,10 @@ def with_startup(entry: Entry) -> Entry:
 
 def parameter_entry(
     name: str,
-    size: Num,
+    size: Bytes,
     instants: Instants,
     place: str = GPU,
-    tensors: Callable[[], Iterable[Num]] | None = None,
+    tensors: Callable[[], Iterable[Bytes]] | None = None,
 ) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
@@ -74,12 +74,12 @@ def buffer_entry(run: Run, instants: Instants, layers: Num | None = None) -> Ent
         rest = tuple(b for b in rest if not run.arch.of_layer(b))
     each, others = map(_rounded_bytes, (in_layer if layers is not None else (), rest))
     count = 0 if layers is None else layers
-    size = sum(others) + sum(each) * count
+    size = sum(others, EMPTY) + sum(each, EMPTY) * count
     return parameter_entry("buffers", size, instants, tensors=lambda: [*others, *each * int(count)])
 
 
-def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[int]:
-    return [block_bytes(b.num_bytes) for b in buffers]
+def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[Bytes]:
+    return [sized(block_bytes(b.num_bytes), 8) for b in buffers]
 
 
 def optimizer_entries(
@@ -109,7 +109,7 @@ def optimizer_entries(
     temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = loop_temp_bytes(row, neighbours, bits)
-    clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
+    clip = larger(clip_temp_bytes(tensors, largest) - temp, EMPTY) if run.clipping else EMPTY
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries",
         kind=TEMP,
@@ -143,12 +143,12 @@ def _state_entries(
     the GPU for the step and back to the host when the GPU is full.
     """
     if row.factored:
-        size = run.scaled(sum(factored_states(run))) * bits // 8
+        size = sized(run.scaled(sum(factored_states(run))), bits)
     elif row.block and sizes:
-        size = sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes)
+        size = sum((n * tensor_state_bytes(row, one, bits) for one, n in sizes), EMPTY)
     else:
         size = state_bytes(row, elements, bits)
-    paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
+    paged = sum((n * paged_bytes(row, one, bits) for one, n in sizes), EMPTY)
     yield Entry(
         name=f"{run.optimizer} states",
         kind=OPTIM,
@@ -156,7 +156,7 @@ def _state_entries(
         live=at_every_instant(instants),
         source=OPTIMIZER_CODE,
         tensors=lambda: (
-            [n * bits // 8 for n in factored_states(run)]
+            [sized(n, bits) for n in factored_states(run)]
             if row.factored
             else _for_each(sizes, lambda n: tensor_states(row, n, bits))
         ),
@@ -172,7 +172,9 @@ def _state_entries(
         )
 
 
-def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[int]]) -> list[int]:
+def _for_each(
+    sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Bytes]]
+) -> list[Bytes]:
     """Bytes of the states of every parameter, by parameter."""
     return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
 
@@ -217,5 +219,5 @@ def gradient_entries(
     alive.append(("embedding", embedding, {at.name: at.embedding_grads for at in instants}))
     alive.append(("head", head, {at.name: at.head_grads for at in instants}))
     for name, elements, live in alive:
-        size = elements * bits // 8 // shards
+        size = sized(elements, bits) // shards
         yield Entry(name=f"{name}: gradients", kind=GRAD, bytes=size, live=live, source=source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ledger.ledger import RUNTIME, Entry
-from ..ledger.num import Num
+from ..ledger.num import Bytes, Num
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..run.phases import BACKWARD, FORWARD
@@ -15,7 +15,7 @@ from .instants import Instants
 WORKSPACES = "cuBLAS workspace"
 
 
-def cublas_bytes(compute_capability: str) -> int:
+def cublas_bytes(compute_capability: str) -> Bytes:
     """Bytes of one cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
@@ -40,7 +40,7 @@ def lt_entry(count: Num, instants: Instants) -> Entry:
     return Entry(
         name="cuBLASLt workspaces",
         kind=RUNTIME,
-        bytes=count * MIB,
+        bytes=MIB * count,
         live={i.name: 1 for i in instants},
         source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
     )
