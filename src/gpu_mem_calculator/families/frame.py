@@ -1,4 +1,4 @@
-"""What stands around the layers of a decoder: embedding, final norm, head, buffers."""
+"""A decoder around its layers: embedding, final norm, head, buffers; and stacks of layers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def no_fields(config: Config, *sizes: Any) -> Fields:
 
 
 class LlamaLike(Struct, frozen=True):
-    """A family's seven default sizes, and how it differs from Llama."""
+    """A family's default sizes, which rows give by position, and how it differs from Llama."""
 
     hidden: int
     ffn: int
