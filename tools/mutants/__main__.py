@@ -21,7 +21,8 @@ from .sites import ROOT, Site, sample
 FLOOR = 90.0
 # Whole programs, browsers, clusters and traces: too slow to be run for each mutant.
 LEFT_OUT = (
-    *("architecture", "browser", "container", "deploy", "docs", "examples", "random_runs"),
+    *("architecture", "browser", "container", "deploy", "docs", "random_runs", "tools"),
+    *("examples/test_bench*", "examples/test_train*"),
     *("measure/test_launchers.py", "properties/test_run_file_fuzz.py", "serving/test_traced.py"),
     *("trace/test_measured.py", "trace/test_deepspeed_measured.py"),
     *("web/test_fuzz.py", "web/test_killed.py"),
@@ -70,7 +71,7 @@ def outcomes(sites: list[Site], arguments: argparse.Namespace) -> dict[int, dict
             sample_file.write_bytes(encoded)
             for other in ("record.txt", "results.jsonl"):
                 (folder / other).write_text("")
-        ignored = [f"--ignore=tests/{path}" for path in LEFT_OUT]
+        ignored = [f"--ignore-glob=*/tests/{path}" for path in LEFT_OUT]
         subprocess.run(
             [sys.executable, "-m", "pytest", *OPTIONS, *ignored, *arguments.tests],
             cwd=ROOT,
@@ -110,7 +111,9 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="*", default=[], help="mutants by number")
     parser.add_argument("--list", action="store_true", help="print the sample, run nothing")
     parser.add_argument("--folder", type=Path, help="keep records here, and go on from them")
-    parser.add_argument("--budget", type=int, default=20, help="CPU seconds of one mutant's tests")
+    parser.add_argument(
+        "--budget", type=float, default=20, help="CPU seconds of one mutant's tests"
+    )
     parser.add_argument("--tests", nargs="*", default=["tests"], help="test files or folders")
     arguments = parser.parse_args()
     sites = sample(arguments.number, arguments.seed)

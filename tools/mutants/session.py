@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -26,7 +27,8 @@ from . import switch
 from .sites import Site
 
 CPU_S, WALL_S = 30, 240  # what a mutant may take beyond its tests' usual time, and in all
-BUDGET_S = int(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
+BUDGET_S = float(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
+MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
@@ -55,8 +57,8 @@ class Record:
     def chosen(self, site: Site, sites: list[Site]) -> list[str]:
         """The tests of a mutant: those that reach it, those of its package and fast ones first.
 
-        Then the other tests of the same files and of its package: they may share a result, or ask a
-        service that an earlier test started.
+        Then the other tests of the same files, which may share a result or a service with those. A
+        mutant that none reaches, or that acts at import, is tried with all tests of its package.
         """
         reached = self.tests[site.number]
         near = [f"tests/{site.package}/"]
@@ -67,16 +69,20 @@ class Record:
         cost = {
             test: seconds * (0.2 if test.startswith(tuple(near)) else 1) + 5 * (test not in reached)
             for test, seconds in self.seconds.items()
-            if test in reached or test.partition("::")[0] in files or test.startswith(tuple(near))
+            if test.partition("::")[0] in files
+            or (test.startswith(tuple(near)) and (self.anew(site) or not reached))
         }
-        return list(self.within_budget(sorted(cost, key=lambda test: cost[test])))
+        most = MOST_FILES if self.anew(site) else len(files | cost.keys())
+        return list(self.within_budget(sorted(cost, key=lambda test: cost[test]), most))
 
-    def within_budget(self, tests: list[str]) -> Iterator[str]:
-        """The first tests that fit into the budget of one mutant."""
-        left = float(BUDGET_S)
+    def within_budget(self, tests: list[str], most_files: int) -> Iterator[str]:
+        """The first tests that fit into the budget of one mutant, out of so many files at most."""
+        left, files = float(BUDGET_S), set[str]()
         for test in tests:
-            if self.seconds[test] <= left:
+            file = test.partition("::")[0]
+            if self.seconds[test] <= left and (file in files or len(files) < most_files):
                 left -= self.seconds[test]
+                files.add(file)
                 yield test
 
 
@@ -229,9 +235,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         for s in sites
         if s.number in (only or {s.number}) and s.number not in killed
     }
-    works = {
-        s.number: mutant_work(s, tests[s.number], items, record) for s in sites if s.number in tests
-    }
+    order = random.Random(0).sample(sorted(tests), len(tests))  # all packages from the start
+    by_number = {site.number: site for site in sites}
+    works = {n: mutant_work(by_number[n], tests[n], items, record) for n in order}
     with results.open("a") as file:
         for number, status, seconds in in_forks(works, workers):
             row = {"number": number, "tests": len(tests[number]), "status": status, "s": seconds}

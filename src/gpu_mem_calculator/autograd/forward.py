@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from .tape import Op, Tape, Value
 ONLY_WITH_GRADIENTS = ("attn.logsumexp", "ssm.")  # names of tensors that inference does not make
 # What forward does with the tensors that an operation makes for its backward alone: leave them
 # out, keep them, or allocate and free them with the operation.
-SKIP, KEEP, FREE = "skip", "keep", "free"
+ForBackward: TypeAlias = Literal["skip", "keep", "free"]
 
 
 def storage_owners(tape: Tape, *outside: Value) -> dict[int, Value]:
@@ -35,12 +36,12 @@ def run_forward(
     owners: dict[int, Value],
     stays: set[int],
     *,
-    for_backward: str,
+    for_backward: ForBackward,
 ) -> tuple[PeakParts, dict[int, int]]:
     """The peak of a forward pass, and the number of each storage in `recorder`.
 
     `outside` is allocated before it: the block's input, and all else that the tape reads. `stays`
-    and the output are alive after it. `for_backward`: SKIP, KEEP or FREE.
+    and the output are alive after it. `for_backward`: see above.
     """
     ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
     ids = {value.index: recorder.number(value.bytes) for value in outside}
@@ -49,14 +50,14 @@ def run_forward(
         recorder.act = recorder.act + value.bytes
     peak = PeakTracker(recorder.act)
     for i, op in enumerate(tape.ops):
-        masks = _made_for_backward(op, ids) if for_backward == FREE and op.saves else []
+        masks = _made_for_backward(op, ids) if for_backward == "free" and op.saves else []
         pieces = () if nothing(op.temp) else op.pieces
         begin = len(recorder.events)
         work = recorder.work((*masks, *(() if op.inside else pieces)))
         for value in op.outs:
             if value.base == value.index:
                 ids[value.index] = recorder.make(value.bytes)
-        for value in op.saves if for_backward == KEEP else ():
+        for value in op.saves if for_backward == "keep" else ():
             if value.base not in ids and value.base in stays:
                 ids[value.base] = recorder.make(value.bytes)
         work += recorder.work(pieces if op.inside else ())
@@ -136,7 +137,7 @@ def inference_pass(
         exit_,
         storage_owners(tape, *outside),
         {v.base for v in after},
-        for_backward=FREE,
+        for_backward="free",
     )
     events = BlockEvents(
         sizes=tuple(recorder.sizes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.blocks import Attention, Linear, Norm
+from ..model.blocks import Attention, Linear, Norm, NormImpl
 from .config import Config, ConfigError
 
 
@@ -76,7 +76,7 @@ def fused_attention(
     )
 
 
-def head_norms(names: tuple[str, str], head_dim: int, impl: str = "rms") -> tuple[Norm, ...]:
+def head_norms(names: tuple[str, str], head_dim: int, impl: NormImpl = "rms") -> tuple[Norm, ...]:
     """Norms over each query and key head; `layer` ones have a bias."""
     return tuple(Norm(n, ("head_dim", head_dim), impl, bias=impl == "layer") for n in names)
 
@@ -103,7 +103,9 @@ def partial_rotary(config: Config, head_dim: int, default: float) -> int:
     return rotary_dim + rotary_dim % 2
 
 
-def whole_norms(config: Config, counts: tuple[int, int, int], impl: str = "rms") -> dict[str, Any]:
+def whole_norms(
+    config: Config, counts: tuple[int, int, int], impl: NormImpl = "rms"
+) -> dict[str, Any]:
     """The fields of norms over all heads of q and all of k (OLMo 2, MiniMax-M2)."""
     heads, kv_heads, size = counts
     q, k = ("heads", heads * size), ("kv_heads", kv_heads * size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention, Linear, Norm, Weight
+from ..model.blocks import Attention, Linear, Norm, NormImpl, Weight
 from .attention import fused_attention
 from .config import Config, ConfigError
 from .frame import decoder_layer
@@ -41,7 +41,7 @@ def _attention(config: Config, hidden: int) -> Attention:
     )
 
 
-def _layer(config: Config, hidden: int, attention: Attention, norm: tuple[str, bool]) -> Layer:
+def _layer(config: Config, hidden: int, attention: Attention, norm: tuple[NormImpl, bool]) -> Layer:
     """Norm, attention, norm, and SwiGLU with gate and up in one projection."""
     ffn = config.size("ffn_hidden_size", "intermediate_size", default=13696)
     names, bias = ("dense_h_to_4h", "dense_4h_to_h"), config.flag("add_bias_linear")
@@ -70,7 +70,7 @@ def read_chatglm(config: Config) -> Arch:
     vocab = config.size("padded_vocab_size", "vocab_size", default=65024)
     attention, embed = _attention(config, hidden), ("embed", hidden)
     rms = config.flag("rmsnorm", default=True)
-    norm = ("rms_float", False) if rms else ("layer", True)
+    norm: tuple[NormImpl, bool] = ("rms_float", False) if rms else ("layer", True)
     layer = _layer(config, hidden, attention, norm)
     last = config.flag("post_layer_norm", default=True)
     return Arch(

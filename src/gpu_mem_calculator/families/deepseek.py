@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Buffer
-from ..model.blocks import LatentAttention, Linear, Norm
+from ..model.blocks import LatentAttention, Linear, Norm, RotaryImpl
 from .config import Config, Fields
 from .frame import decoder, decoder_layer, dense_first, mtp_parameters, rotary_buffer
 from .llama import LLAMA
@@ -16,7 +16,7 @@ from .mlps import gated_mlp, routed_moe, router_biases
 
 
 def latent_attention(
-    config: Config, hidden: int, heads: int, rotary_impl: str = "interleaved"
+    config: Config, hidden: int, heads: int, rotary_impl: RotaryImpl = "interleaved"
 ) -> LatentAttention:
     """Keys and values from one latent; queries from another unless `q_lora_rank` is null.
 
@@ -69,7 +69,7 @@ def read_deepseek_v2(config: Config) -> Arch:
 def read_deepseek_v3(family: str, config: Config) -> Arch:
     """DeepSeek-V3 and R1 (transformers 5.17 models/deepseek_v3); Kimi K2 has the same code."""
     hidden, vocab = config.hidden(7168), config.vocab(129280)
-    impl = "interleaved" if config.flag("rope_interleave", default=True) else "half"
+    impl: RotaryImpl = "interleaved" if config.flag("rope_interleave", default=True) else "half"
     attention = latent_attention(config, hidden, 128, impl)
     mlp = gated_mlp(hidden, config.ffn(18432), activation=config.activation())
     fields: Fields = {"shared": 1, "router_impl": "float_sigmoid"}

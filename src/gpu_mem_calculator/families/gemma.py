@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.arch import Buffer
+from ..model.blocks import NormImpl
 from .config import Config, Fields
 from .frame import rotary_buffer, typed_rotary_buffer
 from .llama import QK_NORMS
@@ -12,7 +13,7 @@ from .llama_like import ATTENTION_ONLY, Counts, LlamaLike, no_fields, readers, r
 from .norms import Norms, norms_at, rms_float
 from .windows import FULL, SLIDING, Windows, layer_types, typed, typed_windows
 
-NORM = "rms_float"
+NORM: NormImpl = "rms_float"
 GELU = "gelu_pytorch_tanh"
 EMBED_SCALE = (Buffer("model.embed_tokens.embed_scale", ()),)
 SANDWICH = (

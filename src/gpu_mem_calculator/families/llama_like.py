@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention, Mlp, Moe, Weight
+from ..model.blocks import Attention, Mlp, Moe, RotaryImpl, Weight
 from .attention import head_counts, partial_rotary, separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer, rotary_buffer
@@ -74,7 +74,7 @@ class LlamaLike(Struct, frozen=True):
     qk_norms: tuple[str, ...] = ()  # names of the norms over each head of q and k
     parallel: Switch = NEVER  # attention and MLP read the same norm
     rotary: float | None = None  # the default share of a head that is turned; None: all of it
-    rotary_impl: str = "half"
+    rotary_impl: RotaryImpl = "half"
     rotates: Callable[[Config, Windows, int], list[bool]] | None = None  # None: in every layer
     windows: Callable[[Config, int], Windows] = no_windows
     attention_dropout: float = 0.0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Linear, Mixer, Mlp, Moe, Recurrence, Weight
+from ..model.blocks import Attention, Linear, Mixer, Mlp, Moe, NormImpl, Recurrence, Weight
 from .attention import head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config
 from .frame import decoder, decoder_layer, stacked
@@ -20,7 +20,7 @@ from .norms import pre_norms, rms_float
 from .qwen import gated_shared_moe, sparse_layers
 from .windows import FULL
 
-NORM = "rms_float"
+NORM: NormImpl = "rms_float"
 WIDTHS = {"ffn": 512, "shared_ffn": 512}
 
 

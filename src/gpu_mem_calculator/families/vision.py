@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..model.blocks import Linear, Norm, Weight
+from ..model.blocks import Linear, Norm, NormImpl, Weight
 from .config import Config, ConfigError
 from .gemma import SANDWICH
 
@@ -31,12 +31,12 @@ class TowerBlock(Struct, frozen=True, kw_only=True):
     down: str = "fc2"
     mlp_bias: bool = True
     norms: tuple[str, ...] = ("layer_norm1", "layer_norm2")
-    norm: str = "layer"
+    norm: NormImpl = "layer"
     head_norms: tuple[str, ...] = ()
     scales: tuple[tuple[str, bool], ...] = ()  # vectors; True: one a channel, False: one in all
 
 
-def norm(name: str, size: int, impl: str = "layer") -> Tower:
+def norm(name: str, size: int, impl: NormImpl = "layer") -> Tower:
     """A norm over the tower's width."""
     yield from Norm(name, ("vision", size), impl, bias=impl == "layer").weights()
 

@@ -31,16 +31,9 @@ def cache_entry(
 ) -> Entry:
     """The cache of one layer of a kind, with `tokens` of each sequence."""
     parts = cached_bytes(case, kind, tokens)
-    total = EMPTY
-    for _, size in parts:
-        total = total + size
-    return Entry(
-        name=f"{kind.title}: cache",
-        kind=CACHE,
-        bytes=EMPTY if nothing(tokens) else total,
-        live=live,
-        source=CACHE_CODE,
-    )
+    total = EMPTY if nothing(tokens) else sum((size for _, size in parts), EMPTY)
+    name = f"{kind.title}: cache"
+    return Entry(name=name, kind=CACHE, bytes=total, live=live, source=CACHE_CODE)
 
 
 def tensor_entry(

@@ -19,7 +19,7 @@ from ..ledger.source import Source, code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind
+from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind, LayerKinds, Passes
 from .inference_layer import (
     InferenceLayer,
     cached_parts,
@@ -28,7 +28,7 @@ from .inference_layer import (
     norm_pass,
     reorder_pass,
 )
-from .instants import REORDER, GenerationInstant
+from .instants import REORDER, GenerationInstant, GenerationInstants
 from .model_inputs import GENERATE_CODE, goes_in, plain
 from .stream import SCORES, PassEvents
 from .token_choice import TokenChoice, choose_token, named_tensors
@@ -51,9 +51,9 @@ class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
     run: Run
     how: BlockSetting
     manner: CacheMode
-    found: tuple[LayerKind, ...]
-    passes: list[dict[str, DecodeStep]]
-    table: tuple[GenerationInstant, ...]
+    found: LayerKinds
+    passes: Passes
+    table: GenerationInstants
     choice: TokenChoice
 
     def step(self, instant: GenerationInstant) -> DecodeStep:
@@ -72,9 +72,7 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
     for kind, each in zip(case.found, case.passes, strict=True):
         for when, tokens, counts in _idle_caches(case, kind, each):
             parts = cached_bytes(case, kind, tokens)
-            total = EMPTY
-            for _, size in parts:
-                total = total + size
+            total = sum((size for _, size in parts), EMPTY)
             if not nothing(total) and any(counts.values()):
                 yield Entry(
                     name=f"{kind.title}: cache {when}",
@@ -142,9 +140,8 @@ def layer_entries(case: GenerationCase) -> Iterator[Entry]:
             if instant.work == "layer":
                 yield from work_entries(f"{title}: at work", peak, instant)
             else:
-                yield from work_entries(
-                    f"{title}: cache copied", peak, instant, REORDER_CODE, CACHE
-                )
+                name = f"{title}: cache copied"
+                yield from work_entries(name, peak, instant, REORDER_CODE, CACHE)
 
 
 def work_entries(
@@ -155,12 +152,11 @@ def work_entries(
     kind: str = ACT,
 ) -> Iterator[Entry]:
     """Entries of a peak at one instant: tensors, of `kind`, and workspace."""
+    live = {instant.name: 1}
     parts = ((name, kind, peak.act), (f"{name}, kernel workspace", TEMP, peak.temp))
     for title, part_kind, size in parts:
         if not nothing(size):
-            yield Entry(
-                name=title, kind=part_kind, bytes=size, live={instant.name: 1}, source=source
-            )
+            yield Entry(name=title, kind=part_kind, bytes=size, live=live, source=source)
 
 
 def head_pass(case: GenerationCase, instant: GenerationInstant) -> ForwardPass:
@@ -189,13 +185,10 @@ def head_entries(case: GenerationCase) -> Iterator[Entry]:
         if i.work == REORDER or (i.step != PROMPT and i.work != "scores")
     }
     parts = tuple((name, sized(size, bits)) for name, size, bits in named_tensors(case.choice))
-    total = EMPTY
-    for _, size in parts:
-        total = total + size
     yield Entry(
         name="what the token before was chosen from",
         kind=ACT,
-        bytes=total,
+        bytes=sum((size for _, size in parts), EMPTY),
         live=later,
         source=GENERATE_CODE,
         parts=parts,

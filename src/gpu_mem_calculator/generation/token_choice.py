@@ -152,11 +152,8 @@ def _sort(tape: Tape, choice: TokenChoice, scores: Value) -> tuple[Value, Value]
     """
     values = tape.op("sorted_logits", scores)
     count = choice.logits
-    several = (
-        holds(choice.rows > 1)
-        * holds(choice.rows < ROW_SORT_ROWS)
-        * holds(choice.vocab < ROW_SORT_LENGTH)
-    )
+    several = holds(choice.rows > 1) * holds(choice.rows < ROW_SORT_ROWS)
+    several = several * holds(choice.vocab < ROW_SORT_LENGTH)
     alone = choose(choice.vocab >= ROW_SORT_LENGTH, choice.vocab, count) * (1 - several)
     joined = count * several
     counts = ((joined, 64), (joined, 64), (joined, 32), (alone, 64), (joined + alone, 96))
@@ -196,9 +193,5 @@ def _check(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[
     return [x, new, copy]
 
 
-WAYS: dict[str, Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]] = {
-    GREEDY: _greedy,
-    SAMPLE: _sample,
-    BEAMS: _beam_search,
-    CHECK: _check,
-}
+Way = Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]
+WAYS: dict[str, Way] = {GREEDY: _greedy, SAMPLE: _sample, BEAMS: _beam_search, CHECK: _check}

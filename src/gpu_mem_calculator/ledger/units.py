@@ -1,9 +1,11 @@
 """Bytes of each unit; no other module defines them."""
 
-from typing import cast
+from __future__ import annotations
 
-from .num import Bytes
+TYPE_CHECKING = False  # the type checker knows the name; to import typing would slow --version
+if TYPE_CHECKING:
+    from .num import Bytes
 
-KIB = cast(Bytes, 2**10)
-MIB = cast(Bytes, 2**20)
-GIB = cast(Bytes, 2**30)
+KIB: Bytes = 2**10  # type: ignore[assignment]
+MIB: Bytes = 2**20  # type: ignore[assignment]
+GIB: Bytes = 2**30  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import EMPTY, Bytes, Num, larger, sized
 from ..ledger.source import code
 from ..run.record import ModuleRecord, RecordedPart
-from .instants import StepInstant
+from .instants import Instants
 from .workspaces import lt_entry
 
 RECORDED = code("the module's own code, run once on fake tensors")
@@ -132,7 +132,7 @@ class _RecordedBackward:
         self.hooks += [(block.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 
-def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def record_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     """Entries outside the layers: the batch, and what is made before the stack of layers."""
     working = {i.name: 1 for i in instants if i.work}
     inside = {i.name: 1 for i in instants if i.work and i.inside_forward}
@@ -164,9 +164,7 @@ def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> I
             )
 
 
-def bias_entries(
-    record: ModuleRecord, instants: tuple[StepInstant, ...], *, recomputes: bool
-) -> Iterator[Entry]:
+def bias_entries(record: ModuleRecord, instants: Instants, *, recomputes: bool) -> Iterator[Entry]:
     """Workspaces of matmuls that add a bias. `recomputes`: backward recomputes layers, and its
     thread has a workspace, too.
     """
@@ -184,7 +182,7 @@ def before_events(record: ModuleRecord) -> BlockEvents | None:
     return record.before.script if record.before.script.exit_grad >= 0 else None
 
 
-def table_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def table_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     """Backward of what is before the stack, as entries, where its events are not replayed."""
     block = record.before.script
     live = {i.name: 1 for i in instants if i.work == "embedding"}

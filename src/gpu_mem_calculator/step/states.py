@@ -14,7 +14,7 @@ from ..model.arch import Buffer
 from ..replay.rounding import block_bytes
 from ..run.phases import OPTIMIZER
 from ..run.run import Run
-from .instants import StepInstant
+from .instants import Instants
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
@@ -35,7 +35,7 @@ STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
-def at_every_instant(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+def at_every_instant(instants: Instants) -> dict[str, Num]:
     """One copy at every instant, by the instant's name."""
     return {i.name: 1 for i in instants}
 
@@ -48,7 +48,7 @@ def with_startup(entry: Entry) -> Entry:
 def parameter_entry(
     name: str,
     size: Bytes,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     place: str = GPU,
     tensors: Callable[[], Iterable[Bytes]] | None = None,
 ) -> Entry:
@@ -64,7 +64,7 @@ def parameter_entry(
     )
 
 
-def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None = None) -> Entry:
+def buffer_entry(run: Run, instants: Instants, layers: Num | None = None) -> Entry:
     """Tensors that belong to the model and are not trained; torch rounds each to 512 bytes.
 
     `layers`: how many layers a pipeline stage has; other layers' buffers are not on its rank.
@@ -74,14 +74,8 @@ def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None
         rest = tuple(b for b in rest if not run.arch.of_layer(b))
     each, others = map(_rounded_bytes, (in_layer if layers is not None else (), rest))
     count = 0 if layers is None else layers
-    return Entry(
-        name="buffers",
-        kind=PARAM,
-        bytes=sum(others, EMPTY) + sum(each, EMPTY) * count,
-        live=at_every_instant(instants),
-        source=ARITHMETIC,
-        tensors=lambda: [*others, *each * int(count)],
-    )
+    size = sum(others, EMPTY) + sum(each, EMPTY) * count
+    return parameter_entry("buffers", size, instants, tensors=lambda: [*others, *each * int(count)])
 
 
 def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[Bytes]:
@@ -92,7 +86,7 @@ def optimizer_entries(
     run: Run,
     elements: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     *,
     implementation: str,
     largest: Num,
@@ -140,7 +134,7 @@ def _state_entries(
     row: Optimizer,
     elements: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     sizes: tuple[tuple[int, int], ...],
 ) -> Iterator[Entry]:
     """The states; bitsandbytes' are counted by tensor, since small tensors have fp32 states.
@@ -207,7 +201,7 @@ def gradient_entries(
     embedding: Num,
     head: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     shards: Num = 1,
 ) -> Iterator[Entry]:
     """Gradients, which backward allocates layer by layer; each rank has one of `shards` parts.
@@ -216,20 +210,14 @@ def gradient_entries(
     elements. In an unrolled run the events of the blocks allocate the gradients instead.
     """
     source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
-    for i, (title, elements) in enumerate(() if run.unrolled else layers):
-        yield Entry(
-            name=f"{title}: gradients",
-            kind=GRAD,
-            bytes=sized(elements, bits) // shards,
-            live={at.name: at.grads[i] for at in instants},
-            source=source,
-        )
-    ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
-    for name, elements, pick in () if run.unrolled else ends:
-        yield Entry(
-            name=f"{name}: gradients",
-            kind=GRAD,
-            bytes=sized(elements, bits) // shards,
-            live={at.name: getattr(at, pick) for at in instants},
-            source=source,
-        )
+    if run.unrolled:
+        return
+    alive: list[tuple[str, Num, dict[str, Num]]] = [
+        (title, elements, {at.name: at.grads[i] for at in instants})
+        for i, (title, elements) in enumerate(layers)
+    ]
+    alive.append(("embedding", embedding, {at.name: at.embedding_grads for at in instants}))
+    alive.append(("head", head, {at.name: at.head_grads for at in instants}))
+    for name, elements, live in alive:
+        size = sized(elements, bits) // shards
+        yield Entry(name=f"{name}: gradients", kind=GRAD, bytes=size, live=live, source=source)

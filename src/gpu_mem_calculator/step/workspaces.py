@@ -10,7 +10,7 @@ from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
-from .instants import StepInstant
+from .instants import Instants
 
 WORKSPACES = "cuBLAS workspace"
 
@@ -20,7 +20,7 @@ def cublas_bytes(compute_capability: str) -> Bytes:
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
-def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
     """One workspace for the thread that runs forward, one for the thread that runs backward, which
     is allocated by the first matmul of the first backward.
     """
@@ -35,7 +35,7 @@ def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[E
         )
 
 
-def lt_entry(count: Num, instants: tuple[StepInstant, ...]) -> Entry:
+def lt_entry(count: Num, instants: Instants) -> Entry:
     """cuBLASLt's workspaces, 1 MiB for each of `count` threads that run matmuls with a bias."""
     return Entry(
         name="cuBLASLt workspaces",

@@ -106,7 +106,7 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
     run = from_reference(body)
     if not isinstance(run, Mapping) or not isinstance(run.get("inference"), Mapping):
         what = 'an object with "model" and "inference"'
-        raise InputError([f"the body must be {what}, such as {EXAMPLE}"])
+        raise InputError(f"the body must be {what}, such as {EXAMPLE}")
     fields = dict(run["inference"])
     names = [fields.pop(key, None) for key in ("engine_type", "engine")]
     name = next((one for one in names if one is not None), DEFAULT_ENGINE)

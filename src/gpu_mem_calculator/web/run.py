@@ -57,4 +57,4 @@ def _check_port(settings: ServiceSettings) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         place = f"{settings.host} port {settings.port}"
-        raise InputError([f"cannot listen on {place}: {reason}; try another --port"]) from None
+        raise InputError(f"cannot listen on {place}: {reason}; try another --port") from None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ..published.frameworks import LLAMA_CPP
 from .ggml_types import BLOCKS, UNQUANTIZED, divides
 
 # Types of the tensors that no rule below applies to, where the file type has another name.
@@ -34,7 +35,7 @@ NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
 # Before this build only attn_v.weight followed the rules of values, and a fused attn_qkv.weight had
 # separate rules (1dab5f5a).
 FUSED_AS_VALUES = 8266
-NEWEST = 10586
+NEWEST = LLAMA_CPP.numbers[0]
 
 # The type of a tensor whose rows the blocks of a type do not divide.
 TO_IQ4 = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_XS"

@@ -7,7 +7,7 @@ is named.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import REENTRANT, BlockWalk, walk
+from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import EMPTY, Num, sized
 from ...model.arch import Layer
 from ...model.blocks import Attention, Mlp, Norm
@@ -146,7 +146,7 @@ def layer_walk(setting: MegatronSetting, layer: Layer, *, checkpointed: bool = F
         y,
         recompute_core=setting.selective,
         output_grad_held=checkpointed,
-        checkpoint=REENTRANT if checkpointed else "",
+        checkpoint="reentrant" if checkpointed else "",
     )
 
 

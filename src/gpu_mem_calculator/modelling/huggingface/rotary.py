@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import sized
+from ...model.blocks import RotaryImpl
 from .ops import add
 from .setting import BlockSetting
 
@@ -19,7 +20,7 @@ def rotate(
     setting: BlockSetting,
     x: Value,
     size: tuple[int, int],
-    impl: str,
+    impl: RotaryImpl,
     tables: Tables = (),
 ) -> Value:
     """x · cos + rotate_half(x) · sin on a part of each head; `size`: elements of (part, head).
@@ -44,7 +45,7 @@ def rotate(
     return tape.op("rotary.joined", rotated, x, elements=x.elements(), bits=bits)
 
 
-def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
+def _in_float(tape: Tape, x: Value, impl: RotaryImpl, tables: Tables) -> Value:
     """The whole head in fp32, cast back to x's dtype."""
     x32 = tape.cast(x, 32)
     if impl == "complex":
@@ -56,7 +57,7 @@ def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
     return tape.cast(rotated, x.bits)
 
 
-def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: str) -> Tables:
+def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: RotaryImpl) -> Tables:
     """cos and sin with every entry doubled, which some families make in each layer: GLM for q
     and k together (modeling_glm.py:apply_rotary_pos_emb), ERNIE 4.5 in fp32, GPT-J for each of
     q and k (modeling_gptj.py:63). Empty for the others.
