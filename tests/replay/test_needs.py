@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.replay.allocator import history, replay
-from gpu_mem_calculator.replay.needs import needs_bytes
+from gpu_mem_calculator.replay.needs import CapOutcome, NeedsSearch, needs_bytes
+from gpu_mem_calculator.replay.plan import ReplayPlan
+from gpu_mem_calculator.replay.rounding import UNIT
 from gpu_mem_calculator.replay.settings import AllocatorSettings
 from gpu_mem_calculator.replay.stream import UNTIL_MARK, AllocationStream
 from tests.replay.reference_allocator import reference_history
@@ -45,6 +47,17 @@ def streams(draw: st.DrawFn) -> AllocationStream:
     uses = [(tensor, 5, end) for tensor, end in zip(used, ends, strict=True)]
     marks = [(len(events) // 2, "half"), (len(events), "end")]
     return AllocationStream(sizes, events, streams=cuda_streams, marks=marks, uses=uses)
+
+
+class ForgetfulSearch(NeedsSearch):
+    """A search that replays every cap it tries."""
+
+    __slots__ = ()
+
+    def outcome(self, cap: int) -> CapOutcome:
+        """The outcome of a replay."""
+        self.outcomes.clear()
+        return super().outcome(cap)
 
 
 def freed(stream: AllocationStream) -> AllocationStream:
@@ -109,6 +122,47 @@ def test_the_least_cap_is_between_allocated_and_reserved(
     uncapped = replay(stream, chosen)
     needs = needs_bytes(stream, chosen)
     assert replay(stream, chosen, needs).allocated_bytes <= needs <= uncapped.reserved_bytes
+
+
+@given(streams(), st.sampled_from(CONFS), st.lists(st.integers(1, 400), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_a_known_outcome_is_that_of_a_replay_under_the_same_cap(
+    stream: AllocationStream, conf: str, megabytes: list[int]
+) -> None:
+    """Whatever was replayed before, a cap that is not replayed has the outcome of its replay."""
+    chosen = AllocatorSettings.parse(conf)
+    search = NeedsSearch(ReplayPlan(stream, chosen))
+    search.needs_bytes()
+    for known in tuple(search.outcomes):
+        megabytes += [known.most_under * UNIT // MIB, (known.least_over - 1) * UNIT // MIB]
+    for size in megabytes:
+        cap = min(size, 2**20) * MIB
+        if cap // UNIT > search.low:
+            alone = replay(stream, chosen, cap)
+            outcome = search.outcome(cap // UNIT)
+            assert outcome.survives == (alone.failed_at is None)
+            if outcome.survives:
+                assert outcome.peak_reserved * UNIT == alone.reserved_bytes
+                assert outcome.exceeded == (alone.retries > 0) or "split" in conf
+
+
+@given(streams(), st.sampled_from(CONFS))
+@settings(deadline=None)
+def test_the_search_finds_what_a_search_that_replays_every_cap_finds(
+    stream: AllocationStream, conf: str
+) -> None:
+    """Outcomes that are known save replays, and change no answer."""
+    plan = ReplayPlan(stream, AllocatorSettings.parse(conf))
+    assert NeedsSearch(plan).needs_bytes() == ForgetfulSearch(plan).needs_bytes()
+
+
+@given(streams(), st.sampled_from(CONFS))
+def test_the_search_continues_to_the_footprint_without_a_cap(
+    stream: AllocationStream, conf: str
+) -> None:
+    """Where the search starts, the replay without a cap continues, with the same statistics."""
+    chosen = AllocatorSettings.parse(conf)
+    assert NeedsSearch(ReplayPlan(stream, chosen)).unlimited(stream) == replay(stream, chosen)
 
 
 def test_an_empty_stream_needs_nothing() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.replay.allocator import history
+from gpu_mem_calculator.replay.plan import ReplayPlan
 from gpu_mem_calculator.replay.settings import AllocatorSettings
-from gpu_mem_calculator.replay.slack import slack_bytes
+from gpu_mem_calculator.replay.slack import slack_at_start, slack_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream
 
 CONFS = (
@@ -43,7 +44,7 @@ def streams(draw: st.DrawFn) -> AllocationStream:
 def test_blocks_never_exceed_the_bound(conf: str, stream: AllocationStream) -> None:
     """At every event, with any settings."""
     chosen = AllocatorSettings.parse(conf)
-    most = slack_bytes(stream, chosen)
+    most = slack_bytes(stream, ReplayPlan(stream, chosen))
     requested = 0
     for event, (allocated, _) in zip(stream.events, history(stream, chosen), strict=True):
         requested += stream.sizes[event] if event >= 0 else -stream.sizes[~event]
@@ -51,9 +52,8 @@ def test_blocks_never_exceed_the_bound(conf: str, stream: AllocationStream) -> N
 
 
 def _slack(sizes: list[int], events: list[int], conf: str = "") -> int:
-    return slack_bytes(
-        AllocationStream(sizes, events, marks=[(0, "startup")]), AllocatorSettings.parse(conf)
-    )
+    stream = AllocationStream(sizes, events, marks=[(0, "startup")])
+    return slack_bytes(stream, ReplayPlan(stream, AllocatorSettings.parse(conf)))
 
 
 def test_a_small_block_is_rounded_to_512_bytes() -> None:
@@ -79,4 +79,16 @@ def test_only_blocks_alive_together_count() -> None:
 def test_blocks_of_start_up_count_while_alive() -> None:
     """Blocks that start-up leaves are alive in the steps; those that it frees are not."""
     stream = AllocationStream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
-    assert slack_bytes(stream, AllocatorSettings()) == 2 * 511
+    assert slack_bytes(stream, ReplayPlan(stream, AllocatorSettings())) == 2 * 511
+
+
+@given(stream=streams(), share=st.integers(0, 40))
+@settings(deadline=None)
+def test_the_slack_at_the_end_of_start_up_is_within_the_bound(
+    stream: AllocationStream, share: int
+) -> None:
+    """Blocks that exceed their tensors by no more need no look at the rest of the stream."""
+    begin = min(share, len(stream.events))
+    stream.marks = [(begin, "startup"), (len(stream.events), "step")]
+    plan = ReplayPlan(stream, AllocatorSettings())
+    assert 0 <= slack_at_start(stream, plan) <= slack_bytes(stream, plan)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from tools.mutants.__main__ import known_survivors
 from tools.mutants.sites import SOURCE, Site, places, sample
 from tools.mutants.switch import switched

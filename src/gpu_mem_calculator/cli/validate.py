@@ -17,9 +17,7 @@ examples:
 
 def arguments(parser: Parser) -> None:
     """Add the options of `validate`."""
-    parser.add_argument(
-        "config", metavar="FILE", help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON"
-    )
+    parser.option("config", "FILE", "a run file (JSON, YAML or TOML), or DeepSpeed's JSON")
     parser.set_defaults(preset=None)
     add_model(parser)
     add_settings(parser)
@@ -32,11 +30,15 @@ def run(args: argparse.Namespace) -> int:
     """
     from ..core.resolve import resolve
     from ..core.runfile import read
-    from ..formats.deepspeed_reader import ANY_MODEL
 
     source = run_source(args, needs_model=False)
     alone = source.deepspeed and "model" not in source.data
-    resolve(read({"model": ANY_MODEL, **source.data} if alone else source.data), headers=False)
+    data = source.data
+    if alone:
+        from ..formats.deepspeed_reader import ANY_MODEL
+
+        data = {"model": ANY_MODEL, **data}
+    resolve(read(data), headers=False)
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
     lines = [

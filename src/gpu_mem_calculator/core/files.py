@@ -6,14 +6,16 @@ import errno
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from stat import S_IMODE, S_ISREG
+from typing import TYPE_CHECKING
 
 from ..ledger.units import MIB
 from .errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_BYTES = 8 * MIB  # of a configuration file or a module's record
 MOST_RUNS_BYTES = 256 * MIB  # of a file of cases or of measured runs
@@ -31,15 +33,15 @@ def read_text(
         with open(path, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
-            raise InputError([f"{where}: it is larger than {most:,} bytes; give a smaller file"])
+            raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
         return io.StringIO(data.decode(encoding), newline=None).read()
     except FileNotFoundError:
-        raise InputError([f"{where}: no such file"]) from None
+        raise InputError(f"{where}: no such file") from None
     except InputError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"{where}: cannot be read, {reason}"]) from None
+        raise InputError(f"{where}: cannot be read, {reason}") from None
 
 
 def check_writable(path: str | Path, option: str) -> None:
@@ -80,7 +82,7 @@ def _write_errors(path: str | Path, option: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError([f"{option} {path}: cannot be written, {reason}"]) from None
+        raise InputError(f"{option} {path}: cannot be written, {reason}") from None
 
 
 def _stream(path: str | Path) -> int | None:
@@ -109,6 +111,8 @@ def _replace_file(path: str | Path, data: bytes) -> bool:
         return False
     if old is not None and not (S_ISREG(old.st_mode) and old.st_nlink == 1):
         return False
+    import tempfile
+
     try:
         descriptor, temporary = tempfile.mkstemp(
             prefix=".gpu-mem-calc-", dir=os.path.dirname(target)

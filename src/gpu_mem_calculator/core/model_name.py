@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..hub.access import access
 from ..hub.bounds import HubError
-from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, is_revision, page, printable_name
-from ..hub.sources import named
 from .errors import InputError, nearest
 from .models import ModelConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..hub.checkpoint import Checkpoint
 
 PASTE = "paste its config.json instead"  # for services that open no files
 NUMBERS = "give its sizes as plain numbers (model.num_layers, model.hidden_size, ...)"
@@ -27,12 +29,12 @@ def name_with_revision(model: ModelConfig) -> str:
         try:
             name = page(name) or name
         except HubError as error:
-            raise InputError([f"model.name={printable_name(name)!r}: {error}"]) from None
+            raise InputError(f"model.name={printable_name(name)!r}: {error}") from None
     if revision is None or name.endswith(f"@{revision}"):
         return name
     sentence = f"model.revision={revision!r}"
     if not is_revision(revision):
-        raise InputError([f"{sentence} must be a branch, a tag or a commit"])
+        raise InputError(f"{sentence} must be a branch, a tag or a commit")
     if model.config is None and hub_name(f"{name}@{revision}") is not None:
         return f"{name}@{revision}"
     row = catalog.find("index", name) if name else None
@@ -42,23 +44,25 @@ def name_with_revision(model: ModelConfig) -> str:
         fix = f"it is of a model on the hub; name it: {row['hub_id']}"
     else:
         fix = "it is of a model on the hub, and this is none; leave it out"
-    raise InputError([f"{sentence}: {fix}"])
+    raise InputError(f"{sentence}: {fix}")
 
 
 def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
     """The checkpoint of a name or address; the error where there is none names a similar preset."""
+    from ..hub.sources import named
+
     try:
         return named(name, headers=headers)
     except HubError as error:
         if is_address(name):
             address = printable_name(name).rstrip("/")
             quoted = "" if address in str(error) else f"={address!r}"
-            raise InputError([f"model.name{quoted} is not read: {error}"]) from None
+            raise InputError(f"model.name{quoted} is not read: {error}") from None
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
         hint = nearest(name, catalog.names("index")) or hint
         raise InputError(
-            [f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"]
+            f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"
         ) from None
 
 
@@ -98,6 +102,8 @@ def config_file(name: str) -> Path | None:
     """The path of a config.json on disk; None where the name is none, or files are not opened."""
     if not name or not access().files:
         return None
+    from pathlib import Path
+
     path = Path(name)
     try:
         return path if path.suffix == ".json" and path.is_file() else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
 from .files import read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def load_record(path: str | Path, key: str) -> dict[str, Any]:
@@ -16,7 +18,7 @@ def load_record(path: str | Path, key: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError([f"{key} {path}: cannot be read, it is not JSON"]) from None
+        raise InputError(f"{key} {path}: cannot be read, it is not JSON") from None
     if not isinstance(record, dict):
-        raise InputError([f"{key} {path}: it is not a module's record; make one with --function"])
+        raise InputError(f"{key} {path}: it is not a module's record; make one with --function")
     return record

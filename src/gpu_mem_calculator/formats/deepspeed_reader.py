@@ -81,7 +81,7 @@ def sections(source: Source, *, num_gpus: int | None, model_ranks: int) -> RunFi
     """The same as `read`, without the rules of the engine, which settings may still change."""
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
-        raise InputError([f"{source}: DeepSpeed's configuration is an object, not {quote(data)}"])
+        raise InputError(f"{source}: DeepSpeed's configuration is an object, not {quote(data)}")
     checked = CheckedFile(data)
     training = {**_batch(checked, num_gpus, model_ranks), **_training(checked)}
     engine = {"type": "deepspeed", **_zero(checked), **_checkpointing(checked, training)}

@@ -17,7 +17,9 @@ COUNTERS = (
     "cap",
     "elastic",
     "exceeded",
+    "least_over",
     "lookups",
+    "most_under",
     "num_segments",
     "peak",
     "peak_reserved",
@@ -41,7 +43,9 @@ class AllocatorState:
         "exceeded",
         "gaps",
         "kept",
+        "least_over",
         "lookups",
+        "most_under",
         "num_segments",
         "peak",
         "peak_reserved",
@@ -62,6 +66,8 @@ class AllocatorState:
         self.elastic = False  # raise the cap where the run would fail
         self.waits = False  # stop where the cap is first exceeded, before anything is released
         self.exceeded = False  # whether the cap would ever have been exceeded
+        self.most_under = 0  # the most that a request within the cap would have reserved
+        self.least_over = NEVER  # the least that a request beyond the cap would have
         self.allocated = self.peak = self.reserved = self.peak_reserved = self.retries = 0
         self.pools: list[list[int]] = [[] for _ in range(plan.num_pools)]  # free blocks
         self.starts: dict[int, int] = {}  # start address of a free block -> the block

@@ -25,20 +25,28 @@ def grow(cache: AllocatorState, tensor: int) -> int:
         if cache.waits:
             return 0
         cache.exceeded = True
-        fits = release_available(cache, pool_index, need) and cache.reserved + size <= cache.cap
-        if not fits:
+        cache.least_over = min(cache.least_over, cache.reserved + size)
+        if not release_available(cache, pool_index, need) or _over(cache, size):
             release_cached(cache)
             cache.retries += 1
-            if cache.reserved + size > cache.cap:
-                if not cache.elastic:
-                    return 0
-                cache.cap = cache.reserved + size
+            if not cache.elastic and _over(cache, size):
+                return 0
+            cache.cap = max(cache.cap, cache.reserved + size)
+    cache.most_under = max(cache.most_under, cache.reserved + size)
     if plan.settings.expandable_segments:
         return expand(cache, pool_index, need)
     start = cache.addresses.take(-(-size // ROUND_LARGE)) * SPREAD
     cache.segments[start] = size
     cache.reserve(size)
     return size << SHIFT | start
+
+
+def _over(cache: AllocatorState, size: int) -> bool:
+    """Whether `size` more units would exceed the cap; what they would reserve is remembered."""
+    reserved = cache.reserved + size
+    if reserved > cache.cap:
+        cache.least_over = min(cache.least_over, reserved)
+    return reserved > cache.cap
 
 
 def release(cache: AllocatorState, pool_index: int, block: int) -> None:

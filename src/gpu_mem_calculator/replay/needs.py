@@ -3,13 +3,23 @@
 A replay under a cap equals one without until reserved memory would first exceed the cap, so all
 replays start where the lowest cap is first exceeded. An elastic replay, which raises its cap
 wherever it would fail, gives the first cap to try; the rest is bisection.
+
+A replay depends on its cap only through comparisons: would a new segment exceed it? Let
+`most_under` be the most that any request within the cap would have reserved, and `least_over` the
+least of any request beyond it. Under every cap from `most_under` up to, but not including,
+`least_over` each comparison has the same answer, so by induction over the events each step is the
+same, and so is the outcome. (An elastic replay's last comparison before it raises its cap counts as
+within it, as it would be under the raised cap.) Such a cap is not replayed again. Only garbage
+collection, whose threshold is a share of the cap, depends on the cap in another way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from .allocator import ReplayRun
+from .allocator import Footprint, ReplayRun, replay
+from .blocks import NEVER
 from .plan import ReplayPlan
 from .rounding import UNIT
 from .settings import AllocatorSettings
@@ -34,29 +44,92 @@ def needs_bytes(
     users of the card come on top. `reserved`: bytes reserved without a cap, if known; more is
     never needed.
     """
-    plan = ReplayPlan(stream, settings or AllocatorSettings())
-    low = _live_units(plan) - 1
-    start = _replay_until(ReplayRun(plan), low + 1)
-    high = _replay_rest(start, low + 1, elastic=True).cache.cap
-    step = max(int(high * CLOSE), 1)
-    near = _replay_until(start, high - step)
+    return NeedsSearch(ReplayPlan(stream, settings or AllocatorSettings())).needs_bytes(reserved)
 
-    def survives(cap: int) -> bool:
-        return _replay_rest(near if cap >= near.cache.cap else start, cap).failed_at is None
 
-    while (player := _replay_rest(near, high)).failed_at is not None:
-        low, high, step = high, high + step, 2 * step
-    if plan.is_plain and not player.cache.exceeded:  # the same as without a cap
-        high = min(high, player.peak_reserved)
-    while low < high - step and survives(high - step):
-        high, step = high - step, 2 * step
-    low = max(low, high - step)
-    high = _bisect(low, high, survives)
-    apart = max(int(high * APART), 1)
-    caps = [high + apart * number for number in range(1, PROBES + 1)]
-    most = caps[-1] if reserved is None else reserved // UNIT
-    failing = [cap for cap in caps if cap < most and not survives(cap)]
-    return (_bisect(failing[-1], failing[-1] + apart, survives) if failing else high) * UNIT
+class CapOutcome(NamedTuple):
+    """The outcome of replays under caps from `most_under` up to, not including, `least_over`."""
+
+    most_under: int
+    least_over: int
+    survives: bool
+    exceeded: bool
+    peak_reserved: int
+
+
+class NeedsSearch:
+    """The search for the least cap of one stream, in units.
+
+    - `low`: a cap that is too low; `start`: the replay up to where `low` + 1 is first exceeded
+    - `near`: the replay up to where a cap close to the answer is first exceeded
+    - `outcomes`: of the replays so far
+    """
+
+    __slots__ = ("low", "near", "outcomes", "plan", "start")
+
+    def __init__(self, plan: ReplayPlan) -> None:
+        self.plan, self.outcomes = plan, list[CapOutcome]()
+        self.low = _live_units(plan) - 1
+        self.start = self.near = _replay_until(ReplayRun(plan), self.low + 1)
+
+    def unlimited(self, stream: AllocationStream) -> Footprint:
+        """The footprint of the stream without a cap, continued from where the search starts."""
+        if self.plan.collects:
+            return replay(stream, self.plan.settings)
+        player = self.start.copy()
+        player.cache.cap = NEVER
+        player.finish()
+        footprint = player.footprint()
+        self._add(player)
+        return footprint
+
+    def needs_bytes(self, reserved: int | None = None) -> int:
+        """The least cap in bytes; `reserved` as in the function of this name."""
+        low = self.low
+        elastic = _replay_rest(self.start, low + 1, elastic=True)
+        high = elastic.cache.cap
+        step = max(int(high * CLOSE), 1)
+        self._add(elastic)
+        self.near = _replay_until(self.start, high - step)
+        while not (outcome := self.outcome(high)).survives:
+            low, high, step = high, high + step, 2 * step
+        if self.plan.is_plain and not outcome.exceeded:  # the same as without a cap
+            high = min(high, outcome.peak_reserved)
+        while low < high - step and self.survives(high - step):
+            high, step = high - step, 2 * step
+        low = max(low, high - step)
+        high = _bisect(low, high, self.survives)
+        apart = max(int(high * APART), 1)
+        caps = [high + apart * number for number in range(1, PROBES + 1)]
+        most = caps[-1] if reserved is None else reserved // UNIT
+        failing = [cap for cap in caps if cap < most and not self.survives(cap)]
+        least = _bisect(failing[-1], failing[-1] + apart, self.survives) if failing else high
+        return least * UNIT
+
+    def survives(self, cap: int) -> bool:
+        """Whether the whole stream survives under a cap."""
+        return self.outcome(cap).survives
+
+    def outcome(self, cap: int) -> CapOutcome:
+        """The outcome under a cap: a known one that holds for it, else that of a replay."""
+        for known in self.outcomes:
+            if known.most_under <= cap < known.least_over:
+                return known
+        return self._add(_replay_rest(self.near if cap >= self.near.cache.cap else self.start, cap))
+
+    def _add(self, player: ReplayRun) -> CapOutcome:
+        """The outcome of a finished replay, which is remembered unless garbage is collected."""
+        cache = player.cache
+        outcome = CapOutcome(
+            most_under=cache.most_under,
+            least_over=cache.least_over,
+            survives=player.failed_at is None,
+            exceeded=cache.exceeded,
+            peak_reserved=player.peak_reserved,
+        )
+        if not self.plan.collects:
+            self.outcomes.append(outcome)
+        return outcome
 
 
 def _bisect(low: int, high: int, survives: Callable[[int], bool]) -> int:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from .plan import ReplayPlan
 from .rounding import ROUND_LARGE, UNIT
-from .settings import AllocatorSettings
 from .stream import AllocationStream
 
 
-def slack_bytes(stream: AllocationStream, settings: AllocatorSettings) -> int:
+def slack_bytes(stream: AllocationStream, plan: ReplayPlan) -> int:
     """The most bytes by which live blocks can exceed their tensors after start-up.
 
     Start-up ends at the first mark. `allocated - requested` is never more at any event.
     """
-    slack = _tensor_slack(ReplayPlan(stream, settings), stream.sizes)
-    begin = stream.marks[0][0]
-    alive = sum(slack[event] if event >= 0 else -slack[~event] for event in stream.events[:begin])
-    most = alive
+    slack = _tensor_slack(plan, stream.sizes)
+    begin, _ = stream.marks[0]
+    most = alive = slack_at_start(stream, plan)
     for event in stream.events[begin:]:
         if event >= 0:
             alive += slack[event]
@@ -29,8 +27,16 @@ def slack_bytes(stream: AllocationStream, settings: AllocatorSettings) -> int:
     return most
 
 
+def slack_at_start(stream: AllocationStream, plan: ReplayPlan) -> int:
+    """The most bytes by which the blocks alive at the end of start-up can exceed their tensors."""
+    begin, _ = stream.marks[0]
+    events = stream.events[:begin]
+    slack = _tensor_slack(plan, stream.sizes[: max(events, default=-1) + 1])
+    return sum(slack[event] if event >= 0 else -slack[~event] for event in events)
+
+
 def _tensor_slack(plan: ReplayPlan, sizes: list[int]) -> list[int]:
-    """The most bytes by which the block of each tensor can exceed it.
+    """The most bytes by which the block of each of the first tensors, of `sizes`, can exceed it.
 
     The request is rounded up to a block. A larger block is split unless the rest is at most
     `least_rest` (1 MiB in the large pool, 0 in the small one or in expandable segments).
@@ -42,5 +48,5 @@ def _tensor_slack(plan: ReplayPlan, sizes: list[int]) -> list[int]:
         (units + (plan.least_rest[pool_index] if units < plan.unsplit else unsplit)) * UNIT - size
         if size
         else 0
-        for units, pool_index, size in zip(plan.units, plan.pool_of, sizes, strict=True)
+        for units, pool_index, size in zip(plan.units, plan.pool_of, sizes, strict=False)
     ]

@@ -90,7 +90,7 @@ def picture(report: BacktestReport, where: str) -> str:
     metric = main_metric(report)
     points = [] if metric is None else list(_points(report, metric))
     if metric is None or not points:
-        raise InputError(["--picture: no run was predicted, so there is nothing to draw"])
+        raise InputError("--picture: no run was predicted, so there is nothing to draw")
     marks = {group: i for i, group in enumerate(dict.fromkeys(p.group for p in points))}
     errors = report.summary(metric)
     worst = max(points, key=lambda p: abs(p.error))

@@ -87,16 +87,18 @@ def _head(one: str) -> str:
     return f'<th scope="col" class="{kind}">{name}</th>' if name else f'<td class="{kind}"></td>'
 
 
+def num_cells(*values: object) -> str:
+    """A cell for each value, aligned as numbers are."""
+    return "".join(f'<td class="num">{value}</td>' for value in values)
+
+
 def instants_table(page: EstimatePage) -> str:
     """The picture as a table: bytes of each kind at each instant."""
     rows = []
     for i, one in enumerate(page.columns):
-        cells = "".join(f'<td class="num">{size(part.bytes)}</td>' for part in one.slices)
-        row = opening_tag("tr", "busiest", i == page.peak)
-        rows.append(
-            f'{row}<td class="num">{i + 1}</td><th scope="row">{text(one.title)}</th>'
-            f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
-        )
+        cells = num_cells(*(size(part.bytes) for part in one.slices), size(one.bytes))
+        row = opening_tag("tr", "busiest", i == page.peak) + num_cells(i + 1)
+        rows.append(f'{row}<th scope="row">{text(one.title)}</th>{cells}</tr>')
     kinds = (f"#{title}" for title in titles(page.estimate.ledger).values())
     caption = f"GiB on one GPU at each instant{'' if page.estimate.serves else ' of a step'}"
     return table(caption, ["#no.", "instant", *kinds, "#total"], rows, kind="entries")
@@ -120,23 +122,18 @@ def breakdown_table(page: EstimatePage) -> str:
     rows = [
         f'<tr><th scope="row" class="name-cell">{swatch(part.kind)}{TITLES[part.kind]}</th>'
         f'<td class="what">{text(", ".join(_names(part.entries)))}</td>'
-        f'<td class="num">{size(part.bytes)}</td>'
-        f'<td class="num">{100 * part.bytes / whole:.1f} %</td>'
+        f"{num_cells(size(part.bytes), f'{100 * part.bytes / whole:.1f} %')}"
         f'<td class="bar-cell">{bar([part], whole)}</td></tr>'
         for part in page.columns[page.peak].slices
     ]
     rest = whole - page.columns[page.peak].bytes
     if rest:
-        rows.append(
-            f'<tr><th scope="row" class="name-cell">{REST}</th>'
-            f'<td class="what">{rest_words(page.result)}</td><td class="num">{size(rest)}</td>'
-            f'<td class="num">{100 * rest / whole:.1f} %</td><td class="bar-cell"></td></tr>'
-        )
-    foot = (
-        '<tr><th scope="row">per GPU</th><td class="what"></td>'
-        f'<td class="num">{size(whole)}</td><td class="num">100 %</td>'
-        '<td class="bar-cell"></td></tr>'
-    )
+        what = f'<td class="what">{rest_words(page.result)}</td>'
+        cells = num_cells(size(rest), f"{100 * rest / whole:.1f} %")
+        head = f'<th scope="row" class="name-cell">{REST}</th>'
+        rows.append(f'<tr>{head}{what}{cells}<td class="bar-cell"></td></tr>')
+    cells = f'<td class="what"></td>{num_cells(size(whole), "100 %")}<td class="bar-cell"></td>'
+    foot = f'<tr><th scope="row">per GPU</th>{cells}</tr>'
     heads = ["kind", "~largest entries", "#GiB", "#share", "|"]
     return table(f"At {text(page.instant.title)}, GiB on one GPU", heads, rows, foot)
 
@@ -159,9 +156,8 @@ def stages_table(page: EstimatePage) -> str:
         note = ", the busiest" if busiest else ""
         rows.append(
             f'{opening_tag("tr", "busiest", busiest)}<th scope="row">{stage.stage}{note}</th>'
-            f'<td class="num">{stage.num_layers}</td><td class="what">{text(one.title)}</td>'
-            f'<td class="num">{size(stage.allocated_bytes)}</td>'
-            f'<td class="num">{size(one.bytes)}</td>'
+            f'{num_cells(stage.num_layers)}<td class="what">{text(one.title)}</td>'
+            f"{num_cells(size(stage.allocated_bytes), size(one.bytes))}"
             f'<td class="bar-cell">{bar(one.slices, most)}</td></tr>'
         )
     heads = ["stage", "#layers", "~highest at", "#allocated", "#on the card", "|"]
@@ -245,8 +241,7 @@ def _entry_row(head: str, kind: str, sizes: tuple[int, str, int], source: str, p
     return (
         f'<tr><th scope="row" class="name-cell">{head}</th>'
         f'<td class="kind">{swatch(kind)}{TITLES[kind]}{place}</td>'
-        f'<td class="num">{size(each)}</td><td class="num">{copies}</td>'
-        f'<td class="num">{size(total)}</td><td class="source">{text(source)}</td></tr>'
+        f'{num_cells(size(each), copies, size(total))}<td class="source">{text(source)}</td></tr>'
     )
 
 

@@ -11,7 +11,7 @@ from ..core.inference_config import ServingResult, SpeedResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix, ServingChange
 from .html import html_report
-from .html_tables import size, table, text
+from .html_tables import num_cells, size, table, text
 from .shortfall import shortfall
 from .svg import svg_text
 
@@ -145,36 +145,29 @@ def _cell(share: float | None, x: int, y: int, width: int, title: str) -> str:
 def _matrix_table(matrix: CapacityMatrix) -> str:
     rows = []
     for row, context in enumerate(matrix.contexts):
-        cells = "".join(
-            f'<td class="num">{"-" if share is None or share > 1 else f"{100 * share:.1f} %"}</td>'
-            for share in matrix.shares[row]
-        )
-        rows.append(
-            f'<tr><th scope="row" class="num">{context:,}</th>{cells}'
-            f'<td class="num">{matrix.most[row]:,}</td></tr>'
-        )
+        shares = ("-" if s is None or s > 1 else f"{100 * s:.1f} %" for s in matrix.shares[row])
+        cells = num_cells(*shares, f"{matrix.most[row]:,}")
+        rows.append(f'<tr><th scope="row" class="num">{context:,}</th>{cells}</tr>')
     heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most"]
     return table("share of the room, by context and sequences", heads, rows, kind="entries")
 
 
 def _speed(speed: SpeedResult) -> str:
-    rows = [
-        f'<tr><th scope="row">first token, prompt of {speed.prompt_len:,}</th>'
-        f'<td class="num">{speed.prefill_tokens_per_second:,.0f}</td>'
-        f'<td class="num">{1000 * speed.first_token_seconds:,.1f} ms</td>'
-        f"<td>{speed.prefill_bound}</td></tr>"
-    ]
+    first, each = f"first token, prompt of {speed.prompt_len:,}", 1000 * speed.first_token_seconds
+    rate, bound = speed.prefill_tokens_per_second, speed.prefill_bound
+    rows = [_speed_row(first, rate, f"{each:,.1f} ms", bound)]
     for one in speed.decode:
-        rows.append(
-            f'<tr><th scope="row">decoding, {one.sequences:,} at once</th>'
-            f'<td class="num">{one.tokens_per_second:,.0f}</td>'
-            f'<td class="num">{one.tokens_per_second_each:,.1f} tokens/s each</td>'
-            f"<td>{one.bound}</td></tr>"
-        )
+        each_says = f"{one.tokens_per_second_each:,.1f} tokens/s each"
+        head = f"decoding, {one.sequences:,} at once"
+        rows.append(_speed_row(head, one.tokens_per_second, each_says, one.bound))
     heads = ["", "#tokens/s", "#each", "bounded by"]
     sentence = " ".join([*(f"These are {note}." for note in speed.notes), shortfall(speed.engine)])
     rates_table = table("tokens a second", heads, rows, kind="entries")
     return f'<p class="soft">{text(sentence)}</p>{rates_table}'
+
+
+def _speed_row(head: str, rate: float, each: str, bound: str) -> str:
+    return f'<tr><th scope="row">{head}</th>{num_cells(f"{rate:,.0f}", each)}<td>{bound}</td></tr>'
 
 
 def _changes(answers: Answers) -> str:
@@ -188,9 +181,6 @@ def _change(one: ServingChange) -> str:
     if one.problem or not one.fits:
         why = text(one.problem) if one.problem else "does not fit"
         return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
-    return (
-        f'<tr><th scope="row">{text(one.title)}</th>'
-        f'<td class="num">{size(one.device_bytes)}</td><td class="num">{one.kv_tokens:,}</td>'
-        f'<td class="num">{one.max_concurrency:,.1f}</td>'
-        f'<td class="what"><code>{setting}</code></td></tr>'
-    )
+    figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", f"{one.max_concurrency:,.1f}")
+    what = f'<td class="what"><code>{setting}</code></td>'
+    return f'<tr><th scope="row">{text(one.title)}</th>{figures}{what}</tr>'

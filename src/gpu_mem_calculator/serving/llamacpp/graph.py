@@ -5,14 +5,14 @@ llama.cpp b10586 src/models/*.cpp: most differ by a norm or a bias only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ...model.arch import Arch, Layer
+from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
 from .attention import apply_norm, attention
 from .delta import delta_net
 from .feedforward import dense, experts
-from .graph_inputs import GraphBuilder, GraphRun, LayerDevices
+from .graph_inputs import GraphBuilder
 from .graph_tensors import ComputeGraph, GraphTensor, get_rows, op_like
 from .latent import latent_attention
 from .state_space import state_space
@@ -28,16 +28,9 @@ LATE_OUTPUTS = frozenset({"gpt_oss"})
 LATER_OUTPUTS = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h"})
 
 
-def graph(
-    arch: Arch,
-    setting: GraphRun,
-    devices: LayerDevices,
-    kinds: Mapping[str, str],
-    places: Sequence[int],
-) -> ComputeGraph:
+def graph(builder: GraphBuilder, places: Sequence[int]) -> ComputeGraph:
     """The graph of the layers at `places`; equal ones in between may be left out."""
-    builder = GraphBuilder(arch, setting, devices, kinds)
-    x = _embed(builder)
+    arch, setting, x = builder.arch, builder.setting, _embed(builder)
     rows = builder.input_tensor("out_ids", setting.outputs)
     late = arch.family in LATE_OUTPUTS and setting.build >= LATE
     later = arch.family in LATER_OUTPUTS
