@@ -1,4 +1,4 @@
-"""The service under load, beside a bare FastAPI route in the same run.
+"""The service under load, beside a bare Starlette route in the same run.
 
 Two processes that answer, on this machine's cores, which the client shares. Every request is a
 different run, so that nothing could be remembered. `--requests 100000` also shows memory.
@@ -23,12 +23,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BARE = """
-from fastapi import FastAPI, Request, Response
-app = FastAPI()
-@app.post("/api/calculate")
-async def calculate(request: Request) -> Response:
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+async def calculate(request):
     await request.body()
     return Response(b'{"status":"ok"}', media_type="application/json")
+app = Starlette(routes=[Route("/api/calculate", calculate, methods=["POST"])])
 """
 WORKERS, CONNECTIONS, TENTHS = 2, 16, 10
 LENGTHS = (512, 1024, 2048, 4096)  # that people train with
@@ -209,7 +210,7 @@ def main() -> None:
             "--workers",
             str(WORKERS),
         ]
-        reference = measured("a bare FastAPI route", bare, bare_port, asked, folder)
+        reference = measured("a bare Starlette route", bare, bare_port, asked, folder)
         rate = measured("/api/calculate", ours, port, asked, folder)
     print(f"/api/calculate does {rate / reference:.2f} of what a bare route does")
 

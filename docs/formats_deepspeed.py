@@ -17,7 +17,7 @@ from typing import Any
 
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.formats import deepspeed_rules as rules
-from gpu_mem_calculator.formats.deepspeed_keys import SWITCHED, TOP
+from gpu_mem_calculator.formats.deepspeed_keys import TOP
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
 
 VERSION = rules.VERSION
@@ -119,19 +119,16 @@ def home(path: str) -> str:
 
 def tables() -> list[str]:
     """Read; may have one value; takes no memory; gone."""
-    read = [
-        (path, home(path))
-        for path, rule in rows(TOP)
-        if isinstance(rule, rules.MemoryKey) and path not in SWITCHED
-    ]
+    read = [(path, home(path)) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryKey)]
     only = [
         (path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}", rule.why)
         for path, rule in rows(TOP)
         if isinstance(rule, rules.FixedKey)
     ]
     only += [
-        (f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
-        for path, (switch, values, why) in SWITCHED.items()
+        (f"{path}.{rule.switch}", ", ".join(map(json.dumps, rule.values)), rule.why)
+        for path, rule in rows(TOP)
+        if isinstance(rule, rules.SwitchedKey)
     ]
     free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryFreeKey)]
     gone = [path for path, rule in rows(TOP) if isinstance(rule, rules.RemovedKey)]

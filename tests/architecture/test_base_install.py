@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gpu_mem_calculator.serving import server_names
 
+ROOT = Path(__file__).parents[2]
 ABSENT = (
-    "fastapi",
     "numpy",
     "obstore",
     "prometheus_client",
     "ray",
+    "rich",
+    "starlette",
     "torch",
     "transformers",
     "uvicorn",
@@ -25,6 +31,15 @@ COMMANDS = [
     ["quick", "7", "--gpus", "8", "--engine", "deepspeed"],
     *(["infer", "llama3.2-1b", "--engine", name, "--gpu", "h200"] for name in server_names()),
 ]
+
+
+def test_the_base_install_needs_two_packages() -> None:
+    """msgspec and PyYAML, which need nothing themselves."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {Requirement(line).name for line in project["dependencies"]} == {"msgspec", "pyyaml"}
+    for name in ("msgspec", "pyyaml"):
+        needs = map(Requirement, importlib.metadata.requires(name) or ())
+        assert not [one for one in needs if one.marker is None or one.marker.evaluate()]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[3])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpu_mem_calculator.autograd.peak import PeakTracker
 from gpu_mem_calculator.autograd.tape import Tape
-from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, PeakParts, walk
+from gpu_mem_calculator.autograd.walk import PeakParts, walk
 
 
 def test_a_linear_layer_keeps_its_input() -> None:
@@ -118,10 +119,10 @@ def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
     kept, other = Tape(), Tape()
     x = kept.value("x", 10, 8)
     y = kept.op("y", x, saves=(x,))
-    assert walk(kept, x, y, checkpoint=HOOKS).backward == walk(kept, x, y).backward
+    assert walk(kept, x, y, checkpoint="hooks").backward == walk(kept, x, y).backward
     x = other.value("x", 10, 8)
     y = other.op("y", x, save_out=True)
-    more = walk(other, x, y, checkpoint=HOOKS).backward.total - walk(other, x, y).backward.total
+    more = walk(other, x, y, checkpoint="hooks").backward.total - walk(other, x, y).backward.total
     assert more == 10
 
 
@@ -133,8 +134,16 @@ def test_a_checkpoint_frees_saved_tensors_before_gradients_are_summed() -> None:
     x, weight = tape.value("x", 10, 8), tape.param("w", 1, 8)
     middle = tape.op("middle", x)
     y = tape.op("y", middle, weight, saves=(middle, weight), back_temp=10 + 7, settle=7)
-    plain, reentrant = walk(tape, x, y), walk(tape, x, y, checkpoint=REENTRANT)
+    plain, reentrant = walk(tape, x, y), walk(tape, x, y, checkpoint="reentrant")
     # kept middle, gradients of y, middle and w, the product, the partial sums
     assert plain.backward.total == 10 + 10 + 10 + 1 + 10 + 7
     assert reentrant.backward.total == plain.backward.total + 10
-    assert walk(tape, x, y, checkpoint=HOOKS).backward.total == reentrant.backward.total - 7
+    assert walk(tape, x, y, checkpoint="hooks").backward.total == reentrant.backward.total - 7
+
+
+def test_a_tracker_begins_at_nothing() -> None:
+    """An instant of one byte is its peak."""
+    tracker = PeakTracker()
+    assert tracker.moment == PeakParts(0, 0, 0)
+    tracker.see(0, 1, 0)
+    assert (tracker.total, tracker.moment) == (1, PeakParts(0, 1, 0))

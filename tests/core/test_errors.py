@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
-from gpu_mem_calculator.core.errors import print_to_stderr, printable
+from gpu_mem_calculator.core.errors import InputError, print_to_stderr, printable
 from gpu_mem_calculator.report.lines import colour_text, line, plain
 
 
@@ -41,3 +42,10 @@ def test_a_report_has_no_escape_codes_but_its_colours() -> None:
     assert plain(lines) == "tiny\\u001b[2J"
     assert "\x1b[2J" not in colour_text(lines)
     assert "\x1b[1m" in colour_text(lines)
+
+
+def test_one_sentence_is_one_problem() -> None:
+    """An error takes one sentence or several, and is the same after it was sent to a process."""
+    assert InputError("a=0 must be 1 or more").problems == ["a=0 must be 1 or more"]
+    assert InputError(["a is missing", "b is missing"]).problems == ["a is missing", "b is missing"]
+    assert str(pickle.loads(pickle.dumps(InputError("a is missing")))) == "a is missing"

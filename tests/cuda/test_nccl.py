@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.core.resolve import resolve
@@ -15,13 +17,15 @@ from gpu_mem_calculator.cuda.nccl import (
     STREAMS_BYTES,
     Communicator,
     communicators,
+    communicators_bytes,
     group_bytes,
+    nccl,
     num_channels,
     pairs_bytes,
     table_bytes,
 )
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from tests.conftest import small_run
+from tests.conftest import SMALL_LLAMA, small_run
 
 ALONE, NODE, H100 = Communicator(1, 1), Communicator(8, 8), "9.0"
 
@@ -87,3 +91,70 @@ def test_pairs_over_nodes_share_their_buffers() -> None:
     far = Communicator(4, 1)
     assert pairs_bytes(far, 1, H100) == pairs_bytes(far, 3, H100)
     assert pairs_bytes(NODE, 7, H100) - pairs_bytes(NODE, 6, H100) == 32 * PEER_BYTES
+
+
+MIXTRAL = {**SMALL_LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "mib"),
+    [
+        ({"tensor_parallel_size": 2, "sequence_parallel": True}, 286 + 70),
+        ({"pipeline_parallel_size": 2}, 286 + 58 + 70),
+        ({"expert_parallel_size": 2}, 286 + 58 + 70),
+    ],
+)
+def test_the_first_send_loads_more_kernels(mesh: dict[str, Any], mib: int) -> None:
+    """58 MiB where stages or experts exchange; sums and gathers alone do not load them."""
+    config = small_run("megatron_lm", model={"config": MIXTRAL}, parallelism=mesh)
+    run = resolve(read(config)).run
+    parts = {name: size for name, size, _ in nccl(run, streams=False)}
+    assert parts["NCCL library"] == mib * MIB
+
+
+def test_streams_that_are_counted_elsewhere_are_not_nccls() -> None:
+    """70 MiB less."""
+    run = resolve(read(small_run(gpus=8))).run
+    sizes = [{n: s for n, s, _ in nccl(run, streams=bool(on))}["NCCL library"] for on in (0, 1)]
+    assert sizes == [356 * MIB, 286 * MIB]
+
+
+def test_one_gpu_has_no_nccl() -> None:
+    """No axis has several ranks."""
+    assert list(nccl(resolve(read(small_run(gpus=1))).run, streams=False)) == []
+
+
+def test_pipeline_neighbours_are_two_at_most() -> None:
+    """4 stages on one node: 2 + 3 x 32 pages of tables, 32 channels of 12 MiB to each neighbour."""
+    mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 1}
+    run = resolve(read(small_run("megatron_lm", gpus=4, parallelism=mesh))).run
+    assert communicators_bytes(run) == (2 * (2 + 3 * 32) + 2 * 32 * 12) * MIB
+
+
+def test_experts_exchange_with_all_others() -> None:
+    """4 ranks of experts on a node: three peers; dp's 24 channels ring and sum in the switch."""
+    mesh = {"expert_parallel_size": 4, "data_parallel_size": 4}
+    config = small_run("megatron_lm", 4, model={"config": MIXTRAL}, parallelism=mesh)
+    pairs = 2 * (2 + 3 * 32) + 3 * 32 * 12
+    ring = 2 * (2 + 3 * 32) + 24 * 12
+    switch = 2 * (1 + 16) + 16 * 2 * 8 * 4 // 8
+    assert communicators_bytes(resolve(read(config)).run) == (pairs + ring + switch) * MIB
+
+
+def test_pairs_over_nodes_have_two_channels_to_near_ranks() -> None:
+    """16 ranks, 8 on a node: 7 near peers over 2 channels, and 2 shared buffers of 16 x 128 KiB."""
+    tables, near = 2 * (2 + 3 * 16), 7 * 2 * 12
+    shared = 2 * 16 * 16 * 128 // 1024
+    assert pairs_bytes(Communicator(16, 8), 15, H100) == (tables + near + shared) * MIB
+
+
+def test_zero_3_and_hybrid_sharding_have_two_communicators() -> None:
+    """A copy of the default group; two mesh axes."""
+    plain = communicators_bytes(resolve(read(small_run("fsdp"))).run)
+    for engine in (
+        small_run("deepspeed", engine={"zero_stage": 3}),
+        small_run("fsdp", engine={"sharding_strategy": "hybrid_shard"}),
+    ):
+        found = communicators_bytes(resolve(read(engine)).run)
+        sums = engine["engine"]["type"] == "fsdp"
+        assert found == 2 * (plain + (16 * 2 * 8 * 8 // 8 * MIB if sums else 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from gpu_mem_calculator.core.runfile import read  # noqa: E402
 from gpu_mem_calculator.jobs.function import run_without_model  # noqa: E402
 from gpu_mem_calculator.trace.record import record  # noqa: E402
 from gpu_mem_calculator.trace.run import RunTrace, trace  # noqa: E402
+from tests.corpus import sampled  # noqa: E402
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
 TINY = {
@@ -103,8 +106,19 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("build", [gpt, llama], ids=["gptlite", "llama"])
-@pytest.mark.parametrize("name", RUNS)
+@cache
+def _recorded_in_fp32() -> dict[str, Any]:
+    return recorded(gpt, RUNS["fp32"])
+
+
+def recorded_in_fp32() -> dict[str, Any]:
+    """GPT-lite's record, made once; each test changes a copy."""
+    return deepcopy(_recorded_in_fp32())
+
+
+@pytest.mark.parametrize(
+    ("name", "build"), sampled([(name, build) for build in (gpt, llama) for name in RUNS], keep=4)
+)
 def test_the_estimate_is_the_trace(name: str, build: Callable[[], Any]) -> None:
     """To a tenth of a percent, allocated and reserved, whatever the engine."""
     estimate, traced = both(build, RUNS[name])
@@ -161,7 +175,7 @@ def deepspeed_run(stage: int) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", sampled(RUNS.keys(), keep=2))
 def test_weights_that_another_module_reads(name: str) -> None:
     """A child's weight that its parent reads is counted, whatever the engine."""
     estimate, traced = both(encoder(), RUNS[name])
@@ -172,7 +186,9 @@ def test_weights_that_another_module_reads(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("stage", "near"), [(0, 1e-3), (1, 2e-3), (2, 1e-3), (3, 0.02)])
+@pytest.mark.parametrize(
+    ("stage", "near"), sampled([(3, 0.02), (0, 1e-3), (1, 2e-3), (2, 1e-3)], keep=1)
+)
 def test_weights_that_another_module_reads_under_deepspeed(stage: int, near: float) -> None:
     """DeepSpeed, too; ZeRO 3 gathers them with the module that reads them."""
     pytest.importorskip("deepspeed")
@@ -180,7 +196,7 @@ def test_weights_that_another_module_reads_under_deepspeed(stage: int, near: flo
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=near)
 
 
-@pytest.mark.parametrize(("stage", "near"), [(1, 2e-3), (2, 1e-3), (3, 0.02)])
+@pytest.mark.parametrize(("stage", "near"), sampled([(2, 1e-3), (1, 2e-3), (3, 0.02)], keep=1))
 def test_an_unused_layer_under_zero(stage: int, near: float) -> None:
     """It is sharded with the rest, and has a master weight and a state."""
     pytest.importorskip("deepspeed")
@@ -189,7 +205,7 @@ def test_an_unused_layer_under_zero(stage: int, near: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [RUNS["fp32"], RUNS["ddp"], deepspeed_run(2)], ids=["fp32", "ddp", "zero 2"]
+    "data", sampled({"fp32": RUNS["fp32"], "ddp": RUNS["ddp"], "zero 2": deepspeed_run(2)}, keep=1)
 )
 def test_frozen_weights_are_held(data: dict[str, Any]) -> None:
     """Without a gradient and a state."""
@@ -253,17 +269,19 @@ def test_checkpoints_are_the_runs() -> None:
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"zero_stage": 0},
-        {"zero_stage": 2},
-        {"zero_stage": 3},
-        {"zero_stage": 2, "offload_optimizer": "cpu"},
-    ],
-    ids=["0", "2", "3", "2, offloaded"],
-)
-@pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "checkpoints"])
+ZERO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "3": ({"zero_stage": 3}, {}),
+    "0": ({"zero_stage": 0}, {}),
+    "0, checkpoints": ({"zero_stage": 0}, FULL),
+    "2": ({"zero_stage": 2}, {}),
+    "2, checkpoints": ({"zero_stage": 2}, FULL),
+    "3, checkpoints": ({"zero_stage": 3}, FULL),
+    "2, offloaded": ({"zero_stage": 2, "offload_optimizer": "cpu"}, {}),
+    "2, offloaded, checkpoints": ({"zero_stage": 2, "offload_optimizer": "cpu"}, FULL),
+}
+
+
+@pytest.mark.parametrize(("engine", "more"), sampled(ZERO, keep=2))
 def test_deepspeed_runs_the_module(engine: dict[str, Any], more: dict[str, Any]) -> None:
     """Its own engine on fake tensors allocates what the estimate says, checkpoints included."""
     pytest.importorskip("deepspeed")
@@ -279,7 +297,7 @@ def test_deepspeed_runs_the_module(engine: dict[str, Any], more: dict[str, Any])
 
 def test_the_masks_are_counted() -> None:
     """Buffers that estimators of parameters forget."""
-    data = recorded(gpt, RUNS["fp32"])
+    data = recorded_in_fp32()
     found = full_estimate(data)
     entry = next(e for e in found.ledger.entries if e.name == "buffers")
     assert entry.bytes == 3 * 3 * 256 * 256 * 4
@@ -288,7 +306,7 @@ def test_the_masks_are_counted() -> None:
 
 def test_equal_layers_are_one() -> None:
     """Twelve blocks alike are written down once."""
-    assert len(recorded(gpt, RUNS["fp32"])["model"]["recorded"]["layers"]) == 1
+    assert len(recorded_in_fp32()["model"]["recorded"]["layers"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -314,7 +332,7 @@ def test_what_a_record_does_not_go_with(
     section: str, values: dict[str, Any], sentence: str
 ) -> None:
     """Refused in a sentence."""
-    data = recorded(gpt, RUNS["fp32"])
+    data = recorded_in_fp32()
     with pytest.raises(InputError) as error:
         full_estimate({**data, section: values})
     assert any(sentence in problem for problem in error.value.problems)
@@ -333,7 +351,7 @@ def test_what_a_record_does_not_go_with(
 )
 def test_a_broken_record(path: tuple[Any, ...], value: Any) -> None:
     """One sentence, no traceback."""
-    data = recorded(gpt, RUNS["fp32"])
+    data = recorded_in_fp32()
     *inner, last = path
     place = data["model"]["recorded"]
     for key in inner:

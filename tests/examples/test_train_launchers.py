@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus import sampled
+
 from .conftest import ENVIRONMENT, GPTLITE, SIZES
 
 pytest.importorskip("deepspeed")
@@ -42,10 +44,13 @@ def shell(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("launcher", "config", "flags"),
-    [
-        ("torchrun", "zero3_fp32", []),
-        ("deepspeed", "pipeline_fp32", ["--deepspeed", "--pipeline_spec_layers"]),
-    ],
+    sampled(
+        [
+            ("deepspeed", "pipeline_fp32", ["--deepspeed", "--pipeline_spec_layers"]),
+            ("torchrun", "zero3_fp32", []),
+        ],
+        keep=1,
+    ),
 )
 def test_it_trains(tmp_path: Path, launcher: str, config: str, flags: list[str]) -> None:
     """In two processes; paths are those of where it is started."""
@@ -68,6 +73,7 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
+@pytest.mark.proof
 def test_a_refusal_reaches_the_shell(tmp_path: Path) -> None:
     """DeepSpeed's launcher ends all processes when one ends, and hands on how: there is one
     sentence, and exit status 2."""

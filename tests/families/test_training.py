@@ -14,6 +14,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.families import read_config
+from tests.corpus import sampled
 from tests.families.test_shapes import CASES
 
 WAYS = [("bf16_mixed", "sdpa"), ("bf16_pure", "eager")]
@@ -107,11 +108,10 @@ def run(family: str, precision: str, attention: str, **training: Any) -> dict[st
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("precision", "attention"), [("bf16_mixed", "sdpa"), ("bf16_pure", "eager")]
+    ("family", "precision", "attention"),
+    sampled([(family, *way) for family in MODELS for way in WAYS], keep=11),
 )
-@pytest.mark.parametrize("family", MODELS)
 def test_the_estimate_is_what_a_trace_holds(family: str, precision: str, attention: str) -> None:
     """The asked peak is within a tenth of a percent of the trace's."""
     pytest.importorskip("torch")

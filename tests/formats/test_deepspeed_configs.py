@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_keys import FP16, TOP
+from gpu_mem_calculator.formats.deepspeed_keys import TABLES, TOP
 from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
-from gpu_mem_calculator.formats.deepspeed_zero_keys import OFFLOAD_PARAM, ZERO
 from tests.conftest import ROOT
 from tests.formats.test_deepspeed_keys import World
 from tests.formats.test_deepspeed_reader import ADAMW, POST, WARMUP
@@ -420,6 +419,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert all("filled in by the Trainer" in problem for problem in caught.value.problems)
 
 
+NESTED = [key for name in ("zero_optimization", "offload_param", "fp16") for key in TABLES[name]]
 KEYS = st.recursive(
     st.one_of(
         st.none(),
@@ -431,11 +431,7 @@ KEYS = st.recursive(
     ),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from([*ZERO, *OFFLOAD_PARAM, *FP16, "type", "params", "x"]),
-            inner,
-            max_size=4,
-        )
+        | st.dictionaries(st.sampled_from([*NESTED, "type", "params", "x"]), inner, max_size=4)
     ),
     max_leaves=8,
 )

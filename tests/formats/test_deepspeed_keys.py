@@ -16,7 +16,6 @@ from gpu_mem_calculator.core.keys import DEFAULT
 from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
 from gpu_mem_calculator.formats import deepspeed_keys as keys
 from gpu_mem_calculator.formats import deepspeed_rules as rules
-from gpu_mem_calculator.formats import deepspeed_zero_keys as zero_keys
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
 from gpu_mem_calculator.formats.deepspeed_reader import read
 
@@ -99,9 +98,9 @@ def test_every_key_that_deepspeed_asks_for(configuration: Any) -> None:
     assert {"bf16", "wall_clock_breakdown", "timers", "elasticity"} <= file.asked
     assert file.asked - set(keys.TOP) == set()
     sections = {
-        "data_types": keys.DATA_TYPES,
-        "activation_checkpointing": keys.CHECKPOINTING,
-        "aio": keys.AIO,
+        "data_types": keys.TABLES["data_types"],
+        "activation_checkpointing": keys.TABLES["activation_checkpointing"],
+        "aio": keys.TABLES["aio"],
     }
     for name, table in sections.items():
         inner = Seen()
@@ -118,15 +117,19 @@ def test_no_key_is_made_up(configuration: Any) -> None:
 
 
 MODELS = [
-    ("runtime.zero.config", "DeepSpeedZeroConfig", zero_keys.ZERO),
-    ("runtime.zero.offload_config", "DeepSpeedZeroOffloadParamConfig", zero_keys.OFFLOAD_PARAM),
+    ("runtime.zero.config", "DeepSpeedZeroConfig", keys.TABLES["zero_optimization"]),
+    (
+        "runtime.zero.offload_config",
+        "DeepSpeedZeroOffloadParamConfig",
+        keys.TABLES["offload_param"],
+    ),
     (
         "runtime.zero.offload_config",
         "DeepSpeedZeroOffloadOptimizerConfig",
-        zero_keys.OFFLOAD_OPTIMIZER,
+        keys.TABLES["offload_optimizer"],
     ),
-    ("runtime.precision_config", "DeepSpeedFP16Config", keys.FP16),
-    ("runtime.precision_config", "DeepSpeedBF16Config", keys.BF16),
+    ("runtime.precision_config", "DeepSpeedFP16Config", keys.TABLES["fp16"]),
+    ("runtime.precision_config", "DeepSpeedBF16Config", keys.TABLES["bf16"]),
 ]
 
 
@@ -150,7 +153,7 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
     module = of_deepspeed("runtime.config")
     for table, removed in (
         (keys.TOP, module._REMOVED_TOP_LEVEL_CONFIG_KEYS),
-        (zero_keys.ZERO, module._REMOVED_ZERO_CONFIG_KEYS),
+        (keys.TABLES["zero_optimization"], module._REMOVED_ZERO_CONFIG_KEYS),
     ):
         assert {key for key, rule in table.items() if isinstance(rule, rules.RemovedKey)} == set(
             removed
@@ -197,8 +200,8 @@ def test_the_flops_profiler_and_checkpoints() -> None:
 def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
     """`use_reentrant` is read by the pipeline engine alone."""
     found = of_deepspeed("runtime.config").get_pipeline_config({})
-    assert set(keys.PIPELINE) == {*found, "use_reentrant"}
-    interval = keys.PIPELINE["activation_checkpoint_interval"]
+    assert set(keys.TABLES["pipeline"]) == {*found, "use_reentrant"}
+    interval = keys.TABLES["pipeline"]["activation_checkpoint_interval"]
     assert isinstance(interval, rules.FixedKey)
     assert found["activation_checkpoint_interval"] in interval.values
 
@@ -214,7 +217,7 @@ def test_the_defaults_of_the_engine_are_deepspeed_s() -> None:
         found = fields("runtime.zero.offload_config", name)
         assert found["pin_memory"] == OPTIONS["pin_memory"]
         start = f"offload_{kind.lower()}."
-        nvme = {path: n for path, n in zero_keys.NVME.items() if path.startswith(start)}
+        nvme = {path: n for path, n in keys.NVME.items() if path.startswith(start)}
         assert nvme == {path: found[path.removeprefix(start)] for path in nvme}
     clipping = of_deepspeed("runtime.constants").GRADIENT_CLIPPING_DEFAULT
     assert clipping == DEFAULT["training.gradient_clipping"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_keys import is_deepspeed
+from gpu_mem_calculator.formats.deepspeed_detect import is_deepspeed
 from gpu_mem_calculator.formats.deepspeed_reader import read
 
 ADAMW = {

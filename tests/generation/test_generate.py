@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.calculator import STEP, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.generation.token_choice import TokenChoice, choose_token
-from gpu_mem_calculator.ledger.ledger import CACHE, Ledger
+from gpu_mem_calculator.ledger.ledger import ACT, CACHE, Ledger
 from gpu_mem_calculator.modelling.huggingface.quantized import fused_rows
 from gpu_mem_calculator.modelling.huggingface.setting import BlockSetting
 from tests.serving.conftest import assisted, served
@@ -220,3 +220,12 @@ def test_an_assistant_reads_the_same_vocabulary() -> None:
     small = {**assisted()["speculative_model"], "vocab_size": 900}
     with pytest.raises(InputError, match="a vocabulary of 900"):
         estimate(served(**assisted(speculative_model=small)))
+
+
+def test_the_activations_part_has_the_kv_cache() -> None:
+    """The documented breakdown has five parts: the cache is counted with the activations."""
+    found = full_estimate(served("llama", prompt_len=200, new_tokens=5))
+    parts = found.ledger.parts(found.ledger.peak_instant(phases=STEP))
+    assert int(parts[CACHE]) > 0
+    expected = (int(parts[ACT]) + int(parts[CACHE])) / 2**30
+    assert found.result.breakdown.activations_gb == pytest.approx(expected, rel=1e-12)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.core.calculator import full_estimate
@@ -310,6 +311,21 @@ def test_a_token_file_with_the_end_of_a_line_is_one_sentence(
     assert printed.err.count("\n") == 1
     assert "the file of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE has a character that" in printed.err
     assert "hunter2" not in printed.err
+
+
+@pytest.mark.parametrize("error", [PermissionDeniedError, UnauthenticatedError])
+def test_a_refusal_is_known_by_its_class(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever obstore writes into it."""
+
+    def store(*_: object) -> None:
+        raise error("in words of another version")
+
+    monkeypatch.setattr(Folder, "store", store)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    assert "the keys may not read it" in refusal("s3://some-bucket/x.json")
 
 
 def test_a_panic_of_obstore_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

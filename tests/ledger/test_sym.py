@@ -55,6 +55,13 @@ def test_comparisons_look_at_the_value() -> None:
     assert list(range(10))[B] == 4
 
 
+def test_the_rest_of_a_plain_number_is_a_formula() -> None:
+    """A plain number may stand on the left of every operator that formulas use."""
+    rest = 10 % Sym.named(4, "b")
+    assert int(rest) == 2
+    assert rest.formula == "mod(10, b)"
+
+
 def test_subtraction_from_a_plain_number() -> None:
     """Constants may be on either side."""
     assert (10 - B).value == 6

@@ -18,6 +18,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.measure import torchrun
 from tests.conftest import small_run
+from tests.corpus import sampled
 from tests.deploy.render import render
 
 LAUNCH = [sys.executable, "-m", "gpu_mem_calculator.measure.torchrun"]
@@ -218,6 +219,7 @@ def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) 
     assert (node.returncode, said.splitlines()) == (2, [SENTENCE])
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("cpu_torch")
 def test_the_pods_of_an_indexed_job_say_it_each(tmp_path: Path) -> None:
     """Whichever pod's log a person reads."""
@@ -227,7 +229,7 @@ def test_the_pods_of_an_indexed_job_say_it_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cpu_torch")
-@pytest.mark.parametrize("launcher", ["job", "trainjob"])
+@pytest.mark.parametrize("launcher", sampled(["trainjob", "job"], keep=1))
 def test_pods_find_each_other_and_end_together(tmp_path: Path, launcher: str) -> None:
     """Ranks and nodes are right, and a launcher that is killed leaves no rank behind."""
     script = tmp_path / "where.py"

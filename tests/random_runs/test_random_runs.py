@@ -16,8 +16,8 @@ from tests.random_runs.models import MODELS
 from tests.random_runs.runs import run_file
 
 SEED = 0
-# of the first 36, one of each family, half of those that trace in less than 4.5 s
-INDICES = (2, 7, 10, 13, 16, 18, 20, 22, 24, 28, 32, 35)
+# of the first 36, one of each family, a few of those that trace in less than 4.5 s
+INDICES = (2, 13, 20, 28)
 MEAN, WORST = 0.06, 0.55  # percent of the bytes that tensors ask for at the peak
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.calculator import Estimate, full_estimate
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.report.explanation import explanation_lines
 from gpu_mem_calculator.report.lines import plain
@@ -39,16 +40,21 @@ def _run(name: str, **model: Any) -> dict[str, Any]:
     }
 
 
+@cache
+def _estimate(name: str) -> Estimate:
+    return full_estimate(_run(name))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_every_engine_writes_its_formulas(name: str) -> None:
     """Each engine's ledger can be run with letters, and gives the same bytes."""
-    assert explain(full_estimate(_run(name))).symbolic
+    assert explain(_estimate(name)).symbolic
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_entries_at_the_peak_add_up(name: str) -> None:
     """What is listed as alive at the peak is the whole estimate, to the byte."""
-    made = full_estimate(_run(name))
+    made = _estimate(name)
     found = explain(made)
     total = sum(e.bytes_at_peak for e in found.entries if e.place == "gpu")
     assert total == made.result.allocated_bytes + made.result.outside_torch_bytes
@@ -57,7 +63,7 @@ def test_entries_at_the_peak_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_what_the_allocator_adds_is_one_entry_and_one_line(name: str) -> None:
     """Larger blocks are an entry; a line leads from the peak to what the verdict says."""
-    made = full_estimate(_run(name))
+    made = _estimate(name)
     found = explain(made)
     (blocks,) = (e for e in found.entries if e.name == "blocks larger than their tensors")
     assert blocks.kind == "runtime"
@@ -69,7 +75,7 @@ def test_what_the_allocator_adds_is_one_entry_and_one_line(name: str) -> None:
 
 def test_libraries_on_the_host_are_an_entry() -> None:
     """With their measured source, and apart from what is alive on the card."""
-    made = full_estimate(_run("fsdp"))
+    made = _estimate("fsdp")
     (entry,) = (e for e in explain(made).entries if e.name == "libraries on the host")
     assert (entry.place, entry.bytes) == ("cpu", made.resolved.host_libraries[1])
     assert entry.source.startswith("measured: ")
@@ -83,7 +89,7 @@ def _value(text: str) -> int:
 @pytest.mark.parametrize("name", ["ddp", "zero-2", "fsdp"])
 def test_numbers_put_in_give_the_bytes(name: str) -> None:
     """Working the printed numbers out gives the printed bytes."""
-    entries = explain(full_estimate(_run(name))).entries
+    entries = explain(_estimate(name)).entries
     assert all(_value(entry.numbers) == entry.bytes for entry in entries)
 
 
@@ -106,7 +112,7 @@ def test_an_engine_that_takes_only_numbers_is_shown_with_numbers() -> None:
 
     from gpu_mem_calculator.ledger.sym import Sym
 
-    made = full_estimate(_run("ddp"))
+    made = _estimate("ddp")
     whole = made.resolved.engine.ledger
 
     def picky(run: Any) -> Any:
@@ -145,7 +151,7 @@ def test_a_broken_formula_is_not_hidden() -> None:
     def broken(run: Any) -> Any:
         raise LookupError("a wrong key")
 
-    made = full_estimate(_run("ddp"))
+    made = _estimate("ddp")
     engine = replace(made.resolved.engine, ledger=broken)
     with pytest.raises(LookupError, match="a wrong key"):
         explain(replace(made, resolved=replace(made.resolved, engine=engine)))
@@ -153,6 +159,6 @@ def test_a_broken_formula_is_not_hidden() -> None:
 
 def test_mesh_axes_are_letters() -> None:
     """Sharding over ranks shows in the formula."""
-    found = explain(full_estimate(_run("fsdp")))
+    found = explain(_estimate("fsdp"))
     assert found.letters["dp"] == 8
     assert any("dp" in entry.formula for entry in found.entries)

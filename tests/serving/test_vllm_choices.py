@@ -12,10 +12,10 @@ from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
-from gpu_mem_calculator.serving.vllm.activations import distinct_widths
 from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
 from gpu_mem_calculator.serving.vllm.experts import workspace_bytes
 from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
+from gpu_mem_calculator.weights.layer_widths import distinct_widths
 
 from .vllm_servers import R1, item, run, served
 
@@ -173,7 +173,7 @@ def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
     resolved = apply_defaults(
         run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536)
     )
-    widths = next(iter(distinct_widths(resolved, rank_shard(resolved, 0))))
+    widths = next(iter(distinct_widths(resolved.arch, rank_shard(resolved, 0))))
     one = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
     assert workspace_bytes(resolved, widths, 2) == tokens // 1024 * workspace_bytes(one, widths, 2)
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from gpu_mem_calculator.trace.attention import AttentionKernels, choose_kernel  # noqa: E402
 from gpu_mem_calculator.trace.cuda import as_on_cuda  # noqa: E402
 
-BF16, FP32 = torch.bfloat16, torch.float32
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def heads(count: int, size: int, dtype: Any) -> Any:
@@ -31,6 +31,9 @@ def heads(count: int, size: int, dtype: Any) -> Any:
         (FP32, 8, 64, False, "9.0", "efficient"),
         (FP32, 2, 64, False, "9.0", "math"),
         (BF16, 2, 320, False, "8.0", "math"),
+        (FP16, 8, 64, False, "7.5", "efficient"),
+        (FP16, 2, 64, False, "7.5", "math"),
+        (BF16, 8, 64, False, "7.5", "math"),
     ],
 )
 def test_the_kernel_that_a_gpu_takes(

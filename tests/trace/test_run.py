@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.corpus import sampled
+
 from .conftest import tiny_run
 
 pytest.importorskip("torch")
@@ -45,12 +47,15 @@ def test_every_phase_is_marked(traced: RunTrace) -> None:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        {"optimizer": name, "optimizer_implementation": way}
-        for name in ("adamw", "adam", "sgd", "sgd_momentum")
-        for way in ("foreach", "fused", "forloop")
-    ]
-    + [{"optimizer": "adafactor"}, {"optimizer": "muon"}],
+    sampled(
+        [
+            {"optimizer": name, "optimizer_implementation": way}
+            for name in ("adamw", "adam", "sgd", "sgd_momentum")
+            for way in ("foreach", "fused", "forloop")
+        ]
+        + [{"optimizer": "adafactor"}, {"optimizer": "muon"}],
+        keep=5,
+    ),
     ids=lambda given: "-".join(given.values()),
 )
 def test_every_torch_optimizer_traces(optimizer: dict[str, str]) -> None:
@@ -64,13 +69,16 @@ def test_every_torch_optimizer_traces(optimizer: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "gpus"),
-    [
-        ({"type": "pytorch_ddp"}, 8),
-        ({"type": "pytorch_ddp", "gradient_as_bucket_view": True}, 8),
-        ({"type": "fsdp"}, 8),
-        ({"type": "fsdp", "sharding_strategy": "hybrid_shard", "hybrid_shard_size": 4}, 8),
-        ({"type": "fsdp", "sharding_strategy": "no_shard"}, 2),
-    ],
+    sampled(
+        [
+            ({"type": "pytorch_ddp"}, 8),
+            ({"type": "pytorch_ddp", "gradient_as_bucket_view": True}, 8),
+            ({"type": "fsdp", "sharding_strategy": "hybrid_shard", "hybrid_shard_size": 4}, 8),
+            ({"type": "fsdp", "sharding_strategy": "no_shard"}, 2),
+            ({"type": "fsdp"}, 8),
+        ],
+        keep=2,
+    ),
 )
 def test_every_engine_traces(engine: dict[str, object], gpus: int) -> None:
     """With accumulation, recompute and autocast or FSDP's own policy."""

@@ -10,7 +10,8 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.web.compat import REFERENCE, from_reference
+from gpu_mem_calculator.web.compat import REFERENCE
+from gpu_mem_calculator.web.compat_bodies import from_reference
 
 Body = dict[str, Any]
 # The sample of the reference calculator's README.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.web.compat import from_reference
+from gpu_mem_calculator.web.compat_bodies import from_reference
 
 from .bodies import PAGE, README, Body, changed, sentences, total
 

@@ -13,13 +13,12 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.serving import server_names
-from gpu_mem_calculator.web.app import create_app
+from gpu_mem_calculator.web.addresses import CALCULATIONS, SLOW
 from gpu_mem_calculator.web.compat import UNSUPPORTED
-from gpu_mem_calculator.web.routes import CALCULATIONS, SLOW
-from gpu_mem_calculator.web.settings import ServiceSettings
+from gpu_mem_calculator.web.routes import openapi
 from tests.web.bodies import PAGE, SERVED, Body
 
-DOCUMENT = create_app(ServiceSettings(log_level="error")).openapi()
+DOCUMENT = openapi()
 NOT_MADE = ("/api/multinode/calculate", "/api/export/{format}")  # these say 501
 RUN = {"$ref": "#/components/schemas/RunFile"}
 GPT2: Body = {"model": {"name": "gpt2"}, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1}}

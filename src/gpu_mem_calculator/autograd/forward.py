@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, nothing
 from .events import BlockEvents, EventRecorder
 from .peak import PeakParts, PeakTracker
 from .tape import Op, Tape, Value
@@ -14,7 +15,7 @@ from .tape import Op, Tape, Value
 ONLY_WITH_GRADIENTS = ("attn.logsumexp", "ssm.")  # names of tensors that inference does not make
 # What forward does with the tensors that an operation makes for its backward alone: leave them
 # out, keep them, or allocate and free them with the operation.
-SKIP, KEEP, FREE = "skip", "keep", "free"
+ForBackward: TypeAlias = Literal["skip", "keep", "free"]
 
 
 def storage_owners(tape: Tape, *outside: Value) -> dict[int, Value]:
@@ -35,32 +36,32 @@ def run_forward(
     owners: dict[int, Value],
     stays: set[int],
     *,
-    for_backward: str,
+    for_backward: ForBackward,
 ) -> tuple[PeakParts, dict[int, int]]:
     """The peak of a forward pass, and the number of each storage in `recorder`.
 
     `outside` is allocated before it: the block's input, and all else that the tape reads. `stays`
-    and the output are alive after it. `for_backward`: SKIP, KEEP or FREE.
+    and the output are alive after it. `for_backward`: see above.
     """
     ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
     ids = {value.index: recorder.number(value.bytes) for value in outside}
-    recorder.act = 0
+    recorder.act = EMPTY
     for value in outside:
         recorder.act = recorder.act + value.bytes
     peak = PeakTracker(recorder.act)
     for i, op in enumerate(tape.ops):
-        masks = _made_for_backward(op, ids) if for_backward == FREE and op.saves else []
+        masks = _made_for_backward(op, ids) if for_backward == "free" and op.saves else []
         pieces = () if nothing(op.temp) else op.pieces
         begin = len(recorder.events)
         work = recorder.work((*masks, *(() if op.inside else pieces)))
         for value in op.outs:
             if value.base == value.index:
                 ids[value.index] = recorder.make(value.bytes)
-        for value in op.saves if for_backward == KEEP else ():
+        for value in op.saves if for_backward == "keep" else ():
             if value.base not in ids and value.base in stays:
                 ids[value.base] = recorder.make(value.bytes)
         work += recorder.work(pieces if op.inside else ())
-        peak.see(recorder.act, 0, op.temp + sum(masks) if masks else op.temp)
+        peak.see(recorder.act, EMPTY, sum(masks, op.temp) if masks else op.temp)
         if work:
             recorder.over(work[::-1])
         for index in ends.get(i, ()):
@@ -84,7 +85,7 @@ def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[i
     return ends
 
 
-def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
+def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Bytes]:
     """Bytes of each tensor that an operation makes for its backward even where there is none:
     mostly masks, which it allocates before its output.
 
@@ -136,7 +137,7 @@ def inference_pass(
         exit_,
         storage_owners(tape, *outside),
         {v.base for v in after},
-        for_backward=FREE,
+        for_backward="free",
     )
     events = BlockEvents(
         sizes=tuple(recorder.sizes),

@@ -11,17 +11,20 @@ Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cp
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Bytes
 from .backward import BackwardPass
 from .events import BlockEvents, EventRecorder
-from .forward import KEEP, SKIP, run_forward, storage_owners
+from .forward import run_forward, storage_owners
 from .peak import PeakParts
 from .recompute import AttentionRecompute, core_storages
 from .tape import Tape, Value
 
-HOOKS, REENTRANT = "hooks", "reentrant"  # implementations of a checkpoint around a block
+# A checkpoint around a block: none, by hooks (torch's default), or reentrant.
+Checkpoint: TypeAlias = Literal["", "hooks", "reentrant"]
 
 
 class BlockWalk(Struct, frozen=True, kw_only=True):
@@ -46,23 +49,23 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
     - script: the events of a forward that keeps what backward needs, and of backward
     """
 
-    saved: tuple[tuple[str, Num], ...]
-    input_bytes: Num
+    saved: tuple[tuple[str, Bytes], ...]
+    input_bytes: Bytes
     forward: PeakParts
     transient: PeakParts
     backward: PeakParts
     later: PeakParts
-    hooks: tuple[tuple[Num, Num], ...]
-    after_first: Num
-    pinned: Num = 0
+    hooks: tuple[tuple[Bytes, Bytes], ...]
+    after_first: Bytes
+    pinned: Bytes = EMPTY
     holds_input: bool = False
     once: BlockEvents
     script: BlockEvents
 
     @property
-    def saved_bytes(self) -> Num:
+    def saved_bytes(self) -> Bytes:
         """Bytes kept from forward to backward."""
-        total: Num = 0
+        total: Bytes = EMPTY
         for _, size in self.saved:
             total = total + size
         return total
@@ -74,14 +77,14 @@ def walk(
     exit_: Value,
     *,
     recompute_core: bool = False,
-    checkpoint: str = "",
+    checkpoint: Checkpoint = "",
     output_grad_held: bool = False,
 ) -> BlockWalk:
     """Run the tape forward, then backward.
 
     `recompute_core`: a checkpoint around core attention keeps its inputs and its output, and
-    recomputes the rest. `checkpoint`: one around the whole block, by HOOKS (torch's own,
-    utils/checkpoint.py _checkpoint_hook) or REENTRANT; it holds the block's input.
+    recomputes the rest. `checkpoint`: one around the whole block, by hooks (torch's own,
+    utils/checkpoint.py _checkpoint_hook) or reentrant; it holds the block's input.
     `output_grad_held`: the caller also holds a reference to the gradient of the output, so it is
     not freed here.
     """
@@ -91,14 +94,14 @@ def walk(
     saved = {index: count for index, count in all_saved.items() if index not in dropped}
     recomputed = tuple(sorted(dropped & all_saved.keys()))
     pins = {v.base for v in tape.pinned}
-    pinned: Num = 0
+    pinned: Bytes = EMPTY
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
     inputs = {entry.index} if checkpoint else set()
     transient, once = _walk_once(tape, entry, exit_, owners, inputs)
     recorder = EventRecorder()
     forward, ids = run_forward(
-        recorder, tape, (entry,), exit_, owners, {*saved, *inputs}, for_backward=KEEP
+        recorder, tape, (entry,), exit_, owners, {*saved, *inputs}, for_backward="keep"
     )
     events = recorder.end_forward()
     back = BackwardPass(
@@ -106,7 +109,7 @@ def walk(
     )
     if output_grad_held:
         back.grads[exit_.index].references += 1
-    back.run(tape, AttentionRecompute(back, tape, recomputed), unpacked=checkpoint == HOOKS)
+    back.run(tape, AttentionRecompute(back, tape, recomputed), unpacked=checkpoint == "hooks")
     return BlockWalk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
         input_bytes=entry.bytes,
@@ -128,7 +131,7 @@ def _walk_once(
 ) -> tuple[PeakParts, BlockEvents]:
     """The peak and the events of a forward after which only `stays` and the output are alive."""
     recorder = EventRecorder()
-    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, stays, for_backward=SKIP)
+    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, stays, for_backward="skip")
     events = BlockEvents(
         sizes=tuple(recorder.sizes),
         entry=0,

@@ -24,23 +24,12 @@ PICTURES = (".svg", ".html")
 
 def arguments(parser: Parser) -> None:
     """Add the options of `backtest`."""
-    parser.add_argument("runs", metavar="RUNS.jsonl", help="the measured runs")
-    parser.add_argument(
-        "--rung",
-        choices=("estimate", "trace"),
-        default="estimate",
-        help="what predicts: the estimate, or the run on fake tensors with "
-        "torch (default: estimate)",
-    )
-    parser.add_argument(
-        "--phases", action="store_true", help="also the peak of each measured phase"
-    )
-    parser.add_argument(
-        "--picture", metavar="FILE", help="predicted against measured, as .svg or .html"
-    )
-    parser.add_argument(
-        "--jobs", type=whole, default=1, metavar="N", help="predict in N processes (default: 1)"
-    )
+    parser.option("runs", "RUNS.jsonl", "the measured runs")
+    text = "what predicts: the estimate, or the run on fake tensors with torch (default: estimate)"
+    parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate", help=text)
+    parser.flag("--phases", "also the peak of each measured phase")
+    parser.option("--picture", "FILE", "predicted against measured, as .svg or .html")
+    parser.option("--jobs", "N", "predict in N processes (default: 1)", whole, default=1)
     add_output(parser, "table", "json")
 
 
@@ -50,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from ..backtest.score import as_data, backtest
 
     if args.picture is not None and Path(args.picture).suffix.lower() not in PICTURES:
-        raise InputError([f"--picture {args.picture} must end in .svg or .html"])
+        raise InputError(f"--picture {args.picture} must end in .svg or .html")
     rows = read_rows(args.runs)
     report = backtest(rows, args.rung, jobs=args.jobs, progress=_progress)
     _clear()

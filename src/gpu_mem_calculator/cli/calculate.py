@@ -35,9 +35,7 @@ def arguments(parser: Parser) -> None:
 
 def add_check(parser: Parser) -> None:
     """Add --check."""
-    parser.add_argument(
-        "--check", action="store_true", help="exit 1, with a sentence, where the run does not fit"
-    )
+    parser.flag("--check", "exit 1, with a sentence, where the run does not fit")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
     matches = [row for row, name in zip(rows, names, strict=True) if word.lower() in name]
     if not matches:
         hint = nearest(word, catalog.names(table)) or f"; see gpu-mem-calc {command}"
-        raise InputError([f"no name has {word!r} in it{hint}"])
+        raise InputError(f"no name has {word!r} in it{hint}")
     return matches
 
 

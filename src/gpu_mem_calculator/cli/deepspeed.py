@@ -22,41 +22,26 @@ examples:
   gpu-mem-calc deepspeed --stage 2 --model-path s3://bucket/models/mine
   gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
     --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
-
+MODEL_PATH = (
+    "a preset, a name on the hub (owner/model), a config.json or its folder, s3://bucket/path, or "
+    "https://.../config.json; wins over --num-parameters"
+)
 NOT_GIVEN = "-1"  # the Helm chart's value for "not set"
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `deepspeed`."""
     parser.add_argument("--stage", choices=("1", "2", "3"), default="3", help="default: 3")
-    parser.add_argument("--num-parameters", metavar="N", help="such as 70e9 or 70B")
-    parser.add_argument(
-        "--largest-layer-parameters",
-        metavar="N",
-        help="of the largest single module; stage 3 needs it",
-    )
-    parser.add_argument(
-        "--model-path",
-        metavar="P",
-        help="a preset, a name on the hub (owner/model), a config.json or its "
-        "folder, s3://bucket/path, or https://.../config.json; wins over "
-        "--num-parameters",
-    )
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="changes nothing: no code of a repository is run",
-    )
-    parser.add_argument("--nodes", type=whole, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--gpus-per-node", type=whole, default=8, metavar="N", help="default: 8")
-    parser.add_argument(
-        "--buffer-factor",
-        type=positive,
-        default=1.5,
-        metavar="X",
-        help="what the CPU side is multiplied by (default: 1.5)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+    parser.option("--num-parameters", "N", "such as 70e9 or 70B")
+    largest = "of the largest single module; stage 3 needs it"
+    parser.option("--largest-layer-parameters", "N", largest)
+    parser.option("--model-path", "P", MODEL_PATH)
+    parser.flag("--trust-remote-code", "changes nothing: no code of a repository is run")
+    parser.option("--nodes", "N", "default: 1", whole, default=1)
+    parser.option("--gpus-per-node", "N", "default: 8", whole, default=8)
+    factor = "what the CPU side is multiplied by (default: 1.5)"
+    parser.option("--buffer-factor", "X", factor, positive, default=1.5)
+    parser.option("-o --output", "FILE", "write to a file")
     add_settings(parser)
 
 
@@ -70,13 +55,9 @@ def run(args: argparse.Namespace) -> int:
         write(zero2_table(total, *setup), args.output)
         return 0
     if largest is None:
-        raise InputError(
-            [
-                "--stage 3 with --num-parameters needs --largest-layer-parameters, the "
-                "size of the largest single module (Llama-3.1-70B: 1.05e9); "
-                "or give --model-path"
-            ]
-        )
+        size = "the size of the largest single module (Llama-3.1-70B: 1.05e9)"
+        needs = f"--largest-layer-parameters, {size}; or give --model-path"
+        raise InputError(f"--stage 3 with --num-parameters needs {needs}")
     write(zero3_table(total, largest, *setup), args.output)
     return 0
 
@@ -86,7 +67,7 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     from ..core.runfile import parameter_count
 
     if args.num_parameters is None and args.model_path is None:
-        raise InputError(["give one of --num-parameters N and --model-path P"])
+        raise InputError("give one of --num-parameters N and --model-path P")
     largest = None
     if args.largest_layer_parameters not in (None, NOT_GIVEN):
         largest = parameter_count(args.largest_layer_parameters, "--largest-layer-parameters")
@@ -94,20 +75,14 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
         counted = base_model_counts(args.model_path, args.settings)
         _tell(args, counted)
         return counted.total, largest or counted.largest
-    for option, value in (
-        ("--set", args.settings),
-        ("--trust-remote-code", args.trust_remote_code),
-    ):
+    values = {"--set": args.settings, "--trust-remote-code": args.trust_remote_code}
+    for option, value in values.items():
         if value:
-            raise InputError([f"{option} is about a model; it needs --model-path"])
+            raise InputError(f"{option} is about a model; it needs --model-path")
     total = parameter_count(args.num_parameters, "--num-parameters")
     if largest is not None and largest > total:
-        raise InputError(
-            [
-                f"--largest-layer-parameters {args.largest_layer_parameters} is more than "
-                f"--num-parameters {args.num_parameters}; swap them"
-            ]
-        )
+        more = f"more than --num-parameters {args.num_parameters}; swap them"
+        raise InputError(f"--largest-layer-parameters {args.largest_layer_parameters} is {more}")
     return total, largest
 
 
@@ -119,10 +94,8 @@ def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
     what = ", ".join(filter(None, (printable_name(args.model_path), model.source)))
     lines = [f"{what}: {counted.total:,} parameters{counted.note}"]
     if args.trust_remote_code:
-        lines.append(
-            "--trust-remote-code: no code of the repository is run; the model is read as "
-            f"{model.arch.family}, a family that is known here"
-        )
+        family = f"the model is read as {model.arch.family}, a family that is known here"
+        lines.append(f"--trust-remote-code: no code of the repository is run; {family}")
     if args.num_parameters is not None:
         lines.append(f"--num-parameters {args.num_parameters} is not used: --model-path wins")
     print_to_stderr(*lines)

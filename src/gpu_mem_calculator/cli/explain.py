@@ -30,9 +30,7 @@ def arguments(parser: Parser) -> None:
 
 def add_parts(parser: Parser) -> None:
     """Add --parts."""
-    parser.add_argument(
-        "--parts", action="store_true", help="also what each entry is made of, tensor by tensor"
-    )
+    parser.flag("--parts", "also what each entry is made of, tensor by tensor")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,5 +56,5 @@ def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
 
         show(list(explanation_lines(estimate, explanation, show_parts=args.parts)), args.output)
     else:
-        raise InputError([f"--explain has no --format {args.format}; choose table or json"])
+        raise InputError(f"--explain has no --format {args.format}; choose table or json")
     return 0

@@ -13,19 +13,9 @@ from .parser import Parser
 
 def add_function(parser: Parser) -> None:
     """Add --function and --with."""
-    parser.add_argument(
-        "--function",
-        metavar="MODULE:FUNCTION",
-        help="your own model and batch instead of the run file's",
-    )
-    parser.add_argument(
-        "--with",
-        action="append",
-        default=[],
-        dest="values",
-        metavar="NAME=VALUE",
-        help="an argument of the function; may be repeated",
-    )
+    text = "your own model and batch instead of the run file's"
+    parser.option("--function", "MODULE:FUNCTION", text)
+    parser.repeated("--with", "NAME=VALUE", "an argument of the function", "values")
 
 
 def function_words(args: argparse.Namespace) -> list[str]:
@@ -38,7 +28,7 @@ def function_words(args: argparse.Namespace) -> list[str]:
 def function_values(args: argparse.Namespace) -> dict[str, Any]:
     """The values of --with by name."""
     if args.values and not args.function:
-        raise InputError(["--with is for the arguments of --function; add that, or leave it out"])
+        raise InputError("--with is for the arguments of --function; add that, or leave it out")
     return named_values(args.values)
 
 
@@ -59,9 +49,8 @@ def named_values(texts: Sequence[str]) -> dict[str, Any]:
 def scalar(text: str) -> Any:
     """A JSON scalar, or the text itself."""
     try:
-        value = json.loads(
-            text, parse_constant=str
-        )  # NaN and the infinities, which JSON does not have, stay text
+        # NaN and the infinities, which JSON does not have, stay text
+        value = json.loads(text, parse_constant=str)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, list | dict) else value

@@ -24,6 +24,7 @@ examples:
   gpu-mem-calc infer --largest-model --gpu rtx-4090 --quantization awq
   gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4096,32768 \\
     --concurrency 1,16,64 --format json"""
+UTILIZATION = "inference.gpu_memory_utilization"
 # Options that set one key of the run file each: option, key, type, help.
 KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--gpu", "hardware.gpu", str, "a card from gpu-mem-calc gpus"),
@@ -37,7 +38,7 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
     (
         "--gpu-memory-utilization",
-        "inference.gpu_memory_utilization",
+        UTILIZATION,
         positive,
         "the share of the card that the server may take",
     ),
@@ -51,60 +52,24 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
 
 def arguments(parser: Parser) -> None:
     """Add the options of `infer`."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="a preset, a name on the hub, a config.json, a .gguf file, or a folder",
-    )
-    parser.add_argument("-c", "--config", metavar="FILE", help="a run file with an inference part")
-    parser.add_argument(
-        "-e",
-        "--engine",
-        metavar="NAME",
-        help="vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers",
-    )
+    model = "a preset, a name on the hub, a config.json, a .gguf file, or a folder"
+    parser.option("model", "MODEL", model, nargs="?")
+    parser.option("-c --config", "FILE", "a run file with an inference part")
+    engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"
+    parser.option("-e --engine", "NAME", engines)
     for name, key, kind, text in KEYS:
-        parser.add_argument(
-            name, dest=key, type=kind, metavar="N" if kind is not str else "NAME", help=text
-        )
-    parser.add_argument(
-        "--enforce-eager",
-        dest="inference.enforce_eager",
-        action="store_const",
-        const=True,
-        help="no CUDA graphs",
-    )
-    parser.add_argument(
-        "-g",
-        "--gpus",
-        dest="hardware.num_gpus",
-        type=whole,
-        metavar="N",
-        help="how many cards, where the engine does not say",
-    )
+        parser.option(name, "N" if kind is not str else "NAME", text, kind, dest=key)
+    eager = "inference.enforce_eager"
+    parser.flag("--enforce-eager", "no CUDA graphs", "store_const", const=True, dest=eager)
+    gpus = "how many cards, where the engine does not say"
+    parser.option("-g --gpus", "N", gpus, whole, dest="hardware.num_gpus")
     add_settings(parser)
-    parser.add_argument(
-        "--contexts",
-        type=numbers,
-        metavar="N,N,...",
-        default=(),
-        help="rows of the table of contexts and sequences",
-    )
-    parser.add_argument(
-        "--concurrency", type=numbers, metavar="N,N,...", default=(), help="its columns"
-    )
-    parser.add_argument(
-        "--fewest-gpus", action="store_true", help="over how many GPUs it must be cut at least"
-    )
-    parser.add_argument(
-        "--largest-model",
-        action="store_true",
-        help="which preset is the largest that this card serves",
-    )
-    parser.add_argument(
-        "--explain", action="store_true", help="show where every byte comes from instead"
-    )
+    rows = "rows of the table of contexts and sequences"
+    parser.option("--contexts", "N,N,...", rows, numbers, default=())
+    parser.option("--concurrency", "N,N,...", "its columns", numbers, default=())
+    parser.flag("--fewest-gpus", "over how many GPUs it must be cut at least")
+    parser.flag("--largest-model", "which preset is the largest that this card serves")
+    parser.flag("--explain", "show where every byte comes from instead")
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)
@@ -119,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
     """Estimate the server of the options and report it; or answer the two questions."""
     data = _data(args)
     if args.largest_model and args.fewest_gpus:
-        raise InputError(["--largest-model and --fewest-gpus are two questions; ask one of them"])
+        raise InputError("--largest-model and --fewest-gpus are two questions; ask one of them")
     if args.parts and not args.explain:
-        raise InputError(["--parts goes with --explain; add it, or leave --parts out"])
+        raise InputError("--parts goes with --explain; add it, or leave --parts out")
     if args.largest_model:
         return _largest(args, data)
     if args.fewest_gpus:
@@ -136,15 +101,15 @@ def run(args: argparse.Namespace) -> int:
 def _data(args: argparse.Namespace) -> dict[str, Any]:
     """The run file that the options describe."""
     if args.config is not None and args.model is not None:
-        raise InputError(["infer takes a MODEL or --config FILE, not both"])
+        raise InputError("infer takes a MODEL or --config FILE, not both")
     data = _load_run(args.config) if args.config is not None else {}
     if args.model is not None:
         data["model"] = {"name": args.model}
     if "model" not in data and not args.largest_model:
-        raise InputError(["infer needs a MODEL; see gpu-mem-calc presets"])
+        raise InputError("infer needs a MODEL; see gpu-mem-calc presets")
     inference = data.get("inference") or {}
     if not isinstance(inference, dict):
-        raise InputError([f"inference={inference!r} must be an object"])
+        raise InputError(f"inference={inference!r} must be an object")
     inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
     values = {key: getattr(args, key) for _, key, _, _ in KEYS}
     for key in ("inference.enforce_eager", "hardware.num_gpus"):
@@ -156,7 +121,7 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
 def _load_run(path: str) -> dict[str, Any]:
     data = load_text(path)
     if not isinstance(data, dict):
-        raise InputError([f"{path}: a run file is an object with a 'model' section"])
+        raise InputError(f"{path}: a run file is an object with a 'model' section")
     return data
 
 
@@ -207,4 +172,4 @@ def _show_changes(args: argparse.Namespace, changes: list[Any]) -> None:
     elif args.format == "table":
         show(list(change_lines(changes)), args.output)
     else:
-        raise InputError([f"this answer has no --format {args.format}; choose table or json"])
+        raise InputError(f"this answer has no --format {args.format}; choose table or json")

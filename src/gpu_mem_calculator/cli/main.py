@@ -77,7 +77,7 @@ def _verb(verb: str, words: list[str]) -> int:
 
         what = "option" if verb.startswith("-") else "command"
         hint = nearest(verb, [*VERBS, "--help", "--version"]) or f"; see {PROG} --help"
-        raise InputError([f"{verb!r} is not a known {what}{hint}"])
+        raise InputError(f"{verb!r} is not a known {what}{hint}")
     from importlib import import_module
 
     from .output import check_files

@@ -34,16 +34,9 @@ examples:
   deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json
   gpu-mem-calc measure --config run.json --ray 2x8"""
 UNITS = {
-    "": GIB,
-    "G": GIB,
-    "GB": GIB,
-    "GIB": GIB,
-    "M": MIB,
-    "MB": MIB,
-    "MIB": MIB,
-    "K": KIB,
-    "KB": KIB,
-    "KIB": KIB,
+    **dict.fromkeys(("", "G", "GB", "GIB"), GIB),
+    **dict.fromkeys(("M", "MB", "MIB"), MIB),
+    **dict.fromkeys(("K", "KB", "KIB"), KIB),
     "B": 1,
 }
 
@@ -52,51 +45,22 @@ def arguments(parser: Parser) -> None:
     """Add the options of `measure`."""
     add_run(parser)
     add_function(parser)
-    parser.add_argument(
-        "--cases",
-        metavar="FILE",
-        help="many runs, one JSON object a line: id, config, and where wanted "
-        "function, with, group, rank, steps, cap_bytes, "
-        "alloc_conf",
-    )
-    parser.add_argument(
-        "--rank",
-        type=natural,
-        metavar="N",
-        help="the rank to play, so the pipeline stage (default: 0)",
-    )
-    parser.add_argument("--steps", type=whole, metavar="N", help=f"default: {STEPS}")
-    parser.add_argument(
-        "--cap",
-        type=memory_size,
-        metavar="SIZE",
-        help="what torch may take: 24GiB, 500MiB; a number is GiB",
-    )
+    wanted = "function, with, group, rank, steps, cap_bytes, alloc_conf"
+    cases = f"many runs, one JSON object a line: id, config, and where wanted {wanted}"
+    parser.option("--cases", "FILE", cases)
+    parser.option("--rank", "N", "the rank to play, so the pipeline stage (default: 0)", natural)
+    parser.option("--steps", "N", f"default: {STEPS}", whole)
+    cap = "what torch may take: 24GiB, 500MiB; a number is GiB"
+    parser.option("--cap", "SIZE", cap, memory_size)
     add_allocator(parser)
-    parser.add_argument(
-        "--find-minimum",
-        action="store_true",
-        help="look for the least memory that the run survives in",
-    )
-    parser.add_argument(
-        "--append",
-        metavar="FILE",
-        help="add the results to a file that backtest reads; cases that it has "
-        "are not measured again",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="measure cases again that failed before"
-    )
-    parser.add_argument("--id", metavar="NAME", help="the result's name (default: the file's)")
-    parser.add_argument(
-        "--timeout", type=positive, metavar="S", help=f"seconds for one case (default: {TIMEOUT:g})"
-    )
-    parser.add_argument(
-        "--ray",
-        type=nodes_and_gpus,
-        metavar="NODESxGPUS",
-        help="run every rank on a Ray cluster, such as 2x8; files are looked for on its nodes",
-    )
+    parser.flag("--find-minimum", "look for the least memory that the run survives in")
+    append = "add the results to a file that backtest reads; cases that it has"
+    parser.option("--append", "FILE", f"{append} are not measured again")
+    parser.flag("--again", "measure cases again that failed before")
+    parser.option("--id", "NAME", "the result's name (default: the file's)")
+    parser.option("--timeout", "S", f"seconds for one case (default: {TIMEOUT:g})", positive)
+    ray = "run every rank on a Ray cluster, such as 2x8; files are looked for on its nodes"
+    parser.option("--ray", "NODESxGPUS", ray, nodes_and_gpus)
     add_output(parser, "table", "json")
 
 
@@ -144,12 +108,8 @@ def run(args: argparse.Namespace) -> int:
 
     card = find_card()
     if args.cap is not None and args.cap > card.memory_bytes:
-        raise InputError(
-            [
-                f"--cap {args.cap / GIB:.1f} GiB is more than the {card.name} has, "
-                f"{card.memory_bytes / GIB:.1f}; give less"
-            ]
-        )
+        has = f"the {card.name} has, {card.memory_bytes / GIB:.1f}; give less"
+        raise InputError(f"--cap {args.cap / GIB:.1f} GiB is more than {has}")
     import_once()
     return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
 
@@ -165,14 +125,8 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
     if args.id is None and args.rank:
         name += f".rank{args.rank}"
     name = fresh_id(name, file.ids() if file else ())
-    return MeasureCase(
-        id=name,
-        config=data,
-        function=args.function,
-        values=values,
-        snapshot=args.snapshot,
-        **conditions(args),
-    )
+    settings = {"snapshot": args.snapshot, **conditions(args)}
+    return MeasureCase(id=name, config=data, function=args.function, values=values, **settings)
 
 
 def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
@@ -187,9 +141,8 @@ def tell_unused(cases: list[MeasureCase]) -> None:
     """Print once which keys of the run files are not used, because a function replaces them."""
     from ..jobs.function import run_without_model, unused_sentence
 
-    keys = {
-        key: None for case in cases if case.function for key in run_without_model(case.config)[1]
-    }
+    configs = [case.config for case in cases if case.function]
+    keys = dict.fromkeys(key for config in configs for key in run_without_model(config)[1])
     if keys:
         print_to_stderr(unused_sentence(list(keys)))
 
@@ -201,10 +154,8 @@ def cases_to_measure(
     finished = file.ids(failed=not args.again) if file is not None and args.cases else set()
     todo = [case for case in cases if case.id not in finished]
     if len(todo) < len(cases):
-        print_to_stderr(
-            f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
-            f"{len(todo)} to do"
-        )
+        present = f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already"
+        print_to_stderr(f"{present}; {len(todo)} to do")
     return todo
 
 
@@ -213,11 +164,8 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
     from ..measure.worker import measure_case
 
     with progress(cases) as (on_phase, _):
-        result = next(
-            measure_cases(
-                cases, measure_case, file=file, minimum=args.find_minimum, on_phase=on_phase
-            )
-        )
+        settings = {"file": file, "minimum": args.find_minimum, "on_phase": on_phase}
+        result = next(measure_cases(cases, measure_case, **settings))
     if result.refused:
         raise InputError(result.refused)
     if args.format == "json":
@@ -242,24 +190,19 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
     stdout_taken = args.format == "json" or args.output is not None
     try:
         with progress(cases, stdout_taken=stdout_taken) as (on_phase, finished):
-            for result in measure_cases(
-                cases, measure_case, file=file, minimum=args.find_minimum, on_phase=on_phase
-            ):
+            settings = {"file": file, "minimum": args.find_minimum, "on_phase": on_phase}
+            for result in measure_cases(cases, measure_case, **settings):
                 results.append(result)
                 lines.append(plain([case_line(result)]))
                 finished(lines[-1])
     except KeyboardInterrupt:
-        print_to_stderr(
-            f"stopped; {len(results)} finished cases are in {args.append}, and the same command "
-            "goes on from there"
-        )
+        kept = f"{len(results)} finished cases are in {args.append}"
+        print_to_stderr(f"stopped; {kept}, and the same command goes on from there")
         raise
     failed = sum(bool(result.failed) for result in results)
     refused = sum(bool(result.refused) for result in results)
-    ending = (
-        f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused; "
-        f"gpu-mem-calc backtest {args.append} scores them"
-    )
+    counts = f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused"
+    ending = f"{counts}; gpu-mem-calc backtest {args.append} scores them"
     if args.format == "json":
         from ..report.data import to_json
 

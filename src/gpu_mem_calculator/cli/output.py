@@ -7,12 +7,12 @@ import sys
 
 from ..core.errors import printable
 from ..report.lines import colour_text, plain
+from ..report.terminal import wants_colour
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import TextIO
 
     from ..report.lines import Line
 
@@ -35,11 +35,6 @@ ASCII = str.maketrans(
 )
 
 FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name a file to write
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colour; NO_COLOR turns it off."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:

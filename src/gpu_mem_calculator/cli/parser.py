@@ -30,14 +30,30 @@ class Parser(argparse.ArgumentParser):
         verb = self.prog.rpartition(" ")[2]
         missing = re.match(r"the following arguments are required: (.+)", message)
         if missing:
-            raise InputError([f"{verb} needs {missing[1]}; see {self.prog} --help"])
+            raise InputError(f"{verb} needs {missing[1]}; see {self.prog} --help")
         message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
-        choice = re.match(r"(\S+) invalid choice: (\S+) \(choose from (.+)\)", message)
-        if choice:
-            known = re.findall(r"[\w.-]+", choice[3])
-            hint = nearest(choice[2].strip("'"), known)
-            message = f"{choice[1]} {choice[2]} is not one of {', '.join(known)}{hint}"
-        raise InputError([message.replace("expected one argument", "needs a value")])
+        raise InputError(message.replace("expected one argument", "needs a value"))
+
+    def option(self, names: str, metavar: str, text: str, kind: Any = None, **rest: Any) -> None:
+        """Add an option with a value: its names, and `text` as its help; `kind` is its type."""
+        self.add_argument(*names.split(), metavar=metavar, help=text, type=kind, **rest)
+
+    def repeated(self, name: str, metavar: str, text: str, dest: str) -> None:
+        """Add an option that may be repeated."""
+        text += "; may be repeated"
+        self.option(name, metavar, text, action="append", default=[], dest=dest)
+
+    def flag(self, name: str, text: str, action: str = "store_true", **rest: Any) -> None:
+        """Add an option without a value, with `text` as its help."""
+        self.add_argument(name, action=action, help=text, **rest)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise one sentence for a value that is none of the choices."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            name = action.option_strings[-1] if action.option_strings else action.dest
+            hint = nearest(str(value), known)
+            raise InputError([f"{name} {value!r} is not one of {', '.join(known)}{hint}"])
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -83,64 +99,34 @@ def positive(text: str) -> float:
 
 def add_run(parser: Parser) -> None:
     """Add the options that name a run: --config, --preset, --model and --set."""
-    parser.add_argument(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON",
-    )
-    parser.add_argument(
-        "-p",
-        "--preset",
-        metavar="NAME",
-        help="a model from gpu-mem-calc presets, the rest by default",
-    )
+    parser.option("-c --config", "FILE", "a run file (JSON, YAML or TOML), or DeepSpeed's JSON")
+    parser.option("-p --preset", "NAME", "a model from gpu-mem-calc presets, the rest by default")
     add_model(parser)
     add_settings(parser)
 
 
 def add_model(parser: Parser) -> None:
     """Add --model, for a DeepSpeed JSON, which names no model."""
-    parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help="the model for DeepSpeed's JSON, which names none: a preset, a name "
-        "on the hub, a path",
-    )
+    text = "the model for DeepSpeed's JSON, which names none: a preset, a name on the hub, a path"
+    parser.option("--model", "NAME", text)
 
 
 def add_settings(parser: Parser) -> None:
     """Add --set, which may be repeated."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="SECTION.KEY=VALUE",
-        help="change one key of the run; may be repeated",
-    )
+    parser.repeated("--set", "SECTION.KEY=VALUE", "change one key of the run", "settings")
 
 
 def add_allocator(parser: Parser) -> None:
     """Add --alloc-conf and --snapshot, for verbs that run a job."""
-    parser.add_argument(
-        "--alloc-conf", metavar="TEXT", help="PYTORCH_ALLOC_CONF, such as expandable_segments:True"
-    )
-    parser.add_argument(
-        "--snapshot", metavar="FILE", help="write torch's memory snapshot, for its memory viewer"
-    )
+    parser.option("--alloc-conf", "TEXT", "PYTORCH_ALLOC_CONF, such as expandable_segments:True")
+    parser.option("--snapshot", "FILE", "write torch's memory snapshot, for its memory viewer")
 
 
 def add_output(parser: Parser, *formats: str) -> None:
     """Add --format, the first of `formats` by default, and --output."""
-    parser.add_argument(
-        "-f",
-        "--format",
-        choices=formats,
-        default=formats[0],
-        help=f"{', '.join(formats)} (default: {formats[0]})",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+    text = f"{', '.join(formats)} (default: {formats[0]})"
+    parser.add_argument("-f", "--format", choices=formats, default=formats[0], help=text)
+    parser.option("-o --output", "FILE", "write to a file")
 
 
 class RunSource(NamedTuple):
@@ -171,29 +157,24 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
     from ..core.runfile import load_text
-    from ..formats.deepspeed_keys import is_deepspeed
+    from ..formats.deepspeed_detect import is_deepspeed
 
     if not needs_model and args.config is None and args.preset is None:
         return RunSource(with_settings({}, args.settings))
     if (args.config is None) == (args.preset is None):
-        raise InputError(["give one of --config FILE and --preset NAME"])
+        raise InputError("give one of --config FILE and --preset NAME")
     data = None if args.preset else load_text(args.config)
     if is_deepspeed(data):
         return _deepspeed(args, data, needs_model=needs_model)
     if args.model is not None:
-        raise InputError(
-            [
-                f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
-                "it out, or use --set model.name=NAME"
-            ]
-        )
+        fix = "leave it out, or use --set model.name=NAME"
+        raise InputError(f"--model {args.model} is for DeepSpeed's JSON, which names none; {fix}")
     if args.preset is not None:
         return RunSource(with_settings({"model": {"name": args.preset}}, args.settings))
     if not isinstance(data, dict):
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
-        raise InputError(
-            [f"{args.config}: a run file is an object with a 'model' section, this one is {kind}"]
-        )
+        wanted = "a run file is an object with a 'model' section"
+        raise InputError(f"{args.config}: {wanted}, this one is {kind}")
     return RunSource(with_settings(data, args.settings))
 
 
@@ -203,18 +184,15 @@ def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Run
 
     source = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
     if needs_model and "model" not in source.data:
-        raise InputError(
-            [f"{args.config} is DeepSpeed's configuration, which names no model; add --model NAME"]
-        )
+        why = "is DeepSpeed's configuration, which names no model; add --model NAME"
+        raise InputError(f"{args.config} {why}")
     return source
 
 
 def run_words(args: argparse.Namespace) -> list[str]:
     """The options that describe the same run on another command line."""
-    named = [
-        word
-        for name in ("config", "preset", "model")
-        if (value := getattr(args, name))
-        for word in (f"--{name}", value)
-    ]
+    named: list[str] = []
+    for name in ("config", "preset", "model"):
+        if value := getattr(args, name):
+            named += [f"--{name}", value]
     return [*named, *(word for one in args.settings for word in ("--set", one))]

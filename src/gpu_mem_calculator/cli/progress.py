@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from ..core.errors import print_to_stderr, printable
 from ..measure.cases_file import MeasureCase
+from ..report.progress_bar import ProgressBar
+from ..report.terminal import takes_escapes
 from .output import write
 
 OnPhase = Callable[[MeasureCase, str], None]
@@ -29,32 +31,20 @@ def progress(
         else:
             write(text)
 
-    if not sys.stderr.isatty():
+    if not takes_escapes(sys.stderr):
         yield (lambda case, phase: None), write_line
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar_columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    # No refresh thread: a fork while it draws would leave its lock taken in the child.
-    with Progress(
-        *bar_columns, console=Console(stderr=True), transient=True, auto_refresh=False
-    ) as bar:
-        task = bar.add_task(printable(cases[0].id), total=len(cases))
+    with ProgressBar(sys.stderr, len(cases)) as bar:
+        bar.show(printable(cases[0].id))
 
         def on_phase(case: MeasureCase, phase: str) -> None:
-            bar.update(task, description=printable(f"{case.id} {phase}"), refresh=True)
+            bar.show(printable(f"{case.id} {phase}"))
 
         def finished(text: str) -> None:
             if stdout_taken or sys.stdout.isatty():
-                bar.console.print(text, highlight=False, markup=False)
+                bar.print_above(printable(text))
             else:
                 write(text)
-            bar.update(task, advance=1, refresh=True)
+            bar.show(bar.label, bar.finished + 1)
 
         yield on_phase, finished

@@ -21,30 +21,15 @@ examples:
 
 def arguments(parser: Parser) -> None:
     """Add the options of `quick`."""
-    parser.add_argument("size", metavar="SIZE", help="7, 7B, 350M, or a preset's name")
-    parser.add_argument("-g", "--gpus", type=whole, default=1, metavar="N", help="default: 1")
-    parser.add_argument(
-        "-e",
-        "--engine",
-        default="pytorch",
-        metavar="NAME",
-        help="pytorch (default), deepspeed (ZeRO-2), fsdp, megatron",
-    )
-    parser.add_argument(
-        "-m",
-        "--gpu-mem",
-        type=positive,
-        metavar="GB",
-        help="memory of one GPU as marketed (default: 80)",
-    )
-    parser.add_argument("--gpu", metavar="NAME", help="a card from gpu-mem-calc gpus")
-    parser.add_argument("-d", "--dtype", metavar="NAME", help="bf16 (default), fp16 or fp32")
+    parser.option("size", "SIZE", "7, 7B, 350M, or a preset's name")
+    parser.option("-g --gpus", "N", "default: 1", whole, default=1)
+    engines = "pytorch (default), deepspeed (ZeRO-2), fsdp, megatron"
+    parser.option("-e --engine", "NAME", engines, default="pytorch")
+    parser.option("-m --gpu-mem", "GB", "memory of one GPU as marketed (default: 80)", positive)
+    parser.option("--gpu", "NAME", "a card from gpu-mem-calc gpus")
+    parser.option("-d --dtype", "NAME", "bf16 (default), fp16 or fp32")
     add_settings(parser)
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="show the formulas instead, as gpu-mem-calc explain does",
-    )
+    parser.flag("--explain", "show the formulas instead, as gpu-mem-calc explain does")
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)

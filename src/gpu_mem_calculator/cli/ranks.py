@@ -28,7 +28,7 @@ def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
         check_options(args)
         check_launched(args)
         if args.ray is not None:
-            raise InputError(["--ray starts every rank itself; leave the other launcher out"])
+            raise InputError("--ray starts every rank itself; leave the other launcher out")
         return run_rank(args, place)
     except InputError as problem:
         if not leave_problems(problem):
@@ -40,27 +40,22 @@ def check_launched(args: argparse.Namespace) -> None:
     """Raise for options that are for one GPU alone."""
     if args.cases or args.find_minimum:
         raise InputError(
-            ["under a launcher measure takes one run, without --cases and --find-minimum"]
+            "under a launcher measure takes one run, without --cases and --find-minimum"
         )
     if args.rank is not None:
-        raise InputError(["--rank: the launcher says which rank each process is; leave it out"])
+        raise InputError("--rank: the launcher says which rank each process is; leave it out")
     if args.timeout is not None:
         raise InputError(
-            ["--timeout is for a case on one GPU; a launcher ends its ranks itself: leave it out"]
+            "--timeout is for a case on one GPU; a launcher ends its ranks itself: leave it out"
         )
 
 
 def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
     """Measure this rank; rank 0 appends and reports the rows of all."""
     require_torch()
-    case = MeasureCase(
-        id=run_name(args),
-        config=run_data(args),
-        function=args.function,
-        values=function_values(args),
-        snapshot=args.snapshot,
-        **conditions(args),
-    )
+    settings = {"values": function_values(args), "snapshot": args.snapshot, **conditions(args)}
+    name, data = run_name(args), run_data(args)
+    case = MeasureCase(id=name, config=data, function=args.function, **settings)
     file = RunsFile(args.append) if args.append and place.rank == 0 else None
     rows = measure_rank(case, place, args.append)
     if not rows:

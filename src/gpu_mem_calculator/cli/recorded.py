@@ -18,11 +18,8 @@ SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch
 def add_recorded(parser: Parser) -> None:
     """Add --function, --with and --record."""
     add_function(parser)
-    parser.add_argument(
-        "--record",
-        metavar="FILE",
-        help="with --function, keep what was seen of it here; alone, read it (needs no torch)",
-    )
+    text = "with --function, keep what was seen of it here; alone, read it (needs no torch)"
+    parser.option("--record", "FILE", text)
 
 
 def recorded_words(args: argparse.Namespace) -> list[str]:
@@ -40,13 +37,12 @@ def recorded_source(args: argparse.Namespace) -> RunSource:
     if source.data.get("model") is not None:
         option = "--function" if args.function else "--record"
         raise InputError(
-            [f"{option} brings the model, and the run names one, too; leave one of them out"]
+            f"{option} brings the model, and the run names one, too; leave one of them out"
         )
-    module = (
-        _record(args, source.data, values)
-        if args.function
-        else load_record(args.record, "--record")
-    )
+    if args.function:
+        module = _record(args, source.data, values)
+    else:
+        module = load_record(args.record, "--record")
     assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
     return source._replace(data={**source.data, "model": {"recorded": module}}, assumed=assumed)
 

@@ -20,15 +20,10 @@ MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web
 
 def arguments(parser: Parser) -> None:
     """Add the options of `serve`."""
-    parser.add_argument("--host", metavar="NAME", help="where to listen (127.0.0.1)")
-    parser.add_argument("--port", type=natural, metavar="N", help="the port (8000)")
-    parser.add_argument("--workers", type=whole, metavar="N", help="processes that answer (1)")
-    parser.add_argument(
-        "--hub",
-        action="store_true",
-        default=None,
-        help="let visitors have models looked up on the hub",
-    )
+    parser.option("--host", "NAME", "where to listen (127.0.0.1)")
+    parser.option("--port", "N", "the port (8000)", natural)
+    parser.option("--workers", "N", "processes that answer (1)", whole)
+    parser.flag("--hub", "let visitors have models looked up on the hub", default=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("gpu_mem_calculator"):
             raise
-        raise InputError([MISSING]) from None
+        raise InputError(MISSING) from None
     from ..web.settings import PREFIX, from_environment
 
     options: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}

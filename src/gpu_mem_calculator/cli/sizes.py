@@ -75,7 +75,7 @@ def _size(text: str) -> int | None:
         return parameter_count(f"{text.strip()}B" if billions else text)
     except InputError:
         raise InputError(
-            [f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or 350M"]
+            f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or 350M"
         ) from None
 
 
@@ -123,7 +123,7 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> tuple[QuickChoic
         if estimate.result.fits_on_gpu:
             return _end_last_note(candidate, ", the first that fits."), estimate
     if best is None:
-        raise refusal or InputError([f"no mesh of {num_gpus} GPUs works for this model"])
+        raise refusal or InputError(f"no mesh of {num_gpus} GPUs works for this model")
     words = ", the most that this model can be cut into; it does not fit."
     return _end_last_note(best, words), None
 

@@ -42,19 +42,11 @@ def arguments(parser: Parser) -> None:
     """Add the options of `trace`."""
     add_run(parser)
     add_function(parser)
-    parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
-    parser.add_argument(
-        "--rank", type=natural, default=0, metavar="N", help="the rank to play (default: 0)"
-    )
+    parser.option("--steps", "N", "default: 3", whole, default=3)
+    parser.option("--rank", "N", "the rank to play (default: 0)", natural, default=0)
     add_allocator(parser)
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run model code that lies beside a config.json",
-    )
-    parser.add_argument(
-        "--diff", action="store_true", help="how the estimate differs, entry by entry"
-    )
+    parser.flag("--trust-remote-code", "run model code that lies beside a config.json")
+    parser.flag("--diff", "how the estimate differs, entry by entry")
     add_output(parser, "table", "json")
 
 
@@ -78,9 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
         show(list(tracing_report(report)), args.output)
         if args.snapshot:
-            print_to_stderr(
-                f"{args.snapshot} is for torch's memory viewer; drop it on pytorch.org/memory_viz"
-            )
+            viewer = "torch's memory viewer; drop it on pytorch.org/memory_viz"
+            print_to_stderr(f"{args.snapshot} is for {viewer}")
     return 0
 
 
@@ -130,21 +121,18 @@ def _function_input(
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
-    notes = (
-        *([values_sentence(values)] if values else []),
-        *([unused_sentence(unused)] if unused else []),
-    )
+    notes = [values_sentence(values)] if values else []
+    notes += [unused_sentence(unused)] if unused else []
     estimate = estimate_of(data, exact=False)
-    maker = UserFunction(
-        args.function, estimate.resolved.run.precision, values, device=device_of(estimate.resolved)
-    )
-    return TraceInput(data, estimate, maker, notes)
+    precision, device = estimate.resolved.run.precision, device_of(estimate.resolved)
+    maker = UserFunction(args.function, precision, values, device=device)
+    return TraceInput(data, estimate, maker, tuple(notes))
 
 
 def _no_diff(args: argparse.Namespace, what: str) -> None:
     if args.diff:
         raise InputError(
-            [f"--diff compares with the estimate, which does not know {what}; leave it out"]
+            f"--diff compares with the estimate, which does not know {what}; leave it out"
         )
 
 
@@ -170,7 +158,7 @@ def needs_torch(what: str) -> None:
         try:
             import_module(name)
         except ModuleNotFoundError as error:
-            raise InputError([NEEDS_TORCH.format(what, error.name or name)]) from None
+            raise InputError(NEEDS_TORCH.format(what, error.name or name)) from None
 
 
 def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
@@ -178,16 +166,12 @@ def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
     from ..jobs.function import UserFunction, user_errors
     from ..trace.run import trace
 
-    with _phase_line() as progress:
-        errors = (
-            user_errors(job.maker.spec)
-            if isinstance(job.maker, UserFunction)
-            else _errors_as_sentence()
-        )
-        with errors:
-            return trace(
-                job.data, rank=args.rank, steps=args.steps, build=job.maker, progress=progress
-            )
+    maker = job.maker
+    with (
+        _phase_line() as progress,
+        user_errors(maker.spec) if isinstance(maker, UserFunction) else _errors_as_sentence(),
+    ):
+        return trace(job.data, rank=args.rank, steps=args.steps, build=maker, progress=progress)
 
 
 @contextmanager
@@ -197,7 +181,7 @@ def _errors_as_sentence() -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a model's code and torch may raise anything
-        raise InputError([failure(error)]) from error
+        raise InputError(failure(error)) from error
 
 
 def failure(error: Exception) -> str:
@@ -208,10 +192,8 @@ def failure(error: Exception) -> str:
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-    return (
-        f"the traced run failed in {place(f'{last.filename}:{last.lineno}')}, "
-        f"{type(error).__name__}: {reason}"
-    )
+    where = place(f"{last.filename}:{last.lineno}")
+    return f"the traced run failed in {where}, {type(error).__name__}: {reason}"
 
 
 @contextmanager

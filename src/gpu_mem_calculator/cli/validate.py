@@ -17,9 +17,7 @@ examples:
 
 def arguments(parser: Parser) -> None:
     """Add the options of `validate`."""
-    parser.add_argument(
-        "config", metavar="FILE", help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON"
-    )
+    parser.option("config", "FILE", "a run file (JSON, YAML or TOML), or DeepSpeed's JSON")
     parser.set_defaults(preset=None)
     add_model(parser)
     add_settings(parser)

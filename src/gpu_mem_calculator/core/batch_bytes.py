@@ -48,7 +48,7 @@ def _fill_contexts(resolved: ResolvedRun, contexts: Sequence[int], known: dict[i
 
 def context_lines(resolved: ResolvedRun, context: int) -> Lines:
     """The lines of one context, from the ledgers of one sequence and of two."""
-    new = min(int(resolved.run.new_tokens), context - 1)
+    new = min(int(resolved.run.generated), context - 1)
     totals = []
     for batch in (1, 2):
         run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)

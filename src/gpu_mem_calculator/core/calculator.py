@@ -139,7 +139,7 @@ def _limiting_rank_first(rank: ServerMemory) -> tuple[bool, bool, int, int]:
 
 def _stage_runs(resolved: ResolvedRun) -> Iterator[Run]:
     """The run of each pipeline stage."""
-    return (replace(resolved.run, stage=stage) for stage in range(resolved.run.mesh.pp))
+    return (replace(resolved.run, stage=stage) for stage in range(int(resolved.run.mesh.pp)))
 
 
 def _ledgers(resolved: ResolvedRun) -> tuple[Ledger, ...]:

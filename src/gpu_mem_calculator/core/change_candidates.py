@@ -35,7 +35,8 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
         yield Candidate("sequence parallel", ("parallelism.sequence_parallel=true",))
     if run.batch > 1:
-        half, twice = run.batch // 2, -(-run.batch * run.micro_batches // (run.batch // 2))
+        batch, micro_batches = int(run.batch), int(run.micro_batches)
+        half, twice = batch // 2, -(-batch * micro_batches // (batch // 2))
         yield _batch(half, twice, "same batch in more micro-batches")
     if run.recompute != "selective" and megatron:
         yield _recompute("selective", "little extra compute")
@@ -208,7 +209,8 @@ def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
     if run.recompute != "none":
         yield _recompute("none", "faster")
     if run.micro_batches % 2 == 0:
-        yield _batch(2 * run.batch, run.micro_batches // 2, "same batch in fewer micro-batches")
+        half = int(run.micro_batches // 2)
+        yield _batch(int(2 * run.batch), half, "same batch in fewer micro-batches")
     else:
         yield Candidate(
             f"batch {2 * run.batch}",

@@ -17,8 +17,9 @@ STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 class InputError(ValueError):
     """Bad input. `problems` has one sentence for each thing that is wrong."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = [_short(problem) for problem in problems]
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        sentences = [problems] if isinstance(problems, str) else problems
+        self.problems = [_short(sentence) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..ledger.sym import Sym
 from ..model.arch import Arch
+from ..model.blocks import Share
 from ..model.scaling import with_share
 from ..model.symbolic import symbolic
 from ..run.run import Run
@@ -171,7 +172,8 @@ def _arch(run: Run) -> Arch:
     arch, given = symbolic(run.arch), run.parameters_given
     if given is None:
         return arch
-    return with_share(arch, (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N")))
+    share = (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N"))
+    return with_share(arch, cast(Share, share))  # a model's sizes are typed as ints
 
 
 def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:

@@ -33,15 +33,15 @@ def read_text(
         with open(path, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
-            raise InputError([f"{where}: it is larger than {most:,} bytes; give a smaller file"])
+            raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
         return io.StringIO(data.decode(encoding), newline=None).read()
     except FileNotFoundError:
-        raise InputError([f"{where}: no such file"]) from None
+        raise InputError(f"{where}: no such file") from None
     except InputError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"{where}: cannot be read, {reason}"]) from None
+        raise InputError(f"{where}: cannot be read, {reason}") from None
 
 
 def check_writable(path: str | Path, option: str) -> None:
@@ -82,7 +82,7 @@ def _write_errors(path: str | Path, option: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError([f"{option} {path}: cannot be written, {reason}"]) from None
+        raise InputError(f"{option} {path}: cannot be written, {reason}") from None
 
 
 def _stream(path: str | Path) -> int | None:

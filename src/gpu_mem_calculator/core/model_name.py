@@ -29,12 +29,12 @@ def name_with_revision(model: ModelConfig) -> str:
         try:
             name = page(name) or name
         except HubError as error:
-            raise InputError([f"model.name={printable_name(name)!r}: {error}"]) from None
+            raise InputError(f"model.name={printable_name(name)!r}: {error}") from None
     if revision is None or name.endswith(f"@{revision}"):
         return name
     sentence = f"model.revision={revision!r}"
     if not is_revision(revision):
-        raise InputError([f"{sentence} must be a branch, a tag or a commit"])
+        raise InputError(f"{sentence} must be a branch, a tag or a commit")
     if model.config is None and hub_name(f"{name}@{revision}") is not None:
         return f"{name}@{revision}"
     row = catalog.find("index", name) if name else None
@@ -44,7 +44,7 @@ def name_with_revision(model: ModelConfig) -> str:
         fix = f"it is of a model on the hub; name it: {row['hub_id']}"
     else:
         fix = "it is of a model on the hub, and this is none; leave it out"
-    raise InputError([f"{sentence}: {fix}"])
+    raise InputError(f"{sentence}: {fix}")
 
 
 def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
@@ -57,12 +57,12 @@ def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
         if is_address(name):
             address = printable_name(name).rstrip("/")
             quoted = "" if address in str(error) else f"={address!r}"
-            raise InputError([f"model.name{quoted} is not read: {error}"]) from None
+            raise InputError(f"model.name{quoted} is not read: {error}") from None
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
         hint = nearest(name, catalog.names("index")) or hint
         raise InputError(
-            [f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"]
+            f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"
         ) from None
 
 

@@ -18,7 +18,7 @@ def load_record(path: str | Path, key: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError([f"{key} {path}: cannot be read, it is not JSON"]) from None
+        raise InputError(f"{key} {path}: cannot be read, it is not JSON") from None
     if not isinstance(record, dict):
-        raise InputError([f"{key} {path}: it is not a module's record; make one with --function"])
+        raise InputError(f"{key} {path}: it is not a module's record; make one with --function")
     return record

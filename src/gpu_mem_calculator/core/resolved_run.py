@@ -48,4 +48,4 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     def longest_seq(self) -> int | None:
         """The longest prompt or sequence in tokens, where positions are learned; else None."""
         learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
-        return self.run.arch.max_seq_len - (self.run.new_tokens or 0) if learned else None
+        return self.run.arch.max_seq_len - int(self.run.generated) if learned else None

@@ -149,7 +149,7 @@ def _parameter_sizes(run: Run, shard: ServerShard, plain: str, *, local: bool) -
     if run.stored:
         return _file_sizes(run, shard, run.stored, partial(_unit, scheme, plain))
     return lambda one: (
-        float(run.scaled(sum(size for _, size in scheme.stored(one, bits)))),
+        float(int(run.scaled(sum(size for _, size in scheme.stored(one, bits))))),
         _unit(scheme, plain, one),
     )
 

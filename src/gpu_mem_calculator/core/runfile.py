@@ -56,7 +56,7 @@ def load_text(path: str | Path) -> Any:
     """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
     if not access().files:
         raise InputError(
-            [f"{str(path)!r} is a path, and this service opens no files; send what is in it"]
+            f"{str(path)!r} is a path, and this service opens no files; send what is in it"
         )
     return parse_text(read_text(path), os.path.splitext(path)[1].lower(), str(path))
 
@@ -71,12 +71,9 @@ def parse_text(text: str, ending: str, where: str) -> Any:
 
             return tomllib.loads(text)
         return parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            [f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]
-        ) from None
     except Exception as error:  # PyYAML's errors share no base with ValueError
-        raise InputError([f"{where}: not valid {ending[1:]}, {_first_line(error)}"]) from None
+        kind = ending[1:] or "json"
+        raise InputError(f"{where}: not valid {kind}, {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -108,14 +105,18 @@ def gather_sections(*sections: Struct) -> RunFile:
     return RunFile(**sections_by_name)
 
 
+def given_keys(section: Struct) -> dict[str, Any]:
+    """The keys of a section that have a value."""
+    values = {key: getattr(section, key) for key in section.__struct_fields__}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def as_dict(value: Any) -> Any:
     """Objects as plain data, without fields that are None."""
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        return {
-            f: as_dict(v) for f in value.__struct_fields__ if (v := getattr(value, f)) is not None
-        }
+        return {key: as_dict(one) for key, one in given_keys(value).items()}
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -178,10 +179,8 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        yield (
-            "this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
-            "--config FILE --model NAME, or use formats.deepspeed_reader"
-        )
+        fix = "give gpu-mem-calc --config FILE --model NAME, or use formats.deepspeed_reader"
+        yield f"this is DeepSpeed's configuration, which names no model; {fix}"
         return
     for name, values in data.items():
         if name not in SECTIONS:
@@ -276,7 +275,7 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
         if 1 <= count <= 10**15:
             return int(count)
     raise InputError(
-        [f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"]
+        f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"
     )
 
 
@@ -286,7 +285,7 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         path, sign, text = setting.partition("=")
         keys = path.strip().split(".")
         if not sign or len(keys) < 2 or not all(keys):
-            raise InputError([f"--set {setting!r} must be section.key=value"])
+            raise InputError(f"--set {setting!r} must be section.key=value")
         try:
             value = json.loads(text)
         except ValueError:

@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import Any
 
 from ..model.arch import Arch
+from .config import Config
 
-Reader = Callable[[Mapping[str, Any]], Arch]
+Reader = Callable[[Config], Arch]
 FILES = {
     "baichuan": "baichuan",
     "bamba": "bamba falcon_h1 granitemoe granitemoeshared granitemoehybrid",
@@ -28,8 +29,7 @@ FILES = {
     "gemma": "gemma gemma2 gemma3_text",
     "gemma3n": "gemma3n_text gemma4_text",
     "glm": "glm glm4 glm4_moe",
-    "gpt2": "gpt2",
-    "gpt_like": "bloom mpt gpt_neo gptj gpt_bigcode",
+    "gpt_like": "gpt2 bloom mpt gpt_neo gptj gpt_bigcode",
     "gpt_neox": "gpt_neox",
     "gpt_oss": "gpt_oss",
     "jamba": "jamba",
@@ -39,7 +39,7 @@ FILES = {
         "hunyuan_v1_dense exaone4 apertus arcee nemotron jais2 ernie4_5"
     ),
     "llama4": "llama4_text",
-    "llama_like_experts": "mixtral hunyuan_v1_moe ernie4_5_moe dots1 minimax_m2",
+    "llama_like_experts": "mixtral dots1 ernie4_5_moe minimax_m2 hunyuan_v1_moe",
     "longcat": "longcat_flash minicpm3",
     "mamba": "mamba falcon_mamba",
     "mamba2": "mamba2",
@@ -47,9 +47,9 @@ FILES = {
     "minimax": "minimax minimax_text_01 minimax_m1 kimi_linear",
     "mllama": "mllama_text_model",
     "multimodal": (
-        "llava llava(pixtral) llava_next mistral3 gemma3 gemma3n gemma4 gemma4_unified llama4 "
-        "mllama paligemma internvl internvl_chat kimi_k25 kimi_vl qwen2_vl qwen2_5_vl qwen3_vl "
-        "qwen3_vl_moe qwen3_5 qwen3_5_moe"
+        "llava llava_next gemma3 gemma3n gemma4 gemma4_unified llama4 mllama paligemma internvl "
+        "internvl_chat kimi_k25 kimi_vl qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 "
+        "qwen3_5_moe llava(pixtral) mistral3"
     ),
     "nemotron_h": "nemotron_h",
     "nemotron_nas": "nemotron-nas",
@@ -92,7 +92,7 @@ def read_config(config: Mapping[str, Any]) -> Arch:
     if reader is None and isinstance(config.get("text_config", config.get("llm_config")), Mapping):
         from .multimodal import read_inside  # an unknown model that sees: its text model is known
 
-        return read_inside(config)
+        return read_inside(Config(config))
     if reader is None:
         import difflib
 
@@ -100,4 +100,4 @@ def read_config(config: Mapping[str, Any]) -> Arch:
         raise UnknownFamilyError(
             f"model_type={model_type!r} is not a known family; the nearest is {near[0]!r}"
         )
-    return reader(config)
+    return reader(Config(config))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.blocks import Attention, Linear, Norm
+from ..model.blocks import Attention, Linear, Norm, NormImpl
 from .config import Config, ConfigError
 
 
@@ -31,21 +31,19 @@ def separate_attention(
     kv_heads: int,
     head_dim: int,
     *,
-    bias: bool = False,
-    output_bias: bool = False,
+    names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
     output: str = "o_proj",
+    bias: bool = False,
+    output_bias: bool | None = None,
     **rest: Any,
 ) -> Attention:
-    """An attention block with one projection each for q, k and v."""
-    embed = ("embed", hidden)
-    q, kv = ("heads", heads * head_dim), ("kv_heads", kv_heads * head_dim)
+    """One projection each for q, k and v; `output_bias` None is as `bias`."""
+    embed, q, kv = ("embed", hidden), ("heads", heads * head_dim), ("kv_heads", kv_heads * head_dim)
     return Attention(
-        inputs=(
-            Linear("q_proj", embed, q, bias),
-            Linear("k_proj", embed, kv, bias),
-            Linear("v_proj", embed, kv, bias),
+        inputs=tuple(
+            Linear(n, embed, width, bias) for n, width in zip(names, (q, kv, kv), strict=True)
         ),
-        output=Linear(output, q, embed, output_bias),
+        output=Linear(output, q, embed, bias if output_bias is None else output_bias),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -62,11 +60,12 @@ def fused_attention(
     name: str,
     output: str,
     bias: bool = False,
-    output_bias: bool = False,
+    output_bias: bool | None = None,
     **rest: Any,
 ) -> Attention:
-    """q, k and v from one projection."""
+    """q, k and v from one projection; `output_bias` None is as `bias`."""
     embed, width = ("embed", hidden), heads * head_dim
+    output_bias = bias if output_bias is None else output_bias
     return Attention(
         inputs=(Linear(name, embed, ("heads", width + 2 * kv_heads * head_dim), bias),),
         output=Linear(output, ("heads", width), embed, output_bias),
@@ -77,7 +76,7 @@ def fused_attention(
     )
 
 
-def head_norms(names: tuple[str, str], head_dim: int, impl: str = "rms") -> tuple[Norm, ...]:
+def head_norms(names: tuple[str, str], head_dim: int, impl: NormImpl = "rms") -> tuple[Norm, ...]:
     """Norms over each query and key head; `layer` ones have a bias."""
     return tuple(Norm(n, ("head_dim", head_dim), impl, bias=impl == "layer") for n in names)
 
@@ -104,7 +103,9 @@ def partial_rotary(config: Config, head_dim: int, default: float) -> int:
     return rotary_dim + rotary_dim % 2
 
 
-def whole_norms(config: Config, counts: tuple[int, int, int], impl: str = "rms") -> dict[str, Any]:
+def whole_norms(
+    config: Config, counts: tuple[int, int, int], impl: NormImpl = "rms"
+) -> dict[str, Any]:
     """The fields of norms over all heads of q and all of k (OLMo 2, MiniMax-M2)."""
     heads, kv_heads, size = counts
     q, k = ("heads", heads * size), ("kv_heads", kv_heads * size)

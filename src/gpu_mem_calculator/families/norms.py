@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..model.blocks import Norm
+from ..model.blocks import Norm, NormImpl
 
 MakeNorm = Callable[[str, int], Norm]
 Norms = tuple[tuple[str, Norm], ...]
@@ -37,7 +37,7 @@ def norms_at(places: tuple[tuple[str, str], ...], hidden: int, norm: MakeNorm = 
     return tuple((place, norm(name, hidden)) for place, name in places)
 
 
-def pre_norms(hidden: int, impl: str = "rms") -> Norms:
+def pre_norms(hidden: int, impl: NormImpl = "rms") -> Norms:
     """Llama's two norms, before attention and before the MLP."""
     return tuple((place, Norm(name, ("embed", hidden), impl)) for place, name in PRE)
 

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 from ..core.errors import InputError
 
-TRAIN, MICRO, STEPS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-)
+TRAIN, MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
 
 
 class BatchSizes(NamedTuple):
@@ -35,17 +32,17 @@ def complete_batch(
     """
     if train is None:
         if micro is None:
-            raise InputError([f"{TRAIN} and {MICRO} are both missing; add {MICRO}"])
+            raise InputError(f"{TRAIN} and {MICRO} are both missing; add {MICRO}")
         return BatchSizes(micro, steps or 1, ranks or 1)
     if micro is not None and steps is not None:
         ranks = ranks or max(1, train // (micro * steps))
         if train != micro * steps * ranks:
-            raise InputError([_disagree(train, micro, steps, ranks)])
+            raise InputError(_disagree(train, micro, steps, ranks))
         return BatchSizes(micro, steps, ranks)
     ranks = ranks or 1
     unit = ranks * (micro or 1) * (steps or 1)
     if train % unit:
-        raise InputError([_no_multiple(train, {MICRO: micro, STEPS: steps}, ranks, unit)])
+        raise InputError(_no_multiple(train, {MICRO: micro, STEPS: steps}, ranks, unit))
     micro = micro or train // unit
     return BatchSizes(micro, steps or train // (micro * ranks), ranks)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import nearest
 from ..ledger.dtypes import dtype_name
-from .deepspeed_keys import SWITCHED, TOP
+from .deepspeed_keys import TOP
 from .deepspeed_rules import (
     COUNT,
     FLAG,
@@ -22,6 +22,7 @@ from .deepspeed_rules import (
     MemoryKey,
     RemovedKey,
     Rule,
+    SwitchedKey,
     Table,
 )
 
@@ -72,11 +73,8 @@ class CheckedFile:
     def section(self, path: str) -> dict[str, Any]:
         """The values that were read of one section, by key."""
         start = f"{path}."
-        return {
-            name.removeprefix(start): value
-            for name, value in self.values.items()
-            if name.startswith(start)
-        }
+        inside = [name for name in self.values if name.startswith(start)]
+        return {name.removeprefix(start): self.values[name] for name in inside}
 
     def table(self, where: str, section: Any, table: Table) -> None:
         """Check one section of the file, at path `where`, against the table of its keys."""
@@ -92,9 +90,8 @@ class CheckedFile:
                     continue
                 path, rule = path.removesuffix(key) + rule.key, table[rule.key]
             if rule is None:
-                self.problems.append(
-                    f"{path} is not a key of DeepSpeed {VERSION}{nearest(key, table)}"
-                )
+                hint = nearest(key, table)
+                self.problems.append(f"{path} is not a key of DeepSpeed {VERSION}{hint}")
             elif isinstance(rule, Mapping):
                 self._nested(path, value, rule)
             else:
@@ -109,10 +106,8 @@ class CheckedFile:
 
     def _one(self, path: str, value: Any, rule: Rule) -> None:
         if isinstance(rule, RemovedKey):
-            self.problems.append(
-                f"{path}: DeepSpeed {VERSION} has no {rule.what} any more, and "
-                f"refuses the key; {rule.fix}"
-            )
+            why = f"DeepSpeed {VERSION} has no {rule.what} any more, and refuses the key"
+            self.problems.append(f"{path}: {why}; {rule.fix}")
         elif value is None:
             return
         elif isinstance(rule, FixedKey):
@@ -121,6 +116,8 @@ class CheckedFile:
             self.problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
         elif isinstance(rule, MemoryFreeKey):
             self._free(path, value, rule)
+        elif isinstance(rule, SwitchedKey):
+            self._switched(path, value, rule)
         elif isinstance(rule, MemoryKey):
             self._read(path, value, rule)
 
@@ -145,33 +142,26 @@ class CheckedFile:
         )
 
     def _read(self, path: str, value: Any, rule: MemoryKey) -> None:
-        if path in SWITCHED:
-            self._switched(path, value)
-            return
         if rule.words and (value not in rule.words or isinstance(value, bool)):
             words = ", ".join(quote(word) for word in rule.words)
-            self.problems.append(
-                f"{path}={quote(value)} must be one of {words}"
-                f"{nearest(str(value), map(str, rule.words))}"
-            )
+            hint = nearest(str(value), map(str, rule.words))
+            self.problems.append(f"{path}={quote(value)} must be one of {words}{hint}")
             return
         try:
             self.values[path] = value if rule.words else convert_value(value, rule.kind)
         except ValueError:
             self.problems.append(f"{path}={quote(value)} must be {KINDS[rule.kind]}")
 
-    def _switched(self, path: str, value: Any) -> None:
+    def _switched(self, path: str, value: Any, rule: SwitchedKey) -> None:
         """Check a section that has no effect when it is off, and is not modelled when it is on."""
-        switch, allowed, why = SWITCHED[path]
+        switch, allowed, why = rule
         if not isinstance(value, Mapping):
             self.problems.append(f"{path}={quote(value)} must be an object")
         elif switch in value:
             self._only(f"{path}.{switch}", value[switch], allowed, why)
         elif value:
-            self.problems.append(
-                f"{path} does not say {switch!r}: {why}; set it to "
-                f"{quote(allowed[0])} or leave {path} out"
-            )
+            fix = f"set it to {quote(allowed[0])} or leave {path} out"
+            self.problems.append(f"{path} does not say {switch!r}: {why}; {fix}")
 
 
 def auto_message(path: str, *, free: bool) -> str:
@@ -190,9 +180,8 @@ def convert_value(value: Any, kind: str) -> Any:
         value = dtype_name(value) if isinstance(value, str) else value
         valid = value in ("fp32", "fp16", "bf16")
     else:
-        valid = (
-            isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
-        )
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        valid = number and 0 <= value < 1e300
         if valid and kind != NUMBER:
             valid = value == int(value) and value >= (kind == COUNT)
             value = int(value)

@@ -3,7 +3,7 @@ _configure_basic_optimizer, runtime/lr_schedules.py, DeepSpeed 0.19.8)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..core.errors import nearest
@@ -12,13 +12,16 @@ from .deepspeed_rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, 
 
 RATE = MemoryFreeKey("a number")
 COMMON: Table = {"lr": RATE, "betas": RATE}
+SET_GRAD_NONE = MemoryFreeKey("DeepSpeed lets gradients go itself")
+SECOND_COPY = "with it holds a second copy of the gradients, which is not modelled"
 MAXIMIZE = FixedKey((False,), "a gradient that is turned around is not modelled")
+DIFFERENTIABLE = FixedKey((False,), "a step that is differentiated is not modelled")
 ADAM: Table = {
     **COMMON,
     "weight_decay": MemoryKey("number"),
     "eps": RATE,
     "bias_correction": RATE,
-    "set_grad_none": MemoryFreeKey("DeepSpeed lets gradients go itself"),
+    "set_grad_none": SET_GRAD_NONE,
     "adam_w_mode": MemoryKey(FLAG),
     "torch_adam": MemoryKey(FLAG),
     "foreach": MemoryKey(FLAG),
@@ -27,25 +30,19 @@ ADAM: Table = {
     "fp32_optimizer_states": FixedKey((True,), "16-bit optimizer states are not modelled"),
     "maximize": MAXIMIZE,
     "capturable": FixedKey((False,), "steps in CUDA graphs are not modelled"),
-    "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
+    "differentiable": DIFFERENTIABLE,
 }
-LION: Table = {
-    **COMMON,
-    "weight_decay": RATE,
-    "set_grad_none": MemoryFreeKey("DeepSpeed lets gradients go itself"),
-}
+LION: Table = {**COMMON, "weight_decay": RATE, "set_grad_none": SET_GRAD_NONE}
 SGD: Table = {
     "lr": RATE,
     "momentum": MemoryKey("number"),
     "dampening": RATE,
     "nesterov": MemoryFreeKey("a sum in place"),
-    "weight_decay": FixedKey(
-        (0,), "torch's SGD with it holds a second copy of the gradients, which is not modelled"
-    ),
+    "weight_decay": FixedKey((0,), f"torch's SGD {SECOND_COPY}"),
     "foreach": MemoryKey(FLAG),
     "fused": MemoryKey(FLAG),
     "maximize": MAXIMIZE,
-    "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
+    "differentiable": DIFFERENTIABLE,
 }
 PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
 # Names that DeepSpeed knows or knew, and why they are refused.
@@ -53,70 +50,31 @@ OTHERS = {
     "lamb": "LAMB is not modelled",
     "adagrad": "Adagrad is not modelled",
     "muon": "DeepSpeed's Muon is not modelled",
-    "muadam": "muP's optimizers are not modelled",
-    "muadamw": "muP's optimizers are not modelled",
-    "musgd": "muP's optimizers are not modelled",
-    "onebitadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
-    "onebitlamb": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
-    "zerooneadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
+    **dict.fromkeys(("muadam", "muadamw", "musgd"), "muP's optimizers are not modelled"),
+    **dict.fromkeys(
+        ("onebitadam", "onebitlamb", "zerooneadam"),
+        f"1-bit optimizers are gone from DeepSpeed {VERSION}",
+    ),
 }
+NOT_UNDER = "not modelled under DeepSpeed"
+PATH = "optimizer.params"
 SHOWN = ("AdamW", "Adam", "Lion", "SGD")
 # Arguments of DeepSpeed's schedules; those of torch's schedules are not checked.
-WARMUP = (
-    "warmup_min_lr",
-    "warmup_max_lr",
-    "warmup_num_steps",
-    "warmup_type",
-    "last_batch_iteration",
-)
-SCHEDULES: Mapping[str, tuple[str, ...]] = {
-    "WarmupLR": WARMUP,
-    "WarmupDecayLR": ("total_num_steps", *WARMUP),
-    "WarmupCosineLR": (
-        "total_num_steps",
-        "warmup_min_ratio",
-        "warmup_num_steps",
-        "cos_min_ratio",
-        "warmup_type",
-        "last_batch_iteration",
-    ),
-    "LRRangeTest": (
-        "lr_range_test_min_lr",
-        "lr_range_test_step_size",
-        "lr_range_test_step_rate",
-        "lr_range_test_staircase",
-        "last_batch_iteration",
-    ),
-    "OneCycle": (
-        "cycle_min_lr",
-        "cycle_max_lr",
-        "decay_lr_rate",
-        "cycle_first_step_size",
-        "cycle_second_step_size",
-        "cycle_first_stair_count",
-        "cycle_second_stair_count",
-        "decay_step_size",
-        "cycle_momentum",
-        "cycle_min_mom",
-        "cycle_max_mom",
-        "decay_mom_rate",
-        "last_batch_iteration",
-    ),
+WARMUP = "warmup_num_steps warmup_type last_batch_iteration"
+ARGUMENTS = {
+    "WarmupLR": f"warmup_min_lr warmup_max_lr {WARMUP}",
+    "WarmupDecayLR": f"total_num_steps warmup_min_lr warmup_max_lr {WARMUP}",
+    "WarmupCosineLR": f"total_num_steps warmup_min_ratio cos_min_ratio {WARMUP}",
+    "LRRangeTest": "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate "
+    "lr_range_test_staircase last_batch_iteration",
+    "OneCycle": "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size "
+    "cycle_second_step_size cycle_first_stair_count cycle_second_stair_count decay_step_size "
+    "cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate last_batch_iteration",
 }
+SCHEDULES = {name: arguments.split() for name, arguments in ARGUMENTS.items()}
 TORCH_SCHEDULES = (
-    "LambdaLR",
-    "MultiplicativeLR",
-    "StepLR",
-    "MultiStepLR",
-    "ConstantLR",
-    "LinearLR",
-    "ExponentialLR",
-    "PolynomialLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "OneCycleLR",
-    "ReduceLROnPlateau",
+    "LambdaLR MultiplicativeLR StepLR MultiStepLR ConstantLR LinearLR ExponentialLR PolynomialLR "
+    "CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR OneCycleLR ReduceLROnPlateau"
 )
 
 
@@ -125,11 +83,7 @@ def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) 
 
     Adds its problems to `problems`, and keys that take no memory to `free`.
     """
-    problems += (
-        f"optimizer.{key} is not a key of DeepSpeed {VERSION}{nearest(key, ('type', 'params'))}"
-        for key in section
-        if key not in ("type", "params", "legacy_fusion")
-    )
+    problems += _unknown_keys("optimizer", (key for key in section if key != "legacy_fusion"))
     if section.get("legacy_fusion"):
         problems.append("optimizer.legacy_fusion=true is not modelled; leave it out")
     name, params = section.get("type"), section.get("params") or {}
@@ -141,8 +95,15 @@ def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) 
         problems.append(f"optimizer.params={quote(params)} must be an object")
         return {}
     read = dict(_params(params, PARAMS[known], problems, free))
-    free += ["optimizer.params.weight_decay"] * ("weight_decay" in read)
+    free += [f"{PATH}.weight_decay"] * ("weight_decay" in read)
     return _adam(known, read, problems) if known.startswith("adam") else _lion_or_sgd(known, read)
+
+
+def _unknown_keys(where: str, section: Iterable[str]) -> Iterator[str]:
+    for key in section:
+        if key not in ("type", "params"):
+            hint = nearest(key, ("type", "params"))
+            yield f"{where}.{key} is not a key of DeepSpeed {VERSION}{hint}"
 
 
 def _known(name: Any) -> str | None:
@@ -158,7 +119,7 @@ def _refusal(name: Any) -> str:
         return f"optimizer has no 'type'; add one of {', '.join(SHOWN)}"
     if name == AUTO:
         return auto_message("optimizer.type", free=False)
-    why = OTHERS.get(str(name).lower().replace("/", ""), "it is not modelled under DeepSpeed")
+    why = OTHERS.get(str(name).lower().replace("/", ""), f"it is {NOT_UNDER}")
     hint = nearest(str(name), SHOWN) or f"; use one of {', '.join(SHOWN)}"
     return f"optimizer.type={quote(name)}: {why}{hint}"
 
@@ -168,21 +129,17 @@ def _params(
 ) -> Iterator[tuple[str, Any]]:
     """The parameters that change memory, with their values; others are free or refused."""
     for key, value in params.items():
-        path, rule = f"optimizer.params.{key}", table.get(key)
+        path, rule = f"{PATH}.{key}", table.get(key)
         if key == "max_grad_norm":
-            problems.append(
-                f"{path}={quote(value)}: DeepSpeed refuses it there; set "
-                f"gradient_clipping to {quote(value)}"
-            )
+            fix = f"set gradient_clipping to {quote(value)}"
+            problems.append(f"{path}={quote(value)}: DeepSpeed refuses it there; {fix}")
         elif rule is None:
             problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
         elif value == AUTO:
             problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
         elif isinstance(rule, FixedKey) and value is not None and value not in rule.values:
-            problems.append(
-                f"{path}={quote(value)}: {rule.why}; set it to "
-                f"{quote(rule.values[0])} or leave it out"
-            )
+            fix = f"set it to {quote(rule.values[0])} or leave it out"
+            problems.append(f"{path}={quote(value)}: {rule.why}; {fix}")
         elif isinstance(rule, MemoryKey) and value is not None:
             try:
                 yield key, convert_value(value, rule.kind)
@@ -199,27 +156,19 @@ def _adam(name: str, params: dict[str, Any], problems: list[str]) -> dict[str, A
         training["optimizer"] = "adam"
     if not params.get("torch_adam"):
         problems += (
-            f"optimizer.params.{key} is for torch's Adam; add torch_adam true, or leave it out"
+            f"{PATH}.{key} is for torch's Adam; add torch_adam true, or leave it out"
             for key in ("foreach", "fused")
             if key in params
         )
         return training
     if params.get("fused"):
-        problems.append(
-            "optimizer.params.fused=true: torch's fused Adam is not modelled under "
-            "DeepSpeed; leave torch_adam out for DeepSpeed's own"
-        )
+        fix = "leave torch_adam out for DeepSpeed's own"
+        problems.append(f"{PATH}.fused=true: torch's fused Adam is {NOT_UNDER}; {fix}")
     elif params.get("foreach") is False:
-        problems.append(
-            "optimizer.params.foreach=false: torch's for loop is not modelled under "
-            "DeepSpeed; leave it out"
-        )
+        problems.append(f"{PATH}.foreach=false: torch's for loop is {NOT_UNDER}; leave it out")
     if params.get("weight_decay") and training["optimizer"] == "adam":
-        problems.append(
-            f"optimizer.params.weight_decay={quote(params['weight_decay'])}: torch's "
-            "Adam with it holds a second copy of the gradients, which is not modelled; "
-            "use AdamW"
-        )
+        decay = quote(params["weight_decay"])
+        problems.append(f"{PATH}.weight_decay={decay}: torch's Adam {SECOND_COPY}; use AdamW")
     return {**training, "optimizer_implementation": "foreach"}
 
 
@@ -237,26 +186,20 @@ def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
 def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
     """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
     name, params = section.get("type"), section.get("params") or {}
-    problems += (
-        f"scheduler.{key} is not a key of DeepSpeed {VERSION}{nearest(key, ('type', 'params'))}"
-        for key in section
-        if key not in ("type", "params")
-    )
-    if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
+    problems += _unknown_keys("scheduler", section)
+    if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES.split()):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
-        problems.append(
-            f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's{hint}"
-        )
+        refused = f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's"
+        problems.append(refused + hint)
         return
     if not isinstance(params, Mapping):
         problems.append(f"scheduler.params={quote(params)} must be an object")
         return
     known = SCHEDULES.get(str(name))
     for key, value in params.items():
+        path = f"scheduler.params.{key}"
         if known is not None and key not in known:
-            problems.append(
-                f"scheduler.params.{key} is not one that {name} has{nearest(key, known)}"
-            )
+            problems.append(f"{path} is not one that {name} has{nearest(key, known)}")
         elif value == AUTO:
-            problems.append(auto_message(f"scheduler.params.{key}", free=True))
+            problems.append(auto_message(path, free=True))
     free.append("scheduler")

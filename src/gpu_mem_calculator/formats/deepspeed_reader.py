@@ -20,10 +20,11 @@ from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ..ledger.units import MIB
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete_batch
 from .deepspeed_check import OLD_FORM, CheckedFile, quote
+from .deepspeed_keys import NVME
 from .deepspeed_optimizer import optimizer, scheduler
-from .deepspeed_zero_keys import NVME
 
 Source = str | Path | Mapping[str, Any]
+Section = dict[str, Any]
 ZERO = "zero_optimization"
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
@@ -47,10 +48,10 @@ class RunFileSections(TypedDict):
     - no_memory: keys of the DeepSpeed file that take no memory
     """
 
-    training: dict[str, Any]
-    parallelism: dict[str, Any]
-    engine: dict[str, Any]
-    hardware: dict[str, Any]
+    training: Section
+    parallelism: Section
+    engine: Section
+    hardware: Section
     assumed: dict[str, str]
     no_memory: list[str]
 
@@ -58,7 +59,7 @@ class RunFileSections(TypedDict):
 class ForeignRun(NamedTuple):
     """A run file's data, what was assumed for it, and keys that take no memory."""
 
-    data: dict[str, Any]
+    data: Section
     assumed: tuple[str, ...]
     no_memory: tuple[str, ...]
 
@@ -71,15 +72,8 @@ def read(source: Source, *, num_gpus: int | None, model_ranks: int = 1) -> RunFi
     - model_ranks: GPUs that share the same data: pipeline stages times tensor-parallel ranks
     """
     file_sections = sections(source, num_gpus=num_gpus, model_ranks=model_ranks)
-    resolve(
-        read_run(
-            {
-                "model": ANY_MODEL,
-                "training": file_sections["training"],
-                "engine": file_sections["engine"],
-            }
-        )
-    )
+    training, engine = file_sections["training"], file_sections["engine"]
+    resolve(read_run({"model": ANY_MODEL, "training": training, "engine": engine}))
     return file_sections
 
 
@@ -87,7 +81,7 @@ def sections(source: Source, *, num_gpus: int | None, model_ranks: int) -> RunFi
     """The same as `read`, without the rules of the engine, which settings may still change."""
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
-        raise InputError([f"{source}: DeepSpeed's configuration is an object, not {quote(data)}"])
+        raise InputError(f"{source}: DeepSpeed's configuration is an object, not {quote(data)}")
     checked = CheckedFile(data)
     training = {**_batch(checked, num_gpus, model_ranks), **_training(checked)}
     engine = {"type": "deepspeed", **_zero(checked), **_checkpointing(checked, training)}
@@ -113,24 +107,20 @@ def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ())
     settings = tuple(settings)
     overrides = with_settings({}, settings)
     file_sections = sections(source, **_sizes(overrides))
-    data: dict[str, Any] = {} if model is None else {"model": {"name": model}}
-    data |= {
-        name: dict(file_sections[name])
-        for name in ("training", "parallelism", "engine", "hardware")
-    }
-    keys = {
-        f"{section}.{key}" for section in overrides for key in _section_settings(overrides, section)
-    }
+    data: Section = {} if model is None else {"model": {"name": model}}
+    for name in ("training", "parallelism", "engine", "hardware"):
+        data[name] = dict(file_sections[name])
+    keys = {f"{name}.{key}" for name in overrides for key in _section_settings(overrides, name)}
     assumed = tuple(text for key, text in file_sections["assumed"].items() if key not in keys)
     return ForeignRun(with_settings(data, settings), assumed, tuple(file_sections["no_memory"]))
 
 
-def _section_settings(over: dict[str, Any], section: str) -> dict[str, Any]:
+def _section_settings(over: Section, section: str) -> Section:
     settings = over.get(section)
     return settings if isinstance(settings, dict) else {}
 
 
-def _sizes(over: dict[str, Any]) -> dict[str, Any]:
+def _sizes(over: Section) -> Section:
     """The arguments num_gpus and model_ranks of `sections`, from settings."""
     hardware, sizes = _section_settings(over, "hardware"), _section_settings(over, "parallelism")
     model_ranks = 1
@@ -149,35 +139,29 @@ def _positive_int(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _batch(checked: CheckedFile, num_gpus: int | None, model_ranks: int) -> dict[str, Any]:
+def _batch(checked: CheckedFile, num_gpus: int | None, model_ranks: int) -> Section:
     """The batch sizes as keys of `training`, and the data-parallel `ranks`."""
     ranks = None
     if num_gpus is not None:
         ranks = max(1, num_gpus // model_ranks)
         if num_gpus % model_ranks:
-            checked.problems.append(
-                f"{num_gpus} GPUs are not a multiple of the {model_ranks} that share the same "
-                f"data; use {ranks * model_ranks}"
-            )
+            shared = f"the {model_ranks} that share the same data; use {ranks * model_ranks}"
+            checked.problems.append(f"{num_gpus} GPUs are not a multiple of {shared}")
     try:
         batch = complete_batch(checked.get(TRAIN), checked.get(MICRO), checked.get(STEPS), ranks)
     except InputError as error:
         wrong = any(problem.startswith((TRAIN, MICRO, STEPS)) for problem in checked.problems)
         checked.problems += [] if wrong else error.problems
         return {"ranks": ranks or 1}
-    return {
-        "batch_size": batch.micro,
-        "gradient_accumulation_steps": batch.steps,
-        "ranks": batch.ranks,
-    }
+    return {"batch_size": batch.micro, STEPS: batch.steps, "ranks": batch.ranks}
 
 
-def _training(checked: CheckedFile) -> dict[str, Any]:
+def _training(checked: CheckedFile) -> Section:
     """Keys of `training`: precision, optimizer and clipping."""
     sixteen = [name for name in ("bf16", "fp16") if checked.get(f"{name}.enabled")]
     if len(sixteen) > 1:
         checked.problems.append("bf16.enabled and fp16.enabled are both true; set one to false")
-    training: dict[str, Any] = {"precision": f"{sixteen[0]}_mixed" if sixteen else "fp32"}
+    training: Section = {"precision": f"{sixteen[0]}_mixed" if sixteen else "fp32"}
     if checked.get("optimizer") is not None:
         training |= optimizer(checked.get("optimizer"), checked.problems, checked.free)
     if checked.get("scheduler") is not None:
@@ -187,10 +171,10 @@ def _training(checked: CheckedFile) -> dict[str, Any]:
     return training
 
 
-def _zero(checked: CheckedFile) -> dict[str, Any]:
+def _zero(checked: CheckedFile) -> Section:
     """Keys of `engine` from the `zero_optimization` section."""
     section = checked.section(ZERO)
-    options: dict[str, Any] = {"zero_stage": section.get("stage", 0)}
+    options: Section = {"zero_stage": section.get("stage", 0)}
     if checked.get("allgather_size") is not None:
         options["allgather_bucket_size"] = checked.get("allgather_size")
     options |= {key: section[key] for key in ZERO_KEYS if key in section}
@@ -205,78 +189,62 @@ def _zero(checked: CheckedFile) -> dict[str, Any]:
             options[key] = place
             pinned[key] = section.get(f"{key}.pin_memory", OPTIONS["pin_memory"])
     if len(set(pinned.values())) > 1:
-        checked.problems.append(
-            f"{ZERO}.offload_optimizer and offload_param differ in pin_memory, "
-            "which is not modelled; give both the same"
-        )
+        both = f"{ZERO}.offload_optimizer and offload_param differ in pin_memory"
+        checked.problems.append(f"{both}, which is not modelled; give both the same")
     elif False in pinned.values():
         options["pin_memory"] = False
     return options
 
 
-def _checkpointing(checked: CheckedFile, training: dict[str, Any]) -> dict[str, Any]:
+def _checkpointing(checked: CheckedFile, training: Section) -> Section:
     """Keys of `engine` from `activation_checkpointing`; assumes that the program checkpoints."""
     section = checked.section(RECOMPUTE)
     if checked.get(RECOMPUTE):
         training[RECOMPUTE] = "full"
     if section.get("contiguous_memory_optimization") and not section.get("partition_activations"):
-        checked.problems.append(
-            f"{RECOMPUTE}.contiguous_memory_optimization=true needs "
-            "partition_activations; set that to true"
-        )
+        needs = "needs partition_activations; set that to true"
+        checked.problems.append(f"{RECOMPUTE}.contiguous_memory_optimization=true {needs}")
     return {key: section[key] for key in CHECKPOINT_KEYS if section.get(key)}
 
 
-def _problems(
-    checked: CheckedFile, training: dict[str, Any], engine: dict[str, Any]
-) -> Iterator[str]:
+def _problems(checked: CheckedFile, training: Section, engine: Section) -> Iterator[str]:
     """Settings that contradict each other or are not modelled, a sentence for each."""
     width = training["precision"].partition("_")[0]
     for key in ("communication_data_type", "data_types.grad_accum_dtype", "data_types.param_dtype"):
         if checked.get(key, width) != width:
-            yield (
-                f"{key}={quote(checked.get(key))} differs from the {width} that the model is "
-                f"in, which is not modelled; set it to {width!r} or leave it out"
+            differs = (
+                f"{key}={quote(checked.get(key))} differs from the {width} that the model is in"
             )
+            yield f"{differs}, which is not modelled; set it to {width!r} or leave it out"
     nvme = [key for key in OFFLOADS if engine.get(key) == "nvme"]
     for path, default in NVME.items():
         value = checked.get(f"{ZERO}.{path}", default)
         if path.partition(".")[0] in nvme and value != default:
-            yield (
-                f"{ZERO}.{path}={quote(value)} is not modelled; set it to {quote(default)} or "
-                "leave it out"
-            )
+            fix = f"set it to {quote(default)} or leave it out"
+            yield f"{ZERO}.{path}={quote(value)} is not modelled; {fix}"
     if nvme and checked.get("aio.block_size", 0) > MOST_BLOCK_SIZE:
-        yield (
-            f"aio.block_size={checked.get('aio.block_size')} above {MOST_BLOCK_SIZE} keeps "
-            f"tensors off the disk, which is not modelled; set it to {MOST_BLOCK_SIZE}"
-        )
+        above = f"aio.block_size={checked.get('aio.block_size')} above {MOST_BLOCK_SIZE}"
+        why = "keeps tensors off the disk, which is not modelled"
+        yield f"{above} {why}; set it to {MOST_BLOCK_SIZE}"
     if checked.get("allgather_size") is not None and checked.get(ZERO) != OLD_FORM:
         yield f"allgather_size counts beside {ZERO} true; set {ZERO}.allgather_bucket_size instead"
     if checked.get("gradient_allreduce_op") == "sum" and engine["zero_stage"] == 3:
         yield 'gradient_allreduce_op="sum" is not a choice at stage 3; set it to "mean"'
     tested = checked.get("zero_allow_untested_optimizer")
     if engine["zero_stage"] and str(training.get("optimizer")).startswith("sgd") and not tested:
-        yield (
-            'optimizer.type="SGD": DeepSpeed wraps it in ZeRO only with '
-            "zero_allow_untested_optimizer; set that to true"
-        )
+        allow = "zero_allow_untested_optimizer; set that to true"
+        yield f'optimizer.type="SGD": DeepSpeed wraps it in ZeRO only with {allow}'
 
 
 def _assumed(
-    checked: CheckedFile, num_gpus: int | None, ranks: int, engine: dict[str, Any]
+    checked: CheckedFile, num_gpus: int | None, ranks: int, engine: Section
 ) -> Iterator[tuple[str, str]]:
     """(key of the run file, sentence) for everything that the DeepSpeed file leaves open."""
     yield "training.seq_len", "sequences as long as the model takes (training.seq_len)"
     if num_gpus is None:
         from_batch = all(checked.get(key) is not None for key in (TRAIN, MICRO, STEPS))
-        yield (
-            "hardware.num_gpus",
-            (
-                f"{ranks} GPU{'s' * (ranks > 1)}"
-                f"{', as the batch sizes say' * from_batch} (hardware.num_gpus)"
-            ),
-        )
+        gpus = f"{ranks} GPU{'s' * (ranks > 1)}{', as the batch sizes say' * from_batch}"
+        yield "hardware.num_gpus", f"{gpus} (hardware.num_gpus)"
     if checked.get("optimizer") is None:
         yield "training.optimizer", "the optimizer is DeepSpeed's AdamW (training.optimizer)"
     what = "every layer is" if checked.get(RECOMPUTE) else "no layer is"
@@ -289,17 +257,12 @@ def _assumed(
 def _contiguous(checked: CheckedFile) -> Iterator[tuple[str, str]]:
     """Assumptions on the contiguous buffers for checkpoints."""
     section = checked.section(RECOMPUTE)
-    key = f"{RECOMPUTE}.number_checkpoints"
+    assumption = ""
     if "num_checkpoints" in section and "number_checkpoints" not in section:
-        yield (
-            key,
-            (
-                f"{RECOMPUTE}.num_checkpoints is the program's to pass on, DeepSpeed's key is "
-                "number_checkpoints"
-            ),
-        )
+        passed_on = f"{RECOMPUTE}.num_checkpoints is the program's to pass on"
+        assumption = f"{passed_on}, DeepSpeed's key is number_checkpoints"
     elif section.get("contiguous_memory_optimization"):
-        yield (
-            key,
-            f"the {section.get('number_checkpoints', '')} contiguous checkpoints are one a layer",
-        )
+        number = section.get("number_checkpoints", "")
+        assumption = f"the {number} contiguous checkpoints are one a layer"
+    if assumption:
+        yield f"{RECOMPUTE}.number_checkpoints", assumption

@@ -3,6 +3,7 @@
 - MemoryKey: it is read.
 - MemoryFreeKey: it takes no memory, with the reason.
 - FixedKey: only the values at which it changes nothing are accepted; the others are not modelled.
+- SwitchedKey: a section of which only the values of its switch that turn it off are accepted.
 - RemovedKey: DeepSpeed no longer has it.
 - AliasKey: another spelling.
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-VERSION = "0.19.8"
+from ..published.frameworks import DEEPSPEED
+
+VERSION = DEEPSPEED.version
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
 
 
@@ -37,6 +40,14 @@ class FixedKey(NamedTuple):
     why: str
 
 
+class SwitchedKey(NamedTuple):
+    """A section: the key of its switch, the values at which it has no effect, why not others."""
+
+    switch: str
+    values: tuple[Any, ...]
+    why: str
+
+
 class RemovedKey(NamedTuple):
     """A key that DeepSpeed no longer accepts: what was removed, and what to do."""
 
@@ -50,9 +61,5 @@ class AliasKey(NamedTuple):
     key: str
 
 
-Rule = MemoryKey | MemoryFreeKey | FixedKey | RemovedKey | AliasKey
+Rule = MemoryKey | MemoryFreeKey | FixedKey | SwitchedKey | RemovedKey | AliasKey
 Table = Mapping[str, "Rule | Table"]
-
-CHECKPOINT_FILES = "at work when a checkpoint is written or read"
-HOST_REPORT = "a report, made on the host"
-OFF = (False,)

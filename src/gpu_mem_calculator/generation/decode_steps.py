@@ -37,7 +37,7 @@ class CacheMode(Struct, frozen=True, kw_only=True):
     - `whole`: a prompt reads all of a static cache, as eager attention does.
     """
 
-    room: Num = None
+    room: Num | None = None
     beams: int = 1
     copies: int = 1
     whole: bool = False
@@ -58,18 +58,22 @@ class DecodeStep(Struct, frozen=True, kw_only=True):
 
     seq: Num
     past: Num = 0
-    stored: Num = None
+    stored: Num | None = None
     left: Num = 0
     reordered: Num = 0
     number: Num = 0
     masked: bool = False
     logits: Num = 1
-    capacity: Num = None
+    capacity: Num | None = None
     over: bool = False
     rolls: bool = False
 
 
-def layer_kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
+LayerKinds = tuple[LayerKind, ...]
+Passes = list[dict[str, DecodeStep]]  # for each kind of layer, its passes by name
+
+
+def layer_kinds(arch: Arch, *, windows: bool = True) -> LayerKinds:
     """The layers of a stack, grouped by shape and, with `windows`, by attention window."""
     widths = (arch.windows if windows else ()) or (None,) * len(arch.layers)
     groups: list[tuple[Layer, int | None, list[int]]] = []
@@ -106,10 +110,10 @@ def rolled_passes(
 
 
 def replayed_passes(
-    kind: LayerKind, prompt: int, new_tokens: int, mode: CacheMode
+    kind: LayerKind, prompt: Num, new_tokens: Num, mode: CacheMode
 ) -> dict[str, DecodeStep]:
     """The passes that are replayed, by name; each has the cache that the one before has left."""
-    numbers = replayed_steps(new_tokens)
+    numbers = replayed_steps(int(new_tokens))
     passes = {PROMPT: prompt_step(kind, prompt, mode)}
     for before, number in pairwise((0, *numbers)):
         passes[f"{LAST}.{number}"] = step(kind, prompt, number, before, mode)
@@ -177,6 +181,7 @@ def step(kind: LayerKind, prompt: Num, number: Num, before: Num, mode: CacheMode
 
 def _static_length(kind: LayerKind, mode: CacheMode) -> Num:
     """Tokens of a layer's static cache (StaticSlidingWindowLayer)."""
+    assert mode.room is not None
     return mode.room if kind.window is None else smaller(mode.room, kind.window)
 
 

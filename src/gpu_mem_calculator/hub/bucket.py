@@ -183,9 +183,9 @@ class Bucket:
             return HubError(f"{where}: {WORDS[code]}{self._hint(WORDS[code], at)}")
         if "redirect without LOCATION" in text:
             return HubError(f"{where}: {REGION}{self._hint(REGION, at)}")
-        if "status code: 403" in text or "status code: 401" in text:
-            return HubError(f"{where}: {NO_KEYS if 'skip_signature' in self.keys else DENIED}")
         status = re.search(r"status code: (\d+)", text)
+        if _is_denied(error) or (status and status[1] in ("401", "403")):
+            return HubError(f"{where}: {NO_KEYS if 'skip_signature' in self.keys else DENIED}")
         if status:
             return HubError(f"{where}: the storage{at} answers HTTP {status[1]}")
         return HubError(f"{where}: the storage{at} cannot be reached{self._hint('', at)}")
@@ -195,6 +195,13 @@ class Bucket:
         if at or words not in ("", REGION, WORDS["NoSuchBucket"], WORDS["InvalidAccessKeyId"]):
             return ""
         return "; AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own"
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Whether the storage refuses these keys, or asks for some."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    return isinstance(error, PermissionDeniedError | UnauthenticatedError)
 
 
 def _variable(name: str) -> str:

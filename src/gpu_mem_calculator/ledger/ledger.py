@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .num import Num, larger
+from .num import Bytes, Num, larger
 from .source import Source
 
 # What a byte is for, in the words of PyTorch's memory tracker, so that ledgers can be compared.
@@ -31,6 +31,29 @@ TIED = "gradient of a table that head and embedding share"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 
 
+class Script(Protocol):
+    """Events that allocate and free tensors (autograd/events.py has them)."""
+
+    @property
+    def forward(self) -> tuple[int, ...]:
+        """The events: `i` allocates tensor i, `~i` frees it."""
+
+
+class Play(Protocol):
+    """A block that runs at an instant (step/block_events.py has them)."""
+
+    @property
+    def script(self) -> Script:
+        """Its events."""
+
+
+class Writer(Protocol):
+    """Writes a stream (step/stream_writer.py has the usual one)."""
+
+    def visit(self, name: str) -> None:
+        """Write what is allocated and freed at the instant of this name."""
+
+
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes on one rank, and when they are alive.
 
@@ -50,15 +73,15 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     kind: str
-    bytes: Num
+    bytes: Bytes
     live: Mapping[str, Num]
     source: Source
     place: str = GPU
     parts: tuple[tuple[str, Num], ...] = ()
-    tensors: Callable[[], Iterable[Num]] | None = None
+    tensors: Callable[[], Iterable[Bytes]] | None = None
     since: str = ""
     cuda_stream: int = 0
-    script: Any = None
+    script: Script | None = None
     formula: str = ""
     role: str = ""
 
@@ -100,12 +123,12 @@ class Instant(Struct, frozen=True, kw_only=True, gc=False):
         """The name of the same instant in every step."""
         return _name("", self.micro_batch, self.where)
 
-    def moved(self, where: str, **changes: Any) -> Instant:
+    def moved(self, where: str, **changes: str | Num) -> Instant:
         """Another instant of the same step and micro-batch."""
         name = _name(self.step, self.micro_batch, where)
         return replace(self, **{"name": name, "where": where, "layer": "", **changes})
 
-    def in_first_step(self, **changes: Any) -> Instant:
+    def in_first_step(self, **changes: str | Num) -> Instant:
         """The same instant in the first step alone."""
         name = _name(FIRST_STEP, self.micro_batch, self.where)
         return replace(self, name=name, step=FIRST_STEP, **changes)
@@ -150,9 +173,9 @@ class Ledger(Struct, frozen=True, dict=True):
 
     instants: tuple[Instant, ...]
     entries: tuple[Entry, ...]
-    plays: Mapping[str, Any] = {}
-    writer: Callable[[Any], Any] | None = None
-    tight: Callable[[Any], Any] | None = None
+    plays: Mapping[str, Play] = {}
+    writer: Callable[[Ledger], Writer] | None = None
+    tight: Callable[[Ledger], Writer] | None = None
     scaled: bool = False
 
     def at(self, instant: Instant, place: str = GPU) -> Num:

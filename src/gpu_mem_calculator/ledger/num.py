@@ -3,26 +3,68 @@
 With ints a formula gives one estimate, with arrays one for each element (no command uses that yet),
 with `Sym`s its own text for `explain`. Here are the operations for which the three need different
 code, such as a maximum or a choice. numpy is imported only when an argument is an array.
+
+The types are for the type checker alone. `int`'s methods take ints only, so `Num` is a union, not a
+protocol. `Bytes` are numbers, but a number becomes `Bytes` only in `sized`, from elements and
+their size; sums of bytes, and bytes times or divided by a number, stay bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from .sym import Sym, ratio
 
-Num: TypeAlias = Any  # int | numpy integer array | Sym
+if TYPE_CHECKING:
+
+    class Array:
+        """A numpy array of integers or conditions: what formulas do with it."""
+
+        shape: tuple[int, ...]
+        flat: Iterable[int]
+
+        def __add__(self, other: Num, /) -> Array: ...
+        def __radd__(self, other: int | Sym, /) -> Array: ...
+        def __neg__(self) -> Array: ...
+        def __int__(self) -> int: ...
+
+        __sub__ = __mul__ = __floordiv__ = __mod__ = __getitem__ = __add__
+        __lt__ = __le__ = __gt__ = __ge__ = __add__
+        __rsub__ = __rmul__ = __rfloordiv__ = __rmod__ = __radd__
+
+    class Bytes(int):
+        """Bytes: an int, a `Sym` or an array."""
+
+        def __add__(self, other: Bytes, /) -> Bytes: ...  # type: ignore[override]
+        def __sub__(self, other: Bytes, /) -> Bytes: ...  # type: ignore[override]
+        def __mul__(self, other: Num, /) -> Bytes: ...
+        def __rmul__(self, other: int, /) -> Bytes: ...
+        def __floordiv__(self, other: Num, /) -> Bytes: ...
+        def __neg__(self) -> Bytes: ...
+
+    Num: TypeAlias = int | Sym | Array
+else:
+    Array = Bytes = Num = int
+
+N = TypeVar("N", Bytes, int, Num)  # the result is of the arguments' kind
 SINGLE = (int, Sym)  # one number or condition, not an array of them
+EMPTY = cast(Bytes, 0)
 
 
-def _numpy() -> Any:
+def sized(elements: Num, bits: int) -> Bytes:
+    """Bytes of elements that have `bits` bits each."""
+    return elements * bits // 8  # type: ignore[return-value]  # the one door
+
+
+def _numpy() -> ModuleType:
     import numpy
 
     return numpy
 
 
-def larger(a: Num, b: Num) -> Num:
+def larger(a: N, b: N) -> N:
     """The larger of two numbers, element by element."""
     if type(a) is int and type(b) is int:
         return a if a >= b else b
@@ -31,29 +73,31 @@ def larger(a: Num, b: Num) -> Num:
             return a
         if type(a) is int and a == 0 and int(b) >= 0:
             return b
-        return Sym.called("max", max(int(a), int(b)), a, b)
-    return _numpy().maximum(a, b)
+        return cast(N, Sym.called("max", max(int(a), int(b)), a, b))
+    return cast(N, _numpy().maximum(a, b))
 
 
-def smaller(a: Num, b: Num) -> Num:
+def smaller(a: N, b: N) -> N:
     """The smaller of two numbers, element by element."""
     if type(a) is int and type(b) is int:
         return a if a <= b else b
     if isinstance(a, Sym) or isinstance(b, Sym):
-        return Sym.called("min", min(int(a), int(b)), a, b)
-    return _numpy().minimum(a, b)
+        return cast(N, Sym.called("min", min(int(a), int(b)), a, b))
+    return cast(N, _numpy().minimum(a, b))
 
 
-def choose(condition: Num, yes: Num, no: Num) -> Num:
+def choose(condition: Num, yes: N, no: N) -> N:
     """`yes` where the condition is true, else `no`; the condition may be an array."""
     if isinstance(condition, SINGLE):
         return yes if condition else no
-    return _numpy().where(condition, yes, no)
+    return cast(N, _numpy().where(condition, yes, no))
 
 
-def holds(condition: Num) -> Num:
+def holds(condition: N) -> N:
     """A condition as a number, 1 or 0, that can be multiplied."""
-    return int(condition) if isinstance(condition, SINGLE) else condition.astype("int64")
+    if isinstance(condition, SINGLE):
+        return int(condition)  # type: ignore[return-value]
+    return cast(N, _numpy().where(condition, 1, 0))
 
 
 def nothing(size: Num) -> bool:
@@ -63,21 +107,22 @@ def nothing(size: Num) -> bool:
     return not hasattr(size, "astype") and int(size) == 0
 
 
-def ceil_div(a: Num, b: Num) -> Num:
+def ceil_div(a: N, b: N) -> N:
     """a / b, rounded up."""
     if type(b) is int and b == 1:
         return a
     if isinstance(a, Sym) or isinstance(b, Sym):
         if int(a) % int(b) == 0:
-            return Sym.of(a) // b
-        return Sym.called("ceil", -(-int(a) // int(b)), ratio(a, b))
+            return cast(N, Sym.of(a) // b)
+        return cast(N, Sym.called("ceil", -(-int(a) // int(b)), ratio(a, b)))
     return -(-a // b)
 
 
-def round_up(a: Num, multiple: int) -> Num:
+def round_up(a: N, multiple: int) -> N:
     """The next multiple at or above a."""
     if isinstance(a, Sym):
-        return a if a.value % multiple == 0 else ceil_div(a, multiple) * multiple
+        quotient = Sym.of(ceil_div(cast(Num, a), multiple))
+        return a if a.value % multiple == 0 else cast(N, quotient * multiple)
     return -(-a // multiple) * multiple
 
 
@@ -85,20 +130,21 @@ def take(table: Sequence[int], index: Num) -> Num:
     """table[index], for one index or an array of them."""
     if isinstance(index, SINGLE):
         return table[int(index)]
-    return _numpy().asarray(table)[index]
+    return cast(Array, _numpy().asarray(table)[index])
 
 
-def power_of_two(a: Num) -> Num:
+def power_of_two(a: N) -> N:
     """The next power of two at or above a; 0 stays 0."""
     if isinstance(a, Sym):
-        return Sym.called("power_of_two", power_of_two(a.value), a)
+        return cast(N, Sym.called("power_of_two", power_of_two(a.value), a))
     if isinstance(a, int):
-        return 1 << (a - 1).bit_length() if a > 0 else 0
+        return 1 << (a - 1).bit_length() if a > 0 else 0  # type: ignore[return-value]
     np = _numpy()
-    return np.where(a > 0, np.left_shift(np.int64(1), np.frexp(a - 1)[1].astype("int64")), 0)
+    powers = np.left_shift(np.int64(1), np.frexp(a - 1)[1].astype("int64"))
+    return cast(N, np.where(a > 0, powers, 0))
 
 
-def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
+def together(function: Callable[..., Iterable[int]], *numbers: Num) -> tuple[Num, ...]:
     """Apply a function of ints, which returns a tuple of ints, to numbers or arrays that broadcast.
 
     For functions without an arithmetic form: it is called once for each element.

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 ATOMS = frozenset((int, bool, float, str, type(None), frozenset))
 _clears: list[Callable[[], None]] = []
 
 
-def only_ints(value: Any) -> bool:
+def only_ints(value: object) -> bool:
     """Whether a value holds no `Sym` and no array.
 
     A struct that is checked often has the answer in a cached property `only_ints`.
@@ -34,31 +35,34 @@ def fields_only_ints(value: Struct) -> bool:
     return _all(astuple(value))
 
 
-def _all(values: tuple[Any, ...]) -> bool:
+def _all(values: tuple[object, ...]) -> bool:
     others = {*map(type, values)} - ATOMS
     return not others or all(only_ints(value) for value in values if type(value) in others)
 
 
-def remembered(most: int, *, always: bool = False) -> Callable[[Function], Function]:
+def remembered(
+    most: int, *, always: bool = False
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Decorator: cache a function's last `most` results, of calls without a `Sym` or an array.
 
     `always`: of every call, for arguments that never hold one, or that are keys made for the cache.
     """
 
-    def decorate(function: Function) -> Function:
-        cached = lru_cache(maxsize=most)(function)
-        _clears.append(cached.cache_clear)
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        cache = lru_cache(maxsize=most)(function)
+        _clears.append(cache.cache_clear)
+        cached = cast(Callable[Given, Result], cache)
         if always:
-            return cached  # type: ignore[return-value]
+            return cached
 
         @wraps(function)
-        def call(*values: Any, **named: Any) -> Any:
+        def call(*values: Given.args, **named: Given.kwargs) -> Result:
             for value in (*values, *named.values()):
                 if type(value) not in ATOMS and not only_ints(value):
                     return function(*values, **named)
             return cached(*values, **named)
 
-        return call  # type: ignore[return-value]
+        return call
 
     return decorate
 

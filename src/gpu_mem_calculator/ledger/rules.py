@@ -9,7 +9,7 @@ from msgspec import Struct
 from .mesh import Mesh
 from .num import Num, ceil_div
 
-Dim = tuple[str, Num]  # a dimension's name and size: ("ffn", 14336)
+Dim = tuple[str, int]  # a dimension's name and size: ("ffn", 14336)
 
 
 class Rules(Struct, frozen=True):

@@ -7,8 +7,11 @@ formula holds for the branches that its values took.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .num import Num
 
 Names = tuple[str, ...]  # one product of names, sorted; () is the constant
 ORDER = ["L", "m", "b", "s", "h", "v", "f", "a", "g", "d", "r", "dp", "tp", "pp", "cp", "ep"]
@@ -29,26 +32,26 @@ class Sym:
         self.names = dict(names)
 
     @classmethod
-    def named(cls, value: Any, name: str) -> Sym:
+    def named(cls, value: Num, name: str) -> Sym:
         """A number with a name."""
         return cls(int(value), {(name,): 1}, {name: int(value)})
 
     @classmethod
-    def of(cls, number: Any) -> Sym:
+    def of(cls, number: Num) -> Sym:
         """The number itself if it is a `Sym`, else a constant."""
         if isinstance(number, Sym):
             return number
         return cls(int(number), {(): int(number)}, {})
 
     @classmethod
-    def called(cls, function: str, value: int, *args: Any) -> Sym:
+    def called(cls, function: str, value: int, *args: Num) -> Sym:
         """The value of a function; the call is its name, as in `max(b, 4)`."""
         inside = [cls.of(a) for a in args]
         names = {k: v for s in inside for k, v in s.names.items()}
         text = f"{function}({', '.join(s.formula for s in inside)})"
         return cls(value, {(text,): 1}, {**names, text: value})
 
-    def __add__(self, other: Any) -> Sym:
+    def __add__(self, other: int | Sym) -> Sym:
         right = Sym.of(other)
         terms = dict(self.terms)
         for names, count in right.terms.items():
@@ -61,13 +64,13 @@ class Sym:
     def __neg__(self) -> Sym:
         return self * -1
 
-    def __sub__(self, other: Any) -> Sym:
+    def __sub__(self, other: int | Sym) -> Sym:
         return self + Sym.of(other) * -1
 
-    def __rsub__(self, other: Any) -> Sym:
+    def __rsub__(self, other: int) -> Sym:
         return Sym.of(other) + self * -1
 
-    def __mul__(self, other: Any) -> Sym:
+    def __mul__(self, other: int | Sym) -> Sym:
         right = Sym.of(other)
         terms: dict[Names, int] = {}
         for a, x in self.terms.items():
@@ -79,7 +82,7 @@ class Sym:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: Any) -> Sym:
+    def __floordiv__(self, other: int | Sym) -> Sym:
         right = Sym.of(other)
         quotient = self._exact_quotient(right)
         if quotient is not None:
@@ -91,7 +94,7 @@ class Sym:
             return Sym(value, {(text,): 1}, {**self.names, **right.names, text: value})
         return Sym.called("floor", value, _Ratio(self, right))
 
-    def __rfloordiv__(self, other: Any) -> Sym:
+    def __rfloordiv__(self, other: int) -> Sym:
         return Sym.of(other) // self
 
     def _exact_quotient(self, right: Sym) -> Sym | None:
@@ -109,9 +112,12 @@ class Sym:
             terms[tuple(left)] = number // count
         return Sym(self.value // right.value, terms, self.names)
 
-    def __mod__(self, other: Any) -> Sym:
+    def __mod__(self, other: int | Sym) -> Sym:
         right = Sym.of(other)
         return Sym.called("mod", self.value % right.value, self, right)
+
+    def __rmod__(self, other: int) -> Sym:
+        return Sym.of(other) % self
 
     def __int__(self) -> int:
         return self.value
@@ -127,16 +133,16 @@ class Sym:
     def __eq__(self, other: object) -> bool:
         return self.value == int(other) if isinstance(other, int | Sym) else NotImplemented
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: int | Sym) -> bool:
         return self.value < int(other)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: int | Sym) -> bool:
         return self.value <= int(other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: int | Sym) -> bool:
         return self.value > int(other)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: int | Sym) -> bool:
         return self.value >= int(other)
 
     def __repr__(self) -> str:
@@ -152,7 +158,7 @@ class Sym:
         """The formula with values for names: `2 × 4 × 4,096 × 4,096 + ...`."""
         return self._text(lambda name: f"{self.names[name]:,}")
 
-    def _text(self, show: Any) -> str:
+    def _text(self, show: Callable[[str], str]) -> str:
         parts = []
         for names, count in sorted(self.terms.items(), key=self._size, reverse=True):
             shown = [show(n) for n in names]
@@ -183,7 +189,7 @@ class _Ratio(Sym):
         return self._formula
 
 
-def ratio(left: Any, right: Any) -> Sym:
+def ratio(left: Num, right: Num) -> Sym:
     """left / right, to be shown as the argument of a function."""
     return _Ratio(Sym.of(left), Sym.of(right))
 

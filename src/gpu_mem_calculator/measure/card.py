@@ -34,9 +34,9 @@ class DriverCard(Struct, frozen=True, kw_only=True):
 def require_torch() -> None:
     """Raise a sentence where torch is missing, or was built without CUDA."""
     if find_spec("torch") is None:
-        raise InputError([NO_TORCH])
+        raise InputError(NO_TORCH)
     if import_module("torch").version.cuda is None:
-        raise InputError([NO_GPU.format(why="this torch was built without CUDA")])
+        raise InputError(NO_GPU.format(why="this torch was built without CUDA"))
 
 
 def find_card() -> DriverCard:
@@ -44,9 +44,9 @@ def find_card() -> DriverCard:
     require_torch()
     outcome = run_in_child(_look, None, 120.0, lambda _: None)
     if outcome.error:
-        raise InputError([NO_GPU.format(why=f"CUDA does not start ({outcome.error})")])
+        raise InputError(NO_GPU.format(why=f"CUDA does not start ({outcome.error})"))
     if outcome.value is None:
-        raise InputError([NO_GPU.format(why="this machine shows none")])
+        raise InputError(NO_GPU.format(why="this machine shows none"))
     return DriverCard(**outcome.value)
 
 

@@ -53,7 +53,7 @@ def read_cases(path: str | Path) -> list[MeasureCase]:
         try:
             case = _case(line)
             if case.id in cases:
-                raise InputError([f"id {case.id!r} is there twice; give each case its own"])
+                raise InputError(f"id {case.id!r} is there twice; give each case its own")
             cases[case.id] = case
         except InputError as error:
             problems += [f"{path} line {number}: {problem}" for problem in error.problems]
@@ -68,9 +68,9 @@ def _case(line: str) -> MeasureCase:
     try:
         data = json.loads(line)
     except ValueError as error:
-        raise InputError([f"not valid JSON, {error}"]) from None
+        raise InputError(f"not valid JSON, {error}") from None
     if not isinstance(data, dict):
-        raise InputError(['a case is an object such as {"id": "...", "config": {...}}'])
+        raise InputError('a case is an object such as {"id": "...", "config": {...}}')
     problems = list(_problems(data))
     if problems:
         raise InputError(problems)

@@ -46,7 +46,7 @@ def program(
     """
     if config.get("inference") is not None:
         if function is not None:
-            raise InputError(["inference runs the run file's model; leave --function out"])
+            raise InputError("inference runs the run file's model; leave --function out")
         return _inference(config)
     file = read(config if function is None else run_without_model(config)[0])
     resolved = resolve(file)
@@ -83,12 +83,12 @@ def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
 
     section = config["inference"]
     if not isinstance(section, Mapping):
-        raise InputError([f"inference={section!r} must be an object"])
+        raise InputError(f"inference={section!r} must be an object")
     settings(section)
     file = read({k: v for k, v in config.items() if k != "inference"})
     model = find_model(file.model).config
     if model is None:
-        raise InputError([NO_PROGRAM])
+        raise InputError(NO_PROGRAM)
     return MeasuredProgram(start=lambda world: infer(section, model, world), group="inference")
 
 

@@ -137,7 +137,7 @@ def command(
 def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = PATIENCE) -> int:
     """Run a program as every rank; returns the exit code of the node that failed first, else 0."""
     if find_spec("ray") is None:
-        raise InputError([NO_RAY])
+        raise InputError(NO_RAY)
     ray = import_module("ray")
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level="WARNING")
@@ -159,7 +159,7 @@ def reserve_nodes(ray: Any, shape: ClusterShape, patience: float) -> Iterator[li
     nodes: list[Any] = []
     try:
         if not group.wait(patience):
-            raise InputError([f"--ray {shape.nodes}x{shape.gpus}: {shortage(ray, shape)}"])
+            raise InputError(f"--ray {shape.nodes}x{shape.gpus}: {shortage(ray, shape)}")
         # Two threads: one runs the command, the other may stop it.
         actor = ray.remote(num_cpus=0, num_gpus=shape.gpus, max_concurrency=2)(RayNode)
         for index in range(shape.nodes):

@@ -34,7 +34,7 @@ class RunsFile:
             check_writable(self.path, "--append")
             return []
         except OSError as error:
-            raise InputError([f"--append {self.path}: cannot be read, {error.strerror}"]) from None
+            raise InputError(f"--append {self.path}: cannot be read, {error.strerror}") from None
         check_writable(self.path, "--append")
         whole, _, rest = data.rpartition(b"\n")
         if rest.strip():
@@ -48,12 +48,8 @@ class RunsFile:
         for number, line in enumerate(whole.split(b"\n"), 1):
             row = _parse(line) if line.strip() else {}
             if row is None:
-                raise InputError(
-                    [
-                        f"--append {self.path} line {number}: not a measured run; give "
-                        "a file that measure wrote, or a new one"
-                    ]
-                )
+                fix = "give a file that measure wrote, or a new one"
+                raise InputError(f"--append {self.path} line {number}: not a measured run; {fix}")
             rows += [row] if row else []
         return rows
 
@@ -64,9 +60,8 @@ class RunsFile:
 
     def ids(self, *, failed: bool = True) -> set[str]:
         """The ids in the file; without `failed`, only those of runs that did not fail."""
-        return {
-            str(row["id"]) for row in self.rows if "id" in row and (failed or "failed" not in row)
-        }
+        rows = [row for row in self.rows if failed or "failed" not in row]
+        return {str(row["id"]) for row in rows if "id" in row}
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; returns when it is on disk."""
@@ -80,7 +75,7 @@ class RunsFile:
                 self._append(file, data)
         except OSError as error:
             reason = error.strerror
-            raise InputError([f"--append {self.path}: cannot be written, {reason}"]) from None
+            raise InputError(f"--append {self.path}: cannot be written, {reason}") from None
 
     def _append(self, file: FileIO, data: bytes) -> None:
         """Write all of the data, or truncate the file to its old size, as on a full disk."""

@@ -8,17 +8,22 @@ can shard them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import N
 from ..ledger.rules import Dim
 from .mixer_defaults import MixerDefaults
 
-Share = tuple[Num, Num]  # parameter counts of a model: the published one, the architecture's
+NormImpl = Literal["rms", "rms_float", "layer", "layer_wide", "layer_float"]
+RotaryImpl = Literal["half", "interleaved", "gptj", "joined", "float", "ernie", "complex"]
+Scored = Literal["softmax", "softmax_wide", "sigmoid_wide", "top_softmax", "sparsemixer"]
+RouterImpl = Scored | Literal["float_softmax", "float_sigmoid"]
+Share = tuple[int, int]  # parameter counts of a model: the published one, the architecture's
 
 
-def in_share(count: Num, share: Share | None) -> Num:
+def in_share(count: N, share: Share | None) -> N:
     """Elements of a parameter, scaled to the published count of the model where there is one."""
     return count if share is None else count * share[0] // share[1]
 
@@ -50,12 +55,12 @@ class Linear(Struct, frozen=True):
     share: Share | None = None
 
     @property
-    def numel(self) -> Num:
+    def numel(self) -> int:
         """Elements of the weight without the bias."""
         return in_share(self.ins[1] * self.outs[1], self.share)
 
     @property
-    def bias_numel(self) -> Num:
+    def bias_numel(self) -> int:
         """Elements of the bias; 0 without one."""
         return in_share(self.outs[1], self.share) if self.bias else 0
 
@@ -79,7 +84,7 @@ class Norm(Struct, frozen=True):
 
     name: str
     size: Dim
-    impl: str = "rms"
+    impl: NormImpl = "rms"
     bias: bool = False
     affine: bool = True
     lead: tuple[Dim, ...] = ()  # dimensions of the gain before `size` (Cohere: a row per head)
@@ -116,7 +121,7 @@ class Attention(MixerDefaults, frozen=True, kw_only=True):
     value_dim: int = 0  # of one head, where it differs from head_dim
     norms: tuple[Norm, ...] = ()  # on q and k
     rotary_dim: int = 0  # 0: no rotary embedding
-    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, ernie, complex
+    rotary_impl: RotaryImpl = "half"
     softcap: float | None = None
     alibi: bool = False
     sinks: bool = False  # a learnt logit per head that joins the softmax (gpt-oss)
@@ -163,7 +168,7 @@ class LatentAttention(MixerDefaults, frozen=True, kw_only=True):
     kv_rank: int
     query_rank: int = 0
     dropout: float = 0.0
-    rotary_impl: str = "interleaved"  # V3; V2: complex, an fp32 complex product
+    rotary_impl: RotaryImpl = "interleaved"  # V3; V2: complex, an fp32 complex product
     index: Indexer | None = None  # DeepSeek-V3.2
     chosen: int = 0  # most tokens that are read, where an indexer picks them
 
@@ -204,8 +209,7 @@ class Moe(Struct, frozen=True, kw_only=True):
     shared: Mlp | None = None
     shared_gate: Linear | None = None
     jitter: bool = False
-    # softmax, softmax_wide, float_softmax, float_sigmoid, top_softmax, sparsemixer
-    router_impl: str = "softmax"
+    router_impl: RouterImpl = "softmax"
     all_tokens: bool = False  # every expert runs on every token, scaled by 0 or more (Llama 4)
 
     def weights(self) -> Iterator[Weight]:

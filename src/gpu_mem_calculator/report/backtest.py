@@ -53,12 +53,8 @@ def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
         text += f", {len(report.refused)} refused"
     yield from wrap_lines("", f"{text}: {where}", BOLD)
     if report.rows:
-        yield from wrap_lines(
-            "",
-            "Error in %: (predicted - measured) / measured. A minus says too "
-            "little; more than 2 % too little is dangerous.",
-            DIM,
-        )
+        minus = "A minus says too little; more than 2 % too little is dangerous."
+        yield from wrap_lines("", f"Error in %: (predicted - measured) / measured. {minus}", DIM)
 
 
 def _table(
@@ -130,12 +126,8 @@ def _phases(report: BacktestReport) -> Iterator[Line]:
     ]
     whole = [one for errors in errors_by_title.values() for one in errors]
     yield from _table("phases", groups, whole, "n")
-    yield from wrap_lines(
-        "",
-        "Peaks of phases, in the first step and in later ones, which find the "
-        "optimizer's state there.",
-        DIM,
-    )
+    later = "in later ones, which find the optimizer's state there"
+    yield from wrap_lines("", f"Peaks of phases, in the first step and {later}.", DIM)
 
 
 def _short_title(name: str) -> str:

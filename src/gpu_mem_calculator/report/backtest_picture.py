@@ -7,7 +7,7 @@ The right panel has the errors of the same runs, so that small errors can be see
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from msgspec import Struct
@@ -16,8 +16,10 @@ from ..backtest.score import DANGEROUS_PCT, BacktestReport
 from ..core.errors import InputError
 from ..ledger.units import GIB
 from .backtest import RUNGS, TITLES, main_metric
+from .html import asset
 from .lines import count
 from .picture import CHARACTER
+from .svg import svg_text
 
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT
@@ -33,30 +35,9 @@ SHAPES = (
     "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z",
     "M-4.6-2.6h9.2v5.2h-9.2z",
 )
-STYLE = """
-.score { --paper: #ffffff; --ink: #1b2027; --soft: #566070; --line: #dde1e7; --mark: #b3430c;
-  background: var(--paper); font: 12px system-ui, -apple-system, "Segoe UI", Roboto,
-  "Liberation Sans", sans-serif; }
-@media screen and (prefers-color-scheme: dark) {
-  .score { --paper: #14171c; --ink: #e7eaef; --soft: #a3adba; --line: #313842; --mark: #ff9d6e; }
-}
-.score text { fill: var(--soft); } .score .paper { fill: var(--paper); }
-.score .title { font-size: 19px; font-weight: 650; fill: var(--ink); }
-.score .head { font-size: 13px; font-weight: 650; fill: var(--ink); }
-.score .lead { font-size: 13px; } .score .key { fill: var(--ink); }
-.score .grid { stroke: var(--line); fill: none; } .score .frame { stroke: var(--soft); fill: none; }
-.score .right { stroke: var(--ink); fill: none; } .score .band { fill: var(--soft); opacity: .16; }
-.score .danger { stroke: var(--mark); stroke-dasharray: 6 4; fill: none; }
-.score .danger-label { fill: var(--mark); paint-order: stroke; stroke: var(--paper);
-  stroke-width: 3px; }
-.score .point { stroke: var(--paper); stroke-width: .8; fill-opacity: .88; }
-.score .label { fill: var(--ink); font-size: 11px; paint-order: stroke; stroke: var(--paper);
-  stroke-width: 3.5px; }
-.score .lead-line { stroke: var(--soft); fill: none; }
-""".strip()
 
 
-class PlotPoint(Struct, frozen=True, kw_only=True):
+class PlotPoint(Struct, frozen=True):
     """One run: predicted and measured in GiB or tokens, its error in percent."""
 
     id: str
@@ -64,6 +45,10 @@ class PlotPoint(Struct, frozen=True, kw_only=True):
     predicted: float
     measured: float
     error: float
+
+
+Points = Sequence[PlotPoint]
+Marks = dict[str, int]  # the number of each group's mark
 
 
 class PlotPanel(Struct, frozen=True, kw_only=True):
@@ -105,7 +90,7 @@ def picture(report: BacktestReport, where: str) -> str:
     metric = main_metric(report)
     points = [] if metric is None else list(_points(report, metric))
     if metric is None or not points:
-        raise InputError(["--picture: no run was predicted, so there is nothing to draw"])
+        raise InputError("--picture: no run was predicted, so there is nothing to draw")
     marks = {group: i for i, group in enumerate(dict.fromkeys(p.group for p in points))}
     errors = report.summary(metric)
     worst = max(points, key=lambda p: abs(p.error))
@@ -127,10 +112,10 @@ def picture(report: BacktestReport, where: str) -> str:
             'aria-labelledby="score-title score-desc" xmlns="http://www.w3.org/2000/svg">',
             f'<title id="score-title">{escape(title)}</title>',
             f'<desc id="score-desc">{escape(lead)}</desc>',
-            f"<style>{STYLE}</style>",
+            f"<style>{asset('backtest_picture.css').strip()}</style>",
             '<rect class="paper" width="100%" height="100%"/>',
-            f'<text class="title" x="16" y="32">{escape(title)}</text>',
-            f'<text class="lead" x="16" y="54">{escape(lead)}</text>',
+            svg_text(16, 32, escape(title), kind="title"),
+            svg_text(16, 54, escape(lead), kind="lead"),
             *_legend(marks),
             *_sizes(points, marks, left),
             *_errors(points, marks, right),
@@ -160,13 +145,8 @@ def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
     for row in report.rows:
         one = row.metrics.get(metric)
         if one is not None and one.predicted > 0 and one.error_pct is not None:
-            yield PlotPoint(
-                id=row.id,
-                group=row.group,
-                predicted=one.predicted / unit,
-                measured=one.measured / unit,
-                error=one.error_pct,
-            )
+            predicted, measured = one.predicted / unit, one.measured / unit
+            yield PlotPoint(row.id, row.group, predicted, measured, one.error_pct)
 
 
 def _mark(index: int, x: float, y: float, note: str = "") -> str:
@@ -174,13 +154,11 @@ def _mark(index: int, x: float, y: float, note: str = "") -> str:
     colour = COLOURS[index % len(COLOURS)]
     shape = SHAPES[(index + index // len(COLOURS)) % len(SHAPES)]
     inner = f"><title>{escape(note)}</title></path>" if note else "/>"
-    return (
-        f'<path class="point" fill="{colour}" transform="translate({x:.1f} {y:.1f})" '
-        f'd="{shape}"{inner}'
-    )
+    place = f'transform="translate({x:.1f} {y:.1f})"'
+    return f'<path class="point" fill="{colour}" {place} d="{shape}"{inner}'
 
 
-def _legend(marks: dict[str, int]) -> Iterator[str]:
+def _legend(marks: Marks) -> Iterator[str]:
     """The mark and name of each group, on at most two lines."""
     x, y = 20.0, 78.0
     for group, index in marks.items():
@@ -191,22 +169,17 @@ def _legend(marks: dict[str, int]) -> Iterator[str]:
         if x + width > WIDTH:
             return
         yield _mark(index, x, y)
-        yield f'<text class="key" x="{x + 11:.1f}" y="{y + 4:.1f}">{escape(name)}</text>'
+        yield svg_text(f"{x + 11:.1f}", f"{y + 4:.1f}", escape(name), kind="key")
         x += width
 
 
-def _marks(
-    points: Iterable[PlotPoint], marks: dict[str, int], plot: PlotPanel, errors: bool
-) -> Iterator[str]:
+def _marks(points: Points, marks: Marks, plot: PlotPanel, errors: bool) -> Iterator[str]:
     """The marks of the runs, each with a tooltip."""
     for p in points:
         predicted, measured = (_figure(v, plot.unit) for v in (p.predicted, p.measured))
-        note = (
-            f"{p.id} ({p.group}): predicted {predicted}, measured {measured} {plot.unit}, "
-            f"error {p.error:+.2f} %"
-        )
+        figures = f"predicted {predicted}, measured {measured} {plot.unit}, error {p.error:+.2f} %"
         y = plot.at(p.error) if errors else plot.y(p.predicted)
-        yield _mark(marks[p.group], plot.x(p.measured), y, note)
+        yield _mark(marks[p.group], plot.x(p.measured), y, f"{p.id} ({p.group}): {figures}")
 
 
 def _figure(value: float, unit: str) -> str:
@@ -232,31 +205,24 @@ def _measured_axis(plot: PlotPanel) -> Iterator[str]:
     for value in log_ticks(plot.low, plot.high):
         x = plot.x(value)
         yield f'<path class="grid" d="M{x:.1f} {TOP}V{plot.bottom}"/>'
-        yield (
-            f'<text x="{x:.1f}" y="{plot.bottom + 17}" text-anchor="middle">'
-            f"{_tick(value, plot.unit)}</text>"
-        )
-    yield (
-        f'<text x="{plot.left + PANEL / 2}" y="{plot.bottom + 38}" text-anchor="middle">'
-        f"measured, {plot.unit}</text>"
-    )
+        tick = _tick(value, plot.unit)
+        yield svg_text(f"{x:.1f}", plot.bottom + 17, tick, anchor="middle")
+    words = f"measured, {plot.unit}"
+    yield svg_text(plot.left + PANEL / 2, plot.bottom + 38, words, anchor="middle")
     yield f'<path class="frame" d="M{plot.left} {TOP}V{plot.bottom}h{PANEL}"/>'
 
 
 def _head(plot: PlotPanel, text: str) -> str:
-    return f'<text class="head" x="{plot.left}" y="{TOP - 12}">{text}</text>'
+    return svg_text(plot.left, TOP - 12, text, kind="head")
 
 
-def _sizes(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) -> Iterator[str]:
+def _sizes(points: Points, marks: Marks, plot: PlotPanel) -> Iterator[str]:
     """The left panel: predicted over measured."""
     yield _head(plot, f"predicted, {plot.unit} (on the line: exactly right)")
     for value in log_ticks(plot.low, plot.high):
         y = plot.y(value)
         yield f'<path class="grid" d="M{plot.left} {y:.1f}h{PANEL}"/>'
-        yield (
-            f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{_tick(value, plot.unit)}</text>"
-        )
+        yield svg_text(plot.left - 8, f"{y + 4:.1f}", _tick(value, plot.unit), anchor="end")
     yield from _measured_axis(plot)
     off = PANEL - PANEL * plot.along(plot.low * (1 + BAND_PCT / 100)) - PANEL
     x, end, low = plot.left, plot.left + PANEL, plot.bottom
@@ -268,7 +234,7 @@ def _sizes(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) 
     yield from _marks(points, marks, plot, errors=False)
 
 
-def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) -> Iterator[str]:
+def _errors(points: Points, marks: Marks, plot: PlotPanel) -> Iterator[str]:
     """The right panel: the error over measured, with the line beyond which it is dangerous."""
     yield _head(plot, "error in % (below 0: predicted too little)")
     for value in percent_ticks(plot.most):
@@ -276,24 +242,17 @@ def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel)
         kind = "right" if value == 0 else "grid"
         yield f'<path class="{kind}" d="M{plot.left} {y:.1f}h{PANEL}"/>'
         shown = f"{value:+.6g}" if value else "0"
-        yield f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>'
+        yield svg_text(plot.left - 8, f"{y + 4:.1f}", shown, anchor="end")
     yield from _measured_axis(plot)
     if plot.most > BAND_PCT:
-        tall = plot.at(-BAND_PCT) - plot.at(BAND_PCT)
-        yield (
-            f'<rect class="band" x="{plot.left}" y="{plot.at(BAND_PCT):.1f}" width="{PANEL}" '
-            f'height="{tall:.1f}"/>'
-        )
-        yield (
-            f'<text x="{plot.left + PANEL - 4}" y="{plot.at(BAND_PCT) + 14:.1f}" '
-            'text-anchor="end">within 2 %</text>'
-        )
+        y, right = plot.at(BAND_PCT), plot.left + PANEL - 4
+        size = f'width="{PANEL}" height="{plot.at(-BAND_PCT) - y:.1f}"'
+        yield f'<rect class="band" x="{plot.left}" y="{y:.1f}" {size}/>'
+        yield svg_text(right, f"{y + 14:.1f}", "within 2 %", anchor="end")
         y = plot.at(DANGEROUS_PCT)
         yield f'<path class="danger" d="M{plot.left} {y:.1f}h{PANEL}"/>'
-        yield (
-            f'<text class="danger-label" x="{plot.left + PANEL - 4}" y="{y + 14:.1f}" '
-            'text-anchor="end">dangerous: more than 2 % too little</text>'
-        )
+        words = "dangerous: more than 2 % too little"
+        yield svg_text(right, f"{y + 14:.1f}", words, kind="danger-label", anchor="end")
     yield from _marks(points, marks, plot, errors=True)
     yield from _labels(points, plot)
 
@@ -309,7 +268,7 @@ def percent_ticks(most: float) -> list[float]:
     return [round(i * step, 10) for i in range(-last, last + 1)]
 
 
-def _labels(points: Sequence[PlotPoint], plot: PlotPanel) -> Iterator[str]:
+def _labels(points: Points, plot: PlotPanel) -> Iterator[str]:
     """The names of the runs with the largest errors, moved apart where they would overlap."""
     taken: list[tuple[float, float, float]] = []
     for p in sorted(points, key=lambda p: -abs(p.error))[:NUM_LABELS]:
@@ -326,7 +285,5 @@ def _labels(points: Sequence[PlotPoint], plot: PlotPanel) -> Iterator[str]:
         side, anchor = (x + 9, "start") if rightward else (x - 9, "end")
         begin = f"M{x:.1f} {plot.at(p.error):.1f}"
         yield f'<path class="lead-line" d="{begin}L{side:.1f} {y - 4:.1f}"/>'
-        yield (
-            f'<text class="label" x="{side:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
-            f"{escape(name)}</text>"
-        )
+        name = escape(name)
+        yield svg_text(f"{side:.1f}", f"{y:.1f}", name, kind="label", anchor=anchor)

@@ -92,11 +92,8 @@ def server_words(estimate: Estimate) -> Iterator[str]:
 
 def setup_words(estimate: Estimate) -> Iterator[str]:
     """Words for the engine and its options, the hardware and the mesh."""
-    run, engine, hardware = (
-        estimate.resolved.run,
-        estimate.resolved.engine,
-        estimate.resolved.hardware,
-    )
+    resolved = estimate.resolved
+    run, engine, hardware = resolved.run, resolved.engine, resolved.hardware
     name = "PyTorch" if engine.name == "pytorch_ddp" and hardware.num_gpus == 1 else engine.title
     given = dict(estimate.result.run.get("engine", {}))
     stage = run.options.get("zero_stage")

@@ -21,6 +21,7 @@ from .patterns import TITLES, swatch, titles
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk", UNIFIED: ", in unified memory"}
 MISSING = '<span class="absent">not replayed</span>'
 PENDING = '<span class="pending">…</span>'
+INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
 
 
@@ -46,10 +47,7 @@ class EstimatePage(Struct, frozen=True, kw_only=True):
 
 def text(value: object) -> str:
     """Any text made safe for HTML: markup is escaped, invalid characters are replaced."""
-    clean = re.sub(
-        r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(value)
-    )
-    return escape(clean)
+    return escape(INVALID.sub("\ufffd", str(value)))
 
 
 def size(num_bytes: int) -> str:
@@ -89,28 +87,21 @@ def _head(one: str) -> str:
     return f'<th scope="col" class="{kind}">{name}</th>' if name else f'<td class="{kind}"></td>'
 
 
+def num_cells(*values: object) -> str:
+    """A cell for each value, aligned as numbers are."""
+    return "".join(f'<td class="num">{value}</td>' for value in values)
+
+
 def instants_table(page: EstimatePage) -> str:
     """The picture as a table: bytes of each kind at each instant."""
     rows = []
     for i, one in enumerate(page.columns):
-        cells = "".join(f'<td class="num">{size(part.bytes)}</td>' for part in one.slices)
-        row = opening_tag("tr", "busiest", i == page.peak)
-        rows.append(
-            f'{row}<td class="num">{i + 1}</td><th scope="row">{text(one.title)}</th>'
-            f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
-        )
-    heads = [
-        "#no.",
-        "instant",
-        *(f"#{title}" for title in titles(page.estimate.ledger).values()),
-        "#total",
-    ]
-    return table(_caption(page), heads, rows, kind="entries")
-
-
-def _caption(page: EstimatePage) -> str:
-    step = "" if page.estimate.serves else " of a step"
-    return f"GiB on one GPU at each instant{step}"
+        cells = num_cells(*(size(part.bytes) for part in one.slices), size(one.bytes))
+        row = opening_tag("tr", "busiest", i == page.peak) + num_cells(i + 1)
+        rows.append(f'{row}<th scope="row">{text(one.title)}</th>{cells}</tr>')
+    kinds = (f"#{title}" for title in titles(page.estimate.ledger).values())
+    caption = f"GiB on one GPU at each instant{'' if page.estimate.serves else ' of a step'}"
+    return table(caption, ["#no.", "instant", *kinds, "#total"], rows, kind="entries")
 
 
 def bar(parts: Iterable[KindSlice], whole: int) -> str:
@@ -131,23 +122,18 @@ def breakdown_table(page: EstimatePage) -> str:
     rows = [
         f'<tr><th scope="row" class="name-cell">{swatch(part.kind)}{TITLES[part.kind]}</th>'
         f'<td class="what">{text(", ".join(_names(part.entries)))}</td>'
-        f'<td class="num">{size(part.bytes)}</td>'
-        f'<td class="num">{100 * part.bytes / whole:.1f} %</td>'
+        f"{num_cells(size(part.bytes), f'{100 * part.bytes / whole:.1f} %')}"
         f'<td class="bar-cell">{bar([part], whole)}</td></tr>'
         for part in page.columns[page.peak].slices
     ]
     rest = whole - page.columns[page.peak].bytes
     if rest:
-        rows.append(
-            f'<tr><th scope="row" class="name-cell">{REST}</th>'
-            f'<td class="what">{rest_words(page.result)}</td><td class="num">{size(rest)}</td>'
-            f'<td class="num">{100 * rest / whole:.1f} %</td><td class="bar-cell"></td></tr>'
-        )
-    foot = (
-        '<tr><th scope="row">per GPU</th><td class="what"></td>'
-        f'<td class="num">{size(whole)}</td><td class="num">100 %</td>'
-        '<td class="bar-cell"></td></tr>'
-    )
+        what = f'<td class="what">{rest_words(page.result)}</td>'
+        cells = num_cells(size(rest), f"{100 * rest / whole:.1f} %")
+        head = f'<th scope="row" class="name-cell">{REST}</th>'
+        rows.append(f'<tr>{head}{what}{cells}<td class="bar-cell"></td></tr>')
+    cells = f'<td class="what"></td>{num_cells(size(whole), "100 %")}<td class="bar-cell"></td>'
+    foot = f'<tr><th scope="row">per GPU</th>{cells}</tr>'
     heads = ["kind", "~largest entries", "#GiB", "#share", "|"]
     return table(f"At {text(page.instant.title)}, GiB on one GPU", heads, rows, foot)
 
@@ -170,9 +156,8 @@ def stages_table(page: EstimatePage) -> str:
         note = ", the busiest" if busiest else ""
         rows.append(
             f'{opening_tag("tr", "busiest", busiest)}<th scope="row">{stage.stage}{note}</th>'
-            f'<td class="num">{stage.num_layers}</td><td class="what">{text(one.title)}</td>'
-            f'<td class="num">{size(stage.allocated_bytes)}</td>'
-            f'<td class="num">{size(one.bytes)}</td>'
+            f'{num_cells(stage.num_layers)}<td class="what">{text(one.title)}</td>'
+            f"{num_cells(size(stage.allocated_bytes), size(one.bytes))}"
             f'<td class="bar-cell">{bar(one.slices, most)}</td></tr>'
         )
     heads = ["stage", "#layers", "~highest at", "#allocated", "#on the card", "|"]
@@ -185,60 +170,10 @@ def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
 
     A number without a value was not replayed; with `pending`, the replay is still running.
     """
-    absent = PENDING if pending else MISSING
-    result = page.result
-    hardware = page.estimate.resolved.hardware
-    num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
-    _, libraries, _ = page.estimate.resolved.host_libraries
-    if result.serving is not None:
-        return _numbers(
-            [
-                ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
-                (
-                    "Needs",
-                    result.needs_bytes,
-                    "the smallest card on which it starts and holds one "
-                    "sequence of the longest length",
-                ),
-                ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-                ("Start-up", result.startup_bytes, "the weights and the trial run"),
-                ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
-                ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
-            ],
-            absent,
-        )
-    return _numbers(
-        [
-            (
-                "Allocated",
-                result.allocated_bytes,
-                "the most that tensors take at once in a step, on the busiest rank: torch’s "
-                "max_memory_allocated",
-            ),
-            (
-                "Reserved",
-                result.reserved_bytes,
-                "what torch takes for it on a GPU with room: max_memory_reserved",
-            ),
-            ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
-            ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
-            ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-            ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
-            (
-                "Host RAM",
-                result.host_bytes_per_node,
-                f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take",
-            ),
-            ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
-            ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
-        ],
-        absent,
-    )
-
-
-def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
+    rows = _step_numbers(page) if page.result.serving is None else _server_numbers(page)
     items = []
     for name, value, says in rows:
+        absent = PENDING if pending else MISSING
         shown = absent if value is None else f"{size(value)} GiB"
         items.append(
             f'<div><dt>{name}</dt><dd>{shown}<span class="says">{text(says)}</span></dd></div>'
@@ -246,27 +181,53 @@ def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
     return f'<dl class="numbers">{"".join(items)}</dl>'
 
 
+def _server_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
+    result, num_gpus = page.result, page.estimate.resolved.hardware.num_gpus
+    needs = "the smallest card on which it starts and holds one sequence of the longest length"
+    return [
+        ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
+        ("Needs", result.needs_bytes, needs),
+        ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+        ("Start-up", result.startup_bytes, "the weights and the trial run"),
+        ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
+        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
+    ]
+
+
+def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
+    result, hardware = page.result, page.estimate.resolved.hardware
+    num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
+    _, libraries, _ = page.estimate.resolved.host_libraries
+    most = "the most that tensors take at once in a step, on the busiest rank"
+    reserved = "what torch takes for it on a GPU with room: max_memory_reserved"
+    host = f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"
+    return [
+        ("Allocated", result.allocated_bytes, f"{most}: torch’s max_memory_allocated"),
+        ("Reserved", result.reserved_bytes, reserved),
+        ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
+        ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
+        ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+        ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
+        ("Host RAM", result.host_bytes_per_node, host),
+        ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
+        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
+    ]
+
+
 def ledger_details(page: EstimatePage) -> str:
     """Every entry that is alive at the peak, largest first, with its source."""
     name = page.instant.name
     alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]
-    outside = [_entry_row(n, RUNTIME, num, "1", num, source) for n, num, source in page.outside]
-    title, libraries, source = page.estimate.resolved.host_libraries
-    outside.append(_entry_row(title, RUNTIME, libraries, "1", libraries, source, PLACES[CPU]))
+    host, outside = page.estimate.resolved.host_libraries, []
+    for one in (*page.outside, host):
+        (title, num_bytes, source), place = one, PLACES[CPU] if one is host else ""
+        outside.append(_entry_row(text(title), RUNTIME, (num_bytes, "1", num_bytes), source, place))
     alive.sort(key=lambda e: (e.place != GPU, -int(e.at(name))))
-    rows = [
-        _entry_row(
-            e.name,
-            e.kind,
-            int(e.bytes),
-            f"{e.live[name]:,}",
-            int(e.at(name)),
-            str(e.source),
-            PLACES[e.place],
-            "".join(_parts(e)),
-        )
-        for e in alive
-    ]
+    rows = []
+    for e in alive:
+        sizes = (int(e.bytes), f"{e.live[name]:,}", int(e.at(name)))
+        head = text(e.name) + "".join(_parts(e))
+        rows.append(_entry_row(head, e.kind, sizes, str(e.source), PLACES[e.place]))
     heads = ["entry", "kind", "#each", "#copies", "#GiB", "source"]
     caption = f"Alive at {text(page.instant.title)}, GiB"
     entries_table = table(caption, heads, [*rows, *outside], kind="entries")
@@ -274,21 +235,13 @@ def ledger_details(page: EstimatePage) -> str:
     return f"<details><summary>{summary}</summary>{entries_table}</details>"
 
 
-def _entry_row(
-    name: str,
-    kind: str,
-    each: int,
-    copies: str,
-    total: int,
-    source: str,
-    place: str = "",
-    parts: str = "",
-) -> str:
+def _entry_row(head: str, kind: str, sizes: tuple[int, str, int], source: str, place: str) -> str:
+    """The row of an entry; sizes: bytes of one copy, the number of copies, bytes of all."""
+    each, copies, total = sizes
     return (
-        f'<tr><th scope="row" class="name-cell">{text(name)}{parts}</th>'
+        f'<tr><th scope="row" class="name-cell">{head}</th>'
         f'<td class="kind">{swatch(kind)}{TITLES[kind]}{place}</td>'
-        f'<td class="num">{size(each)}</td><td class="num">{copies}</td>'
-        f'<td class="num">{size(total)}</td><td class="source">{text(source)}</td></tr>'
+        f'{num_cells(size(each), copies, size(total))}<td class="source">{text(source)}</td></tr>'
     )
 
 

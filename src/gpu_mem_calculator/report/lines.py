@@ -1,16 +1,17 @@
-"""Text layout: lines of (text, style) spans. rich is used only for colours."""
+"""Text layout: lines of (text, style) spans."""
 
 from __future__ import annotations
 
 from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
+from .terminal import paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TypeAlias
 
-Span: TypeAlias = tuple[str, str]  # text, and a style that rich knows ("" for none)
+Span: TypeAlias = tuple[str, str]  # text, and a style of terminal.CODES ("" for none)
 Line: TypeAlias = list[Span]
 
 WIDTH = 80
@@ -29,18 +30,9 @@ def plain(lines: Iterable[Line]) -> str:
 
 def colour_text(lines: Sequence[Line]) -> str:
     """The lines with the escape codes of a colour terminal."""
-    import io
-
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, highlight=False)
-    for spans in lines:
-        console.print(
-            Text.assemble(*((printable(text), style) for text, style in spans)), soft_wrap=True
-        )
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text
+    return "".join(
+        "".join(paint(printable(text), style) for text, style in spans) + "\n" for spans in lines
+    )
 
 
 def wrap_lines(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:

@@ -180,12 +180,8 @@ def _remarks(row: Row, log: str) -> Iterator[Line]:
     measured = row["measured"]
     context = measured.get("context_bytes", 0)
     if context > BUSY:
-        yield from wrap_lines(
-            "note: ",
-            f"{gib(context, 2)} GiB of the card were in use before this "
-            "run; nvidia-smi's figure counts them",
-            WARN,
-        )
+        used = f"{gib(context, 2)} GiB of the card were in use before this run"
+        yield from wrap_lines("note: ", f"{used}; nvidia-smi's figure counts them", WARN)
     if "failed" not in row and "reserved_bytes" not in measured:
         text = (
             "torch freed its cache to stay within what it may take, so what it reserved says "
@@ -237,9 +233,7 @@ def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
     for row in rows:
         measured = row["measured"]
         sizes = [gib(measured[key], 2) if key in measured else "-" for key in EACH_RANK]
-        errors = [
-            percent(predicted, measured_bytes) for _, predicted, measured_bytes in comparisons(row)
-        ]
+        errors = [percent(*figures) for _, *figures in comparisons(row)]
         table.append([f"rank {row['rank']}", *sizes, *(errors[:1] or [""])])
     head = ("GiB", "allocated", "reserved", "nvidia-smi", "host RAM", "estimate")
     yield from columns(head, table, {1, 2, 3, 4, 5})

@@ -105,7 +105,7 @@ def _bytes_each(estimate: Estimate, kind: str, total: int) -> str:
         local = result.trainable_parameters
     elif resolved.engine.parameters is not None:
         local = int(resolved.engine.parameters(replace(run, stage=result.busiest_stage)))
-    for ranks in (run.mesh.dp, 1) if _is_sharded(run.options, kind) else (1,):
+    for ranks in (int(run.mesh.dp), 1) if _is_sharded(run.options, kind) else (1,):
         each = total * ranks / local
         if each >= 0.95 and abs(each - round(each)) < 0.02 * each and round(each) in WHOLE[kind]:
             text = f"{round(each)} bytes × {count(local)}"

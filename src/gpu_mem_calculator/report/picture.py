@@ -16,7 +16,9 @@ from msgspec import Struct
 
 from ..ledger.units import GIB
 from .instants import InstantColumn, note
+from .svg import svg_text
 
+Columns = Sequence[InstantColumn]
 PHASES = {
     "startup": ("start-up", "start"),
     "forward": ("forward", "fwd"),
@@ -32,7 +34,7 @@ TITLE = "Memory of one GPU over time"
 CHARACTER = 0.58  # average width of a character, in font sizes
 
 
-class PlotFrame(Struct, frozen=True, kw_only=True):
+class PlotFrame(Struct, frozen=True):
     """The position of the plot in the picture, and its scale: `top_bytes` at its top."""
 
     left: float
@@ -58,23 +60,17 @@ class PlotFrame(Struct, frozen=True, kw_only=True):
 
 
 def frame(
-    columns: Sequence[InstantColumn], limit_bytes: int, *, width: int, wide: bool, height: int = 0
+    columns: Columns, limit_bytes: int, *, width: int, wide: bool, height: int = 0
 ) -> PlotFrame:
     """The plot's frame; its scale includes the limit unless all columns are far below it."""
     highest = max(one.bytes for one in columns)
     shown = highest if highest < OFF_SCALE * limit_bytes else max(highest, limit_bytes)
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
-    return PlotFrame(
-        left=left,
-        top=top,
-        width=width - left - right,
-        height=height or (290 if wide else 230),
-        num_columns=len(columns),
-        top_bytes=shown * 1.08,
-    )
+    height = height or (290 if wide else 230)
+    return PlotFrame(left, top, width - left - right, height, len(columns), shown * 1.08)
 
 
-class Drawing(Struct, frozen=True, kw_only=True):
+class Drawing(Struct, frozen=True):
     """The SVG lines of a picture, its description in words, its size and frame."""
 
     lines: list[str]
@@ -86,7 +82,7 @@ class Drawing(Struct, frozen=True, kw_only=True):
 
 
 def drawing(
-    columns: Sequence[InstantColumn],
+    columns: Columns,
     peak: int,
     limit_bytes: int,
     *,
@@ -112,23 +108,12 @@ def drawing(
         *_peak(highest, peak, limit_bytes, place),
         *_labels(columns, peak, place, wide, named),
     ]
-    return Drawing(
-        lines=lines,
-        words=description,
-        width=width,
-        named=named,
-        place=place,
-        height=place.bottom + (92 if named else 46),
-    )
+    whole = place.bottom + (92 if named else 46)
+    return Drawing(lines, description, width, whole, place, named)
 
 
 def timeline(
-    columns: Sequence[InstantColumn],
-    peak: int,
-    limit_bytes: int,
-    *,
-    width: int = 1000,
-    name: str = "step",
+    columns: Columns, peak: int, limit_bytes: int, *, width: int = 1000, name: str = "step"
 ) -> str:
     """The picture of a step as SVG; `peak` is the index of the column to mark."""
     drawn = drawing(columns, peak, limit_bytes, width=width)
@@ -144,15 +129,13 @@ def timeline(
     )
 
 
-def hit_areas(columns: Sequence[InstantColumn], place: PlotFrame) -> Iterator[str]:
+def hit_areas(columns: Columns, place: PlotFrame) -> Iterator[str]:
     """A transparent rectangle over each column, for the mouse and for screen readers."""
     for i, one in enumerate(columns):
         label = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
-        yield (
-            f'<rect class="hit" data-column="{i}" x="{place.left + i * place.step:.2f}" '
-            f'y="{place.top}" width="{place.step:.2f}" height="{place.height}" '
-            f'role="img" aria-label="{escape(label)}"/>'
-        )
+        box = f'x="{place.left + i * place.step:.2f}" y="{place.top}" width="{place.step:.2f}"'
+        says = f'height="{place.height}" role="img" aria-label="{escape(label)}"'
+        yield f'<rect class="hit" data-column="{i}" {box} {says}/>'
 
 
 def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> Iterator[str]:
@@ -186,22 +169,18 @@ def _grid(place: PlotFrame) -> Iterator[str]:
     for level in ticks(place.top_bytes):
         y = place.y(level * GIB)
         yield f'<path class="grid" d="M{place.left} {y:.1f}H{right}"/>'
-        yield f'<text class="tick" x="{place.left - 7}" y="{y + 4:.1f}">{level:,.6g}</text>'
-    yield f'<text class="tick" x="{place.left - 7}" y="{place.top - 8}">GiB</text>'
+        yield svg_text(place.left - 7, f"{y + 4:.1f}", f"{level:,.6g}", kind="tick")
+    yield svg_text(place.left - 7, place.top - 8, "GiB", kind="tick")
 
 
 def _over(limit_bytes: int, place: PlotFrame) -> Iterator[str]:
     """A tint above the limit."""
     if limit_bytes <= place.top_bytes:
-        yield (
-            f'<rect class="over" x="{place.left}" y="{place.top}" width="{place.width}" '
-            f'height="{place.y(limit_bytes) - place.top:.2f}"/>'
-        )
+        size = f'width="{place.width}" height="{place.y(limit_bytes) - place.top:.2f}"'
+        yield f'<rect class="over" x="{place.left}" y="{place.top}" {size}/>'
 
 
-def _limit(
-    limit_bytes: int, columns: Sequence[InstantColumn], peak: int, place: PlotFrame
-) -> Iterator[str]:
+def _limit(limit_bytes: int, columns: Columns, peak: int, place: PlotFrame) -> Iterator[str]:
     """The card's limit: a line, or a note at the top where it is above the scale."""
     on_scale = limit_bytes <= place.top_bytes
     y, right = place.y(limit_bytes) if on_scale else place.top - 2, place.left + place.width
@@ -213,11 +192,9 @@ def _limit(
     yield f'<path class="limit" d="M{place.left} {y:.2f}H{right}"/>'
     if columns[peak].bytes > limit_bytes:
         width = len(words) * 12 * CHARACTER + 8
-        yield (
-            f'<rect class="pill" x="{right - width if at_right else place.left:.2f}" '
-            f'y="{y - 21:.2f}" width="{width:.2f}" height="18" rx="3"/>'
-        )
-    yield f'<text class="limit-label" x="{x}" y="{y - 8:.2f}" text-anchor="{anchor}">{words}</text>'
+        start, size = right - width if at_right else place.left, f'width="{width:.2f}" height="18"'
+        yield f'<rect class="pill" x="{start:.2f}" y="{y - 21:.2f}" {size} rx="3"/>'
+    yield svg_text(x, f"{y - 8:.2f}", words, kind="limit-label", anchor=anchor)
 
 
 def peak_words(one: InstantColumn) -> str:
@@ -229,10 +206,8 @@ def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) ->
     """An outline around the highest instant, and its label, placed clear of the limit's line."""
     x, y = place.left + (index + 0.5) * place.step, place.y(one.bytes)
     gap = min(10.0, place.step * 0.12)
-    yield (
-        f'<rect class="peak" x="{x - place.step / 2 + gap / 2:.2f}" y="{y:.2f}" '
-        f'width="{place.step - gap:.2f}" height="{place.bottom - y:.2f}"/>'
-    )
+    start, size = x - place.step / 2 + gap / 2, f'height="{place.bottom - y:.2f}"'
+    yield f'<rect class="peak" x="{start:.2f}" y="{y:.2f}" width="{place.step - gap:.2f}" {size}/>'
     above = place.y(limit_bytes) < y - 50 and y > place.top + 30
     base = y - 26 if above else place.top - 30.0
     words = peak_words(one)
@@ -241,19 +216,17 @@ def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) ->
     half = len(words) * CHARACTER * 13 / 2
     middle = min(max(x, place.left + half), place.left + place.width - half)
     yield f'<path class="lead" d="M{x:.2f} {base + 5:.2f}V{y - 1:.2f}"/>'
-    yield (
-        f'<text class="peak-label" x="{middle:.2f}" y="{base:.2f}" '
-        f'text-anchor="middle">{escape(words)}</text>'
-    )
+    label = escape(words)
+    yield svg_text(f"{middle:.2f}", f"{base:.2f}", label, kind="peak-label", anchor="middle")
 
 
-def _totals(columns: Sequence[InstantColumn], peak: int, place: PlotFrame) -> Iterator[str]:
+def _totals(columns: Columns, peak: int, place: PlotFrame) -> Iterator[str]:
     """The size of every instant but the peak, above its column."""
     for i, one in enumerate(columns):
         if i != peak:
             x = place.left + (i + 0.5) * place.step
             y = place.y(one.bytes) - 5
-            yield f'<text class="total" x="{x:.2f}" y="{y:.2f}">{one.bytes / GIB:,.2f}</text>'
+            yield svg_text(f"{x:.2f}", f"{y:.2f}", f"{one.bytes / GIB:,.2f}", kind="total")
 
 
 def short_title(one: InstantColumn) -> str:
@@ -262,7 +235,7 @@ def short_title(one: InstantColumn) -> str:
 
 
 def _labels(
-    columns: Sequence[InstantColumn], peak: int, place: PlotFrame, wide: bool, named: bool
+    columns: Columns, peak: int, place: PlotFrame, wide: bool, named: bool
 ) -> Iterator[str]:
     """Numbers (and names if `named`) under the columns, then the phases."""
     every = math.ceil((20 if wide else 17) / place.step)

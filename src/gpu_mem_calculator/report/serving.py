@@ -89,13 +89,9 @@ def _verdict(estimate: Estimate, serving: ServingResult) -> Iterator[Line]:
         return
     left = f"{serving.kv_tokens:,} tokens in {gib(serving.kv_pool_bytes)} GiB of cache"
     if not serving.kv_pool_bytes:
-        left = (
-            f"{serving.kv_tokens:,} tokens, in the host's memory"
-            if serving.kv_tokens
-            else ("a model that keeps no cache")
-        )
-    right = "fits"
-    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), GOOD)]
+        in_host = f"{serving.kv_tokens:,} tokens, in the host's memory"
+        left = in_host if serving.kv_tokens else "a model that keeps no cache"
+    yield [(left, BOLD), ("fits".rjust(WIDTH - len(left)), GOOD)]
 
 
 def sentence(estimate: Estimate) -> str:
@@ -109,10 +105,8 @@ def sentence(estimate: Estimate) -> str:
         return f"{name} does not start: {serving.problem}"
     if not serving.kv_tokens:
         return f"{name} fits; it keeps no cache."
-    return (
-        f"{name} fits: {serving.kv_tokens:,} tokens of cache, {serving.max_concurrency:.1f} "
-        f"sequences of {serving.max_seq_len:,}."
-    )
+    sequences = f"{serving.max_concurrency:.1f} sequences of {serving.max_seq_len:,}"
+    return f"{name} fits: {serving.kv_tokens:,} tokens of cache, {sequences}."
 
 
 def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
@@ -121,10 +115,8 @@ def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     sizes = [max(0, served.figure(figure)) for figure, _, _, _ in FIGURES]
     sizes[-1] += estimate.result.outside_torch_bytes
     lengths = stack_widths(sizes, max(total, sum(sizes)), WIDTH)
-    spans: Line = [
-        (shade * length, colour)
-        for (_, shade, _, colour), length in zip(FIGURES, lengths, strict=True)
-    ]
+    drawn = zip(FIGURES, lengths, strict=True)
+    spans: Line = [(shade * length, colour) for (_, shade, _, colour), length in drawn]
     yield [*spans, (FREE * (WIDTH - sum(lengths)), DIM)]
     free = total - sum(sizes)
     left = f"{FREE} {gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
@@ -159,11 +151,8 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     total = gib(sum(size for _, _, size, _ in rows), 2)
     yield line("  " + "nvidia-smi".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
     for item in (i for i in served.items if i.place == CPU):
-        yield line(
-            f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
-            f"{gib(item.bytes, 2).rjust(FIGURE)}",
-            DIM,
-        )
+        left = f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
+        yield line(left + gib(item.bytes, 2).rjust(FIGURE), DIM)
 
 
 def _description(served: ServerMemory, figure: str) -> str:
@@ -241,10 +230,8 @@ def _speed(answers: Answers) -> Iterator[Line]:
         who = "alone" if row.sequences == 1 else f"{row.sequences:,} at once"
         rate = row.tokens_per_second_each
         each = "" if row.sequences == 1 else f", {rate:,.{0 if rate >= 100 else 1}f} each"
-        yield line(
-            f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
-            f"at {speed.context:,} tokens ({row.bound})"
-        )
+        context = f"at {speed.context:,} tokens ({row.bound})"
+        yield line(f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, {context}")
     for note in speed.notes:
         yield from wrap_lines("  ", f"These are {note}.", DIM)
     yield from wrap_lines("  ", shortfall(speed.engine), DIM)
@@ -287,10 +274,9 @@ def change_lines(changes: Sequence[ServingChange]) -> Iterator[Line]:
     if not changes:
         yield line("nothing fits", BAD)
     for change in changes:
-        says = (
-            f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} sequences"
-            if change.kv_tokens
-            else f"takes {gib(change.device_bytes)} GiB"
-        )
+        says = f"takes {gib(change.device_bytes)} GiB"
+        if change.kv_tokens:
+            sequences = f"{change.max_concurrency:,.1f} sequences"
+            says = f"{change.kv_tokens:>12,} tokens of cache, {sequences}"
         yield [(f"{change.title:<34}", BOLD), (says, "")]
         yield line("  " + " ".join(f"--set {one}" for one in change.setting), "cyan")

@@ -11,8 +11,9 @@ from ..core.inference_config import ServingResult, SpeedResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix, ServingChange
 from .html import html_report
-from .html_tables import size, table, text
+from .html_tables import num_cells, size, table, text
 from .shortfall import shortfall
+from .svg import svg_text
 
 TITLES = {
     "room": "Room for how many, at which context",
@@ -82,7 +83,7 @@ def _figures(serving: ServingResult) -> str:
     return f'<dl class="setup">{items}</dl>'
 
 
-class CellMap(Struct, frozen=True, kw_only=True):
+class CellMap(Struct, frozen=True):
     """The SVG lines of a map of cells, and its size in pixels."""
 
     lines: list[str]
@@ -98,26 +99,23 @@ def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
     columns = len(matrix.concurrencies)
     cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
     lines = [
-        f'<text class="axis" x="{LEFT + cell * columns / 2:g}" y="14" text-anchor="middle">'
-        "sequences at once</text>",
-        f'<text class="axis" x="{LEFT - 8}" y="14" text-anchor="end">context</text>',
+        _axis(f"{LEFT + cell * columns / 2:g}", 14, "sequences at once", "middle"),
+        _axis(LEFT - 8, 14, "context", "end"),
     ]
     for column, number in enumerate(matrix.concurrencies):
-        x = LEFT + cell * (column + 0.5)
-        lines.append(f'<text class="axis" x="{x:g}" y="36" text-anchor="middle">{number:,}</text>')
+        lines.append(_axis(f"{LEFT + cell * (column + 0.5):g}", 36, f"{number:,}", "middle"))
     for row, context in enumerate(matrix.contexts):
         y = TOP + CELL_HEIGHT * row
-        lines.append(
-            f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">{context:,}</text>'
-        )
+        lines.append(_axis(LEFT - 8, y + 20, f"{context:,}", "end"))
         for column, share in enumerate(matrix.shares[row]):
             title = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
             lines.append(_cell(share, LEFT + cell * column, y, cell, title))
-    return CellMap(
-        lines=lines,
-        width=LEFT + cell * columns + RIGHT,
-        height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT,
-    )
+    height = TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT
+    return CellMap(lines, LEFT + cell * columns + RIGHT, height)
+
+
+def _axis(x: object, y: int, words: str, anchor: str) -> str:
+    return svg_text(x, y, words, kind="axis", anchor=anchor)
 
 
 def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
@@ -135,54 +133,41 @@ def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
 def _cell(share: float | None, x: int, y: int, width: int, title: str) -> str:
     box = f'x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
     if share is None or share > 1:
-        cross = f"M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
-        return (
-            f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>'
-            f'<path class="h-cross" d="{cross}"/></g>'
-        )
+        cross = f'<path class="h-cross" d="M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"/>'
+        return f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>{cross}</g>'
     level = min(SHADES - 1, int(share * SHADES))
     ink = "on-full" if level == SHADES - 1 else "on-heat"
     label = f"{100 * share:.0f} %" if share >= 0.01 else "&lt; 1 %"
-    return (
-        f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>'
-        f'<text class="{ink}" x="{x + width / 2:g}" y="{y + 20}" '
-        f'text-anchor="middle">{label}</text></g>'
-    )
+    words = svg_text(f"{x + width / 2:g}", y + 20, label, kind=ink, anchor="middle")
+    return f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>{words}</g>'
 
 
 def _matrix_table(matrix: CapacityMatrix) -> str:
     rows = []
     for row, context in enumerate(matrix.contexts):
-        cells = "".join(
-            f'<td class="num">{"-" if share is None or share > 1 else f"{100 * share:.1f} %"}</td>'
-            for share in matrix.shares[row]
-        )
-        rows.append(
-            f'<tr><th scope="row" class="num">{context:,}</th>{cells}'
-            f'<td class="num">{matrix.most[row]:,}</td></tr>'
-        )
+        shares = ("-" if s is None or s > 1 else f"{100 * s:.1f} %" for s in matrix.shares[row])
+        cells = num_cells(*shares, f"{matrix.most[row]:,}")
+        rows.append(f'<tr><th scope="row" class="num">{context:,}</th>{cells}</tr>')
     heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most"]
     return table("share of the room, by context and sequences", heads, rows, kind="entries")
 
 
 def _speed(speed: SpeedResult) -> str:
-    rows = [
-        f'<tr><th scope="row">first token, prompt of {speed.prompt_len:,}</th>'
-        f'<td class="num">{speed.prefill_tokens_per_second:,.0f}</td>'
-        f'<td class="num">{1000 * speed.first_token_seconds:,.1f} ms</td>'
-        f"<td>{speed.prefill_bound}</td></tr>"
-    ]
+    first, each = f"first token, prompt of {speed.prompt_len:,}", 1000 * speed.first_token_seconds
+    rate, bound = speed.prefill_tokens_per_second, speed.prefill_bound
+    rows = [_speed_row(first, rate, f"{each:,.1f} ms", bound)]
     for one in speed.decode:
-        rows.append(
-            f'<tr><th scope="row">decoding, {one.sequences:,} at once</th>'
-            f'<td class="num">{one.tokens_per_second:,.0f}</td>'
-            f'<td class="num">{one.tokens_per_second_each:,.1f} tokens/s each</td>'
-            f"<td>{one.bound}</td></tr>"
-        )
+        each_says = f"{one.tokens_per_second_each:,.1f} tokens/s each"
+        head = f"decoding, {one.sequences:,} at once"
+        rows.append(_speed_row(head, one.tokens_per_second, each_says, one.bound))
     heads = ["", "#tokens/s", "#each", "bounded by"]
     sentence = " ".join([*(f"These are {note}." for note in speed.notes), shortfall(speed.engine)])
     rates_table = table("tokens a second", heads, rows, kind="entries")
     return f'<p class="soft">{text(sentence)}</p>{rates_table}'
+
+
+def _speed_row(head: str, rate: float, each: str, bound: str) -> str:
+    return f'<tr><th scope="row">{head}</th>{num_cells(f"{rate:,.0f}", each)}<td>{bound}</td></tr>'
 
 
 def _changes(answers: Answers) -> str:
@@ -196,9 +181,6 @@ def _change(one: ServingChange) -> str:
     if one.problem or not one.fits:
         why = text(one.problem) if one.problem else "does not fit"
         return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
-    return (
-        f'<tr><th scope="row">{text(one.title)}</th>'
-        f'<td class="num">{size(one.device_bytes)}</td><td class="num">{one.kv_tokens:,}</td>'
-        f'<td class="num">{one.max_concurrency:,.1f}</td>'
-        f'<td class="what"><code>{setting}</code></td></tr>'
-    )
+    figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", f"{one.max_concurrency:,.1f}")
+    what = f'<td class="what"><code>{setting}</code></td>'
+    return f'<tr><th scope="row">{text(one.title)}</th>{figures}{what}</tr>'

@@ -68,15 +68,10 @@ def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
     differ = [row for row in rows if abs(row.difference_bytes) >= SAME]
     same = [row.name for row in rows if row not in differ]
     if differ:
-        cells = [
-            [
-                row.name,
-                _mib(row.estimate_bytes),
-                _mib(row.trace_bytes),
-                f"{row.difference_bytes / MIB:+,.2f}",
-            ]
-            for row in differ
-        ]
+        cells = []
+        for row in differ:
+            sizes = (_mib(row.estimate_bytes), _mib(row.trace_bytes))
+            cells.append([row.name, *sizes, f"{row.difference_bytes / MIB:+,.2f}"])
         yield from columns((title, *FIGURES), cells, {1, 2, 3})
     if same:
         label = "no difference: " if differ else f"{title}, no difference: "

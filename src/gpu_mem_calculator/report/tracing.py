@@ -89,9 +89,8 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
     if traced.advice:
         yield line()
         yield from wrap_lines("advice: ", traced.advice)
-        yield from wrap_lines(
-            " " * 8, "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here", DIM
-        )
+        fix = "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here"
+        yield from wrap_lines(" " * 8, fix, DIM)
 
 
 def _headline(traced: TraceReport) -> Iterator[Line]:
@@ -208,15 +207,8 @@ def place(source: str) -> str:
 
 def _numbers(traced: TraceReport) -> Iterator[Line]:
     trace = traced.trace
-    yield from numbers_table(
-        four_numbers(
-            trace.allocated_bytes,
-            trace.reserved_bytes,
-            trace.needs_bytes,
-            trace.device_bytes,
-            traced.outside_torch_bytes,
-        )
-    )
+    replayed = (trace.allocated_bytes, trace.reserved_bytes, trace.needs_bytes, trace.device_bytes)
+    yield from numbers_table(four_numbers(*replayed, traced.outside_torch_bytes))
 
 
 def tracing_data(traced: TraceReport) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Run(Struct, frozen=True, kw_only=True):
     multiprocessors: int = 132
     unrolled: bool = False  # one entry for every layer, for the allocation stream
     parameters_given: int | None = None  # a parameter count that overrides the architecture's
-    new_tokens: Num = None  # generated after a prompt of `seq` tokens; None: a training run
+    new_tokens: Num | None = None  # generated after a prompt of `seq` tokens; None: a training run
     card_bytes: int = 0  # a GPU's memory as the driver reports it
     smi_bytes: int = 0  # its total in nvidia-smi
     free_bytes: int = 0  # its free memory before the run starts
@@ -75,6 +75,11 @@ class Run(Struct, frozen=True, kw_only=True):
     def frozen(self) -> bool:
         """Whether the base model's weights take no gradient: adapters are trained."""
         return self.adapter is not None
+
+    @property
+    def generated(self) -> Num:
+        """Tokens generated after each prompt; 0 in a training run."""
+        return 0 if self.new_tokens is None else self.new_tokens
 
     def scaled(self, elements: Num) -> Num:
         """A size computed from dimensions, scaled to a parameter count that overrides the

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
+from ..ledger.num import sized
 from ..ledger.source import Source
 from .phases import STARTUP
 
@@ -21,9 +23,17 @@ FROM_PROFILING = {PROFILED.name: 1, SERVING.name: 1}
 FROM_SERVING = {SERVING.name: 1}
 # The figures of a server, each the sum of some entries of the ledger.
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
+# Keys of a run file that most servers read, and their defaults; None: the server chooses.
+COMMON_OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("batch_size", "prompt_len", "new_tokens", "max_seq_len")),
+    "dtype": "bf16",
+    "quantization": "none",
+    "kv_cache_dtype": "auto",
+    "tensor_parallel_size": 1,
+}
 
 
-class ServerItem(Struct, frozen=True, kw_only=True):
+class ServerItem(Struct, frozen=True):
     """Bytes of a server and the figure that they are part of; `formula` is for people to read."""
 
     figure: str
@@ -116,7 +126,7 @@ def _entries(items: Iterable[ServerItem]) -> Iterable[Entry]:
         yield Entry(
             name=item.name,
             kind=KINDS[item.figure],
-            bytes=max(0, item.bytes),
+            bytes=sized(max(0, item.bytes), 8),
             live=ALIVE[item.figure],
             source=item.source,
             parts=item.parts,

@@ -12,12 +12,13 @@ from msgspec import Struct
 
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
-from ..autograd.walk import HOOKS, REENTRANT, BlockWalk
+from ..autograd.walk import BlockWalk, Checkpoint
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
+from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.quirks import family_quirks
@@ -25,8 +26,8 @@ from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
-from .instants import StepInstant
-from .layer_groups import LayerGroup
+from .instants import Instants, StepInstant
+from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources
 from .model_inputs import embedding_entries, embedding_events, input_entries
 from .pipeline import waiting_entries
@@ -97,7 +98,8 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         autocast=autocast,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
@@ -105,7 +107,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
     )
 
 
-def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> StageWalks:
+def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
     """The walks of each distinct layer and of the head; those of plain sizes are cached."""
     if run.record is not None:
         record = run.record
@@ -118,42 +120,35 @@ def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> St
             sources=LayerSources(RECORDED, RECORDED),
         )
     layers = tuple(
-        _layer_walk(setting, g.layer, g.window is not None, _policy(g), True) for g in groups
+        _layer_walk(setting, g.layer, g.window is not None, _checkpoints(g), True) for g in groups
     )
     first = None
     if run.frozen and groups[0].recompute != "full":
-        group = groups[0]
-        first = _layer_walk(setting, group.layer, group.window is not None, _policy(group), False)
+        g = groups[0]
+        first = _layer_walk(setting, g.layer, g.window is not None, _checkpoints(g), False)
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     return StageWalks(layers, head_walk(setting, run.arch), first, embedding=embedding)
 
 
-def _policy(group: LayerGroup) -> str:
-    """What backward recomputes: "selective" is core attention; HOOKS and REENTRANT are the layer,
-    by the two kinds of checkpoint.
-    """
+def _checkpoints(group: LayerGroup) -> tuple[bool, Checkpoint]:
+    """Whether core attention is checkpointed, and the checkpoint of the whole layer."""
     if group.recompute != "full":
-        return group.recompute
-    return REENTRANT if group.reentrant else HOOKS
+        return group.recompute == "selective", ""
+    return False, "reentrant" if group.reentrant else "hooks"
 
 
 @remembered(256)
 def _layer_walk(
-    setting: BlockSetting, layer: Layer, masked: bool, policy: str, grad: bool
+    setting: BlockSetting, layer: Layer, masked: bool, both: tuple[bool, Checkpoint], grad: bool
 ) -> BlockWalk:
-    checkpoint = policy if policy in (HOOKS, REENTRANT) else ""
-    core = policy == "selective"
+    core, whole = both
     return layer_walk(
-        setting, layer, masked=masked, recompute_core=core, grad=grad, checkpoint=checkpoint
+        setting, layer, masked=masked, recompute_core=core, grad=grad, checkpoint=whole
     )
 
 
 def activation_entries(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
-    walks: StageWalks,
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
     """Saved activations, what layers and head need while they run, tables and masks."""
     yield from block_entries(run, groups, instants, walks)
@@ -171,7 +166,7 @@ def activation_entries(
 
 
 def block_entries(
-    run: Run, groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
+    run: Run, groups: LayerGroups, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
     """What layers and head save, and what they need while they run.
 
@@ -199,7 +194,7 @@ def _saved(
     index: int,
     group: LayerGroup,
     walk: BlockWalk,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     first: BlockWalk | None,
     sources: LayerSources,
 ) -> Iterator[Entry]:
@@ -232,7 +227,7 @@ def _saved(
 
 
 def _int8_inputs(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
+    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants
 ) -> Iterator[Entry]:
     """What bitsandbytes' int8 matmuls keep although a checkpoint or backward would free it.
 
@@ -273,9 +268,9 @@ def _layer_peak(
     if group.recompute != "full":
         return back
     forward = walk.forward
-    again = PeakParts(forward.act + walk.input_bytes, 0, forward.temp)  # its output's gradient
-    output = walk.input_bytes if group.reentrant else 0
-    entry = 0 if walk.holds_input else walk.input_bytes
+    again = PeakParts(forward.act + walk.input_bytes, EMPTY, forward.temp)  # its output's gradient
+    output = walk.input_bytes if group.reentrant else EMPTY
+    entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)
 
 

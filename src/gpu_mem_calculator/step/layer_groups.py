@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.num import Num, larger, smaller
+from ..ledger.num import SINGLE, Num, larger, smaller
 from ..model.arch import Arch, Layer, merge_groups
 from ..run.run import Run
 from .instants import LayerRange
@@ -31,12 +31,15 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
         return LayerRange(self.title, self.count)
 
 
+LayerGroups = tuple[LayerGroup, ...]
+
+
 def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
     """How many of `count` items from `first` on are in [low, high)."""
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
-def layer_groups(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
+def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:
     """The layers [low, high) of a model, in groups.
 
     A group ends where the layer's shape, its attention window or its recompute changes; in an
@@ -65,7 +68,7 @@ def layer_groups(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
                     )
                 )
     if run.unrolled:
-        singles = tuple(replace(g, count=1) for g in groups for _ in range(g.count))
+        singles = tuple(replace(g, count=1) for g in groups for _ in range(int(g.count)))
         return singles or (replace(groups[0], count=0),)
     return tuple(groups)
 
@@ -97,9 +100,9 @@ def same_for_all(condition: Num) -> bool:
 
     Raises a ValueError where the runs of an array differ.
     """
-    if isinstance(condition, bool):
-        return condition
-    answers = set(condition.ravel().tolist())
+    if isinstance(condition, SINGLE):
+        return bool(condition)
+    answers = set(map(bool, condition.flat))
     if len(answers) > 1:
         raise ValueError("sequences on both sides of a window need two ledgers")
-    return bool(answers.pop())
+    return answers.pop()

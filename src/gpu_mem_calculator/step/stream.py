@@ -26,7 +26,8 @@ def allocation_stream(
     then allocates otherwise.
     """
     usual = ledger.writer or StreamWriter
-    writer: StreamWriter = (ledger.tight or usual if tight else usual)(ledger)
+    writer = (ledger.tight or usual if tight else usual)(ledger)
+    assert isinstance(writer, StreamWriter)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     for number, phase in enumerate(phases):
         is_step = phase.kind == OPTIMIZER

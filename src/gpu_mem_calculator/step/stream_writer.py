@@ -52,7 +52,8 @@ class StreamWriter:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.plays: dict[str, BlockRun] = dict(ledger.plays)
+        self.plays = {n: play for n, play in ledger.plays.items() if isinstance(play, BlockRun)}
+        assert len(self.plays) == len(ledger.plays)
         self.stream = AllocationStream(sizes=[], events=[])
         self.scaled = ledger.scaled
         self.first = False
@@ -164,6 +165,7 @@ class StreamWriter:
             entry = self.entries[index]
             begin = len(self.stream.sizes)
             if entry.script is not None:
+                assert isinstance(entry.script, BlockEvents)
                 ids = self._bind(entry.script, -1)
                 self._play(ids, entry.script.forward)
                 present.append([ids[tensor] for tensor in entry.script.left])

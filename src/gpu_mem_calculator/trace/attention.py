@@ -1,8 +1,8 @@
 """The attention kernel that a GPU runs, and the call of each kernel.
 
-aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11: cuDNN first on compute
-capability 9.0 and 10.0 (check_prefer_cudnn_attention), then flash, then the memory-efficient
-kernel, else the math path, which allocates every s × s matrix.
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11: cuDNN first where it is
+preferred, then flash, then the memory-efficient kernel, else the math path, which allocates every
+s × s matrix.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
+
 aten = torch.ops.aten
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
-CUDNN_CARDS = ("9.0", "10.0")
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -28,10 +29,12 @@ def choose_kernel(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capab
     if grouped and not gqa:
         return MATH
     if half and max(size, v.shape[-1]) <= 256 and size % 8 == 0 and v.shape[-1] % 8 == 0:
-        if compute_capability in CUDNN_CARDS:
+        if prefers_cudnn(compute_capability):
             return CUDNN
-        if same and mask is None:
+        if has_flash(compute_capability) and same and mask is None:
             return FLASH
+    if q.dtype == torch.bfloat16 and not has_flash(compute_capability):
+        return MATH
     if grouped:
         return MATH
     return EFFICIENT

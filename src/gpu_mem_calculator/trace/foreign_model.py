@@ -34,11 +34,9 @@ class ForeignModel:
         """The run file with a stand-in model that can be resolved, and this model's sequence."""
         training = dict(data.get("training") or {})
         if training.get("lora") is not None:
+            fix = "use trace --function and make them there"
             raise InputError(
-                [
-                    f"training.lora: the adapters of {self.title} are not made here; use "
-                    "trace --function and make them there"
-                ]
+                f"training.lora: the adapters of {self.title} are not made here; {fix}"
             )
         known = (getattr(self.config, key, None) for key in LENGTHS)
         if training.get("attention") is not None:
@@ -83,10 +81,10 @@ def find_foreign_model(section: Any, *, trust: bool) -> ForeignModel | None:
     if "auto_map" not in values:
         return None
     if not trust:
-        raise InputError([REMOTE.format(kind, transformers.__version__)])
+        raise InputError(REMOTE.format(kind, transformers.__version__))
     if folder is None:
         raise InputError(
-            ["--trust-remote-code needs the folder with the model's code; give it as model.name"]
+            "--trust-remote-code needs the folder with the model's code; give it as model.name"
         )
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     return ForeignModel(title, config, trust=True)

@@ -115,7 +115,7 @@ def _serve(job: Job) -> None:
     """Run inference with transformers."""
     config = job.resolved.model.config
     if config is None:
-        raise InputError([NO_PROGRAM])
+        raise InputError(NO_PROGRAM)
     infer(to_builtins(job.file.inference), config, job.world)
 
 

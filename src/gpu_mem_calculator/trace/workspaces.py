@@ -12,6 +12,7 @@ import torch
 
 from ..autograd.reductions import row_sum_workspace
 from ..ledger.num import ceil_div, round_up
+from ..modelling.huggingface.attention_kernels import flash_head_size
 from ..step.optimizers import NORM_CHUNK
 
 aten = torch.ops.aten
@@ -42,7 +43,7 @@ def flash_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterator[in
     batch, heads, seq, size = _heads(q)
     rows = batch * round_up(seq, 128) * heads
     yield rows * 4
-    yield rows * 4 * round_up(size, 32)
+    yield rows * 4 * flash_head_size(size)
     if k.shape[1] != heads:
         yield q.numel() * q.element_size()
         yield q.numel() * q.element_size()

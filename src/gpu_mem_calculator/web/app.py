@@ -7,62 +7,49 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .. import __version__
 from ..core.errors import InputError
+from .addresses import QUICK, SLOW
 from .observability import RequestObserver, drop_gauges, start_logs
-from .pages import add_pages
+from .pages import page_routes
 from .pool import ProcessLane
 from .reply_cache import ReplyCache
-from .routes import QUICK, SLOW, add_routes, gather_facts
+from .routes import gather_facts, named_routes
 from .settings import ServiceSettings, from_environment
 from .worker_messages import JSON, refusal
 
-ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
 
-
-def create_app(settings: ServiceSettings | None = None) -> FastAPI:
-    """The FastAPI application; without `settings`, those of the environment apply."""
+def create_app(settings: ServiceSettings | None = None) -> Starlette:
+    """The application; without `settings`, those of the environment apply."""
     settings = settings or from_environment()
     start_logs(settings.log_level)
-    app = FastAPI(
-        title="gpu-mem-calculator",
-        version=__version__,
-        description=ABOUT,
+    routes, names = named_routes()
+    app = Starlette(
+        routes=[*routes, *page_routes()],
+        middleware=[Middleware(RequestObserver, names=names)],
+        exception_handlers={HTTPException: _http_error},
         lifespan=_lifespan,
-        docs_url=None,
-        redoc_url=None,
     )
     app.state.settings = settings
     app.state.reply_cache = ReplyCache(settings.known_bytes)
+    lanes = (
+        (QUICK, settings.quick_processes, settings.quick_seconds, False),
+        (SLOW, settings.slow_processes, settings.slow_seconds, True),
+    )
     app.state.lanes = {
-        QUICK: ProcessLane(
-            QUICK,
-            settings.quick_processes,
-            seconds=settings.quick_seconds,
-            waiting=settings.waiting,
-        ),
-        SLOW: ProcessLane(
-            SLOW,
-            settings.slow_processes,
-            seconds=settings.slow_seconds,
-            waiting=settings.waiting,
-            long=True,
-        ),
+        name: ProcessLane(name, size, seconds=seconds, waiting=settings.waiting, long=long)
+        for name, size, seconds, long in lanes
     }
-    names = add_routes(app)
-    add_pages(app)
-    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_middleware(RequestObserver, names=names)
     return app
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     """Start the calculating processes with the service, and stop them with it."""
     lanes = app.state.lanes.values()
     try:
@@ -73,8 +60,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         drop_gauges()
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """The JSON reply to an unknown address (404) or a method it does not take (405)."""
+    assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     sentences = {
         404: f"there is no {path}; see /docs",
@@ -97,7 +85,7 @@ def main() -> int:
     return 0
 
 
-def __getattr__(name: str) -> FastAPI:
+def __getattr__(name: str) -> Starlette:
     """Create `app` when a server imports it, not when another name is imported."""
     if name != "app":
         raise AttributeError(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.schema import RUN, definitions, nullable
-from .compat_inference import COMMON_FIELDS, ENGINE_FIELDS, ReferenceField
+from .compat_fields import COMMON_FIELDS, ENGINE_FIELDS, ReferenceField
 
 Schema = dict[str, Any]
 INFERENCE = "InferenceRun"

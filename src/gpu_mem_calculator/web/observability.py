@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -29,18 +29,9 @@ SECONDS = Histogram(
     ["route"],
     buckets=BUCKETS,
 )
-WAITING = Gauge(
-    "gpu_mem_calc_waiting",
-    "Requests that wait for a calculating process.",
-    ["lane"],
-    multiprocess_mode="livesum",
-)
-READY = Gauge(
-    "gpu_mem_calc_ready_processes",
-    "Calculating processes that can be asked.",
-    ["lane"],
-    multiprocess_mode="livesum",
-)
+_lane_gauge = partial(Gauge, labelnames=["lane"], multiprocess_mode="livesum")
+WAITING = _lane_gauge("gpu_mem_calc_waiting", "Requests that wait for a calculating process.")
+READY = _lane_gauge("gpu_mem_calc_ready_processes", "Calculating processes that can be asked.")
 OUTCOMES = Counter(
     "gpu_mem_calc_calculations", "Calculations by how they ended.", ["lane", "outcome"]
 )

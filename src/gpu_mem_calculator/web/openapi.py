@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from .. import __version__
 from ..core.schema import RUN
 from .compat_schema import INFERENCE, body_schemas
 from .options import QUERY, WORDS
 from .response_types import TYPES
 from .worker_messages import JSON
 
+ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
 EXAMPLE = {
@@ -116,7 +118,8 @@ def _components() -> dict[str, Any]:
     }
 
 
-def openapi_document(info: dict[str, str], paths: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def openapi_document(paths: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The OpenAPI document of every address."""
+    info = {"title": "gpu-mem-calculator", "version": __version__, "description": ABOUT}
     head = {"openapi": "3.1.0", "info": info, "paths": paths}
     return {**head, "components": {"schemas": _components()}}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from .. import report
@@ -16,9 +16,8 @@ REPORT = Path(report.__path__[0])
 PAGES = {"/": "index.html", "/accuracy": "accuracy.html", "/docs": "docs.html"}
 # The page uses the report's styles.
 STYLES = {"/static/css/tokens.css": "tokens.css", "/static/css/report.css": "page.css"}
-FRESH = {
-    "cache-control": "no-cache"
-}  # a browser asks each time, and gets the file only when it changed
+# A browser asks each time, and gets the file only when it changed.
+FRESH = {"cache-control": "no-cache"}
 
 
 class StaticPages(StaticFiles):
@@ -31,17 +30,15 @@ class StaticPages(StaticFiles):
         return response
 
 
-def add_pages(app: FastAPI) -> None:
-    """Add the routes of the pages, their styles and scripts."""
-    for path, name in PAGES.items():
-        _add_file(app, path, STATIC / name)
-    for path, name in STYLES.items():
-        _add_file(app, path, REPORT / name)
-    app.mount("/static", StaticPages(directory=STATIC), name="static")
+def page_routes() -> list[BaseRoute]:
+    """The routes of the pages, their styles and scripts."""
+    pages = [_file(path, STATIC / name) for path, name in PAGES.items()]
+    styles = [_file(path, REPORT / name) for path, name in STYLES.items()]
+    return [*pages, *styles, Mount("/static", StaticPages(directory=STATIC))]
 
 
-def _add_file(app: FastAPI, path: str, file: Path) -> None:
+def _file(path: str, file: Path) -> Route:
     async def endpoint(_request: Request) -> Response:
         return FileResponse(file, headers=FRESH)
 
-    app.add_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+    return Route(path, endpoint, methods=["GET"])

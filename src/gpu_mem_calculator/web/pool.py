@@ -45,14 +45,8 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         """Start the process, and wait for its first reply: it is warmed up."""
         loop = asyncio.get_running_loop()
         reply = self._expect()
-        transport, _ = await loop.subprocess_exec(
-            lambda: self,
-            sys.executable,
-            "-m",
-            "gpu_mem_calculator.web.worker",
-            str(self.seconds),
-            stderr=None,
-        )
+        command = (sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds))
+        transport, _ = await loop.subprocess_exec(lambda: self, *command, stderr=None)
         self.transport = transport
         self.alive = True
         self._pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))

@@ -263,25 +263,5 @@ class Form(Struct, frozen=True):
     engines: list[FormEngine]
 
 
-TYPES = (
-    Answers,
-    Cards,
-    ChangesBody,
-    HeadroomBody,
-    Explanation,
-    ExportedFile,
-    Form,
-    Formula,
-    HubAnswer,
-    HubModel,
-    ImportedRun,
-    InferenceAnswer,
-    LargestBatch,
-    Look,
-    MemoryResult,
-    PastedText,
-    Preset,
-    ProblemsBody,
-    Status,
-    Validation,
-)
+HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
+TYPES = (Answers, Explanation, MemoryResult, *HERE)

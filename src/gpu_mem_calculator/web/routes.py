@@ -1,194 +1,32 @@
-"""The service's addresses: those under /api, and those for operators.
+"""The service's routes: calculations, facts, and what operators ask.
 
-A calculation is a row of `CALCULATIONS`: its path, its task, the lane it runs in and what the
-documentation says. Facts, which never change, are encoded once.
+Calculating processes read the bodies. Facts, which never change, are encoded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from .. import catalog
 from ..core.fields import form
 from ..core.schema import RUN, schema
+from .addresses import CALCULATIONS, SLOW, Address
 from .compat import dtypes, engines, optimizers
 from .compat_models import preset, presets
-from .compat_schema import INFERENCE
 from .dispatch import answer_request
 from .observability import metrics
-from .openapi import ANYTHING, PRESETS, SERVER, TITLES, RouteDocument, openapi_document, operation
-from .options import WORDS
+from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
 from .worker_messages import JSON, refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-QUICK, SLOW = "quick", "slow"
-OURS, REFERENCE, FACTS, WATCH = "calculate", "reference calculator", "catalogue", "operate"
-
-
-class Route(Struct, frozen=True, kw_only=True):
-    """An address whose reply a calculating process makes.
-
-    `body` and `answer` are names of schemas, `query` the query parameters that it takes.
-    """
-
-    path: str
-    task: str
-    lane: str
-    summary: str
-    tag: str = OURS
-    body: str | None = RUN
-    query: tuple[str, ...] = ()
-    media: str = JSON
-    answer: str = "object"
-    method: str = "POST"
-
-
-CALCULATIONS = (
-    Route(
-        path="/api/calculate",
-        task="calculate",
-        lane=QUICK,
-        answer="MemoryResult",
-        summary="The estimate from the ledger, in milliseconds",
-    ),
-    Route(
-        path="/api/replay",
-        task="replay",
-        lane=SLOW,
-        answer="MemoryResult",
-        summary="The same with torch's allocator replayed: reserved, needs, on the device",
-    ),
-    Route(
-        path="/api/validate",
-        task="validate",
-        lane=QUICK,
-        answer="Validation",
-        body=ANYTHING,
-        summary="Every problem of a run file at once",
-    ),
-    Route(
-        path="/api/explain",
-        task="explain",
-        lane=QUICK,
-        answer="Explanation",
-        summary="Each entry of the ledger: formula, numbers put in, when, source",
-    ),
-    Route(
-        path="/api/infer",
-        task="infer",
-        lane=QUICK,
-        query=("contexts", "concurrency"),
-        answer=SERVER,
-        summary="A server: cache, contexts by sequences, speed, what if, the command",
-    ),
-    Route(
-        path="/api/what-ifs",
-        task="what-ifs",
-        lane=QUICK,
-        answer="ChangesBody",
-        summary="One change at a time, and what each saves",
-    ),
-    Route(
-        path="/api/room",
-        task="room",
-        lane=SLOW,
-        answer="HeadroomBody",
-        summary="How far the sequence can grow, or must shrink",
-    ),
-    Route(
-        path="/api/look",
-        task="look",
-        lane=QUICK,
-        query=("width", "replay"),
-        answer="Look",
-        summary="What the page shows: numbers, picture, parts",
-    ),
-    Route(
-        path="/api/report",
-        task="report",
-        lane=SLOW,
-        media="text/html",
-        answer="string",
-        summary="The report as one HTML file",
-    ),
-    Route(
-        path="/api/picture.svg",
-        task="picture",
-        lane=QUICK,
-        method="GET",
-        body=None,
-        query=("model.name", "width", "theme"),
-        media="image/svg+xml",
-        answer="string",
-        summary="The picture of a run that the address describes",
-    ),
-    Route(
-        path="/api/import",
-        task="import",
-        lane=QUICK,
-        body="PastedText",
-        answer="ImportedRun",
-        summary="A pasted run file or config.json, as a run file",
-    ),
-    Route(
-        path="/api/explain-formula",
-        task="explain-formula",
-        lane=QUICK,
-        tag=REFERENCE,
-        answer="Formula",
-        summary="The formulas of a run with its numbers",
-    ),
-    Route(
-        path="/api/export/{format}",
-        task="export",
-        lane=QUICK,
-        tag=REFERENCE,
-        answer="ExportedFile",
-        summary="The run as json, yaml or a DeepSpeed configuration",
-    ),
-    Route(
-        path="/api/optimize/batch-size",
-        task="optimize/batch-size",
-        lane=SLOW,
-        tag=REFERENCE,
-        answer="LargestBatch",
-        summary="The largest micro-batch that fits",
-    ),
-    Route(
-        path="/api/inference/calculate",
-        task="inference/calculate",
-        lane=QUICK,
-        tag=REFERENCE,
-        summary="Inference, with the reference calculator's names",
-        body=INFERENCE,
-        answer="InferenceAnswer",
-    ),
-    Route(
-        path="/api/multinode/calculate",
-        task="multinode/calculate",
-        lane=QUICK,
-        tag=REFERENCE,
-        summary="Traffic between nodes; not supported",
-        body="object",
-    ),
-    Route(
-        path="/api/hf/fetch",
-        task="hf/fetch",
-        lane=SLOW,
-        tag=REFERENCE,
-        body="HubModel",
-        answer="HubAnswer",
-        summary="A model's numbers from the hub, where the operator allows it",
-    ),
-)
+FACTS, WATCH = "catalogue", "operate"
 
 
 @cache
@@ -212,9 +50,10 @@ FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
 def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
     """Every address: path, method, endpoint and document."""
     for route in CALCULATIONS:
-        yield route.path, route.method, _calculation(route), _route_document(route)
+        yield route.path, route.method, _calculation(route), route.document()
     for path, (_, answer, summary) in FACT.items():
-        yield path, "GET", _fact(path), RouteDocument(summary=summary, tag=FACTS, answer=answer)
+        about = RouteDocument(summary=summary, tag=FACTS, answer=answer)
+        yield path, "GET", _sends(partial(_encode_fact, path)), about
     about = RouteDocument(
         summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN, fails=(404,)
     )
@@ -224,40 +63,24 @@ def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
         yield path, "GET", endpoint, about
 
 
-def add_routes(app: FastAPI) -> dict[Endpoint, str]:
-    """Add every address to the application; returns the path of each endpoint.
-
-    They are Starlette's plain routes: the calculating processes read the bodies, so FastAPI has
-    nothing to parse and each request costs less.
-    """
-    names: dict[Endpoint, str] = {}
+def openapi() -> dict[str, Any]:
+    """The OpenAPI document of the service."""
     paths: dict[str, dict[str, Any]] = {}
-    for path, method, endpoint, about in operations():
-        app.add_route(path, endpoint, methods=[method], include_in_schema=False)
+    for path, method, _, about in operations():
         paths.setdefault(path, {})[method.lower()] = operation(about, f"{method} {path}")
-        names[endpoint] = path
-    info = {"title": app.title, "version": app.version, "description": app.description}
-    openapi = openapi_document(info, paths)
-    app.openapi = lambda: openapi  # type: ignore[method-assign]
-    return names
+    return openapi_document(paths)
 
 
-def _route_document(route: Route) -> RouteDocument:
-    words = tuple(name for name in WORDS if f"{{{name}}}" in route.path)
-    missing = (404,) if words else ()
-    return RouteDocument(
-        summary=route.summary,
-        tag=route.tag,
-        body=route.body,
-        query=route.query,
-        words=words,
-        media=route.media,
-        answer=route.answer,
-        fails=(*missing, 408, 413, 414, 422, 501, 503, 504),
-    )
+def named_routes() -> tuple[list[Route], dict[Endpoint, str]]:
+    """The routes of every address and of the OpenAPI document, and the path of each endpoint."""
+    rows = [(path, method, endpoint) for path, method, endpoint, _ in operations()]
+    document = msgspec.json.encode(openapi())
+    described = ("/openapi.json", "GET", _sends(lambda: document))
+    routes = [Route(path, run, methods=[method]) for path, method, run in (*rows, described)]
+    return routes, {endpoint: path for path, _, endpoint in rows}
 
 
-def _calculation(route: Route) -> Endpoint:
+def _calculation(route: Address) -> Endpoint:
     settings = "model.name" in route.query  # then any setting of a run file is one
 
     async def endpoint(request: Request) -> Response:
@@ -286,9 +109,11 @@ def gather_facts() -> None:
         _encode_fact(path)
 
 
-def _fact(path: str) -> Endpoint:
+def _sends(body: Callable[[], bytes]) -> Endpoint:
+    """An endpoint that sends this JSON to everyone."""
+
     async def endpoint(_request: Request) -> Response:
-        return _json(_encode_fact(path))
+        return _json(body())
 
     return endpoint
 
@@ -300,10 +125,6 @@ async def _preset(request: Request) -> Response:
     if run is None:
         return _refusal(404, f"{name[:80]!r} is not a preset; see /api/presets")
     return _json(msgspec.json.encode(run))
-
-
-async def _alive(_request: Request) -> Response:
-    return _json(b'{"status":"ok"}')
 
 
 async def _ready(request: Request) -> Response:
@@ -320,7 +141,7 @@ async def _metrics(_request: Request) -> Response:
 
 
 MONITORING: Iterable[tuple[str, Endpoint, str, str, str]] = (
-    ("/healthz", _alive, "The service runs", "Status", JSON),
+    ("/healthz", _sends(lambda: b'{"status":"ok"}'), "The service runs", "Status", JSON),
     ("/readyz", _ready, "The service can calculate", "Status", JSON),
     ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),
 )

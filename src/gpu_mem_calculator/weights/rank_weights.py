@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..ledger.remember import remembered
 from ..ledger.units import MIB
@@ -34,6 +34,14 @@ def run_format(run: Run) -> WeightFormat:
             "model has none; use 'nvfp4' or another format"
         )
     return weight_format
+
+
+def format_problems(run: Run) -> Iterator[str]:
+    """A sentence where the run's weight format does not exist, or does not fit the model."""
+    try:
+        run_format(run)
+    except FormatError as error:
+        yield str(error)
 
 
 def weight_items(

@@ -55,8 +55,8 @@ def _precision_problems(run: Run, stage: int) -> Iterator[str]:
     adam = run.optimizer in ("adam", "adamw")
     if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
         yield (
-            f"training.optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 "
-            "bits is not modelled, only fused Adam is; try zero_stage 1"
+            f"training.optimizer={f'{run.optimizer} {run.implementation}'.strip()} at zero_stage 0 "
+            "in 16 bits is not modelled, only fused Adam is; try zero_stage 1"
         )
 
 

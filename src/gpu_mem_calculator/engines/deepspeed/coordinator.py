@@ -44,6 +44,7 @@ class ModuleStack(Struct, frozen=True):
     wide: frozenset[int] = frozenset()  # sizes of parameters that have another width
     other: int = 1
     root: bool = False  # the model itself reads the head's weight: gathered while it runs
+    idle: Module = ()  # parameters of modules that are not called, a vision tower's
 
 
 class ModuleTrace:
@@ -86,6 +87,7 @@ class ModuleTrace:
         after.append(self._add(stack.after[-1], 0 if stack.tied else None))
         self.layers = [[m for group in groups for m in group] for groups, _ in layers]
         self.after = after
+        self._add(stack.idle)
         if stack.root:
             self.events.append((before[0], True))
         self._forward(before[stack.root :])

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Ledger
-from ...ledger.num import Num, holds, larger, smaller
+from ...ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
@@ -66,7 +66,7 @@ def ledger(run: Run) -> Ledger:
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
     width = precision.weights // 8
     plan = _zero_layout(run, width, (low, high, first, last))
-    tokens = run.batch * run.seq * setting.hidden * setting.bits // 8
+    tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
         return _rolled_ledger(plan, setting, stack, walks, zero_init)
     instants = step(
@@ -99,7 +99,7 @@ def _beside(
     plan: ZeroLayout,
     setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
-    tokens: Num,
+    tokens: Bytes,
     instants: tuple[StepInstant, ...],
     walks: StageWalks,
 ) -> Iterator[Entry]:
@@ -144,7 +144,7 @@ def _end_reduced_ledger(
     setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
     walks: StageWalks,
-    tokens: Num,
+    tokens: Bytes,
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import HOOKS, REENTRANT, BlockWalk, walk
+from ...autograd.walk import BlockWalk, Checkpoint, walk
 from ...ledger.ledger import TIED, Entry
 from ...model.adapters import Adapter, linears
 from ...model.arch import Arch
@@ -56,7 +56,7 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     y = run_layer(tape, setting, x, layer, masked=block.window is not None)
     tape.hold(x)
-    checkpoint = REENTRANT if block.reentrant else HOOKS
+    checkpoint: Checkpoint = "reentrant" if block.reentrant else "hooks"
     return walk(
         tape,
         x,

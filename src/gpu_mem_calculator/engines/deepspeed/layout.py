@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, Entry, Instant
-from ...ledger.num import Num, holds, larger
+from ...ledger.num import EMPTY, Bytes, Num, holds, larger, sized
 from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
@@ -61,7 +61,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     pinned: bool
     implementation: str
     pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
-    layers: Num = None  # of the stage, where it is a pipeline
+    layers: Num | None = None  # of the stage, where it is a pipeline
     first: Num = 1  # 1 where this rank has the embedding
     last: Num = 1  # 1 where it has the head
     one_stage: bool = False  # the PipelineEngine has one stage, and a tied table is one tensor
@@ -75,15 +75,15 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return max(self.counts)
 
     @property
-    def table(self) -> Num:
+    def table(self) -> Bytes:
         """Bytes of the head's gradient that waits for the embedding's, where both share a table.
 
         torch 2.11 csrc/autograd/input_buffer.cpp: a parameter's hook runs when all is added up.
         """
         run = self.run
         if not run.arch.tied or run.frozen or self.copied:
-            return 0
-        return run.arch.embedding[0].numel * self.width
+            return EMPTY
+        return sized(run.arch.embedding[0].numel, 8 * self.width)
 
     @property
     def copied(self) -> bool:
@@ -133,9 +133,9 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return (*cast, "optimizer") if self.apart else cast
 
     @property
-    def bucket_bytes(self) -> int:
+    def bucket_bytes(self) -> Bytes:
         """Bytes of one gradient bucket."""
-        return int(bucket_bytes(self.width, self.bucket))
+        return bucket_bytes(self.width, self.bucket)
 
     def boundary(self, instant: StepInstant) -> Num:
         """1 in the micro-batch before the optimizer's step, which may be the only one; else 0."""
@@ -145,7 +145,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         self,
         name: str,
         kind: str,
-        size: Num,
+        size: Bytes,
         live: Callable[[StepInstant], Num],
         source: str,
         startup: tuple[str, ...] = (),

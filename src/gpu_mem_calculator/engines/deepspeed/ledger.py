@@ -24,7 +24,7 @@ from ...ledger.ledger import (
     Instant,
     instant,
 )
-from ...ledger.num import Num, choose, holds, larger, nothing
+from ...ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
 from ...run.run import Run
@@ -78,14 +78,15 @@ class PeakPoint(Struct, frozen=True):
 
     waiting: Num
     block: PeakParts
-    parts: tuple[Num, ...]
+    parts: tuple[Bytes, ...]
 
 
 def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]], Any]:
     """The tables of every pair of ranks and micro-batches, and for arrays the index of each
     element's tables, else None.
     """
-    ranks, micro = plan.ranks, plan.run.micro_batches
+    ranks: Any = plan.ranks
+    micro: Any = plan.run.micro_batches
     if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
         return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
     import numpy
@@ -138,7 +139,7 @@ def _highest_of_arrays(
     return best
 
 
-def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
+def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Bytes, ...]:
     """Bytes of each of DeepSpeed's groups; arrays where the elements differ."""
     if which is None:
         return tables[0].parts(waiting, level)
@@ -152,7 +153,7 @@ def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
     block = PeakParts(
         choose(higher, new.block.act, old.block.act),
-        0,
+        EMPTY,
         choose(higher, new.block.temp, old.block.temp),
     )
     return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
@@ -228,7 +229,7 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     return Entry(
         name=name,
         kind=kind,
-        bytes=sum(parts),
+        bytes=sum(parts, EMPTY),
         live=dict.fromkeys(plan.slice_gradient_instants, 1),
         source=source,
     )

@@ -96,10 +96,8 @@ def after_modules(arch: Arch) -> tuple[Module, ...]:
 
 def head_module(arch: Arch) -> Module:
     """Elements of each parameter of the output projection."""
-    if arch.head is None or arch.tied:
-        return (int(arch.embedding[0].numel),)
-    extra = tuple(int(w.numel) for w in arch.head_extra)
-    return (*(int(w.numel) for w in arch.head.weights()), *extra)
+    own = arch.embedding[:1] if arch.head is None or arch.tied else arch.head.weights()
+    return tuple(int(w.numel) for w in (*own, *arch.head_extra))
 
 
 @remembered(64, always=True)

@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
-from ...ledger.num import Num, ceil_div, choose, holds, larger, power_of_two, round_up, smaller
+from ...ledger.num import (
+    Bytes,
+    Num,
+    ceil_div,
+    choose,
+    holds,
+    larger,
+    power_of_two,
+    round_up,
+    sized,
+    smaller,
+)
 from ...ledger.units import MIB
 from ...step.instants import StepInstant, in_flight
 from ...step.layer_groups import LayerGroup
@@ -26,7 +37,9 @@ SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 
 
-def _host(plan: ZeroLayout, name: str, kind: str, size: Num, source: str, *, pinned: bool) -> Entry:
+def _host(
+    plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str, *, pinned: bool
+) -> Entry:
     size = power_of_two(size) if pinned else size
     return plan.entry(
         f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source, (SETUP,), CPU
@@ -59,7 +72,7 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
         plan,
         "gradients being added up",
         GRAD,
-        width * owned * holds(plan.run.micro_batches > 1),
+        sized(owned * holds(plan.run.micro_batches > 1), 8 * width),
         f"{FILE12}:1818",
         pinned=False,
     )
@@ -87,14 +100,13 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
             pinned=False,
         )
     if plan.offload != "none":
-        yield _host(
-            plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791", pinned=plan.pinned
-        )
+        size = sized(local, 8 * plan.width)
+        yield _host(plan, "gradient shards", GRAD, size, f"{FILE3}:791", pinned=plan.pinned)
     if plan.offload == "nvme":
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
         still = shard_elements(plan.frozen_counts, plan.ranks)
-        size = sizes.flat + plan.width * still
+        size = sizes.flat + sized(still, 8 * plan.width)
         yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
     if plan.offload_param == "nvme":
         yield from _parameters_on_disk(plan, local)
@@ -104,14 +116,13 @@ def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Ent
     """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
     where = "runtime/swap_tensor/optimizer_utils.py:180"
     tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
-    yield _host(
-        plan, "optimizer swap buffers", OPTIM, 4 * round_up(4 * group, ALIGN), where, pinned=False
-    )
+    buffers = 4 * round_up(sized(group, 32), ALIGN)
+    yield _host(plan, "optimizer swap buffers", OPTIM, buffers, where, pinned=False)
     yield _disk(
         plan,
         "master weights and optimizer states",
         OPTIM,
-        tensors * round_up(4 * local, ALIGN),
+        tensors * round_up(sized(local, 32), ALIGN),
         where,
     )
     large: Num = 0
@@ -122,7 +133,7 @@ def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Ent
         plan,
         "fp32 gradients",
         GRAD,
-        4 * large,
+        sized(large, 32),
         "runtime/swap_tensor/partitioned_optimizer_swapper.py:79",
     )
 
@@ -132,26 +143,19 @@ def _parameters_on_disk(
 ) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
     where = "runtime/swap_tensor/partitioned_param_swapper.py:125"
-    yield _host(
-        plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * plan.width, where, pinned=False
-    )
-    yield _host(
-        plan,
-        "parameter shards",
-        PARAM,
-        plan.width * smaller(local, in_cpu),
-        f"{FILE3}:891",
-        pinned=True,
-    )
+    bits = 8 * plan.width
+    buffers, in_ram = sized(5 * 100_000_000, bits), sized(smaller(local, in_cpu), bits)
+    yield _host(plan, "parameter swap buffers", PARAM, buffers, where, pinned=False)
+    yield _host(plan, "parameter shards", PARAM, in_ram, f"{FILE3}:891", pinned=True)
     large: Num = 0
     for counts in (plan.counts, plan.frozen_counts):
         for size, times in counts.items():
             shard = ceil_div(size, plan.ranks)
             large = large + times * shard * holds(plan.width * shard >= SWAPPED)
-    yield _disk(plan, "parameter shards", PARAM, plan.width * large, where)
+    yield _disk(plan, "parameter shards", PARAM, sized(large, bits), where)
 
 
-def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Entry:
+def _disk(plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str) -> Entry:
     return plan.entry(name, kind, size, always, source, (BUILD, SETUP), NVME)
 
 

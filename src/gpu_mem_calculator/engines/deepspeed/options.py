@@ -54,7 +54,7 @@ def pipelined(run: Run) -> bool:
     DeepSpeed's pipeline engine keeps other tensors than its engine for one stage, so a ledger of
     both at once would be wrong for one of them.
     """
-    several = run.mesh.pp != 1
+    several: Any = run.mesh.pp != 1
     if not hasattr(several, "any"):
         return bool(several)
     if several.any() != several.all():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
+from ...ledger.num import Num
 from ...step.block_events import HEAD
 from ...step.optimizers import OPTIMIZERS
 from .layout import ZeroLayout
@@ -55,7 +56,7 @@ class ZeroRank:
         """Whether this micro-batch is the last before the optimizer's step."""
         return self.micro == int(self.plan.run.micro_batches) - 1
 
-    def make(self, name: Hashable, *sizes: int, queue: int = 0) -> None:
+    def make(self, name: Hashable, *sizes: Num, queue: int = 0) -> None:
         """Allocate tensors of these bytes under a name; sizes of 0 are left out."""
         ids = [self.to.make_on(queue, int(size), name) for size in sizes if int(size)]
         self.tensors.setdefault(name, []).extend(ids)
@@ -65,7 +66,7 @@ class ZeroRank:
         for name in names:
             self.to.free(self.tensors.pop(name, ()))
 
-    def make_and_free(self, *sizes: int, queue: int = 0) -> None:
+    def make_and_free(self, *sizes: Num, queue: int = 0) -> None:
         """Allocate and immediately free each size in turn."""
         for size in sizes:
             self.make("moment", size, queue=queue)

@@ -127,7 +127,7 @@ class Stage3Rank(Stage3Bucket):
                 self.free(("cast", number - 1))
                 self.make("masters", one.masters)
             self.free(("cast", len(self.groups) - 1))
-            self.make_and_free(max(one.step_grad for one in steps))
+            self.make_and_free(max(int(one.step_grad) for one in steps))
         if plan.contiguous:
             self.make("bucket", plan.bucket_bytes)
         if on_gpu:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, ceil_div, holds, together
+from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ...run.phases import OPTIMIZER
 from ...step.layer_groups import LayerGroup
 from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
@@ -44,7 +44,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
         yield plan.entry(
             "frozen parameter shards",
             PARAM,
-            width * still,
+            sized(still, 8 * width),
             always,
             "runtime/zero/partition_parameters.py:1817",
             both,
@@ -54,7 +54,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     yield plan.entry(
         "parameters before they are cut",
         PARAM,
-        width * every,
+        sized(every, 8 * width),
         lambda b: 0,
         "runtime/zero/partition_parameters.py:1242",
         (BUILD,),
@@ -71,7 +71,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
         yield plan.entry(
             "its shard, come from the host",
             COMM,
-            plan.trained_width * ceil_div(plan.largest, plan.ranks),
+            sized(ceil_div(plan.largest, plan.ranks), 8 * plan.trained_width),
             lambda b: 0,
             ON_ITS_WAY,
             (SETUP,),
@@ -88,7 +88,7 @@ def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) 
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
     yield plan.entry(
-        "gradient shards", GRAD, plan.width * sizes.local, always, f"{FILE}:791", (SETUP,)
+        "gradient shards", GRAD, sized(sizes.local, 8 * plan.width), always, f"{FILE}:791", (SETUP,)
     )
     yield plan.entry(
         f"{plan.run.optimizer} states",
@@ -147,6 +147,7 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
         wide,
         plan.trained_width,
         plan.root_head,
+        tuple(int(weight.numel) for weight in arch.tower),
     )
 
 
@@ -156,12 +157,12 @@ def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
     One rank's shard is the whole parameter already, where it is on the GPU
     (partition_parameters.py:1560).
     """
-    small: Num = 0
+    small = EMPTY
     several = holds(plan.ranks > 1) if plan.offload_param == "none" else 1
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
-            small = small + (whole * times * width if size <= limits.persist else 0)
+            small = small + (sized(whole * times, 8 * width) if size <= limits.persist else EMPTY)
     return plan.entry(
         "persistent parameters",
         PARAM,

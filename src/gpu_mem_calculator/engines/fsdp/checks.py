@@ -39,13 +39,12 @@ def _strategy_problems(run: Run) -> Iterator[str]:
     reshard = option(run, "reshard_root_after_forward")
     if reshard is not None and option(run, "sharding_strategy") == "no_shard":
         yield (
-            f"engine.reshard_root_after_forward={str(reshard).lower()}: replicate never "
-            "reshards; leave it out or set engine.sharding_strategy to "
-            "full_shard"
+            f"engine.reshard_root_after_forward={str(reshard).lower()}: replicate never reshards; "
+            "leave it out or set engine.sharding_strategy to full_shard"
         )
     ranks, dp = shard_ranks(run), run.mesh.dp
     if hybrid and isinstance(dp, int) and (dp % ranks or (size or 1) > dp):
-        most = min(ranks, dp)
+        most = min(int(ranks), dp)
         near = next((n for n in range(most, max(0, most - 10_000), -1) if dp % n == 0), 1)
         yield (
             f"engine.hybrid_shard_size={size or ranks} does not divide "

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...autograd.events import BlockEvents
 from ...ledger.ledger import Entry
-from ...ledger.num import Num, holds, nothing
+from ...ledger.num import EMPTY, Bytes, Num, holds, nothing, sized
 from ...ledger.remember import remembered
 from ...ledger.source import Source
 from ...model.arch import Layer
@@ -26,7 +26,7 @@ from .units import FsdpUnit, ParameterBytes, fsdp_unit, layer_parameters, root_p
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3
 
 LayerPicker = Callable[[FsdpInstant], range]  # the layers that hold something at an instant
-UnitTensors = Callable[[FsdpUnit], Iterable[Num]]  # bytes of each tensor
+UnitTensors = Callable[[FsdpUnit], Iterable[Bytes]]  # bytes of each tensor
 UnitEvents = Callable[[FsdpUnit], BlockEvents]
 NO_LAYER = range(0)
 
@@ -48,7 +48,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
     kinds: tuple[tuple[str, FsdpUnit], ...]
     layers: tuple[int, ...]
     root: FsdpUnit
-    head_grads: Num
+    head_grads: Bytes
     several: Num
     stays_gathered: bool
     replicas: bool
@@ -99,7 +99,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         ),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
         root=fsdp_unit(run, root_parameters(run, base), ranks, offload=offload),
-        head_grads=0 if run.frozen else head * base.compute // 8,
+        head_grads=EMPTY if run.frozen else sized(head, base.compute),
         several=several,
         stays_gathered=stays_gathered,
         replicas=strategy in ("hybrid_shard", "no_shard"),
@@ -117,7 +117,7 @@ def layer_entries(
     plan: FsdpLayout,
     name: str,
     kind: str,
-    size: Callable[[FsdpUnit], Num],
+    size: Callable[[FsdpUnit], Bytes],
     pick: LayerPicker,
     source: Source,
     *,
@@ -139,7 +139,7 @@ def layer_entries(
         if nothing(size(unit)):
             continue
         for counts in _layers_below(plan.layers, index, plan.run.unrolled):
-            live = {
+            live: dict[str, Num] = {
                 i.step.name: counts[high] - counts[low]
                 for i, low, high in picked
                 if low < high and counts[high] > counts[low]
@@ -184,7 +184,7 @@ def root_entry(
     plan: FsdpLayout,
     name: str,
     kind: str,
-    size: Num,
+    size: Bytes,
     copies: Callable[[FsdpInstant], Num],
     source: Source,
     *,
@@ -212,11 +212,11 @@ def during(*actions: str) -> Callable[[FsdpInstant], Num]:
     return lambda instant: int(instant.action in chosen)
 
 
-def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
+def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Bytes, Callable[[], list[Bytes]] | None]]:
     """A title, bytes of the shards, and in an unrolled run bytes of each, in the model's order."""
     if plan.run.unrolled:
         shards = [parameter.shard for parameter in parameters_in_order(plan)]
-        yield "model", sum(shards), lambda: shards
+        yield "model", sum(shards, EMPTY), lambda: shards
         return
     for kind, (title, unit) in enumerate(plan.kinds):
         yield title, plan.layers.count(kind) * unit.shard, None

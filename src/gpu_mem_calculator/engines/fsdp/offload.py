@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
-from ...ledger.num import Num, larger, nothing
+from ...ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
 from ...ledger.source import code
 from ...run.phases import OPTIMIZER
 from ...step.optimizers import FORLOOP
@@ -65,7 +65,7 @@ def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
     yield "embedding and head", 1, plan.root
 
 
-def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
+def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory. `untied_head`: bytes of a tied head's own tensor,
     which is freed when it is tied again.
     """
@@ -74,7 +74,7 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
         yield Entry(
             name=f"{title}: sharded parameters, pinned",
             kind=PARAM,
-            bytes=count * unit.pinned,
+            bytes=unit.pinned * count,
             live={START.name: 1, **steady},
             place=CPU,
             source=code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}"),
@@ -82,12 +82,12 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
         yield Entry(
             name=f"{title}: sharded gradients, pinned",
             kind=GRAD,
-            bytes=count * unit.pinned_grads,
+            bytes=unit.pinned_grads * count,
             live=steady,
             place=CPU,
             source=code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached"),
         )
-    largest: Num = 0
+    largest = EMPTY
     for _, _, unit in _units(plan):
         largest = larger(largest, unit.shard)
     yield Entry(
@@ -129,7 +129,7 @@ def host_step_entries(
         yield Entry(
             name="gradient norms",
             kind=TEMP,
-            bytes=2 * tensors * bits // 8,
+            bytes=sized(2 * tensors, bits),
             place=CPU,
             live={i.name: 1 for i in instants if i.instant.phase == OPTIMIZER},
             source=code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors"),
@@ -137,7 +137,7 @@ def host_step_entries(
     yield Entry(
         name="a gradient that is added to the one before",
         kind=GRAD,
-        bytes=largest * bits // 8,
+        bytes=sized(largest, bits),
         live={
             i.step.name: 1
             for i in plan.instants

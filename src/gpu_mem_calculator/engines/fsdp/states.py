@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import PARAM, Entry
-from ...ledger.num import Num, larger
+from ...ledger.num import EMPTY, Num, larger
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...run.run import Run
@@ -87,7 +87,7 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
         yield Entry(
             name="vision tower: sharded parameters",
             kind=PARAM,
-            bytes=sum(tower),
+            bytes=sum(tower, EMPTY),
             live=live,
             source=source,
             tensors=lambda: tower,

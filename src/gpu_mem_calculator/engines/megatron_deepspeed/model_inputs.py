@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, holds, larger, nothing, smaller
+from ...ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
 from ...ledger.source import Source, code
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD
@@ -56,7 +56,7 @@ def at_work(instant: StepInstant) -> bool:
     return bool(instant.work) and instant.instant.where != "epilogue"
 
 
-def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
+def _entry(name: str, kind: str, size: Bytes, live: Live, source: Source) -> Iterator[Entry]:
     if not nothing(size):
         yield Entry(name=name, kind=kind, bytes=size, live=live, source=source)
 
@@ -83,15 +83,17 @@ def _batch(
     takes its buffer (:907). It copies the batch again for forward (:703); the embedding saves ids
     and positions of the second copy. One more mask is an argument of the whole job.
     """
-    tokens, mask = run.batch * run.seq, run.seq * run.seq
+    tokens, mask = run.batch * run.seq, sized(run.seq * run.seq, 8)
     ids = code(f"{FORK} pretrain_gpt.py get_batch, get_batch_pipe; {PIPE}:907")
     if not plan.pipeline:
-        yield from _entry("token ids, labels and loss mask", ACT, 28 * tokens, always, ids)
+        yield from _entry(
+            "token ids, labels and loss mask", ACT, sized(28 * tokens, 8), always, ids
+        )
         yield from _entry("attention mask", ACT, mask, always, MASK)
         return
     places = buffers(run)
     size = 16 * stage.first * (places + stage.flight) + 20 * stage.last * places
-    yield from _entry("token ids, labels and loss mask", ACT, size * tokens, always, ids)
+    yield from _entry("token ids, labels and loss mask", ACT, sized(size * tokens, 8), always, ids)
     born = always | {BUILD: 1, SETUP: 1}
     yield from _entry("attention mask", RUNTIME, mask, born, MASK)
     yield from _entry(
@@ -109,18 +111,16 @@ def _tables(
     """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
-    widths = (
-        4 + 2 * setting.bits // 8
-    )  # frequencies in fp32; cosines and sines as the activations are
+    widths = 32 + 2 * setting.bits  # frequencies in fp32; cosines and sines as the activations are
     yield from _entry(
         "rotary tables",
         RUNTIME,
-        widths * run.seq * rotary,
+        sized(run.seq * rotary, widths),
         always,
         code(f"{CODE}/model/rotary_pos_embedding.py:48-72, utils.py:39"),
     )
     heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-    scores = setting.batch * heads * setting.seq * setting.seq * setting.bits // 8
+    scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
     yield from _entry(
         "global memory buffer",
         COMM,
@@ -139,7 +139,7 @@ def _embedding(
     dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
     """
     live: Live = {b.name: stage.flight * stage.first for b in instants if at_work(b)}
-    masked = 9 * setting.tokens * holds(run.mesh.tp > 1)
+    masked = sized(9 * setting.tokens * holds(run.mesh.tp > 1), 8)
     yield from _entry(
         "embedding: masked token ids",
         ACT,
@@ -151,12 +151,12 @@ def _embedding(
         yield from _entry(
             "embedding: dropout mask",
             ACT,
-            setting.local_tokens * setting.hidden,
+            sized(setting.local_tokens * setting.hidden, 8),
             live,
             code("torch 2.11 native_dropout keeps a boolean mask"),
         )
     else:
-        rest = (setting.tokens - setting.local_tokens) * setting.hidden * setting.bits // 8
+        rest = sized((setting.tokens - setting.local_tokens) * setting.hidden, setting.bits)
         yield from _entry(
             "embedding: output of the other ranks' tokens",
             ACT,
@@ -204,12 +204,12 @@ def _logits(
     """
     source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
     places = buffers(run)
-    size = setting.tokens * local_vocab(run) * 4
+    size = sized(setting.tokens * local_vocab(run), 32)
     live: Live = {b.name: places * stage.last for b in instants}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
     live = {b.name: alone * (places - int(_runs_backward(b))) for b in instants}
-    size = 2 * setting.local_tokens * setting.hidden * setting.bits // 8
+    size = sized(2 * setting.local_tokens * setting.hidden, setting.bits)
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
 
 
@@ -228,7 +228,7 @@ def _between_stages(
     """
     if int(run.mesh.pp) == 1:
         return
-    whole = setting.local_tokens * setting.hidden * setting.bits // 8
+    whole = sized(setting.local_tokens * setting.hidden, setting.bits)
     parts = int(run.mesh.tp)
     before, after = 1 - stage.first, 1 - stage.last
     always: Live = {b.name: 1 for b in instants}

@@ -7,10 +7,11 @@ language_model.py:140-190.
 
 from __future__ import annotations
 
+from typing import cast
+
 from msgspec.structs import replace
 
 from ...ledger.mesh import Mesh
-from ...ledger.num import Num
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, Linear, Mlp, Norm, Weight
 from ...model.scaling import with_share
@@ -31,11 +32,12 @@ def rank_arch(run: Run) -> Arch:
     for layer in arch.layers:
         if id(layer) not in shards:
             shards[id(layer)] = rank_layer(run, layer)
-    table = Weight("word_embeddings.weight", (("", local_vocab(run)), ("", arch.hidden)))
-    head = Linear("output_layer", ("", arch.hidden), ("", local_vocab(run)))
+    vocab = cast(int, local_vocab(run))  # a model's sizes are typed as ints
+    table = Weight("word_embeddings.weight", (("", vocab), ("", arch.hidden)))
+    head = Linear("output_layer", ("", arch.hidden), ("", vocab))
     local = replace(
         arch,
-        vocab=local_vocab(run),
+        vocab=vocab,
         layers=tuple(shards[id(layer)] for layer in arch.layers),
         embedding=(table, *arch.embedding[1:]),
         embedding_norm=None,
@@ -70,7 +72,7 @@ def rank_layer(run: Run, layer: Layer) -> Layer:
 
 def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
     """The weights of each module with parameters: norm, two of attention, norm, two of the MLP."""
-    tp, hidden = run.mesh.tp, run.arch.hidden
+    tp, hidden = cast(int, run.mesh.tp), run.arch.hidden
     mixer, mlp = layer.mixer, layer.mlp
     assert isinstance(mixer, Attention)
     assert isinstance(mlp, Mlp)
@@ -88,7 +90,7 @@ def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
     )
 
 
-def _linear(name: str, ins: Num, outs: Num, bias: bool) -> list[Weight]:
+def _linear(name: str, ins: int, outs: int, bias: bool) -> list[Weight]:
     return list(Linear(name, ("", ins), ("", outs), bias=bias).weights())
 
 

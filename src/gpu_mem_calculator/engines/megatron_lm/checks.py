@@ -91,11 +91,21 @@ def _model_problems(arch: Arch, title: str) -> Iterator[str]:
             f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
             "try pytorch_ddp"
         )
+    if any(not norm.affine for layer in layers for _, norm in layer.norms):
+        yield (
+            f"model family {arch.family!r} has norms without weights, and those of {title} have "
+            "them; try pytorch_ddp"
+        )
+    if any(dict(weight.dims).get("embed", arch.hidden) != arch.hidden for weight in arch.embedding):
+        yield (
+            f"model family {arch.family!r} has an embedding of another width than its layers, "
+            f"which {title} does not have; try pytorch_ddp"
+        )
 
 
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
     """Heads, key-value heads and widths (transformer_config.py:1324-1343)."""
-    tp, mixer, mlp = run.mesh.tp, layer.mixer, layer.mlp
+    tp, mixer, mlp = int(run.mesh.tp), layer.mixer, layer.mlp
     if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tp:
         yield from divisor_problems(TP, tp, mixer.heads, "heads")
         return
@@ -118,7 +128,7 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
 
 def _stage_problems(run: Run) -> Iterator[str]:
     """transformer_config.py:2004-2110, schedules.py:1133-1153."""
-    layers, pp, chunks = len(run.arch.layers), run.mesh.pp, run.virtual_stages
+    layers, pp, chunks = len(run.arch.layers), int(run.mesh.pp), int(run.virtual_stages)
     yield from divisor_problems(PP, pp, layers, "layers")
     key = "parallelism.virtual_pipeline_size"
     if chunks > 1 and layers % pp == 0:
@@ -154,7 +164,7 @@ def _sequence_problems(run: Run, title: str) -> Iterator[str]:
 
 def _expert_problems(run: Run, title: str) -> Iterator[str]:
     """moe_layer.py:629 and BaseMoELayer; transformer_config.py:1469, :2282."""
-    ep, ranks = run.mesh.ep, run.mesh.dp * run.mesh.cp
+    ep, ranks = int(run.mesh.ep), int(run.mesh.dp * run.mesh.cp)
     blocks = [x.mlp for x, _, _ in run.arch.runs if isinstance(x.mlp, Moe)]
     if ep > 1 and not blocks:
         yield f"{EP}={ep}: the model has no experts; set it to 1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...autograd.reductions import embedding_sort_workspace
 from ...ledger.ledger import ACT, COMM, GRAD, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, holds, larger
+from ...ledger.num import Bytes, Num, holds, larger, sized
 from ...ledger.source import code
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
@@ -41,7 +41,7 @@ def _embedding(
 ) -> Iterator[Entry]:
     """Ids with a mask where the table is sharded, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
-    masked = holds(run.mesh.tp > 1) * 9 * setting.tokens
+    masked = sized(holds(run.mesh.tp > 1) * 9 * setting.tokens, 8)
     yield Entry(
         name="embedding: masked token ids",
         kind=ACT,
@@ -54,7 +54,7 @@ def _embedding(
         yield Entry(
             name="embedding: dropout mask",
             kind=ACT,
-            bytes=setting.local_tokens * setting.hidden,
+            bytes=sized(setting.local_tokens * setting.hidden, 8),
             live=live,
             role=PER_MICRO_BATCH,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
@@ -70,10 +70,10 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     of it, dropout.
     """
     setting = megatron_setting(run, selective=False)
-    full = int(setting.tokens * setting.hidden * setting.bits // 8)
-    local = int(setting.local_tokens * setting.hidden * setting.bits // 8)
+    full = int(sized(setting.tokens * setting.hidden, setting.bits))
+    local = int(sized(setting.local_tokens * setting.hidden, setting.bits))
     learnt = len(run.arch.embedding) > 1
-    steps = [full, *[full] * (2 * learnt), *[full] * (setting.batch > 1)]
+    steps = [full, *[full] * (2 * learnt), *[full] * bool(setting.batch > 1)]
     if setting.gathers:
         steps += [local] * (1 if learnt else 2)
     return (*steps, *[local] * bool(run.arch.embedding_dropout))
@@ -86,7 +86,7 @@ def _embedding_backward(
     and a dense gradient of the table; that of learnt positions is freed by then.
     """
     now = {i.name: 1 for i in instants if i.work == "embedding"}
-    output, several = setting.tokens * setting.hidden * setting.bits // 8, holds(setting.batch > 1)
+    output, several = sized(setting.tokens * setting.hidden, setting.bits), holds(setting.batch > 1)
     for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
         yield Entry(
             name=f"embedding: {name}", kind=ACT, bytes=size, live=now, source=EMBEDDING_CODE
@@ -98,7 +98,7 @@ def _embedding_backward(
         kind=GRAD,
         live=now,
         source=EMBEDDING_CODE,
-        bytes=larger(table, rest) * setting.bits // 8,
+        bytes=sized(larger(table, rest), setting.bits),
     )
     yield Entry(
         name="embedding: sorted ids and partial sums",
@@ -123,7 +123,7 @@ def _micro_batches(
     yield Entry(
         name="token ids and positions",
         kind=ACT,
-        bytes=16 * setting.tokens,
+        bytes=sized(2 * setting.tokens, 64),
         live=flight,
         role=PER_MICRO_BATCH,
         source=code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"),
@@ -132,7 +132,7 @@ def _micro_batches(
         yield Entry(
             name="attention mask",
             kind=ACT,
-            bytes=run.seq * run.seq,
+            bytes=sized(run.seq * run.seq, 8),
             live=flight,
             role=PER_MICRO_BATCH,
             source=code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
@@ -151,7 +151,7 @@ def _between_stages(
     chunk with the loss sends nothing on.
     """
     names = in_step(instants)
-    stream = setting.local_tokens * setting.hidden * setting.bits // 8 * holds(run.mesh.pp > 1)
+    stream = sized(setting.local_tokens * setting.hidden, setting.bits) * holds(run.mesh.pp > 1)
     woven = holds(run.virtual_stages > 1)
     steady = holds(run.micro_batches * run.virtual_stages > stage.flight)
     alone = {i.name: stage.last * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
@@ -226,7 +226,7 @@ def _buffers(
     else:
         heads = max(getattr(group.layer.mixer, "heads", 0) for group in stage.blocks) // setting.tp
         shared = larger(
-            setting.batch * heads * setting.seq * setting.seq * setting.bits // 8, gathered
+            sized(setting.batch * heads * setting.seq * setting.seq, setting.bits), gathered
         )
     yield Entry(
         name="global memory buffer",
@@ -240,7 +240,7 @@ def _buffers(
     yield Entry(
         name="rotary frequencies",
         kind=RUNTIME,
-        bytes=4 * run.seq * rotary,
+        bytes=sized(run.seq * rotary, 32),
         live=live,
         source=code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32"),
     )
@@ -254,7 +254,7 @@ def _buffers(
         )
 
 
-def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Num:
+def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Bytes:
     """Bytes of one 16-bit tensor for each distinct shape of a weight with fused gradients."""
     sizes: dict[tuple[int, ...], Num] = {}
     for block, count in zip(stage.blocks, stage.held, strict=True):
@@ -264,4 +264,4 @@ def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineSta
     for size in sizes.values():
         total = total + size
     total = total + stage.last * local_vocab(run) * setting.hidden
-    return total * setting.bits // 8
+    return sized(total, setting.bits)

@@ -63,7 +63,7 @@ def local_vocab(run: Run) -> Num:
     The vocabulary is padded to a multiple of make_vocab_size_divisible_by × tp, as Megatron-LM's
     training script does (training/vocab_utils.py:58).
     """
-    multiple = option(run, "make_vocab_size_divisible_by")
+    multiple: int = option(run, "make_vocab_size_divisible_by")
     return ceil_div(run.arch.vocab, multiple * run.mesh.tp) * multiple
 
 
@@ -125,7 +125,7 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num
     """
     tp, hidden = run.mesh.tp, run.arch.hidden
     mixer, mlp = layer.mixer, layer.mlp
-    shapes: list[tuple[Num, Num, bool]] = []
+    shapes: list[tuple[int, int, bool]] = []
     counts: dict[int, Num] = {}
     if isinstance(mixer, Attention):
         rows = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim

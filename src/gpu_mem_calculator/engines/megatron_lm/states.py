@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
-from ...ledger.num import Num, ceil_div, larger, nothing, smaller
+from ...ledger.num import EMPTY, Bytes, Num, ceil_div, larger, nothing, sized, smaller
 from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
 from ...run.phases import OPTIMIZER, STARTUP
@@ -106,7 +106,7 @@ def state_entries(
     yield Entry(
         name="rotary and loss-scale scalars",
         kind=PARAM,
-        bytes=512 * (1 + rotary),
+        bytes=sized(512 * (1 + rotary), 8),
         live=after | {STARTUP_INSTANTS[-1][0]: 1},
         source=ARITHMETIC,
     )
@@ -131,7 +131,7 @@ def state_entries(
 
 
 def _startup_entries(
-    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, Num]
+    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, int]
 ) -> Iterator[Entry]:
     """What start-up makes. While a buffer of the distributed optimizer is made, its parameters
     exist twice.
@@ -142,12 +142,12 @@ def _startup_entries(
     yield Entry(
         name="parameters",
         kind=PARAM,
-        bytes=shard.total * width // 8,
+        bytes=sized(shard.total, width),
         source=ARITHMETIC,
         live=after | {model: 1, buffers: 1, optimizer: 1},
     )
     if distributed:
-        size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
+        size = moving_bytes(run, stage, shard.total, width, wide)
         yield Entry(
             name="parameters that move into a buffer",
             kind=PARAM,
@@ -158,7 +158,7 @@ def _startup_entries(
     yield Entry(
         name="main gradients",
         kind=GRAD,
-        bytes=shard.total * wide // 8,
+        bytes=sized(shard.total, wide),
         live=after | {buffers: 1, optimizer: 1},
         source=BUFFER_CODE,
     )
@@ -166,7 +166,7 @@ def _startup_entries(
         yield Entry(
             name="main weights",
             kind=OPTIM,
-            bytes=owned(run, shard) * 4,
+            bytes=sized(owned(run, shard), 32),
             live=after | {optimizer: 1},
             source=MAIN_CODE,
         )
@@ -181,15 +181,15 @@ def _startup_entries(
 
 def _parameter_bytes(
     run: Run, width: int, *, expert: bool | None = None, vectors: bool = True, copies: int = 1
-) -> Callable[[], list[int]]:
+) -> Callable[[], list[Bytes]]:
     """A function that lists `width` bytes for each element of each stepped parameter, in `copies`
     tensors.
     """
 
-    def sizes() -> list[int]:
+    def sizes() -> list[Bytes]:
         parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
         return [
-            n * width // copies
+            sized(n, 8 * width) // copies
             for tensor, n in parts
             for _ in range(copies)
             if expert in (None, tensor.expert) and (vectors or not tensor.vector)
@@ -198,16 +198,16 @@ def _parameter_bytes(
     return sizes
 
 
-def _matrix_bytes(run: Run, size: int, *, expert: bool) -> list[int]:
+def _matrix_bytes(run: Run, size: Bytes, *, expert: bool) -> list[Bytes]:
     """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
 
     The ledger divides the vectors evenly over the parts of the distributed optimizer. The first
     rank's part may have a few more or fewer, so the last matrix is sized to sum to `size`.
     """
-    matrices: list[int] = []
+    matrices: list[Bytes] = []
     for one in _parameter_bytes(run, 4, expert=expert, vectors=False)():
-        matrices.append(min(one, size - sum(matrices)))
-    return [*matrices[:-1], size - sum(matrices[:-1])]
+        matrices.append(min(one, size - sum(matrices, EMPTY)))
+    return [*matrices[:-1], size - sum(matrices[:-1], EMPTY)]
 
 
 def _step_entries(
@@ -224,7 +224,7 @@ def _step_entries(
         yield Entry(
             name="fp32 copies of the main gradients",
             kind=GRAD,
-            bytes=owned_elements * 4,
+            bytes=sized(owned_elements, 32),
             live=dict.fromkeys(updates, 1),
             tensors=_parameter_bytes(run, 4),
             source=code("megatron-core 0.19.2 optimizer.py:1097"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import BUCKETS, COMM, Entry
-from ...ledger.num import holds
+from ...ledger.num import EMPTY, holds, sized
 from ...ledger.source import code
 from ...run.run import Precision, Run
 from ...step.instants import StepInstant
@@ -44,13 +44,13 @@ def state_entries(
 ) -> Iterator[Entry]:
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = trained_total(run), trained_bits(run, precision)
-    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
+    sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
     yield with_startup(_base_entry(run, precision, instants))
     if run.arch.tower:
         yield with_startup(_tower_entry(run, precision, instants))
     if run.adapter is not None:
         adapters = parameter_entry(
-            "LoRA adapters", trained * bits // 8, instants, tensors=lambda: sizes
+            "LoRA adapters", sized(trained, bits), instants, tensors=lambda: sizes
         )
         yield replace(adapters, live={**dict.fromkeys(STARTUPS[1:], 1), **adapters.live})
     yield with_startup(buffer_entry(run, instants))
@@ -72,7 +72,7 @@ def state_entries(
         name="gradient buckets",
         kind=COMM,
         role=BUCKETS,
-        bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
+        bytes=sized(holds(run.mesh.dp > 1) * trained, bits),
         live={**at_every_instant(instants), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         tensors=lambda: gradient_buckets(sizes),
@@ -98,7 +98,7 @@ def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ..
     (reducer.cpp ensure_prior_reduction_finished), so they are frozen where there are several ranks.
     """
     sizes = list(tower_tensors(run, precision))
-    tower = parameter_entry("vision tower", sum(sizes), instants, tensors=lambda: sizes)
+    tower = parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
     return replace(tower, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
 
 

@@ -7,22 +7,39 @@ expression holds at every size tried.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, choose, holds, round_up
+from ...ledger.num import EMPTY, Bytes, Num, choose, holds, round_up, sized
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .eager_attention import eager
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
 
+NO_FLASH_CARD = (
+    "{}.attention='flash_attention_2' needs compute capability 8.0 or newer, and this GPU has {}; "
+    "use 'sdpa'"
+)
+
+
+def prefers_cudnn(compute_capability: str) -> bool:
+    """Whether torch tries cuDNN's attention first (sdp_utils.cpp, check_prefer_cudnn_attention)."""
+    return compute_capability in ("9.0", "10.0")
+
+
+def has_flash(compute_capability: str) -> bool:
+    """Whether the card runs FlashAttention: Ampere and newer (sdp_utils.cpp,
+    check_flash_attention_hardware_support).
+    """
+    return float(compute_capability) >= 8.0
+
 
 def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
     """The kernel that runs on an NVIDIA card: torch's SDPA choice, or what `attention` names.
 
-    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: compute capability 9.0 and 10.0 prefer
-    cuDNN (check_prefer_cudnn_attention), which takes masks and values of another head size.
-    Elsewhere flash needs 16 bits, one head size of at most 256 and no mask, and the
-    memory-efficient kernel takes the rest. Fewer key-value heads without `enable_gqa` take the
-    math path, and so does fp32 with `enable_gqa`, which transformers passes where there is no
-    mask (integrations/sdpa_attention.py:28).
+    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: cuDNN, where it is preferred, takes masks
+    and values of another head size. Elsewhere flash needs 16 bits, one head size of at most 256 and
+    no mask, and the memory-efficient kernel takes the rest, but for bf16 on cards without flash.
+    Fewer key-value heads without `enable_gqa` take the math path, and so does what flash does not
+    take with `enable_gqa`, which transformers passes where there is no mask
+    (integrations/sdpa_attention.py:28).
     """
     if setting.attention == "eager" or not heads.sdpa:
         return "eager"
@@ -34,8 +51,10 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
     if setting.matmul_bits == 16 and heads.head_dim <= 256:
         if setting.cudnn:
             return "cudnn"
-        if one_size and not heads.masked:
+        if setting.flash and one_size and not heads.masked:
             return "flash"
+    if setting.matmul_bits == 16 and not (setting.flash or setting.half):
+        return "math"
     if heads.grouped and not heads.masked and one_size:
         return "math"
     return "efficient"
@@ -68,7 +87,7 @@ def _fused(
     heads: AttentionInputs,
     rows: Num,
     mask: list[Value],
-    work: tuple[Num, ...],
+    work: tuple[Bytes, ...],
     lse_name: str = "attn.logsumexp",
 ) -> Value:
     """A fused kernel: it saves q, k, v, the mask, the output and one fp32 log-sum-exp for each of
@@ -115,23 +134,29 @@ def _cudnn(
     grouped heads dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
     """
     rows = setting.tokens * heads.heads
-    dk_dv = 2 * q.bytes if heads.grouped and not heads.masked else 0
-    work = (rows * (4 * heads.head_dim + 4) + 256 + dk_dv,)  # one workspace
+    dk_dv = 2 * q.bytes if heads.grouped and not heads.masked else EMPTY
+    work = (sized(rows * (heads.head_dim + 1) + 64, 32) + dk_dv,)  # one workspace
     mask = _own_mask(tape, setting, q, heads, setting.keys)
     return _token_major(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
+
+
+def flash_head_size(head_dim: int) -> int:
+    """The elements of a head in FlashAttention's accumulator (flash_api.cpp, head_size_rounded)."""
+    return int(round_up(head_dim, 32 if head_dim <= 128 else 64))
 
 
 def _flash(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
     """FlashAttention-2. Backward's workspace has an fp32 accumulator for dq (rows rounded up to
-    128, head size to 32), a row sum, and with grouped heads dk and dv for every query head:
-    flash_api.cpp, mha_bwd. Forward makes its log-sum-exp even without a backward (mha_fwd); the
-    partial results of one token's split keys, a few MiB at most, are left out.
+    128, head size to 32, above 128 to 64), a row sum, and with grouped heads dk and dv for every
+    query head: flash_api.cpp, mha_bwd. Forward makes its log-sum-exp even without a backward
+    (mha_fwd); the partial results of one token's split keys, a few MiB at most, are left out.
     """
     padded = setting.batch * round_up(setting.seq, 128) * heads.heads
     dk_dv = (q.bytes, q.bytes) if heads.grouped else ()
-    work = (padded * 4 * round_up(heads.head_dim, 32), padded * 4, *dk_dv)
+    size = flash_head_size(heads.head_dim)
+    work = (sized(padded * size, 32), sized(padded, 32), *dk_dv)
     rows = setting.tokens * heads.heads
     name = "attn.logsumexp" if setting.training else "attn.rows"
     out = _fused(tape, setting, (q, k, v), heads, rows, [], work, name)
@@ -148,9 +173,9 @@ def _efficient(
     twice the sums.
     """
     rows = setting.batch * round_up(setting.seq, 32) * heads.heads
-    work: tuple[Num, ...] = (rows * 4,)
+    work: tuple[Bytes, ...] = (sized(rows, 32),)
     if q.bits == 32:
-        work = (rows * 4, rows * 4, _out_elements(setting, heads) * 4)
+        work = (*work, *work, sized(_out_elements(setting, heads), 32))
     mask = _own_mask(tape, setting, q, heads, round_up(setting.keys, 8))
     return _fused(tape, setting, (q, k, v), heads, rows, mask, work)
 
@@ -181,10 +206,11 @@ def _math(
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
     # The gradient of an expanded view is as large as q.
-    work = q.bytes - k.bytes if broadcast else 0
+    work = q.bytes - k.bytes if broadcast else EMPTY
+    mask = sized(area, 8)
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
     probs = tape.op(  # a mask is added in place
-        "attn.softmax", scores, save_out=True, temp=area, back_temp=scores.bytes, inside=True
+        "attn.softmax", scores, save_out=True, temp=mask, back_temp=scores.bytes, inside=True
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if broadcast:

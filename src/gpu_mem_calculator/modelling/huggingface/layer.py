@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import BlockWalk, walk
+from ...autograd.walk import BlockWalk, Checkpoint, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from .attention import attention, latent_attention
@@ -124,13 +124,12 @@ def layer_walk(
     masked: bool = False,
     recompute_core: bool = False,
     grad: bool = True,
-    checkpoint: str = "",
+    checkpoint: Checkpoint = "",
 ) -> BlockWalk:
     """What one layer keeps for backward, and its peaks in both directions.
 
     `masked`: attention gets a mask tensor. `recompute_core`: core attention is checkpointed.
-    `grad`: the layer's input takes a gradient. `checkpoint`: HOOKS or REENTRANT for a layer that is
-    checkpointed as a whole.
+    `grad`: the layer's input takes a gradient. `checkpoint`: around the layer as a whole.
     """
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits

@@ -7,6 +7,8 @@ whether each layer makes its tables.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
+from ...ledger.num import sized
+from ...model.blocks import RotaryImpl
 from .ops import add
 from .setting import BlockSetting
 
@@ -18,7 +20,7 @@ def rotate(
     setting: BlockSetting,
     x: Value,
     size: tuple[int, int],
-    impl: str,
+    impl: RotaryImpl,
     tables: Tables = (),
 ) -> Value:
     """x · cos + rotate_half(x) · sin on a part of each head; `size`: elements of (part, head).
@@ -35,7 +37,7 @@ def rotate(
     bits = max(x.bits, setting.bits)
     count = x.elements() if part == head else x.elements() * part // head
     left = tape.op("rotary.cos", x, elements=count, bits=bits, saves=tables[:1])
-    half = tape.op("rotary.half", x, elements=count, temp=count * x.bits // 16)
+    half = tape.op("rotary.half", x, elements=count, temp=sized(count, x.bits) // 2)
     right = tape.op("rotary.sin", half, bits=bits, saves=tables[1:])
     rotated = add(tape, left, right, "rotary")
     if part == head and impl != "joined":
@@ -43,7 +45,7 @@ def rotate(
     return tape.op("rotary.joined", rotated, x, elements=x.elements(), bits=bits)
 
 
-def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
+def _in_float(tape: Tape, x: Value, impl: RotaryImpl, tables: Tables) -> Value:
     """The whole head in fp32, cast back to x's dtype."""
     x32 = tape.cast(x, 32)
     if impl == "complex":
@@ -55,7 +57,7 @@ def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
     return tape.cast(rotated, x.bits)
 
 
-def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: str) -> Tables:
+def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: RotaryImpl) -> Tables:
     """cos and sin with every entry doubled, which some families make in each layer: GLM for q
     and k together (modeling_glm.py:apply_rotary_pos_emb), ERNIE 4.5 in fp32, GPT-J for each of
     q and k (modeling_gptj.py:63). Empty for the others.

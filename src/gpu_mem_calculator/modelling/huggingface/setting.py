@@ -20,7 +20,8 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
       weight_bits: of weights
     - half: 16 bits are fp16, for which torch has a separate softmax
     - attention: eager, sdpa or flash_attention_2
-    - cudnn: torch prefers cuDNN's attention on this card; hopper: the card is a Hopper
+    - cudnn: torch prefers cuDNN's attention on this card; flash: it runs FlashAttention
+    - hopper: the card is a Hopper
     - training: there is a backward; frozen: the base weights take no gradient
     - adapter: LoRA or DoRA, if there is one
     - quantization: nf4, int8 or None; double_quant: the scales of packed weights are packed, too
@@ -40,6 +41,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     half: bool = False
     attention: str = "sdpa"
     cudnn: bool = True
+    flash: bool = True
     training: bool = True
     frozen: bool = False
     adapter: Adapter | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import REENTRANT, BlockWalk, walk
+from ...autograd.walk import BlockWalk, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe
 from .attention import attention, latent_attention
@@ -69,6 +69,6 @@ def layer_walk(
         x,
         y,
         recompute_core=setting.selective,
-        checkpoint=REENTRANT if checkpointed else "",
+        checkpoint="reentrant" if checkpointed else "",
         output_grad_held=checkpointed or given,
     )

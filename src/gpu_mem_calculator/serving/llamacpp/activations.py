@@ -11,7 +11,7 @@ from ...ledger.remember import remembered
 from ...model.arch import Arch
 from .allocator import GraphAllocation
 from .graph import graph
-from .graph_inputs import GraphRun, LayerDevices, slides
+from .graph_inputs import GraphBuilder, GraphRun, LayerDevices, slides
 from .scheduler import GraphSchedule
 from .versions import FEW_DECODED, MANY_DECODED
 from .weights import ModelFile
@@ -30,24 +30,15 @@ def compute_buffers(
     kinds = file.kinds()
     every = whole or not setting.offload_kqv
     places = range(len(file.arch.layers)) if every else sample_layers(file.arch, devices, kinds)
-    sizes = _buffer_sizes(file.arch, setting, devices, kinds, places)
+
+    def sizes(batch: GraphRun) -> tuple[int, ...]:
+        whole_graph = graph(GraphBuilder(file.arch, batch, devices, kinds), places)
+        schedule = GraphSchedule(whole_graph, devices.gpus, pipelined=devices.pipelined)
+        return tuple(GraphAllocation(devices.gpus).run(schedule.leaves, schedule.nodes))
+
     if not MANY_DECODED <= setting.build < FEW_DECODED:
-        return sizes
-    decoding = _buffer_sizes(file.arch, replace(setting, tokens=1), devices, kinds, places)
-    return tuple(map(max, sizes, decoding))
-
-
-def _buffer_sizes(
-    arch: Arch,
-    setting: GraphRun,
-    devices: LayerDevices,
-    kinds: dict[str, str],
-    places: list[int] | range,
-) -> tuple[int, ...]:
-    schedule = GraphSchedule(
-        graph(arch, setting, devices, kinds, places), devices.gpus, pipelined=devices.pipelined
-    )
-    return tuple(GraphAllocation(devices.gpus).run(schedule.leaves, schedule.nodes))
+        return sizes(setting)
+    return tuple(map(max, sizes(setting), sizes(replace(setting, tokens=1))))
 
 
 def sample_layers(arch: Arch, devices: LayerDevices, kinds: dict[str, str]) -> list[int]:
@@ -59,12 +50,9 @@ def sample_layers(arch: Arch, devices: LayerDevices, kinds: dict[str, str]) -> l
     groups: dict[object, list[int]] = {}
     for place, layer in enumerate(arch.layers):
         device, experts = devices.layers[place], devices.experts[place]
-        state_indices = (
-            tuple(types.get(str(place), ())) if devices.host in (device, experts) else ()
-        )
-        key = (device, experts, id(layer), slides(arch, place), state_indices)
+        copied = devices.host in (device, experts)
+        weights = tuple(types.get(str(place), ())) if copied else ()
+        key = (device, experts, id(layer), slides(arch, place), weights)
         groups.setdefault(key, []).append(place)
-    sample = {
-        place for group in groups.values() for place in (*group[:EACH_END], *group[-EACH_END:])
-    }
-    return sorted(sample | {len(arch.layers) - 1})
+    ends = ((*group[:EACH_END], *group[-EACH_END:]) for group in groups.values())
+    return sorted({place for end in ends for place in end} | {len(arch.layers) - 1})

@@ -6,65 +6,47 @@ Legend: a heads, g key-value heads, d head size, t tokens, c cells, s streams.
 
 from __future__ import annotations
 
+from ...ledger.words import words
 from ...model.blocks import Attention, Linear, Norm
-from .attention_scores import attend, store_rows, value_view
+from .attention_scores import Heads, attend, store_rows, value_view
 from .graph_inputs import GraphBuilder, slides
 from .graph_tensors import GraphTensor, mul_mat, new_op, op_like, quantized, reshape, view
 from .versions import ALL_VIEWS, ROTATED, SPLIT_VIEWS, VALUES_FIRST
 
 SCALED = frozenset({"phi", "phi3", "phimoe", "gemma", "gemma2", "gemma3", "gemma3_text"})  # queries
 # Families with positions along four axes, three of them an image's.
-AXES = frozenset(
-    {
-        "qwen3_5",
-        "qwen3_5_text",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen2_vl",
-        "qwen2_5_vl",
-        "qwen3_vl",
-        "qwen3_vl_moe",
-    }
-)
+AXES = words("""
+    qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe
+""")
 TEMPERED = frozenset({"llama4", "llama4_text"})
 
 
-def apply_norm(
-    builder: GraphBuilder, x: GraphTensor, norm: Norm, index: int, name: str
-) -> GraphTensor:
+def apply_norm(builder: GraphBuilder, x: GraphTensor, norm: Norm, name: str) -> GraphTensor:
     """build_norm: normalize x, multiply by the gain, add the bias."""
-    impl = "rms_norm" if norm.impl.startswith("rms") else "norm"
-    out = op_like(impl, x)
-    size = x.ne[0]
-    lead = x.ne[1] if norm.lead else 1
+    out = op_like("rms_norm" if norm.impl.startswith("rms") else "norm", x)
+    sizes = (x.ne[0], x.ne[1] if norm.lead else 1)
     if norm.affine:
-        builder.pin(out, index)
-        out = op_like("mul", out, _norm_weight(builder, index, f"{name}.weight", size, lead))
+        builder.pin(out)
+        out = op_like("mul", out, builder.layer_weight(f"{name}.weight", *sizes))
     if norm.bias:
-        out = op_like("add", out, _norm_weight(builder, index, f"{name}.bias", size, lead))
+        out = op_like("add", out, builder.layer_weight(f"{name}.bias", *sizes))
     return out
-
-
-def _norm_weight(builder: GraphBuilder, index: int, name: str, size: int, lead: int) -> GraphTensor:
-    if index < 0:
-        return builder.weight(name, size, lead, place=builder.devices.output)
-    return builder.layer_weight(index, name, size, lead)
 
 
 def project(
-    builder: GraphBuilder, linear: Linear, x: GraphTensor, index: int, name: str, *, share: int = 1
+    builder: GraphBuilder, linear: Linear, x: GraphTensor, name: str, *, share: int = 1
 ) -> GraphTensor:
     """x times a weight, plus its bias; `share`: the weight is one of that many equal parts."""
     outs = linear.outs[1] // share
-    out = mul_mat(builder.layer_weight(index, f"{name}.weight", linear.ins[1], outs), x)
+    out = mul_mat(builder.layer_weight(f"{name}.weight", linear.ins[1], outs), x)
     if linear.bias:
-        out = op_like("add", out, builder.layer_weight(index, f"{name}.bias", outs))
+        out = op_like("add", out, builder.layer_weight(f"{name}.bias", outs))
     return out
 
 
-def attention(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int) -> GraphTensor:
+def attention(builder: GraphBuilder, mixer: Attention, x: GraphTensor) -> GraphTensor:
     """Attention of x, which is the norm's output: from the projections to the output's."""
-    queries, keys, values, gate = _heads(builder, mixer, x, index)
+    queries, keys, values, gate = _heads(builder, mixer, x)
     if mixer.rotary_dim:
         axes = 4 if builder.arch.family in AXES else 1
         positions = builder.input_tensor("positions", builder.setting.tokens * axes)
@@ -77,14 +59,14 @@ def attention(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: in
         else:
             scale = builder.input_tensor("attn_scale", 1, 1, builder.setting.tokens, kind="F32")
             queries = op_like("mul", queries, scale)
-    out = _cached_attention(builder, mixer, index, queries, keys, values)
+    out = _cached_attention(builder, mixer, (queries, keys, values))
     if gate is not None:
         out = op_like("mul", out, op_like("unary", new_op("cont", out.ne, (gate,))))
-    return project(builder, mixer.output, out, index, "attn_output")
+    return project(builder, mixer.output, out, "attn_output")
 
 
 def _heads(
-    builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
+    builder: GraphBuilder, mixer: Attention, x: GraphTensor
 ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor | None]:
     """Queries, keys and values by heads, after the model's norms of them; and the gate, which is
     the other half of the queries' projection (Qwen3-Next).
@@ -93,34 +75,30 @@ def _heads(
     names = ("attn_q", "attn_k", "attn_v")
     counts = ((mixer.heads, d), (mixer.kv_heads, d), (mixer.kv_heads, dv))
     if len(mixer.inputs) == 1 and builder.arch.family != "baichuan":
-        fused = project(builder, mixer.inputs[0], x, index, "attn_qkv")
-        flat = [
-            _head_view(builder, fused, i, n, size, bool(mixer.rotary_dim))
-            for i, (n, size) in enumerate(counts)
-        ]
+        fused = project(builder, mixer.inputs[0], x, "attn_qkv")
+        rotary = bool(mixer.rotary_dim)
+        sizes = enumerate(counts)
+        flat = [_head_view(builder, fused, i, n, size, rotary) for i, (n, size) in sizes]
     elif len(mixer.inputs) == 1:
-        flat = [project(builder, mixer.inputs[0], x, index, name, share=3) for name in names]
+        flat = [project(builder, mixer.inputs[0], x, name, share=3) for name in names]
     else:
-        flat = [
-            project(builder, one, x, index, name)
-            for one, name in zip(mixer.inputs, names, strict=True)
-        ]
+        named = zip(mixer.inputs, names, strict=True)
+        flat = [project(builder, one, x, name) for one, name in named]
     gate = None
     if len(mixer.inputs) > 1 and flat[0].ne[0] == 2 * mixer.heads * d:
-        flat[0], gate = (
-            view(flat[0], (d, mixer.heads, t), (2 * d * 4, flat[0].nb[1])) for _ in range(2)
-        )
+        strides = (2 * d * 4, flat[0].nb[1])
+        flat[0], gate = (view(flat[0], (d, mixer.heads, t), strides) for _ in range(2))
     all_heads = bool(mixer.norms) and mixer.norms[0].size[1] > d  # one norm over all heads
     for i, norm in enumerate(mixer.norms):
         if all_heads:
-            flat[i] = apply_norm(builder, flat[i], norm, index, f"{names[i]}_norm")
+            flat[i] = apply_norm(builder, flat[i], norm, f"{names[i]}_norm")
     heads = [
         one if one.view is not None else reshape(one, size, n, t)
         for one, (n, size) in zip(flat, counts, strict=True)
     ]
     for i, norm in enumerate(mixer.norms if builder.arch.family not in TEMPERED else ()):
         if not all_heads:
-            heads[i] = apply_norm(builder, heads[i], norm, index, f"{names[i]}_norm")
+            heads[i] = apply_norm(builder, heads[i], norm, f"{names[i]}_norm")
     return heads[0], heads[1], heads[2], gate
 
 
@@ -163,18 +141,12 @@ def rotations(
     return keys, values
 
 
-def _cached_attention(
-    builder: GraphBuilder,
-    mixer: Attention,
-    index: int,
-    queries: GraphTensor,
-    keys: GraphTensor,
-    values: GraphTensor,
-) -> GraphTensor:
+def _cached_attention(builder: GraphBuilder, mixer: Attention, heads: Heads) -> GraphTensor:
     """Write keys and values to the cache, and attend to all of its cells."""
+    queries, keys, values = heads
     setting, expand = builder.setting, builder.graph.expand
     g, d, dv = mixer.kv_heads, mixer.head_dim, mixer.value_dim or mixer.head_dim
-    swa = slides(builder.arch, index) and setting.window_cells > 0
+    swa = slides(builder.arch, builder.index) and setting.window_cells > 0
     c = setting.window_cells if swa else setting.cells
     end = "_swa" if swa else ""
     rotate_k, rotate_v = rotations(builder, d, dv, end)
@@ -187,13 +159,13 @@ def _cached_attention(
         order = (queries, values, keys)
     for one in order:
         expand(one)
-    cache_k = builder.cache(index, "k", setting.keys, g * d, c, setting.streams)
-    cache_v = builder.cache(index, "v", setting.values, g * dv, c, setting.streams)
+    cache_k = builder.cache("k", setting.keys, g * d, c, setting.streams)
+    cache_v = builder.cache("v", setting.values, g * dv, c, setting.streams)
     store_rows(builder, cache_k, keys, f"k_idxs{end}")
     store_rows(builder, cache_v, values, f"v_idxs{end}", transposed=not setting.flash)
     k = view(cache_k, (d, g, c, setting.streams))
     v = value_view(cache_v, setting, dv, g, c)
     mask = builder.mask(c, f"mask{end}")
-    sinks = builder.layer_weight(index, "attn_sinks.weight", mixer.heads) if mixer.sinks else None
-    out = attend(builder, queries, k, v, mask, dv, sinks=sinks)
+    sinks = builder.layer_weight("attn_sinks.weight", mixer.heads) if mixer.sinks else None
+    out = attend(builder, (queries, k, v), mask, dv, sinks=sinks)
     return _rotate(out, rotate_v) if rotate_v is not None else out

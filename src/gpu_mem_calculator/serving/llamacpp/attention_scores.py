@@ -5,12 +5,14 @@ llama.cpp b10586 src/llama-graph.cpp build_attn_mha; src/llama-kv-cache.cpp cpy_
 
 from __future__ import annotations
 
+from . import graph_tensors as ggml
 from .graph_inputs import GraphBuilder, GraphRun
-from .graph_tensors import GraphTensor, mul_mat, new_op, op_like, permute, reshape, view, write_into
+from .graph_tensors import GraphTensor, mul_mat, permute, reshape, view
 from .versions import FLASH_SPACE, SET_ROWS
 
 HEAD_SIZES = frozenset({40, 64, 72, 80, 96, 112, 128, 256})  # of CUDA's flash attention
 CACHE_KINDS = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0"})  # in a build without ALL_QUANTS
+Heads = tuple[GraphTensor, GraphTensor, GraphTensor]  # queries, keys and values by heads
 
 
 def value_view(
@@ -37,24 +39,24 @@ def store_rows(
     if setting.build < SET_ROWS:
         target = view(cache, (t, width) if transposed else (width * t,))
         rows = permute(reshape(x, width, t), 1, 0, 2, 3) if transposed else x
-        builder.graph.expand(write_into(target, rows, target, op="cpy"))
+        builder.graph.expand(ggml.write_into(target, rows, target, op="cpy"))
         return
     if transposed:
-        rows = reshape(x, width, t) if x.nb[2] == width * 4 else new_op("cont", (width, t), (x,))
+        rows = (
+            reshape(x, width, t) if x.nb[2] == width * 4 else ggml.new_op("cont", (width, t), (x,))
+        )
         rows, target = reshape(rows, 1, width * t), reshape(cache, 1, cache.numel)
         idxs = builder.input_tensor(name, t * width, kind="I64")
     else:
         rows = view(x, (width, t), (x.nb[2],))
         target = reshape(cache, width, cache.ne[1] * cache.ne[2]) if setting.streams > 1 else cache
         idxs = builder.input_tensor(name, t, kind="I64")
-    builder.graph.expand(write_into(target, rows, idxs, target))
+    builder.graph.expand(ggml.write_into(target, rows, idxs, target))
 
 
 def attend(
     builder: GraphBuilder,
-    q: GraphTensor,
-    k: GraphTensor,
-    v: GraphTensor,
+    heads: Heads,
     mask: GraphTensor,
     value: int,
     *,
@@ -65,31 +67,30 @@ def attend(
 
     `absorbed`: latent attention's value projection, applied to the result.
     """
-    setting = builder.setting
+    setting, (q, k, v) = builder.setting, heads
     d, a, t, s = *q.ne[:3], setting.streams
     q = permute(view(q, (d, a, t // s, s), (q.nb[1], q.nb[2], q.nb[2] * (t // s))), 0, 2, 1, 3)
     by_token = v.nb[1] <= v.nb[2]  # such values must be transposed for a matrix product
     k, v = permute(k, 0, 2, 1, 3), permute(v, 0, 2, 1, 3)
     extra = (sinks,) if sinks is not None else ()
     if setting.flash:
-        out = new_op("flash_attn", (value, a, t // s, s), (q, k, v, mask, *extra))
+        out = ggml.new_op("flash_attn", (value, a, t // s, s), (q, k, v, mask, *extra))
         out.on_gpu = has_flash_kernel(setting.keys, setting.values, d, value, a // k.ne[2])
         out.extra = _workspace_bytes(builder, out, k, v)
         if absorbed is not None:
             out = mul_mat(absorbed, permute(out, 0, 2, 1, 3))
-            back = permute(out, 0, 2, 1, 3)
-            out = new_op("cont", back.ne, (back,))
+            out = ggml.contiguous(permute(out, 0, 2, 1, 3))
         out = reshape(out, out.ne[0] * out.ne[1], out.ne[2] * out.ne[3])
     else:
-        kq = op_like("soft_max", mul_mat(k, q), mask, *extra)
+        kq = ggml.op_like("soft_max", mul_mat(k, q), mask, *extra)
         if by_token:
             flipped = permute(v, 1, 0, 2, 3)
-            v = new_op("cont", flipped.ne, (flipped,), v.kind)
+            v = ggml.new_op("cont", flipped.ne, (flipped,), v.kind)
         kqv = mul_mat(v, kq)
         if absorbed is not None:
             kqv = mul_mat(absorbed, kqv)
         back = permute(kqv, 0, 2, 1, 3)
-        out = new_op("cont", (back.ne[0] * back.ne[1], back.ne[2] * back.ne[3]), (back,))
+        out = ggml.new_op("cont", (back.ne[0] * back.ne[1], back.ne[2] * back.ne[3]), (back,))
         if not setting.offload_kqv:
             builder.graph.fixed[out] = builder.devices.host
     return builder.graph.expand(out)

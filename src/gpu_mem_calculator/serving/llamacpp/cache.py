@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ...model.arch import Arch
 from ...model.blocks import Attention, LatentAttention, Recurrence, StateSpace
@@ -17,7 +16,7 @@ from ...weights.ggml_types import BLOCKS, ggml_bytes
 from .graph_inputs import slides
 from .graph_tensors import quantized
 from .state_space import row_sizes
-from .versions import NO_VALUES, PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
+from .versions import NO_VALUES, SLIDING_CACHE
 
 ROW = 512  # elements to which CUDA pads a quantized row
 
@@ -48,40 +47,6 @@ class CacheCells(Struct, frozen=True, kw_only=True):
         return self.context if self.streams == 1 else self.sequence
 
 
-def cache_cells(
-    arch: Arch,
-    build: int,
-    *,
-    context: int,
-    slots: int,
-    unified: bool,
-    batch: int,
-    ubatch: int,
-    flash: bool,
-    swa_full: bool = False,
-) -> CacheCells:
-    """How a context of `context` tokens is divided between the slots."""
-    multiple = 256 if build >= PADDED_256 or flash else 32
-    unified = unified or build < STREAMS
-    context = pad(context, multiple)
-    sequence = context if unified else pad(context // slots, multiple)
-    if build < PADDED_256:
-        sequence = context // slots if unified else sequence
-    if not unified:
-        context = sequence * slots
-    streams = 1 if unified else slots
-    cells = CacheCells(context=context, sequence=sequence, slots=slots, streams=streams)
-    if not any(slides(arch, i) for i in range(len(arch.layers))):
-        return cells
-    if swa_full or build < SLIDING_CACHE:  # windows are masked, and every cell is allocated
-        return replace(cells, window=cells.size)
-    window = max(w for w in arch.windows if w)
-    rows = window * (slots if unified else 1) + (ubatch if build >= WINDOW_UBATCH else batch)
-    if build >= WINDOW_256:
-        return replace(cells, window=pad(min(cells.size, rows), 256))
-    return replace(cells, window=min(cells.size, pad(rows, multiple)))
-
-
 def layer_bytes(
     arch: Arch, place: int, cells: CacheCells, build: int, keys: str, values: str
 ) -> int:
@@ -94,10 +59,8 @@ def layer_bytes(
         if build < NO_VALUES:
             parts.append((values, mixer.kv_rank))
     elif isinstance(mixer, Attention):
-        parts = [
-            (keys, mixer.kv_heads * mixer.head_dim),
-            (values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim)),
-        ]
+        widths = (mixer.head_dim, mixer.value_dim or mixer.head_dim)
+        parts = [(kind, mixer.kv_heads * d) for kind, d in zip((keys, values), widths, strict=True)]
     else:
         return 0
     rows = cells.streams * (cells.window if cells.window and slides(arch, place) else cells.size)

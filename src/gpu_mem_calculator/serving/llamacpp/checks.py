@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from ...ledger.words import words
 from ...model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, Recurrence, StateSpace
 from ...run.run import Run
 from ...weights import gguf
@@ -17,53 +18,12 @@ from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
 # Families whose caches have a special layout, which is not modelled.
 UNREAD = frozenset({"deepseek_v32", "glm_moe_dsa", "gemma3n", "gemma4", "gemma4_text"})
 # Families whose graphs were compared with llama.cpp's, tensor by tensor.
-CHECKED = frozenset(
-    {
-        "baichuan",
-        "bloom",
-        "chatglm",
-        "cohere",
-        "cohere2",
-        "deepseek",
-        "deepseek_v2",
-        "deepseek_v3",
-        "falcon",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "glm",
-        "glm4",
-        "glm4_moe",
-        "gpt_neox",
-        "gpt_oss",
-        "gpt2",
-        "granite",
-        "jamba",
-        "kimi_k2",
-        "llama",
-        "llama4",
-        "mamba2",
-        "mistral",
-        "mixtral",
-        "mpt",
-        "nemotron_h",
-        "olmo2",
-        "olmoe",
-        "phi",
-        "phi3",
-        "phimoe",
-        "plain",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_moe",
-        "qwen3_next",
-        "starcoder2",
-    }
-)
+CHECKED = words("""
+    baichuan bloom chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 falcon gemma gemma2
+    gemma3 gemma3_text glm glm4 glm4_moe gpt_neox gpt_oss gpt2 granite jamba kimi_k2 llama llama4
+    mamba2 mistral mixtral mpt nemotron_h olmo2 olmoe phi phi3 phimoe plain qwen2 qwen2_moe qwen3
+    qwen3_5 qwen3_5_moe qwen3_moe qwen3_next starcoder2
+""")
 
 MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 

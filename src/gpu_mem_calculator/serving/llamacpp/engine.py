@@ -47,16 +47,13 @@ def serve(run: Run) -> ServerMemory:
     layout, gpu = server_layout(run), int(run.stage)
     devices = device_bytes(layout)
     buffers, cells = devices[gpu], layout.cells
-    cached = [
-        place
-        for place, device in enumerate(layout.devices.layers)
-        if device == gpu and layout.offload_kqv
-    ]
+    on_gpus = enumerate(layout.devices.layers if layout.offload_kqv else ())
+    cached = [place for place, device in on_gpus if device == gpu]
     used = buffers.total > 0
     kinds = layer_kinds(layout, gpu if buffers.cache else layout.gpus)  # the host is the last
     needs = buffers.total + (process_bytes(run) if used else 0)
     return ServerMemory(
-        items=_items(layout, devices, gpu),
+        items=(*_gpu_items(layout, buffers, gpu), *_host_items(layout, devices[-1])),
         tokens=cells.context,
         token_bytes=token_bytes(run.arch, cached, layout.build, layout.keys, layout.values),
         max_seq_len=cells.sequence,
@@ -69,14 +66,6 @@ def serve(run: Run) -> ServerMemory:
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
     )
-
-
-def _items(
-    layout: ServerLayout, devices: tuple[DeviceBytes, ...], gpu: int
-) -> tuple[ServerItem, ...]:
-    """One GPU's buffers, and its share of the host's."""
-    items = (*_gpu_items(layout, devices[gpu], gpu), *_host_items(layout, devices[-1]))
-    return tuple(item for item in items if item.bytes or item.place != CPU)
 
 
 def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator[ServerItem]:
@@ -96,7 +85,7 @@ def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator
         (POOL, "KV buffer", buffers.cache, CACHE_CODE, cache),
         (NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, ""),
     ):
-        yield ServerItem(figure=figure, name=name, bytes=size, source=source, formula=formula)
+        yield ServerItem(figure, name, size, source, formula)
 
 
 def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerItem]:
@@ -109,9 +98,8 @@ def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerIt
         (ACTIVATION, "compute buffer of the host", buffers.compute, COMPUTE_CODE, compute),
     ):
         share = size // max(1, layout.gpus)
-        yield ServerItem(
-            figure=figure, name=name, bytes=share, source=source, place=CPU, formula=formula
-        )
+        if share:
+            yield ServerItem(figure, name, share, source, formula, place=CPU)
 
 
 def _sequence_bytes(layout: ServerLayout, kinds: tuple[tuple[int, int], ...], context: int) -> int:
@@ -173,10 +161,8 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
             "figures are for all layers and this context"
         )
     if layout.flash and not has_flash(layout):
-        types = f"K {layout.keys}, V {layout.values}"
-        yield (
-            f"CUDA has no flash kernel for {types} and this head size: attention runs on the host"
-        )
+        kernel = f"flash kernel for K {layout.keys}, V {layout.values} and this head size"
+        yield f"CUDA has no {kernel}: attention runs on the host"
     if run.arch.family not in CHECKED:
         yield (
             f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "

@@ -5,48 +5,28 @@ llama.cpp b10586 src/llama-graph.cpp build_ffn, build_moe_ffn.
 
 from __future__ import annotations
 
+from ...ledger.words import words
 from ...model.blocks import Mlp, Moe
+from . import graph_tensors as ggml
 from .attention import project
 from .graph_inputs import GraphBuilder
-from .graph_tensors import (
-    GraphTensor,
-    get_rows,
-    mul_mat,
-    mul_mat_id,
-    new_op,
-    op_like,
-    reshape,
-    view,
-)
+from .graph_tensors import GraphTensor, contiguous, new_op, op_like, reshape, view
 from .versions import EARLY_WEIGHTS, FUSED_GATE, GROUPED
 
 # Families that divide the weights of a token's experts by their sum.
-SUMMED = frozenset(
-    {
-        "llama",
-        "mixtral",
-        "qwen3_moe",
-        "deepseek_v3",
-        "kimi_k2",
-        "phimoe",
-        "glm4_moe",
-        "qwen3_next",
-        "qwen3_5_moe",
-        "nemotron_h",
-    }
-)
+SUMMED = words("""
+    llama mixtral qwen3_moe deepseek_v3 kimi_k2 phimoe glm4_moe qwen3_next qwen3_5_moe nemotron_h
+""")
 SCALED = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"})
 GROUPS = {"deepseek_v3": (8, 4)}  # groups of experts, and how many a token may use
 
 
-def dense(
-    builder: GraphBuilder, mlp: Mlp, x: GraphTensor, index: int, suffix: str = ""
-) -> GraphTensor:
+def dense(builder: GraphBuilder, mlp: Mlp, x: GraphTensor, suffix: str = "") -> GraphTensor:
     """down(act(up x)), or down(act(gate x) up x)."""
     *gate, up = mlp.inputs
-    out = project(builder, up, x, index, f"ffn_up{suffix}")
+    out = project(builder, up, x, f"ffn_up{suffix}")
     if gate:
-        gated = project(builder, gate[0], x, index, f"ffn_gate{suffix}")
+        gated = project(builder, gate[0], x, f"ffn_gate{suffix}")
         out = _gated(builder, gated, out)
     elif mlp.gated:
         out = _split_gate(builder, out)
@@ -54,7 +34,7 @@ def dense(
         out = op_like("unary", out)
         if mlp.activation == "relu2":
             out = op_like("sqr", out)
-    return project(builder, mlp.output, out, index, f"ffn_down{suffix}")
+    return project(builder, mlp.output, out, f"ffn_down{suffix}")
 
 
 def _gated(builder: GraphBuilder, gate: GraphTensor, up: GraphTensor) -> GraphTensor:
@@ -70,50 +50,46 @@ def _split_gate(builder: GraphBuilder, fused: GraphTensor) -> GraphTensor:
     if builder.setting.build >= FUSED_GATE:
         return new_op("glu", (half, fused.ne[1]), (fused,))
     parts = [view(fused, (half, fused.ne[1]), (fused.nb[1],)) for _ in range(2)]
-    first, second = (new_op("cont", part.ne, (part,)) for part in parts)
+    first, second = (contiguous(part) for part in parts)
     return op_like("mul", op_like("unary", first), second)
 
 
-def experts(builder: GraphBuilder, moe: Moe, x: GraphTensor, index: int) -> GraphTensor:
+def experts(builder: GraphBuilder, moe: Moe, x: GraphTensor) -> GraphTensor:
     """The sum of each token's experts, plus the shared expert."""
-    ids, weights = _route(builder, moe, x, index)
+    ids, weights = _route(builder, moe, x)
     if builder.setting.build >= EARLY_WEIGHTS:
         builder.graph.expand(weights)
-    out = _sum_experts(builder, moe, _experts(builder, moe, x, index, ids, weights))
+    out = _sum_experts(builder, moe, _experts(builder, moe, x, ids, weights))
     if moe.shared is None:
         return out
     if moe.shared_gate is None:
-        return op_like("add", out, dense(builder, moe.shared, x, index, "_shexp"))
-    gate = mul_mat(builder.layer_weight(index, "ffn_gate_inp_shexp.weight", x.ne[0], 1), x)
+        return op_like("add", out, dense(builder, moe.shared, x, "_shexp"))
+    gate = builder.product("ffn_gate_inp_shexp.weight", 1, x)
     share = op_like("unary", gate)
     if builder.arch.family == "qwen2_moe":
         share = op_like("div", share, gate)
-    return op_like(
-        "add", out, op_like("mul", dense(builder, moe.shared, x, index, "_shexp"), share)
-    )
+    return op_like("add", out, op_like("mul", dense(builder, moe.shared, x, "_shexp"), share))
 
 
-def _route(
-    builder: GraphBuilder, moe: Moe, x: GraphTensor, index: int
-) -> tuple[GraphTensor, GraphTensor]:
+def _route(builder: GraphBuilder, moe: Moe, x: GraphTensor) -> tuple[GraphTensor, GraphTensor]:
     """The experts of each token, and their weights."""
     family, n, k, t = builder.arch.family, moe.num_experts, moe.top_k, x.ne[1]
-    logits = mul_mat(builder.layer_weight(index, "ffn_gate_inp.weight", x.ne[0], n), x)
+    logits = builder.product("ffn_gate_inp.weight", n, x)
     if len(moe.router) > 1:
-        logits = op_like("add", logits, builder.layer_weight(index, "ffn_gate_inp.bias", n))
+        logits = op_like("add", logits, builder.layer_weight("ffn_gate_inp.bias", n))
     late = moe.router_impl == "top_softmax"
     sigmoid = "sigmoid" in moe.router_impl or moe.all_tokens
     probs = logits if late else op_like("unary" if sigmoid else "soft_max", logits)
     scores = probs
-    if f"blk.{index}.exp_probs_b.bias" in builder.kinds:
-        scores = op_like("add", probs, builder.layer_weight(index, "exp_probs_b.bias", n))
+    if builder.has("exp_probs_b.bias"):
+        scores = op_like("add", probs, builder.layer_weight("exp_probs_b.bias", n))
     if moe.all_tokens:
         scores = logits
     if family in GROUPS and builder.setting.build >= GROUPED:
         scores = _mask_groups(scores, n, t, *GROUPS[family])
     ordered = new_op("argsort", (n, t), (scores,), "I32")
     ids = view(ordered, (k, t), (ordered.nb[1],))
-    weights = get_rows(reshape(probs, 1, n, t), ids)
+    weights = ggml.get_rows(reshape(probs, 1, n, t), ids)
     if late:
         weights = reshape(op_like("soft_max", reshape(weights, k, t)), 1, k, t)
     if family in SUMMED:
@@ -131,32 +107,27 @@ def _mask_groups(scores: GraphTensor, n: int, t: int, groups: int, used: int) ->
     grouped = reshape(scores, each, groups, t)
     best = new_op("argsort", grouped.ne, (grouped,), "I32")
     two = view(best, (2, groups, t), best.nb[1:])
-    top_scores = get_rows(reshape(grouped, 1, each, groups, t), two)
+    top_scores = ggml.get_rows(reshape(grouped, 1, each, groups, t), two)
     total = new_op("sum_rows", (1, groups, t), (reshape(top_scores, 2, groups, t),))
     ranks = new_op("argsort", (groups, t), (reshape(total, groups, t),), "I32")
     best_groups = view(ranks, (used, t), (ranks.nb[1],))
-    rows = get_rows(grouped, best_groups)
+    rows = ggml.get_rows(grouped, best_groups)
     empty = op_like("fill", grouped)
     filled = GraphTensor("set_rows", "F32", empty.ne, (rows, best_groups, empty), view=empty)
     return reshape(filled, n, t)
 
 
 def _experts(
-    builder: GraphBuilder,
-    moe: Moe,
-    x: GraphTensor,
-    index: int,
-    ids: GraphTensor,
-    weights: GraphTensor,
+    builder: GraphBuilder, moe: Moe, x: GraphTensor, ids: GraphTensor, weights: GraphTensor
 ) -> GraphTensor:
     h, t, n, f = x.ne[0], x.ne[1], moe.num_experts, moe.ffn
     biased = any("bias" in one.name for one in moe.experts)
 
     def product(name: str, ins: int, outs: int, of: GraphTensor) -> GraphTensor:
-        weight = builder.layer_weight(index, f"ffn_{name}_exps.weight", ins, outs, n)
-        out = mul_mat_id(weight, of, ids)
+        weight = builder.layer_weight(f"ffn_{name}_exps.weight", ins, outs, n)
+        out = ggml.mul_mat_id(weight, of, ids)
         if biased:
-            bias = builder.layer_weight(index, f"ffn_{name}_exps.bias", outs, n)
+            bias = builder.layer_weight(f"ffn_{name}_exps.bias", outs, n)
             out = op_like("add_id", out, bias, ids)
         return out
 

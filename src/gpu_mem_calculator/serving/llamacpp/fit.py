@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from ...model.blocks import Moe
@@ -20,18 +22,21 @@ def fits(layout: ServerLayout, free: int, outside: int) -> bool:
     return all(one.total + (outside if one.total else 0) <= free for one in used)
 
 
-def most_layers(layout: ServerLayout, free: int, outside: int) -> int | None:
-    """The largest -ngl with which the server fits; None where it does not with 0."""
-    low, high = 0, len(layout.file.arch.layers) + 1
-    if not fits(replace(layout, gpu_layers=0), free, outside):
-        return None
+def _largest(most: int, fit: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, by bisection; 0 where none does."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(replace(layout, gpu_layers=middle), free, outside):
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (middle, high) if fit(middle) else (low, middle - 1)
     return low
+
+
+def most_layers(layout: ServerLayout, free: int, outside: int) -> int | None:
+    """The largest -ngl with which the server fits; None where it does not with 0."""
+    if not fits(replace(layout, gpu_layers=0), free, outside):
+        return None
+    most = len(layout.file.arch.layers) + 1
+    return _largest(most, lambda n: fits(replace(layout, gpu_layers=n), free, outside))
 
 
 def fewest_on_host(layout: ServerLayout, free: int, outside: int) -> int | None:
@@ -47,20 +52,12 @@ def fewest_on_host(layout: ServerLayout, free: int, outside: int) -> int | None:
         return None
     while low < high:
         middle = (low + high) // 2
-        if fits(replace(layout, host_experts=middle), free, outside):
-            high = middle
-        else:
-            low = middle + 1
+        fit = fits(replace(layout, host_experts=middle), free, outside)
+        low, high = (low, middle) if fit else (middle + 1, high)
     return low
 
 
 def longest_context(layout: ServerLayout, free: int, outside: int) -> int:
     """The longest context with which the server fits, in steps of 256; 0 where none does."""
-    low, high = 0, layout.context // 256
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(replace(layout, context=256 * middle), free, outside):
-            low = middle
-        else:
-            high = middle - 1
-    return 256 * low
+    most = layout.context // 256
+    return 256 * _largest(most, lambda n: fits(replace(layout, context=256 * n), free, outside))

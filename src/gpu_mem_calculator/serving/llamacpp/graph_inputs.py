@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 
 from msgspec import Struct
 
+from ...ledger.words import words
 from ...model.arch import Arch
-from .graph_tensors import ComputeGraph, GraphTensor, buffer_tensor, graph_input, new_op
+from .graph_tensors import ComputeGraph, GraphTensor, buffer_tensor, graph_input, mul_mat, new_op
 from .versions import HALF_MASK, NEWEST, PLAIN_MASK
 
 
@@ -56,14 +58,24 @@ class LayerDevices(Struct, frozen=True, kw_only=True):
 
 
 class GraphBuilder:
-    """Builds a graph; `kinds` maps names of weights to ggml types."""
+    """Builds a graph; `kinds` maps names of weights to ggml types.
+
+    `index` is the layer that is built now; -1: what is before or after the layers.
+    """
 
     def __init__(
         self, arch: Arch, setting: GraphRun, devices: LayerDevices, kinds: Mapping[str, str]
     ) -> None:
         self.arch, self.setting, self.devices, self.kinds = arch, setting, devices, kinds
         self.graph = ComputeGraph()
+        self.index = -1
         self._inputs: dict[str, GraphTensor] = {}
+
+    def at(self, index: int) -> GraphBuilder:
+        """The builder of one layer of the same graph."""
+        layer = copy(self)
+        layer.index = index
+        return layer
 
     def input_tensor(self, name: str, *sizes: int, kind: str = "I32") -> GraphTensor:
         """The input of that name; created at the first call."""
@@ -76,20 +88,26 @@ class GraphBuilder:
         kind = self.kinds.get(name, "F32")
         return buffer_tensor(name, kind, sizes, place, weight=True)
 
-    def layer_weight(self, index: int, name: str, *sizes: int) -> GraphTensor:
-        """A weight of a layer, on the layer's device or its experts'."""
-        place = self.devices.layers[index]
-        if "_exps." in name:
-            place = self.devices.experts[index]
-        return self.weight(f"blk.{index}.{name}", *sizes, place=place)
+    def has(self, name: str) -> bool:
+        """Whether the layer has a weight of that name."""
+        return f"blk.{self.index}.{name}" in self.kinds
 
-    def cache(self, index: int, name: str, kind: str, *sizes: int) -> GraphTensor:
-        """A tensor of a layer's cache, on the layer's device or on the host."""
-        full = f"cache_{name}_l{index}"
-        if full not in self._inputs:
-            place = self.devices.layers[index] if self.setting.offload_kqv else self.devices.host
-            self._inputs[full] = buffer_tensor(full, kind, sizes, place, weight=False)
-        return self._inputs[full]
+    def layer_weight(self, name: str, *sizes: int) -> GraphTensor:
+        """A weight of the layer, on its device or its experts'; without a layer, the output's."""
+        if self.index < 0:
+            return self.weight(name, *sizes, place=self.devices.output)
+        of = self.devices.experts if "_exps." in name else self.devices.layers
+        return self.weight(f"blk.{self.index}.{name}", *sizes, place=of[self.index])
+
+    def product(self, name: str, outs: int, x: GraphTensor) -> GraphTensor:
+        """x times a weight of the layer that has `outs` rows."""
+        return mul_mat(self.layer_weight(name, x.ne[0], outs), x)
+
+    def cache(self, name: str, kind: str, *sizes: int) -> GraphTensor:
+        """A tensor of the layer's cache, on the layer's device or on the host."""
+        devices, full = self.devices, f"cache_{name}_l{self.index}"
+        place = devices.layers[self.index] if self.setting.offload_kqv else devices.host
+        return self.once(full, lambda: buffer_tensor(full, kind, sizes, place, weight=False))
 
     def once(self, name: str, make: Callable[[], GraphTensor]) -> GraphTensor:
         """A tensor that several layers read; created at the first call."""
@@ -97,10 +115,10 @@ class GraphBuilder:
             self._inputs[name] = make()
         return self._inputs[name]
 
-    def pin(self, tensor: GraphTensor, index: int) -> GraphTensor:
+    def pin(self, tensor: GraphTensor) -> GraphTensor:
         """Assign a norm to its layer's device, as llama.cpp does if all layers are on GPUs."""
-        if index >= 0 and (self.devices.full or self.setting.tokens < 32):
-            self.graph.fixed[tensor] = self.devices.layers[index]
+        if self.index >= 0 and (self.devices.full or self.setting.tokens < 32):
+            self.graph.fixed[tensor] = self.devices.layers[self.index]
         return tensor
 
     def mask(self, cells: int, name: str) -> GraphTensor:
@@ -123,16 +141,4 @@ def slides(arch: Arch, index: int) -> bool:
 
 # Families whose windows llama.cpp uses; it ignores Mistral's, Qwen2's, Phi-3's and StarCoder2's
 # (b10586 src/models/*.cpp load_arch_hparams, swa_type).
-SLIDING = frozenset(
-    {
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "cohere2",
-        "gpt_oss",
-        "llama4",
-        "llama4_text",
-        "olmo3",
-        "exaone4",
-    }
-)
+SLIDING = words("gemma2 gemma3 gemma3_text cohere2 gpt_oss llama4 llama4_text olmo3 exaone4")

@@ -9,28 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...ledger.words import words
 from ...weights.ggml_types import BLOCKS, UNQUANTIZED
 
 Sizes = tuple[int, int, int, int]
 # Ops that may write their result over a source (ggml-alloc.c ggml_op_can_inplace).
-IN_PLACE = frozenset(
-    {
-        "add",
-        "add_id",
-        "sub",
-        "mul",
-        "div",
-        "sqr",
-        "sqrt",
-        "scale",
-        "unary",
-        "rope",
-        "rms_norm",
-        "soft_max",
-        "fill",
-        "log",
-    }
-)
+IN_PLACE = words("add add_id sub mul div sqr sqrt scale unary rope rms_norm soft_max fill log")
 LEAF, VIEW = "", "view"
 
 
@@ -48,25 +32,29 @@ class GraphTensor:
     """
 
     __slots__ = (
-        "address",
-        "allocated",
-        "backend",
-        "buffer",
-        "children",
-        "extra",
-        "is_input",
-        "is_output",
-        "kind",
-        "name",
-        "nb",
-        "ne",
-        "on_gpu",
-        "op",
-        "place",
-        "sources",
-        "view",
-        "views",
-        "weight",
+        *(
+            "name",
+            "op",
+            "kind",
+            "ne",
+            "nb",
+            "sources",
+            "view",
+            "weight",
+            "place",
+            "on_gpu",
+            "extra",
+        ),
+        *(
+            "is_input",
+            "is_output",
+            "backend",
+            "buffer",
+            "address",
+            "allocated",
+            "children",
+            "views",
+        ),
     )
 
     view: GraphTensor | None
@@ -125,14 +113,10 @@ def four(sizes: Iterable[int]) -> Sizes:
 
 
 def new_op(
-    op: str,
-    sizes: Iterable[int],
-    sources: Sequence[GraphTensor] = (),
-    kind: str = "F32",
-    name: str = "",
+    op: str, sizes: Iterable[int], sources: Sequence[GraphTensor] = (), kind: str = "F32"
 ) -> GraphTensor:
     """The result of an op: contiguous, in new memory."""
-    return GraphTensor(op, kind, four(sizes), sources, name=name)
+    return GraphTensor(op, kind, four(sizes), sources)
 
 
 def op_like(op: str, *sources: GraphTensor) -> GraphTensor:
@@ -140,9 +124,14 @@ def op_like(op: str, *sources: GraphTensor) -> GraphTensor:
     return GraphTensor(op, sources[0].kind, sources[0].ne, sources)
 
 
+def contiguous(x: GraphTensor) -> GraphTensor:
+    """A contiguous copy of x, in fp32."""
+    return new_op("cont", x.ne, (x,))
+
+
 def graph_input(name: str, sizes: Iterable[int], kind: str = "I32") -> GraphTensor:
     """An input, which the host writes before the graph runs."""
-    tensor = new_op(LEAF, sizes, kind=kind, name=name)
+    tensor = GraphTensor(LEAF, kind, four(sizes), name=name)
     tensor.is_input = True
     return tensor
 
@@ -151,7 +140,7 @@ def buffer_tensor(
     name: str, kind: str, sizes: Iterable[int], place: int, *, weight: bool
 ) -> GraphTensor:
     """A weight, or a tensor of the cache, in the model or KV buffer of device `place`."""
-    tensor = new_op(LEAF, sizes, kind=kind, name=name)
+    tensor = GraphTensor(LEAF, kind, four(sizes), name=name)
     tensor.place, tensor.weight = place, weight
     return tensor
 

@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.remember import remembered
 from ...model.blocks import Attention, LatentAttention, Moe
 from .activations import compute_buffers
 from .attention_scores import has_flash_kernel
-from .cache import CacheCells, cache_cells, layer_bytes, pad
+from .cache import CacheCells, layer_bytes, pad
 from .graph_inputs import GraphRun, LayerDevices, slides
+from .versions import PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
 from .weights import ModelFile, layer_devices, model_buffers
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -80,18 +82,31 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def cells(self) -> CacheCells:
-        """How the context is divided into cells of the cache."""
-        return cache_cells(
-            self.file.arch,
-            self.build,
-            context=self.context,
-            slots=self.slots,
-            unified=self.unified,
-            batch=min(self.batch, self.context),
-            ubatch=self.tokens,
-            flash=self.flash,
-            swa_full=self.swa_full,
-        )
+        """How the context is divided between the slots into cells of the cache."""
+        multiple = 256 if self.build >= PADDED_256 or self.flash else 32
+        unified = self.unified or self.build < STREAMS
+        context = pad(self.context, multiple)
+        sequence = context if unified else pad(context // self.slots, multiple)
+        if unified and self.build < PADDED_256:
+            sequence = context // self.slots
+        if not unified:
+            context = sequence * self.slots
+        streams = 1 if unified else self.slots
+        cells = CacheCells(context=context, sequence=sequence, slots=self.slots, streams=streams)
+        return replace(cells, window=self._window_cells(cells, multiple))
+
+    def _window_cells(self, cells: CacheCells, multiple: int) -> int:
+        """Cells of a stream in layers with a window; 0 where there are none."""
+        arch, build = self.file.arch, self.build
+        if not any(slides(arch, i) for i in range(len(arch.layers))):
+            return 0
+        if self.swa_full or build < SLIDING_CACHE:  # windows are masked, every cell is allocated
+            return cells.size
+        batch = self.tokens if build >= WINDOW_UBATCH else min(self.batch, self.context)
+        rows = max(w for w in arch.windows if w) * (self.slots // cells.streams) + batch
+        if build >= WINDOW_256:
+            return pad(min(cells.size, rows), 256)
+        return min(cells.size, pad(rows, multiple))
 
     @property
     def tokens(self) -> int:

@@ -13,17 +13,10 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from ...generation.kv_cache import (
-    INDEX,
-    LATENT,
-    STATE,
-    WINDOW,
-    LayerState,
-    cached_states,
-    layer_cache,
-    unscaled_row,
-)
+from ...generation import kv_cache
+from ...generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from ...ledger.num import round_up
+from ...ledger.words import words
 from ...model.blocks import Attention, Indexer, LatentAttention
 from . import speculative
 from .options import SglangOptions
@@ -36,14 +29,8 @@ INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
 SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
-OVERLAP_FAMILIES = (
-    "qwen3_next",
-    "qwen3_5",
-    "kimi_linear",
-    "falcon_h1",
-    "granitemoehybrid",
-    "nemotron_h",
-    "bailing_moe",
+OVERLAP_FAMILIES = words(
+    "qwen3_next qwen3_5 kimi_linear falcon_h1 granitemoehybrid nemotron_h bailing_moe"
 )
 
 
@@ -99,16 +86,13 @@ def splits_windows(setting: SglangOptions) -> bool:
 
 def cache_cell(setting: SglangOptions) -> CacheCell:
     """Bytes of a token and of a request's state in the layers of this rank."""
-    run, shard = setting.run, setting.shard
+    run, shard, row = setting.run, setting.shard, unscaled_row(setting.cache_bits)
     caches = list(_layer_caches(setting))
     split = splits_windows(setting)
     windowed = [one for one in caches if split and one.kind == WINDOW]
     full = [one for one in caches if one.kind != STATE and one not in windowed]
-    drafts = [
-        one
-        for layer in speculative.draft_layers(run)
-        for one in layer_cache(layer, None, shard, unscaled_row(setting.cache_bits), 0, 0)
-    ]
+    layers = speculative.draft_layers(run)
+    drafts = [one for x in layers for one in kv_cache.layer_cache(x, None, shard, row, 0, 0)]
     return CacheCell(
         full=sum(_token_bytes(setting, one) * len(one.places) for one in full),
         windowed=sum(one.token_bytes * len(one.places) for one in windowed),
@@ -119,9 +103,8 @@ def cache_cell(setting: SglangOptions) -> CacheCell:
 
 
 def _layer_caches(setting: SglangOptions) -> Iterable[LayerState]:
-    row = unscaled_row(setting.cache_bits)
-    arch, shard = setting.run.arch, setting.shard
-    return cached_states(arch, shard, row, state_bits=STATE_BITS, conv_bits=CONV_BITS)
+    row, arch, shard = unscaled_row(setting.cache_bits), setting.run.arch, setting.shard
+    return kv_cache.cached_states(arch, shard, row, state_bits=STATE_BITS, conv_bits=CONV_BITS)
 
 
 def _token_bytes(setting: SglangOptions, one: LayerState) -> int:
@@ -134,23 +117,14 @@ def _token_bytes(setting: SglangOptions, one: LayerState) -> int:
         dim = _indexer(setting).key_dim
         return dim + dim // INDEX_BLOCK * SCALE_BYTES
     if setting.sparse and setting.cache_bits == 8:
-        mixer = next(
-            m
-            for layer in setting.run.arch.layers
-            for m in layer.mixers
-            if isinstance(m, LatentAttention)
-        )
+        mixer = next(m for m in setting.mixers if isinstance(m, LatentAttention))
         return mixer.kv_rank + mixer.kv_rank // INDEX_BLOCK * SCALE_BYTES + 2 * mixer.rope_dim
     return one.token_bytes
 
 
 def _indexer(setting: SglangOptions) -> Indexer:
-    return next(
-        m.index
-        for layer in setting.run.arch.layers
-        for m in layer.mixers
-        if isinstance(m, Attention | LatentAttention) and m.index is not None
-    )
+    mixers = (m for m in setting.mixers if isinstance(m, Attention | LatentAttention))
+    return next(mixer.index for mixer in mixers if mixer.index is not None)
 
 
 def max_requests(setting: SglangOptions, tokens: int) -> int:
@@ -168,9 +142,8 @@ def slots_of_a_request(setting: SglangOptions) -> int:
     """States that one running request may hold: its current one, and those of its prefix."""
     if setting.run.options["disable_radix_cache"]:
         return 1
-    overlaps = setting.version >= (0, 5, 14) and setting.run.arch.family.startswith(
-        OVERLAP_FAMILIES
-    )
+    known = setting.run.arch.family.startswith(tuple(OVERLAP_FAMILIES))
+    overlaps = setting.version >= (0, 5, 14) and known
     return SLOTS + (OVERLAP_SLOTS if overlaps else 0)
 
 
@@ -256,7 +229,7 @@ def rounding_bytes(setting: SglangOptions, pool: SglangPool) -> int:
             continue
         windowed = pool.window_tokens and one.kind == WINDOW
         rows = (pool.window_tokens if windowed else pool.tokens) + setting.page
-        count = 1 if one.kind in (LATENT, INDEX) else 2
+        count = 1 if one.kind in (kv_cache.LATENT, INDEX) else 2
         each = rows * _token_bytes(setting, one) // count
         total += len(one.places) * count * int(round_up(each, STEP) - each)
     return total

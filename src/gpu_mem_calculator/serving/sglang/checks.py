@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from ...generation.kv_cache import has_cache
 from ...ledger.units import GIB
 from ...model.blocks import Recurrence, StateSpace
+from ...run.releases import version_text
 from ...run.run import Run
-from ...weights import FormatError
-from ...weights.rank_weights import run_format
+from ...weights.rank_weights import format_problems
 from . import speculative, versions
 from .cache import SglangPool
 from .options import OPTIONS, SglangOptions
-from .versions import COUNTED_DRAFT, NEWEST, version_text
+from .versions import COUNTED_DRAFT, NEWEST
 
 NO_MODEL = ("mamba", "mamba2", "jamba", "t5")
 CACHES = ("auto", "bf16", "fp8")
@@ -24,10 +26,7 @@ def problems(run: Run) -> Iterator[str]:
     options, tp = run.options, int(run.mesh.tp)
     yield from versions.problems(run)
     yield from speculative.problems(run)
-    try:
-        run_format(run)
-    except FormatError as error:
-        yield str(error)
+    yield from format_problems(run)
     if not has_cache(run.arch):
         yield (
             f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use 'vllm'"
@@ -67,30 +66,31 @@ def _pool_problems(run: Run) -> Iterator[str]:
             yield f"inference.{key} is for {what}; {run.arch.family} has none: leave it out"
 
 
-def start_problem(
-    setting: SglangOptions,
-    pool: SglangPool,
-    *,
-    available: int,
-    weights: int,
-    pool_limit: int,
-    other: int,
-) -> str:
-    """Why the server would not start, in SGLang's words where it has some; empty if it starts.
+class StartBytes(Struct, frozen=True):
+    """What decides whether a server starts, in bytes.
 
-    Parameters, all in bytes:
     - `available`: free memory before loading
     - `weights`: what loading takes
     - `pool_limit`: what mem_fraction_static leaves for the pool
     - `other`: activations, graphs and handles, which must fit into the rest
     """
+
+    available: int
+    weights: int
+    pool_limit: int
+    other: int
+
+
+def start_problem(setting: SglangOptions, pool: SglangPool, start: StartBytes) -> str:
+    """Why the server would not start, in SGLang's words where it has some; empty if it starts."""
+    available, weights, other = start.available, start.weights, start.other
     if weights > available:
         return (
             f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
             f"{_gib(available)}; use more GPUs or fewer bits"
         )
     share = f"--mem-fraction-static={setting.fraction:.3g}"
-    if pool_limit <= 0 or pool.tokens <= 0:
+    if start.pool_limit <= 0 or pool.tokens <= 0:
         least = weights / available
         return (
             f"Not enough memory. Please try to increase --mem-fraction-static: weights take "

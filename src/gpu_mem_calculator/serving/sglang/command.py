@@ -60,9 +60,8 @@ def _flags(setting: SglangOptions) -> Iterator[str]:
             yield flag
     if options["max_lora_rank"]:
         yield from ("--lora-target-modules", "all")
-    graph = (
-        "--cuda-graph-max-bs-decode" if setting.version >= COUNTED_DRAFT else "--cuda-graph-max-bs"
-    )
+    late = setting.version >= COUNTED_DRAFT
+    graph = "--cuda-graph-max-bs-decode" if late else "--cuda-graph-max-bs"
     if options["cuda_graph_max_bs"] is not None:
         yield from (graph, str(options["cuda_graph_max_bs"]))
     if options["dtype"] in DTYPES:
@@ -78,16 +77,11 @@ def _speculation(setting: SglangOptions) -> Iterator[str]:
     name, options = speculative.method(setting.run), setting.run.options
     if not name:
         return
-    yield from ("--speculative-algorithm", speculative.FLAGS[name])
+    yield from ("--speculative-algorithm", name.upper())
     if isinstance(options["speculative_model"], str):
         yield from ("--speculative-draft-model-path", options["speculative_model"])
     if options["num_speculative_tokens"]:
         depth = speculative.draft_depth(setting.run)
-        yield from (
-            "--speculative-num-steps",
-            str(depth.steps),
-            "--speculative-eagle-topk",
-            str(depth.branches),
-            "--speculative-num-draft-tokens",
-            str(depth.tokens),
-        )
+        yield from ("--speculative-num-steps", str(depth.steps))
+        yield from ("--speculative-eagle-topk", str(depth.branches))
+        yield from ("--speculative-num-draft-tokens", str(depth.tokens))

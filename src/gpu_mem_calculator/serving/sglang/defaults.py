@@ -9,7 +9,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...ledger.source import code
-from .versions import GRAPH_TABLES, PREFILL_GRAPHS, RESERVED_BY_SUM, Version
+from ...run.releases import Version
+from .versions import GRAPH_TABLES, PREFILL_GRAPHS, RESERVED_BY_SUM
 
 GIB_IN_MIB = 1024
 CHOICES = code("sglang 0.5.18 srt/server_args.py _handle_gpu_memory_settings")
@@ -61,24 +62,11 @@ def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
     most = min(most, requests)
     if card.version >= RESERVED_BY_SUM:
         if card.speculation:
-            sizes = [
-                *range(1, 9),
-                *range(10, 33, 2),
-                *range(40, 65, 4),
-                *range(72, 257, 8),
-                *range(272, most + 1, 16),
-            ]
+            low = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4))
+            sizes = [*low, *range(72, 257, 8), *range(272, most + 1, 16)]
         else:
-            sizes = [
-                1,
-                2,
-                4,
-                8,
-                12,
-                *range(16, 257, 8),
-                *range(272, 512, 16),
-                *range(512, most + 1, 32),
-            ]
+            low = (1, 2, 4, 8, 12, *range(16, 257, 8))
+            sizes = [*low, *range(272, 512, 16), *range(512, most + 1, 32)]
     elif card.speculation and card.version >= (0, 4, 6):
         sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16)]
     else:
@@ -90,15 +78,9 @@ def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
 
 def prefill_sizes(most: int) -> tuple[int, ...]:
     """Numbers of tokens that prefill graphs are captured for."""
-    sizes = (
-        *range(4, 33, 4),
-        *range(48, 257, 16),
-        *range(288, 513, 32),
-        *range(576, 1025, 64),
-        *range(1280, 4097, 256),
-        *range(4608, most + 1, 512),
-    )
-    return tuple(size for size in sizes if size <= most)
+    low = (*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32))
+    high = (*range(576, 1025, 64), *range(1280, 4097, 256), *range(4608, most + 1, 512))
+    return tuple(size for size in (*low, *high) if size <= most)
 
 
 def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
@@ -109,11 +91,9 @@ def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int)
     """
     if card.version < GRAPH_TABLES:
         return _fraction_by_ranks(card)
-    reserved = (
-        _reserved_by_table(card)
-        if card.version < RESERVED_BY_SUM
-        else _reserved_by_sum(card, chunk, graph, captured)
-    )
+    reserved = _reserved_by_sum(card, chunk, graph, captured)
+    if card.version < RESERVED_BY_SUM:
+        reserved = _reserved_by_table(card)
     return round((card.mib - reserved) / max(1, card.mib), 3)
 
 

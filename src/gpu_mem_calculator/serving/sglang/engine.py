@@ -17,41 +17,19 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from ...cuda.libraries import (
-    CONTEXT_SOURCE,
-    HANDLE_SOURCE,
-    KERNELS_SOURCE,
-    context_bytes,
-    handle_bytes,
-    kernels_bytes,
-)
+from ...cuda import libraries
 from ...cuda.nccl import nccl
 from ...ledger.ledger import CPU
 from ...ledger.mesh import Mesh
 from ...ledger.source import ARITHMETIC, code
+from ...run import served
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import (
-    ACTIVATION,
-    GRAPHS,
-    NON_TORCH,
-    POOL,
-    WEIGHTS,
-    NamedBytes,
-    ServerItem,
-    ServerMemory,
-)
-from . import versions
+from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
-from .cache import (
-    SglangPool,
-    build_pool,
-    cache_cell,
-    largest_pool,
-    rounding_bytes,
-    slots_of_a_request,
-)
-from .checks import problems, start_problem
+from .cache import SglangPool, build_pool, largest_pool, rounding_bytes, slots_of_a_request
+from .checks import StartBytes, problems, start_problem
 from .command import command
 from .graphs import graph_items
 from .options import OPTIONS, SglangOptions, stage_layers
@@ -77,28 +55,23 @@ def serve(run: Run) -> ServerMemory:
     outside = tuple(_outside_torch(setting))
     available = _available_bytes(setting, outside)
     weights = tuple(_weight_items(setting))
-    pool_limit = available - _gpu_bytes(weights) - int(available * (1 - setting.fraction))
+    loaded = _gpu_bytes(weights)
+    pool_limit = available - loaded - int(available * (1 - setting.fraction))
     pool = largest_pool(setting, pool_limit)
     pool_items = tuple(_pool_items(setting, pool))
     other = (*_uncounted_draft(setting, pool), *_working_items(setting, pool))
     pool_bytes = _gpu_bytes(pool_items)
+    start = StartBytes(available, loaded, pool_limit, _gpu_bytes(other))
     return ServerMemory(
         items=(*weights, *pool_items, *other, *_host_items(setting, pool)),
         tokens=pool.tokens,
         token_bytes=pool.cell.full,
         max_seq_len=setting.context,
         most_sequences=pool.requests,
-        needs_bytes=_needs(setting, weights, other, outside),
+        needs_bytes=_needs(setting, loaded, other) + sum(size for _, size, _ in outside),
         sequence_bytes=lambda context: _sequence_bytes(pool, pool_bytes, context),
         outside=outside,
-        problem=start_problem(
-            setting,
-            pool,
-            available=available,
-            weights=_gpu_bytes(weights),
-            pool_limit=pool_limit,
-            other=_gpu_bytes(other),
-        ),
+        problem=start_problem(setting, pool, start),
         command=command(setting),
         notes=tuple(_notes(setting, pool)),
     )
@@ -119,9 +92,9 @@ def _outside_torch(setting: SglangOptions) -> Iterator[NamedBytes]:
     one before loading, and NCCL for the ranks of one replica; replicas do not communicate.
     """
     run = setting.run
-    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
+    yield "CUDA context", libraries.context_bytes(run), str(libraries.CONTEXT_SOURCE)
     if kernels_loaded_first(run):
-        yield "torch's kernels", kernels_bytes(run), str(KERNELS_SOURCE)
+        yield "torch's kernels", libraries.kernels_bytes(run), str(libraries.KERNELS_SOURCE)
     replica = replace(run, mesh=Mesh(dp=1, tp=run.mesh.tp, pp=run.mesh.pp))
     yield from nccl(replica, streams=False)
 
@@ -138,12 +111,12 @@ def _weight_items(setting: SglangOptions) -> Iterator[ServerItem]:
     """What loading allocates: the log's "mem usage"."""
     for name, size, source in load_items(setting):
         if size:
-            yield ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
+            yield ServerItem(WEIGHTS, name, size, source)
 
 
 def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     for name, size, formula in pool.parts:
-        yield ServerItem(figure=POOL, name=name, bytes=size, source=POOL_CODE, formula=formula)
+        yield ServerItem(POOL, name, size, POOL_CODE, formula)
     if setting.version >= COUNTED_DRAFT and pool.draft_bytes:
         yield _draft_cache(pool)
 
@@ -151,55 +124,47 @@ def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
 def _uncounted_draft(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """A draft before 0.5.14, which SGLang allocates after it has sized the pool without it."""
     if setting.version < COUNTED_DRAFT and pool.draft_bytes:
-        size = draft_bytes(setting)
-        yield ServerItem(figure=WEIGHTS, name="draft: parameters", bytes=size, source=ARITHMETIC)
+        yield ServerItem(WEIGHTS, "draft: parameters", draft_bytes(setting), ARITHMETIC)
         yield _draft_cache(pool)
 
 
 def _draft_cache(pool: SglangPool) -> ServerItem:
-    name = "draft: keys and values"
-    return ServerItem(figure=POOL, name=name, bytes=pool.draft_bytes, source=DRAFT_CODE)
+    return ServerItem(POOL, "draft: keys and values", pool.draft_bytes, DRAFT_CODE)
 
 
 def _working_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """What uses the memory that mem_fraction_static leaves free."""
+    handle = libraries.handle_bytes(setting.run)
     rows = (
         *((ACTIVATION, *named) for named in activation_items(setting, pool.requests)),
         (ACTIVATION, "between the pool's buffers", rounding_bytes(setting, pool), "", GAPS),
-        *((GRAPHS, *named) for named in graph_items(setting, pool.requests)),
-        (NON_TORCH, "cuBLAS handle", handle_bytes(setting.run), "", HANDLE_SOURCE),
+        *((served.GRAPHS, *named) for named in graph_items(setting, pool.requests)),
+        (served.NON_TORCH, "cuBLAS handle", handle, "", libraries.HANDLE_SOURCE),
     )
     for figure, name, size, formula, source in rows:
         if size:
-            yield ServerItem(figure=figure, name=name, bytes=size, formula=formula, source=source)
+            yield ServerItem(figure, name, size, source, formula)
 
 
 def _host_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """What is in host RAM: offloaded parameters, and the pool's copy of hicache_ratio."""
-    size, name = offloaded_bytes(setting), "offloaded parameters"
+    size, ratio = offloaded_bytes(setting), float(setting.run.options["hicache_ratio"] or 0)
     if size:
-        yield ServerItem(figure=WEIGHTS, name=name, bytes=size, place=CPU, source=OFFLOAD)
-    ratio, name = setting.run.options["hicache_ratio"], "cache on the host"
+        yield ServerItem(WEIGHTS, "offloaded parameters", size, OFFLOAD, place=CPU)
     if ratio:
-        size = int(float(ratio) * pool.bytes)
-        yield ServerItem(figure=POOL, name=name, bytes=size, place=CPU, source=HICACHE)
+        yield ServerItem(POOL, "cache on the host", int(ratio * pool.bytes), HICACHE, place=CPU)
 
 
-def _needs(
-    setting: SglangOptions,
-    weights: tuple[ServerItem, ...],
-    other: tuple[ServerItem, ...],
-    outside: tuple[NamedBytes, ...],
-) -> int:
-    """The least device bytes with which one sequence of the whole context can be served.
+def _needs(setting: SglangOptions, loaded: int, other: tuple[ServerItem, ...]) -> int:
+    """The least bytes inside torch with which one sequence of the whole context can be served.
 
     Where the user sets the share, both parts must fit: the static one into mem_fraction_static,
     the rest into what it leaves.
     """
     tokens = -(-setting.context // setting.page) * setting.page
-    cell = cache_cell(setting)
+    cell = cache.cache_cell(setting)
     pool = build_pool(setting, cell, tokens, slots_of_a_request(setting) if cell.state else 0)
-    static = _gpu_bytes(weights) + max(pool.bytes, _split_pool(setting, pool)) + pool.draft_bytes
+    static = loaded + max(pool.bytes, _split_pool(setting, pool)) + pool.draft_bytes
     table = (pool.requests + 1) * row_bytes(setting)
     least = static + table + sum(item.bytes for item in other if item.name != TABLE)
     if setting.run.options["gpu_memory_utilization"] is not None:  # the pool takes its whole share
@@ -207,7 +172,7 @@ def _needs(
         least = max(least, ceil(static / setting.fraction))
         if setting.fraction < 1:
             least = max(least, ceil(rest / (1 - setting.fraction)))
-    return least + sum(size for _, size, _ in outside)
+    return least
 
 
 def _split_pool(setting: SglangOptions, pool: SglangPool) -> int:

@@ -55,19 +55,11 @@ def _graph_buffers(setting: SglangOptions, sizes: tuple[int, ...]) -> Iterator[N
         vocab = setting.run.arch.vocab
         yield "their logits", logits * vocab * 4, f"{logits:,} rows × {vocab:,} × 4", GRAPH_BUFFERS
     pages = -(-setting.context // (setting.page if setting.backend != FLASHINFER else 1))
-    yield (
-        "their page tables",
-        max(sizes) * pages * 4,
-        f"{max(sizes):,} sequences × {pages:,} pages × 4",
-        GRAPH_BUFFERS,
-    )
+    formula = f"{max(sizes):,} sequences × {pages:,} pages × 4"
+    yield "their page tables", max(sizes) * pages * 4, formula, GRAPH_BUFFERS
     if setting.backend == FLASHINFER:
-        yield (
-            "FlashInfer's wrappers",
-            len(sizes) * INT_WORKSPACE,
-            f"{len(sizes)} × {INT_WORKSPACE:,}",
-            GRAPH_BUFFERS,
-        )
+        formula = f"{len(sizes)} × {INT_WORKSPACE:,}"
+        yield "FlashInfer's wrappers", len(sizes) * INT_WORKSPACE, formula, GRAPH_BUFFERS
     elif setting.backend == TRITON:
         partial = max(sizes) * rows * KV_SPLITS * _output_elements(setting) * 4
         yield "partial sums of Triton's attention", partial, "", GRAPH_BUFFERS

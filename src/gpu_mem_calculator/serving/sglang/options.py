@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from msgspec import Struct
 
 from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention, Mixer
+from ...run.releases import Version, version_text
 from ...run.run import Run
+from ...run.served import COMMON_OPTIONS
 from ...weights.shards import ServerShard
-from . import speculative
-from .defaults import (
-    CardMemory,
-    chunked_prefill_size,
-    cuda_graph_max_bs,
-    decode_sizes,
-    mem_fraction_static,
-    prefill_sizes,
-)
-from .versions import (
-    LATE_EXTRA_LAYERS,
-    NEWEST,
-    PAGED_BLACKWELL,
-    PREFILL_GRAPHS,
-    Version,
-    version,
-    version_text,
-)
+from . import defaults, speculative
+from .defaults import CardMemory
+from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version
 
 # The keys that a run file may set, and their defaults; None: SGLang chooses, or it is off.
-OPTIONS: dict[str, Any] = {
+OPTIONS = COMMON_OPTIONS | {
     "engine_version": version_text(NEWEST),
-    "batch_size": None,
-    "prompt_len": None,
-    "new_tokens": None,
-    "max_seq_len": None,
-    "dtype": "bf16",
-    "quantization": "none",
-    "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
     "data_parallel_size": 1,
     "expert_parallel_size": 1,
@@ -112,24 +90,25 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @cached_property
-    def _mixers(self) -> tuple[Mixer, ...]:
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixers of all layers, in order."""
         return tuple(mixer for layer in self.run.arch.layers for mixer in layer.mixers)
 
     @cached_property
     def latent(self) -> bool:
         """Whether the cache holds latents (MLA)."""
-        return any(isinstance(mixer, LatentAttention) for mixer in self._mixers)
+        return any(isinstance(mixer, LatentAttention) for mixer in self.mixers)
 
     @cached_property
     def sparse(self) -> bool:
         """Whether latents are read through an indexer (DeepSeek-V3.2)."""
-        return any(isinstance(m, LatentAttention) and m.index is not None for m in self._mixers)
+        return any(isinstance(m, LatentAttention) and m.index is not None for m in self.mixers)
 
     @cached_property
     def backend(self) -> str:
         """SGLang's name of the attention kernels: server_args.py _get_default_attn_backend."""
         capability = self.run.compute_capability
-        sinks = any(isinstance(mixer, Attention) and mixer.sinks for mixer in self._mixers)
+        sinks = any(isinstance(mixer, Attention) and mixer.sinks for mixer in self.mixers)
         if capability in HOPPER and self.version >= (0, 4, 6):
             return FA3
         if capability in BLACKWELL and self.version >= PAGED_BLACKWELL:
@@ -169,7 +148,8 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def whole_chunk(self) -> int:
         """`chunked_prefill_size`: tokens of one prefill pass, of all attention groups together."""
-        return int(self.run.options["chunked_prefill_size"] or chunked_prefill_size(self.card))
+        size = self.run.options["chunked_prefill_size"]
+        return int(size or defaults.chunked_prefill_size(self.card))
 
     @property
     def chunk(self) -> int:
@@ -179,7 +159,8 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def largest_graph(self) -> int:
         """`cuda_graph_max_bs`: sequences of the largest decode graph."""
-        return int(self.run.options["cuda_graph_max_bs"] or cuda_graph_max_bs(self.card))
+        size = self.run.options["cuda_graph_max_bs"]
+        return int(size or defaults.cuda_graph_max_bs(self.card))
 
     @cached_property
     def eager(self) -> bool:
@@ -193,36 +174,26 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         Before 0.5.14 `--disable-cuda-graph` did not turn them off.
         """
         options, run = self.run.options, self.run
-        off = (
-            self.version < PREFILL_GRAPHS
-            or (self.eager and self.version >= (0, 5, 14))
-            or run.mesh.pp > 1
-            or self.attention_dp > 1
-            or run.arch.tower
-            or options["max_lora_rank"]
-            or options["cpu_offload_gb"]
-            or options["hicache_ratio"]
-        )
-        if off:
+        several = run.mesh.pp > 1 or self.attention_dp > 1
+        disabled = self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
+        keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
+        if disabled or several or run.arch.tower or any(options[key] for key in keys):
             return ()
         most = 2048 if self.latent else self.whole_chunk
-        return prefill_sizes(min(most, options["max_total_tokens"] or most))
+        return defaults.prefill_sizes(min(most, options["max_total_tokens"] or most))
 
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
         """Sequences of each captured decode graph, for at most `requests` at once."""
-        return () if self.eager else decode_sizes(self.card, self.largest_graph, requests)
+        sizes = defaults.decode_sizes(self.card, self.largest_graph, requests)
+        return () if self.eager else sizes
 
     @cached_property
     def fraction(self) -> float:
         """`mem_fraction_static`; SGLang lowers it for models that read images."""
-        share = self.run.options["gpu_memory_utilization"]
-        fraction = (
-            float(share)
-            if share is not None
-            else mem_fraction_static(
-                self.card, self.whole_chunk, self.largest_graph, len(self.prefill_sizes)
-            )
-        )
+        share, sizes = self.run.options["gpu_memory_utilization"], len(self.prefill_sizes)
+        graph, chunk = self.largest_graph, self.whole_chunk
+        fraction = defaults.mem_fraction_static(self.card, chunk, graph, sizes)
+        fraction = fraction if share is None else float(share)
         if not self.run.arch.tower or (share is not None and self.version >= (0, 4, 9)):
             return fraction
         return fraction * vision_factor(self.version, self.run.arch.tower_parameters)

@@ -16,22 +16,13 @@ from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
+from ...weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
-NAMES = {
-    EAGLE: EAGLE,
-    EAGLE3: EAGLE3,
-    NEXTN: NEXTN,
-    "mtp": NEXTN,
-    STANDALONE: STANDALONE,
-    "draft_model": STANDALONE,
-    NGRAM: NGRAM,
-}
-FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALONE", NGRAM: "NGRAM"}
-EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 draft's head, in every draft that is published
+METHODS = (EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM)  # a flag's values, in capitals
+ALIASES = {"mtp": NEXTN, "draft_model": STANDALONE}
 
 
 class DraftDepth(Struct, frozen=True):
@@ -48,10 +39,11 @@ class DraftDepth(Struct, frozen=True):
 
 
 def method(run: Run) -> str:
-    """The method of speculative decoding under one of NAMES' values; empty where there is none."""
+    """The method of speculative decoding under its name in METHODS; empty where there is none."""
     name = run.options.get("speculative_method")
     if name:
-        return NAMES.get(str(name).lower(), str(name))
+        lower = str(name).lower()
+        return ALIASES.get(lower, lower if lower in METHODS else str(name))
     return STANDALONE if run.draft is not None else ""
 
 
@@ -68,8 +60,8 @@ def draft_depth(run: Run) -> DraftDepth:
 def problems(run: Run) -> Iterator[str]:
     """What SGLang would refuse, and what is not modelled."""
     name, key = method(run), "inference.speculative_method"
-    if name and name not in FLAGS:
-        yield f"{key}={name!r} is not modelled; use one of {', '.join(FLAGS)}"
+    if name and name not in METHODS:
+        yield f"{key}={name!r} is not modelled; use one of {', '.join(METHODS)}"
     elif name in (EAGLE, EAGLE3, STANDALONE) and run.draft is None and not run.arch.mtp_parameters:
         yield f"{key}={name!r} needs inference.speculative_model"
     elif name == NGRAM and run.draft is not None:
@@ -89,12 +81,7 @@ def draft_layers(run: Run) -> tuple[Layer, ...]:
         return ()
     if run.draft is not None:
         return run.draft.layers
-    with_cache = (
-        layer
-        for layer in reversed(run.arch.layers)
-        if isinstance(layer.mixer, Attention | LatentAttention)
-    )
-    return (next(with_cache),)
+    return (last_attention_layer(run.arch),)
 
 
 def draft_parameters(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
@@ -118,18 +105,7 @@ def _eagle_draft(
     arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, eagle3: bool = False
 ) -> Iterator[ShardedParameter]:
     """A projection of `width` onto h, the layers, and EAGLE-3's head; its q, k and v read 2h."""
-    bare = replace(
-        arch,
-        layers=layers,
-        windows=(),
-        layer_names=(),
-        embedding=(),
-        tower=(),
-        embedding_norm=None,
-        final_norm=None,
-        head=None,
-        head_extra=(),
-    )
+    bare = replace(layers_alone(arch, layers), tower=())
     part = replace(shard, places=range(len(layers)), embedding=True, head=False)
     yield ShardedParameter("fc.weight", (arch.hidden, width), "other")
     for one in held(bare, part):

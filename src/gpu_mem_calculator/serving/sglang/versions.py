@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ...published.frameworks import SGLANG
+from ...run.releases import Version, version_text
 from ...run.run import Run
 
-Version = tuple[int, int, int]
-OLDEST, NEWEST = (0, 4, 3), (0, 5, 18)
+OLDEST, NEWEST = SGLANG.oldest_numbers, SGLANG.numbers
 
 GRAPH_TABLES = (0, 4, 8)  # chunk, graphs and share come from tables by the card's memory
 ONE_LOGITS_BUFFER = (0, 5, 0)  # all decode graphs share one logits buffer
@@ -40,11 +41,6 @@ def kernels_loaded_first(run: Run) -> bool:
     now = version(run)
     single = run.mesh.tp * run.mesh.pp == 1
     return not single or now >= (0, 5, 8) or (0, 4, 7) <= now < (0, 5, 0)
-
-
-def version_text(number: Version) -> str:
-    """A version as people write it: 0.5.18."""
-    return ".".join(map(str, number))
 
 
 def problems(run: Run) -> Iterator[str]:

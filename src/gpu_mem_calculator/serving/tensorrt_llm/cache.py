@@ -59,18 +59,12 @@ class WindowPools(Struct, frozen=True, kw_only=True):
 
         The share of the window in which the fewest sequences fit.
         """
-        shares = [
-            int(
-                ceil_div(
-                    total * self.beams * int(ceil_div(min(context, window.tokens), self.block)),
-                    count,
-                )
-            )
-            if count
-            else NO_BLOCK_BYTES
-            for window, count in zip(self.windows, self.blocks, strict=True)
-        ]
-        return max(shares, default=0)
+        most = 0
+        for window, count in zip(self.windows, self.blocks, strict=True):
+            blocks = int(ceil_div(min(context, window.tokens), self.block))
+            share = int(ceil_div(total * self.beams * blocks, count)) if count else NO_BLOCK_BYTES
+            most = max(most, share)
+        return most
 
 
 def cache_dtype(run: Run) -> str:
@@ -118,9 +112,8 @@ def window_layers(run: Run, shard: ServerShard) -> tuple[WindowLayers, ...]:
     `max_attention_window` is a pattern that repeats over the layers.
     """
     longest = max_seq_len(run)
-    pattern = [
-        min(int(tokens), longest) for tokens in run.options.get("max_attention_window") or [longest]
-    ]
+    windows = run.options.get("max_attention_window") or [longest]
+    pattern = [min(int(tokens), longest) for tokens in windows]
     sizes: dict[int, int] = {}
     for local, place in enumerate(shard.places):
         size = layer_bytes(run, run.arch, place, shard)
@@ -128,10 +121,8 @@ def window_layers(run: Run, shard: ServerShard) -> tuple[WindowLayers, ...]:
             window = pattern[local % len(pattern)]
             sizes[window] = sizes.get(window, 0) + size
     if run.draft is not None and sizes:
-        draft_bytes = sum(
-            layer_bytes(run, run.draft, place, shard) for place in range(len(run.draft.layers))
-        )
-        sizes[max(sizes)] += draft_bytes
+        layers = range(len(run.draft.layers))
+        sizes[max(sizes)] += sum(layer_bytes(run, run.draft, place, shard) for place in layers)
     return tuple(WindowLayers(tokens, sizes[tokens]) for tokens in sorted(sizes))
 
 
@@ -157,29 +148,23 @@ def pool(run: Run, shard: ServerShard, available: int) -> WindowPools:
         tokens = max(0, int(available * (1 - share))) // len(windows) // window.token_bytes
         tokens = min(tokens, int(max_tokens)) if max_tokens else tokens
         blocks.append(int(tokens // block if rounds_down else ceil_div(tokens, block)))
-    used = sum(
-        layers.token_bytes * count * block for layers, count in zip(windows, blocks, strict=True)
-    )
-    encoder_bytes = (
-        int(max(0, available) * share) // (cross_token * block) * cross_token * block
-        if cross_token
-        else 0
-    )
+    counted = zip(windows, blocks, strict=True)
+    cross_block = cross_token * block
     return WindowPools(
         windows=windows,
         blocks=tuple(blocks),
         block=block,
         beams=beams(run),
-        bytes=used,
-        cross_bytes=encoder_bytes,
+        bytes=sum(layers.token_bytes * count * block for layers, count in counted),
+        cross_bytes=int(max(0, available) * share) // max(1, cross_block) * cross_block,
     )
 
 
 def sequence_needs(run: Run, shard: ServerShard, context: int) -> int:
     """Bytes of the smallest pool that holds one sequence; every window has an equal share."""
     block, windows = tokens_per_block(run), window_layers(run, shard)
-    sizes = [
-        window.token_bytes * block * int(ceil_div(min(context, window.tokens), block))
-        for window in windows
-    ]
-    return beams(run) * len(windows) * max(sizes, default=0)
+    most = 0
+    for window in windows:
+        blocks = int(ceil_div(min(context, window.tokens), block))
+        most = max(most, window.token_bytes * block * blocks)
+    return beams(run) * len(windows) * most

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ...generation.kv_cache import has_cache
 from ...model.blocks import Recurrence, StateSpace
+from ...run.releases import version_problems
 from ...run.run import Run
-from ...weights import FormatError
-from ...weights.rank_weights import run_format
+from ...weights.rank_weights import format_problems
 from . import cache
 from .defaults import max_batch_size, max_num_tokens
-from .versions import ENGINES, OLDEST, TORCH, backend, parse_version
+from .versions import ENGINES, OLDEST, TORCH, backend
 
 STATES = ("nemotron_h", "qwen3_next")  # hybrid models that MambaHybridCacheManager supports
 FORMATS = {  # quantization/mode.py QuantAlgo, with linear layers in each backend
@@ -24,12 +24,7 @@ SPECULATION = ("ngram", "draft_target", "eagle3")
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each choice that TensorRT-LLM refuses or that is not modelled."""
     options, torch = run.options, backend(run) == TORCH
-    parsed = parse_version(str(options["engine_version"]))
-    if parsed is None or parsed < OLDEST:
-        yield (
-            f"inference.engine_version={options['engine_version']!r} is not a version of "
-            f"TensorRT-LLM that is modelled; use {'.'.join(map(str, OLDEST))} or newer"
-        )
+    yield from version_problems(run, "TensorRT-LLM", OLDEST)
     if backend(run) not in (TORCH, ENGINES):
         yield (
             f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
@@ -83,10 +78,7 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
             f"{backend(run)} backend; use one of {', '.join(formats)}"
         )
         return
-    try:
-        run_format(run)
-    except FormatError as error:
-        yield str(error)
+    yield from format_problems(run)
 
 
 def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:

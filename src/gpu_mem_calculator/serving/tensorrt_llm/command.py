@@ -56,10 +56,8 @@ def extra_options(run: Run) -> list[str]:
     elif options.get("cuda_graph_max_bs"):
         lines.append(f"cuda_graph_config: {{max_batch_size: {options['cuda_graph_max_bs']}}}")
     if options.get("max_lora_rank"):
-        lines.append(
-            f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
-            f"max_loras: {options.get('max_loras') or 1}}}"
-        )
+        rank, count = options["max_lora_rank"], options.get("max_loras") or 1
+        lines.append(f"lora_config: {{max_lora_rank: {rank}, max_loras: {count}}}")
     if options.get("speculative_method"):
         lines.append(f"speculative_config: {_inline_yaml(_speculation(run))}")
     return lines
@@ -86,12 +84,10 @@ def settings_note(run: Run) -> Iterator[str]:
         yield f"{FILE}: {'; '.join(lines)}"
     if backend(run) == ENGINES:
         cache_words = {"int8": " --int8_kv_cache", "fp8": " and an fp8 cache"}
-        dtype = DTYPES[run.options["dtype"]] + cache_words.get(
-            str(run.options["kv_cache_dtype"]), ""
-        )
+        cache_word = cache_words.get(str(run.options["kv_cache_dtype"]), "")
+        dtype = DTYPES[run.options["dtype"]] + cache_word
         yield (
-            f"a checkpoint of --dtype {dtype} is "
-            "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
-            f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
-            f"--max_seq_len {max_seq_len(run)}"
+            f"a checkpoint of --dtype {dtype} is built with: trtllm-build --checkpoint_dir "
+            f"CHECKPOINT --output_dir ENGINE_DIR --max_batch_size {max_batch_size(run)} "
+            f"--max_num_tokens {max_num_tokens(run)} --max_seq_len {max_seq_len(run)}"
         )

@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...cuda.process import process_items
-from ...ledger.num import ceil_div
 from ...ledger.source import code
+from ...published.frameworks import TENSORRT_LLM
 from ...run.engine import Engine
+from ...run.releases import newer_version_notes
 from ...run.run import Run
-from ...run.served import POOL, ServerItem, ServerMemory
+from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
 from ...weights.shards import ServerShard
 from . import cache, tensorrt_backend, torch_backend, weights
 from .checks import FORMATS, SPECULATION, problems
 from .command import command, settings_note
 from .defaults import beams, max_batch_size, max_seq_len
 from .shards import rank_shard, stage_layers
-from .versions import ENGINES, NEWEST, TORCH, backend, parse_version
+from .versions import ENGINES, NEWEST, TORCH, backend
 
 __all__ = ["ENGINE", "FORMATS", "SPECULATION", "serve"]
 
@@ -39,17 +40,10 @@ FREE_CODE = code(
 
 def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
     """All items of one rank but the KV cache."""
-    items = [
-        *weights.rank_items(run, shard),
-        *weights.adapter_items(run, shard),
-        *process_items(run, as_measured=True),
-    ]
+    items = (*weights.rank_items(run, shard), *process_items(run, as_measured=True))
     if backend(run) == ENGINES:
-        return (
-            *items,
-            *tensorrt_backend.context_items(run, shard),
-            *tensorrt_backend.runtime_items(run, shard),
-        )
+        context = tensorrt_backend.context_items(run, shard)
+        return (*items, *context, *tensorrt_backend.runtime_items(run, shard))
     return (
         *items,
         *torch_backend.buffer_items(run, shard),
@@ -70,20 +64,10 @@ def serve(run: Run) -> ServerMemory:
     pool = cache.pool(run, shard, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
     formula = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
-    pool_items = [
-        ServerItem(
-            figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=formula
-        )
-    ]
+    pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, formula)]
     if pool.cross_bytes:
-        pool_items.append(
-            ServerItem(
-                figure=POOL,
-                name="keys and values of the encoder",
-                bytes=pool.cross_bytes,
-                source=FREE_CODE,
-            )
-        )
+        name = "keys and values of the encoder"
+        pool_items.append(ServerItem(POOL, name, pool.cross_bytes, FREE_CODE))
     pool_bytes = sum(item.bytes for item in (*items, *pool_items) if item.figure == POOL)
     longest = max_seq_len(run)
     longest_bytes = cache.sequence_needs(run, shard, longest)
@@ -94,7 +78,7 @@ def serve(run: Run) -> ServerMemory:
         max_seq_len=longest,
         most_sequences=max_batch_size(run),
         sequence_bytes=lambda context: pool.sequence_bytes(context, pool_bytes),
-        needs_bytes=used_bytes + int(ceil_div(longest_bytes, share)),
+        needs_bytes=used_bytes - int(-longest_bytes // share),
         problem=_problem(run, free, pool),
         command=command(run),
         notes=tuple(_notes(run, pool)),
@@ -114,12 +98,7 @@ def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
 
 
 def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
-    parsed = parse_version(str(run.options["engine_version"]))
-    if parsed is not None and parsed > NEWEST:
-        yield (
-            f"TensorRT-LLM {run.options['engine_version']} is modelled as "
-            f"{'.'.join(map(str, NEWEST))}, the newest that is"
-        )
+    yield from newer_version_notes(run, "TensorRT-LLM", NEWEST)
     tokens = pool.tokens // beams(run)
     if 0 < tokens < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
         yield f"the cache holds {tokens:,} tokens: TensorRT-LLM cuts max_seq_len to that"
@@ -131,38 +110,31 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     yield from settings_note(run)
 
 
+OPTIONS = COMMON_OPTIONS | {
+    "engine_version": TENSORRT_LLM.version,
+    "engine_generation": None,
+    "pipeline_parallel_size": 1,
+    "expert_parallel_size": 1,
+    "gpu_memory_utilization": 0.9,
+    "max_num_batched_tokens": None,
+    "max_num_seqs": None,
+    "max_total_tokens": None,
+    "enforce_eager": False,
+    "block_size": None,
+    "max_beam_width": 1,
+    "max_attention_window": None,
+    "cross_kv_cache_fraction": None,
+    "cuda_graph_max_bs": None,
+    "max_loras": None,
+    "max_lora_rank": None,
+    "speculative_method": None,
+    "speculative_model": None,
+    "num_speculative_tokens": None,
+}
 ENGINE = Engine(
     name="tensorrt_llm",
     title="TensorRT-LLM",
-    options={
-        "engine_version": "1.2.1",
-        "engine_generation": None,
-        "batch_size": None,
-        "prompt_len": None,
-        "new_tokens": None,
-        "max_seq_len": None,
-        "dtype": "bf16",
-        "quantization": "none",
-        "kv_cache_dtype": "auto",
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "expert_parallel_size": 1,
-        "gpu_memory_utilization": 0.9,
-        "max_num_batched_tokens": None,
-        "max_num_seqs": None,
-        "max_total_tokens": None,
-        "enforce_eager": False,
-        "block_size": None,
-        "max_beam_width": 1,
-        "max_attention_window": None,
-        "cross_kv_cache_fraction": None,
-        "cuda_graph_max_bs": None,
-        "max_loras": None,
-        "max_lora_rank": None,
-        "speculative_method": None,
-        "speculative_model": None,
-        "num_speculative_tokens": None,
-    },
+    options=OPTIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     problems=problems,
     ledger=lambda run: serve(run).ledger,

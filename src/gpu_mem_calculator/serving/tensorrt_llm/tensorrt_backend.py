@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.source import Source, code, measured
+from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, NON_TORCH, ServerItem
@@ -69,13 +69,9 @@ def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     block = tokens * size * max((widths.act for widths in layer_widths), default=0)
     gated = any(widths.up > widths.act or widths.experts for widths in layer_widths)
     extra = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
-    yield ServerItem(
-        figure=ACTIVATION,
-        name="execution context",
-        bytes=tokens * token_size + extra,
-        source=CONTEXT_SOURCE,
-        formula=f"{tokens:,} tokens x {token_size:,} bytes + {extra:,}",
-    )
+    formula = f"{tokens:,} tokens x {token_size:,} bytes + {extra:,}"
+    total = tokens * token_size + extra
+    yield ServerItem(ACTIVATION, "execution context", total, CONTEXT_SOURCE, formula)
 
 
 def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -86,16 +82,12 @@ def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     batch, beam_width = max_batch_size(run), beams(run)
     sequence_list, vocab = batch * beam_width * max_seq_len(run) * 4, batch * run.arch.vocab * 4
     logits = vocab * beam_width if shard.head else 0
-    yield _item(
-        "runtime buffers", logits + row_of_version(run, LISTS) * sequence_list, BUFFERS_SOURCE
-    )
+    buffers = logits + row_of_version(run, LISTS) * sequence_list
+    yield ServerItem(NON_TORCH, "runtime buffers", buffers, BUFFERS_SOURCE)
     if not shard.head:
         return
     id_lists = sequence_list * (4 if beam_width == 1 else 8)
     penalties = 2 * vocab * beam_width * (1 if beam_width == 1 else 2)
     sampling = vocab * (1 if version(run) >= (0, 14, 0) else 2) + batch * TOP_K * TOP_K_BLOCKS * 8
-    yield _item("decoder", id_lists + vocab + penalties + sampling, DECODER_SOURCE)
-
-
-def _item(name: str, size: int, source: Source) -> ServerItem:
-    return ServerItem(figure=NON_TORCH, name=name, bytes=size, source=source)
+    total = id_lists + vocab + penalties + sampling
+    yield ServerItem(NON_TORCH, "decoder", total, DECODER_SOURCE)

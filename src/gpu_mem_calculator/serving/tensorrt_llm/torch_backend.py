@@ -33,6 +33,26 @@ MOE_CODE = code(
     "TensorRT-LLM 1.2.1 cpp kernels/cutlass_kernels/moe_gemm/moe_kernels.cu "
     "getWorkspaceDeviceBufferSizes"
 )
+ROTARY_CODE = code(
+    "TensorRT-LLM 1.2.1 _torch/attention_backend/interface.py RopeParams: fp32, made once"
+)
+WORKSPACE_CODE = code(
+    "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: "
+    "q by itself"
+)
+TABLES_CODE = code("TensorRT-LLM 1.2.1 _torch/attention_backend/trtllm.py kv_cache_block_offsets")
+INPUTS_CODE = code("TensorRT-LLM 1.2.1 _torch/pyexecutor/model_engine.py __init__")
+GRAPHS_CODE = code(
+    "TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
+    "batch first; its logits in 16 and 32 bits"
+)
+ALL_REDUCE_CODE = code(
+    "TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each rank, and three to "
+    "take turns"
+)
+STATES_CODE = code(
+    "TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for max_batch_size sequences"
+)
 GRAPH_SIZES = (*range(1, 33), 64, 128)  # CudaGraphConfig, without padding
 # Measured in one start-up on an H100 and not explained by other items: kernels, handles, graphs.
 LIBRARIES_BYTES = 664 * MIB
@@ -72,55 +92,39 @@ def _aligned(size: int) -> int:
     return int(ceil_div(size, ALIGNED)) * ALIGNED
 
 
+def _widest_layer(run: Run, shard: ServerShard, tokens: int) -> int:
+    """Bytes of the largest layer's peak."""
+    layers = distinct_widths(run.arch, shard)
+    return max((layer_bytes(run, widths, tokens) for widths in layers), default=0)
+
+
 def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The profile run's peak: a layer, or the logits of each prompt's last token."""
-    tokens = max_num_tokens(run)
-    size = 2 if run.precision != "fp32" else 4
-    layers = max(
-        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)), default=0
-    )
+    tokens, size = max_num_tokens(run), 2 if run.precision != "fp32" else 4
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
-    yield ServerItem(
-        figure=ACTIVATION,
-        name="trial run: one layer at work",
-        bytes=max(layers, logits),
-        source=MOE_CODE
-        if any(widths.experts for widths in distinct_widths(run.arch, shard))
-        else LAYER_CODE,
-        formula=f"{tokens:,} tokens through the widest layer",
+    experts = any(widths.experts for widths in distinct_widths(run.arch, shard))
+    name, formula = "trial run: one layer at work", f"{tokens:,} tokens through the widest layer"
+    peak, source = (
+        max(_widest_layer(run, shard, tokens), logits),
+        MOE_CODE if experts else LAYER_CODE,
     )
+    yield ServerItem(ACTIVATION, name, peak, source, formula)
 
 
 def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Tensors allocated with the model that stay; the log counts them as loaded (inside torch)."""
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
-    rows = (
-        (
-            "rotary tables",
-            _rotary_bytes(run),
-            "_torch/attention_backend/interface.py RopeParams: fp32, made once",
-        ),
-        (
-            "attention workspace",
-            tokens
-            * max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
-            * 2,
-            "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself",
-        ),
-        (
-            "block tables",
-            batch * 2 * pages * 4,
-            "_torch/attention_backend/trtllm.py kv_cache_block_offsets",
-        ),
-        ("inputs", tokens * 4 * 3 + batch * 4 * 4, "_torch/pyexecutor/model_engine.py __init__"),
-    )
-    for name, size, location in rows:
+    read = max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
+    for name, size, source in (
+        ("rotary tables", _rotary_bytes(run), ROTARY_CODE),
+        ("attention workspace", tokens * read * 2, WORKSPACE_CODE),
+        ("block tables", batch * 2 * pages * 4, TABLES_CODE),
+        ("inputs", tokens * 4 * 3 + batch * 4 * 4, INPUTS_CODE),
+    ):
         if size:
-            yield ServerItem(
-                figure=WEIGHTS, name=name, bytes=size, source=code(f"TensorRT-LLM 1.2.1 {location}")
-            )
+            yield ServerItem(WEIGHTS, name, size, source)
 
 
 def _rotary_bytes(run: Run) -> int:
@@ -153,40 +157,20 @@ def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         return
     drafts = int(run.options.get("num_speculative_tokens") or 0)
     tokens = max(sizes) * beams(run) * (1 + drafts)
-    layers = max(
-        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)), default=0
-    )
     logits = tokens * run.arch.vocab * 6 if shard.head else 0
-    yield ServerItem(
-        figure=GRAPHS,
-        name="CUDA graphs",
-        bytes=layers + logits,
-        source=code(
-            "TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
-            "batch first; its logits in 16 and 32 bits"
-        ),
-        formula=f"{len(sizes)} batch sizes up to {max(sizes)}",
-    )
+    size, formula = _widest_layer(run, shard, tokens) + logits, f"{len(sizes)} batch sizes up to "
+    yield ServerItem(GRAPHS, "CUDA graphs", size, GRAPHS_CODE, f"{formula}{max(sizes)}")
 
 
 def outside_items(run: Run) -> Iterator[ServerItem]:
     """Memory outside torch besides the CUDA context: kernels, handles, all-reduce's buffers."""
-    yield ServerItem(
-        figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES, source=LIBRARIES_SOURCE
-    )
+    yield ServerItem(NON_TORCH, "kernels and handles", LIBRARIES_BYTES, LIBRARIES_SOURCE)
     ranks = int(run.mesh.tp)
     if ranks > 1:
         buffer_bytes = next(size for since, size in SHARED_BYTES if version(run) >= since)
         buffer_bytes = buffer_bytes or (16_000_000 if ranks <= 2 else 8_000_000)
-        yield ServerItem(
-            figure=NON_TORCH,
-            name="buffers of all-reduce",
-            bytes=4 * buffer_bytes * ranks,
-            source=code(
-                "TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each "
-                "rank, and three to take turns"
-            ),
-        )
+        size = 4 * buffer_bytes * ranks
+        yield ServerItem(NON_TORCH, "buffers of all-reduce", size, ALL_REDUCE_CODE)
 
 
 def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -199,13 +183,5 @@ def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         if entry.kind == STATE
     )
     if size:
-        yield ServerItem(
-            figure=POOL,
-            name="states",
-            bytes=size * max_batch_size(run),
-            source=code(
-                "TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for "
-                "max_batch_size sequences"
-            ),
-            formula=f"{max_batch_size(run):,} sequences",
-        )
+        count = max_batch_size(run)
+        yield ServerItem(POOL, "states", size * count, STATES_CODE, f"{count:,} sequences")

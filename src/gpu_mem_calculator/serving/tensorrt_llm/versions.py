@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
+from ...published.frameworks import TENSORRT_LLM
+from ...run.releases import Version, modelled_version
 from ...run.run import Run
 
-Version = tuple[int, int, int]
-NEWEST, OLDEST = (1, 2, 1), (0, 8, 0)
+NEWEST, OLDEST = TENSORRT_LLM.numbers, TENSORRT_LLM.oldest_numbers
 TORCH, ENGINES = "pytorch", "tensorrt"
-
-
-def parse_version(text: str) -> Version | None:
-    """Major, minor and patch of `1.2.1` or `1.1.0rc3`; None if the text is not a version."""
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def version(run: Run) -> Version:
     """The version that is modelled: the run's, at most the newest."""
-    return min(NEWEST, parse_version(str(run.options["engine_version"])) or NEWEST)
+    return modelled_version(run, NEWEST)
 
 
 def backend(run: Run) -> str:

@@ -23,13 +23,8 @@ from ...step.workspaces import cublas_bytes
 from ...weights.layer_widths import LayerWidths, distinct_widths
 from ...weights.rank_weights import run_format
 from ...weights.shards import ServerShard
-from .defaults import (
-    attention_kernels,
-    block_size,
-    max_input_tokens,
-    max_request_tokens,
-    prefill_tokens,
-)
+from . import defaults
+from .defaults import prefill_tokens
 from .events import StreamRecorder
 from .images import PromptImage, prompt_image, record_image
 from .versions import MARLIN, version
@@ -45,13 +40,19 @@ AWQ_PARTS = 8
 def requests(run: Run) -> int:
     """Prompts of the warm-up, each as long as allowed."""
     tokens = prefill_tokens(run)
-    return int(ceil_div(tokens, min(max_input_tokens(run) or tokens, tokens)))
+    return int(ceil_div(tokens, _prompt_tokens(run)))
+
+
+def _prompt_tokens(run: Run) -> int:
+    """Tokens of the longest prompt of the warm-up."""
+    tokens = prefill_tokens(run)
+    return min(defaults.max_input_tokens(run) or tokens, tokens)
 
 
 def warm_tokens(run: Run) -> int:
     """Tokens of the warm-up's cache: whole requests if their length is known."""
-    tokens, longest = prefill_tokens(run), max_request_tokens(run)
-    block = block_size(run)
+    tokens, longest = prefill_tokens(run), defaults.max_request_tokens(run)
+    block = defaults.block_size(run)
     if longest is None:
         return int(ceil_div(tokens, block)) * block
     return requests(run) * int(ceil_div(longest - 1, block)) * block
@@ -87,11 +88,9 @@ def warm_up_bytes(run: Run, shard: ServerShard, available: int | None = None) ->
     """
     workspaces, prefill = _workspaces(run), _prefill(run, shard)
     reserved = workspaces + _reserved_bytes(prefill)
-    if (
-        available is None
-        or reserved <= available
-        or workspaces + _needed_bytes(prefill) > available
-    ):
+    if available is None or reserved <= available:
+        return reserved
+    if workspaces + _needed_bytes(prefill) > available:
         return reserved
     return workspaces + _reserved_bytes(prefill, available - workspaces)
 
@@ -102,14 +101,13 @@ def least_bytes(run: Run, shard: ServerShard) -> int:
 
 
 def _workspaces(run: Run) -> int:
-    flashinfer = FLASHINFER_BYTES if attention_kernels(run) == "flashinfer" else 0
+    flashinfer = FLASHINFER_BYTES if defaults.attention_kernels(run) == "flashinfer" else 0
     return cublas_bytes(run.compute_capability) + flashinfer
 
 
 def _prefill(run: Run, shard: ServerShard) -> WarmupPrefill:
     all_logits = version(run) < (3, 0, 0) or bool(run.options.get("enable_prefill_logprobs"))
     tokens, count = prefill_tokens(run), requests(run)
-    request_tokens = min(max_input_tokens(run) or tokens, tokens)
     return WarmupPrefill(
         layers=distinct_widths(run.arch, shard),
         tokens=tokens,
@@ -118,8 +116,8 @@ def _prefill(run: Run, shard: ServerShard) -> WarmupPrefill:
         ranks=shard.tp,
         copied=all_logits and version(run) < IN_PLACE,
         parts=_split_k_parts(run),
-        query=attention_kernels(run) == "flashinfer",
-        image=prompt_image(run, shard.tp, count, request_tokens),
+        query=defaults.attention_kernels(run) == "flashinfer",
+        image=prompt_image(run, shard.tp, count, _prompt_tokens(run)),
     )
 
 
@@ -153,17 +151,14 @@ def _stream(prefill: WarmupPrefill) -> AllocationStream:
         inputs = outputs
     norm = recorder.allocate(hidden_bytes)
     recorder.free(recorder.allocate(hidden_bytes), *inputs)
-    if prefill.ranks > 1:
-        rank_logits = recorder.allocate(
-            prefill.rows * int(ceil_div(prefill.vocab, prefill.ranks)) * ELEMENT_BYTES
-        )
-        logits = recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES)
-        recorder.free(rank_logits)
-    else:
-        logits = recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES)
+    logits_bytes = prefill.rows * prefill.vocab * ELEMENT_BYTES
+    rank_rows = prefill.rows * int(ceil_div(prefill.vocab, prefill.ranks))
+    parts = [recorder.allocate(rank_rows * ELEMENT_BYTES)] if prefill.ranks > 1 else []
+    logits = recorder.allocate(logits_bytes)
+    recorder.free(*parts)
     recorder.free(norm, *masks)
     if prefill.copied:
-        recorder.free(recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES))
+        recorder.free(recorder.allocate(logits_bytes))
     recorder.free(logits)
     return AllocationStream(sizes=recorder.sizes, events=recorder.events)
 
@@ -213,10 +208,8 @@ def _record_experts(recorder: StreamRecorder, widths: LayerWidths, tokens: int) 
     assert widths.experts is not None
     rows = min(tokens, CHUNK) * widths.experts.top_k
     logits = recorder.allocate(tokens * widths.experts.count * ELEMENT_BYTES)
-    caches = [
-        recorder.allocate(rows * width * ELEMENT_BYTES)
-        for width in (widths.experts.up, widths.experts.act, widths.hidden)
-    ]
+    sizes = (widths.experts.up, widths.experts.act, widths.hidden)
+    caches = [recorder.allocate(rows * width * ELEMENT_BYTES) for width in sizes]
     out = recorder.allocate(tokens * widths.hidden * ELEMENT_BYTES)
     recorder.free(logits, *caches)
     return out

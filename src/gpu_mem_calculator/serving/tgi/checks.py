@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ...generation.kv_cache import has_cache
 from ...model.blocks import Attention, LatentAttention
+from ...run.releases import version_problems
 from ...run.run import Run
-from ...weights import FormatError
-from ...weights.rank_weights import run_format
+from ...weights.rank_weights import format_problems
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens
-from .versions import OLDEST, parse_version
+from .versions import OLDEST
 
 FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
 SPECULATION = ("ngram", "medusa")
@@ -18,12 +18,8 @@ SPECULATION = ("ngram", "medusa")
 
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each choice that TGI refuses or that is not modelled."""
-    options, parsed = run.options, parse_version(str(run.options["engine_version"]))
-    if parsed is None or parsed < OLDEST:
-        yield (
-            f"inference.engine_version={options['engine_version']!r} is not a version of TGI that "
-            f"is modelled; use {'.'.join(map(str, OLDEST))} or newer"
-        )
+    options = run.options
+    yield from version_problems(run, "TGI", OLDEST)
     if options["kv_cache_dtype"] not in ("auto", "fp8", run.precision.partition("_")[0]):
         yield (
             f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
@@ -56,16 +52,13 @@ def problems(run: Run) -> Iterator[str]:
 
 def _model_problems(run: Run) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    if not all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers) or any(
-        getattr(mixer, "cross", False) for mixer in mixers
-    ):
+    paged = all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers)
+    if not paged or any(getattr(mixer, "cross", False) for mixer in mixers):
         yield f"model: TGI does not serve {run.arch.family} with a paged cache; use 'vllm'"
     elif not has_cache(run.arch):
         yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
     tp = int(run.mesh.tp)
-    kv_heads = {
-        mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention) and mixer.kv_heads > 1
-    }
+    kv_heads = {mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)} - {1}
     for count in sorted(kv_heads):  # sizes that no server can shard are reported elsewhere
         if count % tp and tp % count == 0:
             yield (
@@ -79,10 +72,7 @@ def _model_problems(run: Run) -> Iterator[str]:
             f"{', '.join(FORMATS)}"
         )
     else:
-        try:
-            run_format(run)
-        except FormatError as error:
-            yield str(error)
+        yield from format_problems(run)
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is not None and method not in SPECULATION:
         yield (

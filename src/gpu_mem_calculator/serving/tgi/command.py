@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...run.releases import newer_version_notes
 from ...run.run import Run
 from .defaults import prefill_tokens
 from .images import is_modelled
-from .versions import NEWEST, parse_version
+from .versions import NEWEST
 
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
 DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
@@ -46,12 +47,7 @@ def command(run: Run) -> tuple[str, ...]:
 
 def notes(run: Run) -> Iterator[str]:
     """Sentences for the user about this estimate."""
-    parsed = parse_version(str(run.options["engine_version"]))
-    if parsed is not None and parsed > NEWEST:
-        yield (
-            f"TGI {run.options['engine_version']} is modelled as "
-            f"{'.'.join(map(str, NEWEST))}, the newest that is"
-        )
+    yield from newer_version_notes(run, "TGI", NEWEST)
     if run.options.get("max_num_batched_tokens") is None:
         yield (
             f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "

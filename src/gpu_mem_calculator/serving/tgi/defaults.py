@@ -12,13 +12,7 @@ from .versions import version
 
 # TGI_WIGGLE_ROOM by first version (server/text_generation_server/models/globals.py). Before 3.0
 # it is a share of free memory, since then of the card.
-WIGGLE = (
-    ((3, 3, 0), 0.90),
-    ((3, 1, 0), 0.93),
-    ((3, 0, 0), 0.95),
-    ((2, 4, 0), 0.90),
-    ((0, 0, 0), 0.95),
-)
+WIGGLE = (((3, 3), 0.90), ((3, 1), 0.93), ((3, 0), 0.95), ((2, 4), 0.90), ((0, 0), 0.95))
 SHARE_OF_CARD_FROM = (3, 0, 0)
 BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096
@@ -124,15 +118,8 @@ def _launcher_sizes(run: Run) -> tuple[int, int, int, int, int, int]:
 
 def _compute_optimal(run: Run) -> int:
     """Tokens that the cards compute in a second, by the launcher's formula."""
-    capability, card_bytes = run.compute_capability, run.card_bytes
-    teraflops = next(
-        (
-            figure
-            for of_capability, most_bytes, figure in CARDS
-            if of_capability == capability and card_bytes <= most_bytes
-        ),
-        0,
-    )
+    cards = [(most, figure) for of, most, figure in CARDS if of == run.compute_capability]
+    teraflops = next((figure for most, figure in cards if run.card_bytes <= most), 0)
     heads, kv_heads, size, ffn, experts_per_token, _ = _launcher_sizes(run)
     hidden, layers = run.arch.hidden, len(run.arch.layers)
     flops = layers * hidden * (2 * size * (3 * heads + 2 * kv_heads) + 6 * ffn * experts_per_token)

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TGI
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory
+from ...run.served import ACTIVATION, COMMON_OPTIONS, POOL, ServerItem, ServerMemory
+from . import defaults
 from .activations import least_bytes, warm_tokens, warm_up_bytes
 from .cache import sequence_tokens, token_bytes
 from .checks import FORMATS, SPECULATION, problems
 from .command import command, notes
-from .defaults import (
-    SHARE_OF_CARD_FROM,
-    block_size,
-    max_request_tokens,
-    prefill_tokens,
-    wiggle_room,
-)
+from .defaults import block_size, prefill_tokens
 from .graphs import graph_items
 from .shards import rank_shard
 from .versions import version
@@ -46,33 +42,21 @@ def serve(run: Run) -> ServerMemory:
     """The memory of one rank after start-up."""
     shard, block = rank_shard(run), block_size(run)
     token, share = token_bytes(run, shard), float(run.options["gpu_memory_utilization"])
-    tokens = prefill_tokens(run)
     loaded = [*rank_items(run, shard), *process_items(run)]
     warm_bytes, used_bytes = warm_tokens(run) * token, sum(item.bytes for item in loaded)
     prefill = warm_up_bytes(run, shard, run.free_bytes - used_bytes - warm_bytes)
-    loaded.append(
-        ServerItem(
-            figure=ACTIVATION,
-            name="warm-up prefill",
-            bytes=prefill,
-            source=WARM_CODE,
-            formula=f"{tokens:,} tokens",
-        )
-    )
+    formula = f"{prefill_tokens(run):,} tokens"
+    loaded.append(ServerItem(ACTIVATION, "warm-up prefill", prefill, WARM_CODE, formula))
     left_bytes = run.free_bytes - used_bytes - warm_bytes - prefill
-    wiggle, of_card = wiggle_room(run), version(run) >= SHARE_OF_CARD_FROM
+    wiggle, of_card = defaults.wiggle_room(run), version(run) >= defaults.SHARE_OF_CARD_FROM
     reserve = (1 - share * (wiggle if of_card else 1)) * run.card_bytes
     free = max(0, int((left_bytes - reserve) * (1 if of_card else wiggle)))
     blocks = (free // (token * block) if token else 0) + warm_bytes // max(1, token * block)
     pool = blocks * block * token if left_bytes >= 0 else 0
-    longest = max_request_tokens(run) or min(blocks * block, run.arch.max_seq_len)
+    longest = defaults.max_request_tokens(run) or min(blocks * block, run.arch.max_seq_len)
+    least_pool = max(warm_bytes, sequence_tokens(longest, block) * token)
     formula = f"{free:,} bytes in blocks of {block}, and {warm_bytes:,} of the warm-up"
-    items = (
-        *loaded,
-        ServerItem(
-            figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=formula
-        ),
-    )
+    items = (*loaded, ServerItem(POOL, "keys and values", pool, POOL_CODE, formula))
     return ServerMemory(
         items=(*items, *graph_items(run, shard, longest)),
         tokens=pool // token if token else 0,
@@ -80,9 +64,7 @@ def serve(run: Run) -> ServerMemory:
         max_seq_len=longest,
         most_sequences=int(run.options["max_num_seqs"]),
         sequence_bytes=lambda context: sequence_tokens(context, block) * token,
-        needs_bytes=used_bytes
-        + least_bytes(run, shard)
-        + max(warm_bytes, sequence_tokens(longest, block) * token),
+        needs_bytes=used_bytes + least_bytes(run, shard) + least_pool,
         problem=_problem(run, left_bytes),
         command=command(run),
         notes=tuple(notes(run)),
@@ -99,32 +81,25 @@ def _problem(run: Run, left_bytes: int) -> str:
     return ""
 
 
+OPTIONS = COMMON_OPTIONS | {
+    "engine_version": TGI.version,
+    "gpu_memory_utilization": 1.0,
+    "max_num_batched_tokens": None,
+    "max_num_seqs": 128,
+    "max_total_tokens": None,
+    "max_input_tokens": None,
+    "enforce_eager": False,
+    "cuda_graphs": None,
+    "enable_prefill_logprobs": False,
+    "max_loras": None,
+    "max_lora_rank": None,
+    "speculative_method": None,
+    "num_speculative_tokens": None,
+}
 ENGINE = Engine(
     name="tgi",
     title="TGI",
-    options={
-        "engine_version": "3.3.7",
-        "batch_size": None,
-        "prompt_len": None,
-        "new_tokens": None,
-        "max_seq_len": None,
-        "dtype": "bf16",
-        "quantization": "none",
-        "kv_cache_dtype": "auto",
-        "tensor_parallel_size": 1,
-        "gpu_memory_utilization": 1.0,
-        "max_num_batched_tokens": None,
-        "max_num_seqs": 128,
-        "max_total_tokens": None,
-        "max_input_tokens": None,
-        "enforce_eager": False,
-        "cuda_graphs": None,
-        "enable_prefill_logprobs": False,
-        "max_loras": None,
-        "max_lora_rank": None,
-        "speculative_method": None,
-        "num_speculative_tokens": None,
-    },
+    options=OPTIONS,
     axes=frozenset({"tp"}),
     problems=problems,
     ledger=lambda run: serve(run).ledger,

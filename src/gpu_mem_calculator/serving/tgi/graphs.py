@@ -48,19 +48,10 @@ def graph_items(run: Run, shard: ServerShard, length: int) -> Iterator[ServerIte
     if not sizes:
         return
     size, largest = BITS[run.precision] // 8, max(sizes)
-    token_elements = max(
-        (
-            8 * widths.hidden + 2 * widths.up + widths.mixed
-            for widths in distinct_widths(run.arch, shard)
-        ),
-        default=0,
-    )
+    layers = distinct_widths(run.arch, shard)
+    elements = (8 * widths.hidden + 2 * widths.up + widths.mixed for widths in layers)
     logits = sum(sizes) * run.arch.vocab * size
     tables = largest * int(ceil_div(length, block_size(run))) * 4
-    yield ServerItem(
-        figure=GRAPHS,
-        name="CUDA graphs",
-        bytes=largest * token_elements * size + logits + tables,
-        source=GRAPH_CODE,
-        formula=f"batches of {', '.join(map(str, sizes))}",
-    )
+    total = largest * max(elements, default=0) * size + logits + tables
+    formula = f"batches of {', '.join(map(str, sizes))}"
+    yield ServerItem(GRAPHS, "CUDA graphs", total, GRAPH_CODE, formula)

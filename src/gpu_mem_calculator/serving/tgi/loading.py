@@ -24,17 +24,10 @@ from .events import StreamRecorder
 def left_over_bytes(run: Run, shard: ServerShard, weight_format: WeightFormat) -> int:
     """Bytes reserved but not allocated after loading, when torch's cache was emptied."""
     recorder, bits = StreamRecorder(), BITS[run.precision]
-    for _, group in groupby(
-        held(run.arch, shard),
-        lambda parameter: (parameter.layer, parameter.joint or parameter.name),
-    ):
-        _load_tensor(
-            recorder,
-            [
-                (parameter, sum(size for _, size in weight_format.stored(parameter, bits)))
-                for parameter in group
-            ],
-        )
+    parameters = held(run.arch, shard)
+    for _, group in groupby(parameters, lambda one: (one.layer, one.joint or one.name)):
+        sized = [(one, sum(size for _, size in weight_format.stored(one, bits))) for one in group]
+        _load_tensor(recorder, sized)
     return _left_over(tuple(recorder.sizes), tuple(recorder.events))
 
 

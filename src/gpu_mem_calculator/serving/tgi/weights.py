@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...ledger.source import ARITHMETIC, code
-from ...model.adapters import linears
 from ...run.run import Run
 from ...run.served import NON_TORCH, WEIGHTS, ServerItem
 from ...weights import WeightFormat
 from ...weights.rank_weights import BITS, run_format, weight_items
+from ...weights.server_adapters import adapter_items
 from ...weights.shards import ServerShard
 from .graphs import tokens_ahead
 from .loading import left_over_bytes
@@ -21,6 +21,7 @@ LOAD_CODE = code(
     "text-generation-inference 3.3.7 server/utils/weights.py get_multi_weights_col, played through "
     "torch's allocator"
 )
+ADAPTERS_CODE = code("text-generation-inference 3.3.7 server/adapters/lora.py")
 
 
 def _weight_format(run: Run) -> WeightFormat:
@@ -32,9 +33,8 @@ def _weight_format(run: Run) -> WeightFormat:
     if weight_format.name != "fp8" or run.quantized is not None:
         return weight_format
     prefix, last = run.arch.layer_prefix, len(run.arch.layers) - 1
-    return replace(
-        weight_format, skip=(*weight_format.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}")
-    )
+    skip = (*weight_format.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}")
+    return replace(weight_format, skip=skip)
 
 
 def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -51,25 +51,7 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         extra.append(("Medusa heads", tokens_ahead(run) * hidden * hidden * size // shard.tp))
     weight_format = _weight_format(run)
     for name, num_bytes in weight_items(run, shard, weight_format, extra=extra):
-        yield ServerItem(figure=WEIGHTS, name=name, bytes=num_bytes, source=ARITHMETIC)
-    yield ServerItem(
-        figure=NON_TORCH,
-        name="left over from loading",
-        source=LOAD_CODE,
-        bytes=left_over_bytes(run, shard, weight_format),
-    )
-    rank = run.options.get("max_lora_rank")
-    if rank is not None:
-        count = int(run.options.get("max_loras") or 1)
-        elements = sum(
-            int(ceil_div(linear.ins[1] + linear.outs[1], shard.tp))
-            for layer in shard.layers(run.arch)
-            for linear in linears(layer)
-        )
-        yield ServerItem(
-            figure=WEIGHTS,
-            name="adapters",
-            bytes=count * int(rank) * elements * size,
-            source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
-            formula=f"{count} of rank {rank}",
-        )
+        yield ServerItem(WEIGHTS, name, num_bytes, ARITHMETIC)
+    left_over = left_over_bytes(run, shard, weight_format)
+    yield ServerItem(NON_TORCH, "left over from loading", left_over, LOAD_CODE)
+    yield from adapter_items(run, shard, ADAPTERS_CODE)

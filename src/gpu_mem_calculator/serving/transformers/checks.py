@@ -7,11 +7,13 @@ from typing import Any
 
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, StateSpace
+from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
+from ...published.frameworks import TRANSFORMERS
 from ...run.run import Run
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
-    "engine_version": "5.17.0",
+    "engine_version": TRANSFORMERS.version,
     "kv_cache_dtype": "auto",
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
@@ -28,8 +30,8 @@ def problems(run: Run) -> Iterator[str]:
     yield from option_problems(options)
     if run.arch.family in NO_CACHE:
         yield (
-            f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
-            "is not modelled; measure it"
+            f"model: {run.arch.family} keeps no cache in transformers {TRANSFORMERS.version}, "
+            "and its inference is not modelled; measure it"
         )
     mixers = [layer.mixer for layer, _, _ in run.arch.runs]
     if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):
@@ -41,25 +43,25 @@ def problems(run: Run) -> Iterator[str]:
         yield from _flash_problems(run)
     if any(isinstance(mixer, StateSpace) for mixer in mixers):
         defaults = {"cache_implementation": "dynamic", "num_beams": 1, "quantization": "none"}
-        for key, value in defaults.items():
-            if options[key] != value:
-                yield (
-                    f"inference.{key}={options[key]!r} is not modelled for state-space layers; "
-                    f"set it to {value!r}"
-                )
+        yield from _fixed_problems(options, defaults, "for state-space layers")
     if run.draft is not None:
         yield from _assistance_problems(run, run.draft)
+
+
+def _fixed_problems(
+    options: Mapping[str, Any], modelled: Mapping[str, Any], where: str
+) -> Iterator[str]:
+    """A sentence for each option that has another value than the only one modelled."""
+    for key, value in modelled.items():
+        if options[key] != value:
+            name = f"inference.{key}={options[key]!r}"
+            yield f"{name} is not modelled {where}; set it to {value!r}"
 
 
 def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
     """What is refused for every model, by the options alone."""
     quantization = options["quantization"]
-    for key, value in ONE_VALUE.items():
-        if options[key] != value:
-            yield (
-                f"inference.{key}={options[key]!r} is not modelled for transformers; "
-                f"set it to {value!r}"
-            )
+    yield from _fixed_problems(options, ONE_VALUE, "for transformers")
     if quantization not in QUANTIZATIONS:
         yield (
             f"inference.quantization={quantization!r} is not modelled for transformers; "
@@ -81,6 +83,8 @@ def _flash_problems(run: Run) -> Iterator[str]:
     """
     if run.precision == "fp32":
         yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+    if not has_flash(run.compute_capability):
+        yield NO_FLASH_CARD.format("inference", run.compute_capability)
     if run.options["cache_implementation"] == "static":
         yield (
             "inference.attention='flash_attention_2' with a static cache is not modelled; "
@@ -95,15 +99,11 @@ def _flash_problems(run: Run) -> Iterator[str]:
 
 def _is_flash_layer(layer_run: tuple[Layer, int, int]) -> bool:
     mixer = layer_run[0].mixer
-    return isinstance(mixer, Attention) and not (
-        mixer.alibi
-        or mixer.sinks
-        or mixer.always_masked
-        or not mixer.sdpa
-        or mixer.head_dim > 256
-        or mixer.head_dim % 8
-        or (mixer.value_dim or mixer.head_dim) != mixer.head_dim
-    )
+    if not isinstance(mixer, Attention) or not mixer.sdpa:
+        return False
+    masked = mixer.alibi or mixer.sinks or mixer.always_masked
+    equal = (mixer.value_dim or mixer.head_dim) == mixer.head_dim
+    return not masked and equal and mixer.head_dim <= 256 and not mixer.head_dim % 8
 
 
 def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
@@ -117,12 +117,7 @@ def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
         "cache_implementation": "dynamic",
         "quantization": "none",
     }
-    for key, value in modelled.items():
-        if options[key] != value:
-            yield (
-                f"inference.{key}={options[key]!r} is not modelled with a speculative_model; "
-                f"set it to {value!r}"
-            )
+    yield from _fixed_problems(options, modelled, "with a speculative_model")
     if not options["new_tokens"]:
         yield "inference.speculative_model has nothing to do where new_tokens is 0; leave it out"
     for title, arch in (("model", run.arch), ("inference.speculative_model", draft)):

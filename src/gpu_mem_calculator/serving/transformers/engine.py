@@ -8,46 +8,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation.assisted import (
-    AssistedModels,
-    draft_instants,
-    draft_steps,
-    main_instants,
-    main_steps,
-    merge_instants,
-    round_entries,
-    rounds,
-    shared_entries,
-)
-from ...generation.assisted import assisted_events as assisted_turns
-from ...generation.decode_steps import (
-    PROMPT,
-    CacheMode,
-    DecodeStep,
-    layer_kinds,
-    replayed_passes,
-    rolled_passes,
-)
-from ...generation.entries import (
-    GenerationCase,
-    cache_entries,
-    head_entries,
-    layer_entries,
-    pass_events,
-)
+from ...generation import assisted, decode_steps, entries, model_inputs
+from ...generation.decode_steps import CacheMode, DecodeStep, layer_kinds
+from ...generation.entries import GenerationCase
 from ...generation.instants import generation_instants, unrolled_instants
-from ...generation.model_inputs import (
-    input_entries,
-    inputs_before_layers,
-    pass_input_entries,
-    reads_whole_cache,
-    rotary_entries,
-)
 from ...generation.stream import GenerationStreamWriter
 from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
 from ...ledger.num import larger
 from ...model.arch import Arch
+from ...modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ...modelling.huggingface.quirks import family_quirks
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
@@ -71,49 +41,44 @@ def ledger(run: Run) -> Ledger:
     instants = (load, *(b.instant for b in case.table))
     model = (case.run, case.how, case.found, case.passes, case.table)
     always = {b.name for b in case.table}
-    shared_entries = (
+    common = (
         *weight_entries(case, always),
-        *input_entries(*model, case.manner),
+        *model_inputs.input_entries(*model, case.manner),
         *workspace_entries(case, case.table),
-        *rotary_entries(*model),
+        *model_inputs.rotary_entries(*model),
     )
     if run.unrolled:
-        return Ledger(
-            instants, shared_entries, plays=pass_events(case), writer=GenerationStreamWriter
-        )
-    return Ledger(
-        instants, (*shared_entries, *cache_entries(case), *layer_entries(case), *head_entries(case))
-    )
+        events = entries.pass_events(case)
+        return Ledger(instants, common, plays=events, writer=GenerationStreamWriter)
+    parts = (entries.cache_entries, entries.layer_entries, entries.head_entries)
+    return Ledger(instants, (*common, *(entry for part in parts for entry in part(case))))
 
 
 def _assisted(run: Run, draft: Arch) -> Ledger:
     """The ledger of assisted generation: the assistant `draft` is loaded after the model."""
     candidates = run.options["num_speculative_tokens"] or CANDIDATES
-    every = rounds(run, candidates)
+    every = assisted.rounds(run, candidates)
     draft_run = replace(run, arch=draft, parameters_given=None)
-    small = _model_case(draft_run, draft_steps(every, run.unrolled))
-    large = _model_case(run, main_steps(every), beams=True)
-    small = replace(small, table=tuple(draft_instants(small, every)))
-    large = replace(large, table=tuple(main_instants(large, every)))
-    pair = AssistedModels(draft=small, main=large, every=every)
-    table = merge_instants(small.table, large.table)
+    small = _model_case(draft_run, assisted.draft_steps(every, run.unrolled))
+    large = _model_case(run, assisted.main_steps(every), beams=True)
+    small = replace(small, table=tuple(assisted.draft_instants(small, every)))
+    large = replace(large, table=tuple(assisted.main_instants(large, every)))
+    pair = assisted.AssistedModels(draft=small, main=large, every=every)
+    table = assisted.merge_instants(small.table, large.table)
     first = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     second = Instant(name="startup.draft", phase=STARTUP, title="start-up: assistant on the GPU")
     always = {b.name for b in table} | {second.name}
-    both = [
-        *weight_entries(large, always),
-        *weight_entries(small, always, "assistant: ", second.name),
-    ]
+    assistant = weight_entries(small, always, "assistant: ", second.name)
+    both = [*weight_entries(large, always), *assistant]
     for case in (small, large):
         model = (case.run, case.how, case.found, case.passes, case.table)
-        both += [*pass_input_entries(*model), *rotary_entries(*model)]
-    both += [*shared_entries(pair), *workspace_entries(large, table)]
+        both += [*model_inputs.pass_input_entries(*model), *model_inputs.rotary_entries(*model)]
+    both += [*assisted.shared_entries(pair), *workspace_entries(large, table)]
     instants = (first, second, *(b.instant for b in table))
     if run.unrolled:
-        return Ledger(
-            instants, tuple(both), plays=assisted_turns(pair), writer=GenerationStreamWriter
-        )
-    return Ledger(instants, (*both, *round_entries(pair)))
+        events = assisted.assisted_events(pair)
+        return Ledger(instants, tuple(both), plays=events, writer=GenerationStreamWriter)
+    return Ledger(instants, (*both, *assisted.round_entries(pair)))
 
 
 def _model_case(run: Run, passes: dict[str, DecodeStep], *, beams: bool = False) -> GenerationCase:
@@ -143,15 +108,17 @@ def generation_case(run: Run) -> GenerationCase:
     found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
     if options["cache_implementation"] == "static":
-        room = larger(run.seq + run.new_tokens - 1, options["max_seq_len"] or 0)
-    manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_whole_cache(run, found))
-    walk = replayed_passes if run.unrolled else rolled_passes
-    passes = [walk(kind, run.seq, run.new_tokens, manner) for kind in found]
+        room = larger(run.seq + run.generated - 1, options["max_seq_len"] or 0)
+    whole = model_inputs.reads_whole_cache(run, found)
+    manner = CacheMode(room=room, beams=beams, copies=copies, whole=whole)
+    walk = decode_steps.replayed_passes if run.unrolled else decode_steps.rolled_passes
+    passes = [walk(kind, run.seq, run.generated, manner) for kind in found]
     if run.unrolled:
-        table = unrolled_instants(found, run.new_tokens, beams=beams > 1)
+        table = unrolled_instants(found, int(run.generated), beams=beams > 1)
     else:
-        first = inputs_before_layers(run, how, found, [each[PROMPT] for each in passes])
-        table = generation_instants(found, run.new_tokens, first, beams=beams > 1)
+        prompts = [each[decode_steps.PROMPT] for each in passes]
+        first = model_inputs.inputs_before_layers(run, how, found, prompts)
+        table = generation_instants(found, run.generated, first, beams=beams > 1)
     return GenerationCase(
         run=run,
         how=how,
@@ -173,8 +140,8 @@ def _token_choice(run: Run, bits: int) -> TokenChoice:
         rows=run.batch,
         vocab=run.arch.vocab,
         bits=bits,
-        new=run.new_tokens,
-        length=run.seq + run.new_tokens,
+        new=run.generated,
+        length=run.seq + run.generated,
         top_k=TOP_K if top_k is None else top_k,
         top_p=TOP_P if top_p is None else top_p,
     )
@@ -192,7 +159,8 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
         weight_bits=bits,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=run.compute_capability in ("9.0", "10.0"),
+        cudnn=prefers_cudnn(run.compute_capability),
+        flash=has_flash(run.compute_capability),
         training=False,
         quantization=run.quantization,
         double_quant=run.double_quant,

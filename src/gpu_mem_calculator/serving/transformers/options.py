@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ...published.frameworks import TRANSFORMERS
+from ...run.served import COMMON_OPTIONS
 
-OPTIONS: dict[str, Any] = {
-    "engine_version": "5.17.0",
+OPTIONS = COMMON_OPTIONS | {
+    "engine_version": TRANSFORMERS.version,
     "batch_size": 1,
     "prompt_len": 1024,
     "new_tokens": 8,
-    "max_seq_len": None,
-    "dtype": "bf16",
     "attention": None,
-    "quantization": "none",
-    "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
     "cache_implementation": "dynamic",
     "num_beams": 1,

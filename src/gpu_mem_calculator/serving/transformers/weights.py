@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...generation.entries import GenerationCase
 from ...generation.instants import MASKS, GenerationInstant
 from ...ledger.ledger import PARAM, RUNTIME, Entry
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Num, sized
 from ...ledger.source import ARITHMETIC, code
 from ...ledger.units import MIB
 from ...model.adapters import linears
@@ -41,11 +41,11 @@ def weight_entries(
         live=always,
         source=BITSANDBYTES if packed else ARITHMETIC,
     )
-    buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
+    buffers = [sized(block_bytes(b.num_bytes), 8) for b in arch.buffers]
     yield Entry(
         name=f"{title}buffers",
         kind=PARAM,
-        bytes=sum(buffers),
+        bytes=sum(buffers, EMPTY),
         tensors=lambda: buffers,
         live=always,
         source=ARITHMETIC,
@@ -54,7 +54,7 @@ def weight_entries(
         yield Entry(
             name=f"{title}head before it is tied to the embedding",
             kind=PARAM,
-            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8,
+            bytes=sized(run.scaled(arch.vocab * arch.hidden), bits),
             live={startup: 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
@@ -66,13 +66,10 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
     """
     run = case.run
     source = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
-    biased = run.quantization != "int8" and any(
-        one.bias for layer, _, _ in run.arch.runs for one in linears(layer)
-    )
-    for name, size in (
-        (WORKSPACES, cublas_bytes(run.compute_capability)),
-        ("cuBLASLt workspace", biased * MIB),
-    ):
+    biases = any(one.bias for layer, _, _ in run.arch.runs for one in linears(layer))
+    added = MIB * (biases and run.quantization != "int8")
+    cublas = cublas_bytes(run.compute_capability)
+    for name, size in ((WORKSPACES, cublas), ("cuBLASLt workspace", added)):
         if size:
             live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
             yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)

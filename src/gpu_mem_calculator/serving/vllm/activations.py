@@ -27,7 +27,7 @@ from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import LayerWidths, layer_widths, mixer_widths
+from ...weights.layer_widths import LayerWidths, distinct_widths, layer_widths, mixer_widths
 from ...weights.shards import ServerShard
 from . import images
 from .cache import states_outside_pool
@@ -42,9 +42,8 @@ PIECE = code(
 )
 EAGER = code("vllm 0.7.3 vllm/model_executor/models/llama.py, run as written")
 BENCHMARK = measured(
-    "NVIDIA H200, torch 2.11: inductor's benchmark clears the L2 cache with a buffer "
-    "of its size while kernels are tried, 60 MiB; logs of H100s agree with "
-    "50"
+    "NVIDIA H200, torch 2.11: inductor's benchmark clears the L2 cache with a buffer of its size "
+    "while kernels are tried, 60 MiB; logs of H100s agree with 50"
 )
 WORKSPACES = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
 STEP = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run")
@@ -87,14 +86,11 @@ def profile_peak(run: Run, shard: ServerShard) -> ProfilePeak:
     """The profile run's peak on one rank."""
     constant, size = tuple(_constant_parts(run, shard)), element_bytes(run)
     image_inputs = tuple(images.image_parts(run, size)) if shard.embedding else ()
-    peaks = [
-        ProfilePeak(instant, (*parts, *constant, *image_inputs))
-        for instant, parts in _instants(run, shard)
-    ]
+    always = (*constant, *image_inputs)
+    peaks = [ProfilePeak(instant, (*parts, *always)) for instant, parts in _instants(run, shard)]
     if image_inputs:
-        peaks.append(
-            ProfilePeak("the vision tower", (*images.tower_parts(run, size, shard.tp), *constant))
-        )
+        tower = images.tower_parts(run, size, shard.tp)
+        peaks.append(ProfilePeak("the vision tower", (*tower, *constant)))
     return max(peaks, key=lambda peak: peak.bytes)
 
 
@@ -116,20 +112,13 @@ def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     if not shard.embedding:
         yield "from the stage before", 2 * tokens * run.arch.hidden * size, STAGE
     if v1(run) and version(run) >= PERSISTENT_FROM:
-        sizes = (workspace_bytes(run, widths, size) for widths in distinct_widths(run, shard))
-        workspace = max(sizes, default=0)
+        layers = distinct_widths(run.arch, shard)
+        workspace = max((workspace_bytes(run, widths, size) for widths in layers), default=0)
         if workspace:
             yield "workspace of the experts", workspace, WORKSPACE_SOURCE
     states = states_outside_pool(run, shard)
     if states:
         yield "states of sequences", states, STATES
-
-
-def distinct_widths(run: Run, shard: ServerShard) -> tuple[LayerWidths, ...]:
-    """Widths of the rank's layers, each different one once."""
-    return tuple(
-        {layer_widths(layer, run.arch.hidden, shard): None for layer in shard.layers(run.arch)}
-    )
 
 
 def _sampling_parts(run: Run) -> Iterator[SourcedBytes]:
@@ -150,9 +139,9 @@ def _layer_instants(
     size, tokens = element_bytes(run), int(run.options["max_num_batched_tokens"])
     widths, token_bytes = layer_widths(layer, run.arch.hidden, shard), tokens * size
     source, buffer = (PIECE, _benchmark_buffer(run)) if is_compiled(run) else (EAGER, ())
-    instants = (
-        compiled_widths(widths) if is_compiled(run) else _eager_widths(widths, reduced=shard.tp > 1)
-    )
+    instants = compiled_widths(widths)
+    if not is_compiled(run):
+        instants = _eager_widths(widths, reduced=shard.tp > 1)
     for instant, elements in instants:
         parts = [(f"{instant}: activations", elements * token_bytes, source), *buffer]
         if instant == "experts" and not (v1(run) and version(run) >= PERSISTENT_FROM):

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.ledger import CPU, GPU
-from ...ledger.source import Source, code
+from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
@@ -80,14 +81,7 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
     )
     fixed_pool = run.options["kv_cache_memory_bytes"]
     left = requested - deducted_bytes(run, budget)
-    return RankBudget(
-        shard=shard,
-        items=items,
-        peak_instant=peak.instant,
-        requested_bytes=requested,
-        pool_bytes=left if fixed_pool is None else int(fixed_pool),
-        outside_bytes=budget.outside_bytes,
-    )
+    return replace(budget, pool_bytes=left if fixed_pool is None else int(fixed_pool))
 
 
 def deducted_bytes(run: Run, budget: RankBudget) -> int:
@@ -103,42 +97,22 @@ def counts_graphs(run: Run) -> bool:
     return v1(run) and version(run) >= COUNTED_FROM
 
 
-def _items(figure: str, parts: Iterable[SourcedBytes]) -> tuple[ServerItem, ...]:
-    return tuple(
-        ServerItem(figure=figure, name=name, bytes=size, source=source)
-        for name, size, source in parts
-        if size
-    )
+def _items(figure: str, parts: Iterable[SourcedBytes]) -> Iterator[ServerItem]:
+    return (ServerItem(figure, name, size, source) for name, size, source in parts if size)
 
 
-def _weight_items(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
+def _weight_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Parameters, adapter slots and a draft; offloaded parameters are in host memory."""
-    rows: list[tuple[str, int, Source]] = [
-        (name, size, LOADED_SOURCE)
-        for name, size in _subtract_offloaded(
-            rank_weights(run, shard), _offloaded_bytes(run, shard)
-        )
-    ]
+    offloaded = _offloaded_bytes(run, shard)
+    left = _subtract_offloaded(rank_weights(run, shard), offloaded)
+    rows = [(name, size, LOADED_SOURCE) for name, size in left]
     rows.append(("draft: parameters", _draft_bytes(run, shard), LOADED_SOURCE))
     if v1(run):
         rows += [(name, size, ADAPTERS_SOURCE) for name, size in adapter_slots(run, shard)]
-    items = [
-        ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
-        for name, size, source in rows
-        if size
-    ]
-    offloaded = _offloaded_bytes(run, shard)
+    yield from _items(WEIGHTS, rows)
     if offloaded:
-        items.append(
-            ServerItem(
-                figure=WEIGHTS,
-                name="offloaded parameters",
-                bytes=offloaded,
-                source=OFFLOAD_SOURCE,
-                place=CPU,
-            )
-        )
-    return tuple(items)
+        name = "offloaded parameters"
+        yield ServerItem(WEIGHTS, name, offloaded, OFFLOAD_SOURCE, place=CPU)
 
 
 def _offloaded_bytes(run: Run, shard: ServerShard) -> int:
@@ -164,9 +138,8 @@ def _draft_bytes(run: Run, shard: ServerShard) -> int:
     if not draft.quantized:
         return sum(parameter.numel for parameter in draft.parameters) * bits // 8
     weight_format = loaded_format(run_format(run), version(run), run.compute_capability)
-    return sum(
-        size for parameter in draft.parameters for _, size in weight_format.stored(parameter, bits)
-    )
+    stored = (weight_format.stored(parameter, bits) for parameter in draft.parameters)
+    return sum(size for parts in stored for _, size in parts)
 
 
 def unbudgeted_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:

@@ -39,15 +39,15 @@ class BlockPool(Struct, frozen=True, kw_only=True):
     - `problem`: why vLLM would not start, in one sentence; empty if it starts
     """
 
-    blocks: int
-    block_size: int
-    block_bytes: int
-    tokens: int
-    concurrency: float
-    token_bytes: int
-    sequence_bytes: Callable[[int], int]
-    needs_bytes: Callable[[int], int]
-    longest: int
+    blocks: int = 0
+    block_size: int = 0
+    block_bytes: int = 0
+    tokens: int = 0
+    concurrency: float = 0.0
+    token_bytes: int = 0
+    sequence_bytes: Callable[[int], int] = lambda _: 0
+    needs_bytes: Callable[[int], int] = lambda _: 0
+    longest: int = 0
     spare_bytes: int = 0
     states_bytes: int = 0
     items: tuple[tuple[str, int], ...] = ()
@@ -64,12 +64,11 @@ def block_pool(
     try:
         layout = pool_layout(run, shard)
     except UnsupportedCacheError as error:
-        return _empty_pool(
-            f"vLLM {run.options['engine_version']} has no cache for {run.arch.family}: {error}"
-        )
+        name = run.options["engine_version"]
+        return BlockPool(problem=f"vLLM {name} has no cache for {run.arch.family}: {error}")
     block, length = layout.block_bytes, int(run.options["max_seq_len"])
     if not block:  # no layer of this rank has a cache
-        return _empty_pool("")
+        return BlockPool()
     count = max(0, pool_bytes) // block
     count = count if num_blocks is None else min(count, num_blocks)
     sequence = _sequence_bytes(layout)
@@ -116,29 +115,12 @@ def _states_problem(run: Run, layout: PoolLayout, count: int) -> str:
     )
 
 
-def _empty_pool(problem: str) -> BlockPool:
-    """A pool without blocks."""
-    return BlockPool(
-        blocks=0,
-        block_size=0,
-        block_bytes=0,
-        tokens=0,
-        concurrency=0.0,
-        token_bytes=0,
-        sequence_bytes=lambda _: 0,
-        needs_bytes=lambda _: 0,
-        longest=0,
-        problem=problem,
-    )
-
-
 def _sequence_bytes(layout: PoolLayout) -> Callable[[int], int]:
     kinds = [group.page for group in layout.groups]
 
     def sequence(context: int) -> int:
-        return layout.block_bytes * sum(
-            sequence_blocks(page, context, layout.needs) for page in kinds
-        )
+        blocks = (sequence_blocks(page, context, layout.needs) for page in kinds)
+        return layout.block_bytes * sum(blocks)
 
     return sequence
 

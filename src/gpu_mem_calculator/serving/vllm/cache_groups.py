@@ -38,10 +38,8 @@ class CacheGroup(Struct, frozen=True):
 
     def on_worker(self, places: Iterable[int]) -> CacheGroup:
         """The group's layers on a worker."""
-        worker_places = frozenset(places)
-        return CacheGroup(
-            tuple(slot for slot in self.slots if slot.place in worker_places), self.page
-        )
+        here = frozenset(places)
+        return CacheGroup(tuple(slot for slot in self.slots if slot.place in here), self.page)
 
 
 class BlockNeeds(Struct, frozen=True, kw_only=True):
@@ -65,9 +63,8 @@ def block_needs(run: Run) -> BlockNeeds:
     options, vllm_version, drafts = run.options, version(run), tokens_ahead(run)
     batches = 1
     if vllm_version >= (0, 26, 0):
-        synchronous = (
-            drafts and method(run) not in EAGLE
-        )  # such drafts are not scheduled asynchronously
+        # drafts of the other methods are not scheduled asynchronously
+        synchronous = drafts and method(run) not in EAGLE
         asynchronous = not synchronous and (run.mesh.pp == 1 or uses_second_runner(run))
         batches = int(run.mesh.pp) + asynchronous
     mode = state_mode(run)
@@ -141,17 +138,14 @@ def unify_pages(slots: tuple[CacheSlot, ...], vllm_version: Version) -> tuple[Ca
         page = slot.page
         if page.bytes != largest:
             divides = largest % page.bytes == 0 and page.kind != STATE
-            if vllm_version < (0, 12, 0) or not (
-                divides or (vllm_version >= (0, 24, 0) and page.kind != LATENT)
-            ):
-                raise UnsupportedCacheError(
-                    f"pages of {page.bytes} and {largest} bytes cannot share a pool"
-                )
-            page = (
-                replace(page, block=page.block * (largest // page.bytes))
-                if divides
-                else replace(page, padded=largest)
-            )
+            pads = vllm_version >= (0, 24, 0) and page.kind != LATENT
+            if vllm_version < (0, 12, 0) or not (divides or pads):
+                sizes = f"{page.bytes} and {largest}"
+                raise UnsupportedCacheError(f"pages of {sizes} bytes cannot share a pool")
+            if divides:
+                page = replace(page, block=page.block * (largest // page.bytes))
+            else:
+                page = replace(page, padded=largest)
         unified.append(CacheSlot(slot.place, page))
     return tuple(unified)
 
@@ -162,10 +156,8 @@ def group_size(counts: list[int], vllm_version: Version) -> int:
     vllm 0.12.0: similar within a quarter; 0.18.0: within a half.
     """
     fewest, most = min(counts), max(counts)
-    similar = (most < fewest * 1.25 and vllm_version >= (0, 12, 0)) or (
-        most < fewest * 1.5 and vllm_version >= (0, 18, 0)
-    )
-    return most if similar else fewest
+    similar = 1.5 if vllm_version >= (0, 18, 0) else 1.25 if vllm_version >= (0, 12, 0) else 0
+    return most if most < fewest * similar else fewest
 
 
 def _split(slots: tuple[CacheSlot, ...], vllm_version: Version) -> Iterable[CacheGroup]:

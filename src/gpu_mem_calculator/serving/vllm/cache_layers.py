@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ...generation.kv_cache import FULL, INDEX, LATENT, STATE, WINDOW, mixer_cache, state_bytes
 from ...ledger.num import ceil_div
+from ...ledger.words import words
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, StateSpace
 from ...run.run import Run
@@ -28,16 +29,7 @@ from .versions import v1, version
 CHUNK = "chunk"  # attention within chunks of tokens (Llama 4)
 GROWING = (FULL, LATENT, INDEX)  # they keep every token
 # Models that keep a state for each block of a prefix (SupportsMambaPrefixCaching).
-KEEPS_EVERY_BLOCK = (
-    "bamba",
-    "falcon_h1",
-    "granitemoehybrid",
-    "jamba",
-    "mamba",
-    "mamba2",
-    "nemotron_h",
-    "zamba2",
-)
+KEEPS_EVERY_BLOCK = words("bamba falcon_h1 granitemoehybrid jamba mamba mamba2 nemotron_h zamba2")
 NO_CHUNK = 2048  # tokens of a chunk if a state-space model sets none
 
 
@@ -61,9 +53,8 @@ class LayerPage(Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         """Bytes of the page, with padding."""
-        return self.padded or (
-            self.state_bytes if self.kind == STATE else self.block * self.token_bytes
-        )
+        own = self.state_bytes if self.kind == STATE else self.block * self.token_bytes
+        return self.padded or own
 
     @property
     def block_key(self) -> tuple[str, int, int]:
@@ -118,25 +109,18 @@ def layer_pages(
 def cache_slots(run: Run, shard: ServerShard) -> tuple[CacheSlot, ...]:
     """Pages of every layer of the whole model with the rank's shard, then the draft's."""
     arch, slots = run.arch, []
-    known_pages: dict[
-        tuple[int, int | None], tuple[LayerPage, ...]
-    ] = {}  # equal layers are one object
+    known_pages: dict[object, tuple[LayerPage, ...]] = {}  # equal layers are one object
     for place, layer in enumerate(arch.layers):
         key = (id(layer), arch.windows[place] if arch.windows else None)
         if key not in known_pages:
             known_pages[key] = tuple(layer_pages(run, arch, layer, key[1], shard))
         slots += [CacheSlot(place, page) for page in known_pages[key]]
     for place, (layer, window) in enumerate(draft_layers(run), len(arch.layers)):
-        slots += [
-            CacheSlot(place, page)
-            for page in layer_pages(run, run.draft or arch, layer, window, shard)
-        ]
+        pages = layer_pages(run, run.draft or arch, layer, window, shard)
+        slots += [CacheSlot(place, page) for page in pages]
     if not v1(run):  # states are outside the pool; windows keep blocks for every token
-        return tuple(
-            CacheSlot(slot.place, replace(slot.page, kind=FULL, window=0))
-            for slot in slots
-            if slot.page.kind != STATE
-        )
+        kept = [slot for slot in slots if slot.page.kind != STATE]
+        return tuple(CacheSlot(s.place, replace(s.page, kind=FULL, window=0)) for s in kept)
     return match_states(run, tuple(slots))
 
 
@@ -155,9 +139,8 @@ def base_block_size(run: Run) -> int:
     if sparse:
         return 64
     if latent and (0, 8, 0) <= vllm_version < (0, 18, 0) and (hopper or blackwell):
-        kernel_block = (
-            64 if hopper or vllm_version >= (0, 16, 0) else 128 if vllm_version >= (0, 9, 2) else 16
-        )
+        earlier = 128 if vllm_version >= (0, 9, 2) else 16
+        kernel_block = 64 if hopper or vllm_version >= (0, 16, 0) else earlier
         return int(requested) if requested and requested % kernel_block == 0 else kernel_block
     if requested:
         return int(requested)
@@ -185,13 +168,11 @@ def match_states(run: Run, slots: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...
     if mode == "all":
         step = lcm(_scan_chunk(run.arch), step)
     block = max(base_block_size(run), step * int(ceil_div(int(ceil_div(largest, token)), step)))
+    state_block = length if mode == "none" else block
     return tuple(
-        CacheSlot(
-            slot.place,
-            replace(slot.page, block=length if mode == "none" else block, padded=block * token)
-            if slot.page.kind == STATE
-            else replace(slot.page, block=block),
-        )
+        CacheSlot(slot.place, replace(slot.page, block=state_block, padded=block * token))
+        if slot.page.kind == STATE
+        else CacheSlot(slot.place, replace(slot.page, block=block))
         for slot in slots
     )
 
@@ -203,12 +184,8 @@ def _alignment(run: Run, page: LayerPage) -> int:
         return max(base_block_size(run), 128 if latent and vllm_version >= (0, 27, 0) else 1)
     if vllm_version < (0, 12, 0):
         return 16
-    head_dims = [
-        mixer.head_dim
-        for layer, _, _ in run.arch.runs
-        for mixer in layer.mixers
-        if isinstance(mixer, Attention)
-    ]
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    head_dims = [mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)]
     wide_heads = run.compute_capability.startswith("10.") and 256 in head_dims
     return 64 if latent else 32 if wide_heads else 16
 

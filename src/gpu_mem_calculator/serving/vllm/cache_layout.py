@@ -37,32 +37,25 @@ def pool_layout(run: Run, shard: ServerShard) -> PoolLayout:
     Raises `UnsupportedCacheError` if vLLM has no pages for the model.
     """
     all_slots, vllm_version = cache_slots(run, shard), version(run)
-    draft_places = range(len(run.arch.layers), _num_slot_layers(all_slots)) if shard.head else ()
+    end = max((slot.place for slot in all_slots), default=-1) + 1
+    draft_places = range(len(run.arch.layers), end) if shard.head else ()
     places = {*shard.places, *draft_places}
     rank_slots = tuple(slot for slot in all_slots if slot.place in places)
     all_groups = cache_groups(run, all_slots if vllm_version >= (0, 11, 0) else rank_slots)
     rank_groups = tuple(group.on_worker(places) for group in all_groups)
-    block = min(
-        (group.page.block for group in all_groups if group.page.kind != STATE),
-        default=base_block_size(run),
-    )
+    sizes = (group.page.block for group in all_groups if group.page.kind != STATE)
     return PoolLayout(
         groups=all_groups,
         rank_groups=rank_groups,
         rank_slots=rank_slots,
         needs=block_needs(run),
         block_bytes=block_bytes(rank_groups, vllm_version),
-        block_size=block,
+        block_size=min(sizes, default=base_block_size(run)),
     )
-
-
-def _num_slot_layers(all_slots: tuple[CacheSlot, ...]) -> int:
-    return max((slot.place for slot in all_slots), default=-1) + 1
 
 
 def token_bytes(layout: PoolLayout) -> int:
     """Bytes of one more token: its part of a block in every group of full attention."""
-    block_sizes = [group.page.block for group in layout.groups if group.page.kind in GROWING]
-    return sum(
-        -(-layout.block_bytes // (block * layout.needs.context_ranks)) for block in block_sizes
-    )
+    ranks = layout.needs.context_ranks
+    sizes = [group.page.block for group in layout.groups if group.page.kind in GROWING]
+    return sum(-(-layout.block_bytes // (block * ranks)) for block in sizes)

@@ -15,12 +15,8 @@ from .versions import version
 BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8": 8}
 SCALE_BYTES = 4  # int8 and int4: an fp32 scale for each token and head, key and value
 SPARSE_FP8 = 656  # DeepSeek's fp8 layout: 512 fp8, 4 fp32 scales, 64 of 16 bits
-# Models whose scanned state has more bits than the weights: family, first version, bits.
-WIDE_STATES = (
-    ("qwen3_5", (0, 17, 0), 32),
-    ("nemotron_h", (0, 20, 0), 32),
-    ("kimi_linear", (0, 11, 0), 32),
-)
+# Models whose scanned state is in fp32 whatever the weights are in, by first version.
+WIDE_STATES = {"qwen3_5": (0, 17, 0), "nemotron_h": (0, 20, 0), "kimi_linear": (0, 11, 0)}
 
 
 def cache_dtype(run: Run) -> str:
@@ -39,9 +35,8 @@ def cache_dtype(run: Run) -> str:
     if method == "compressed-tensors" and scheme and version(run) >= (0, 15, 0):
         return "fp8"
     if method.startswith("modelopt") and version(run) >= (0, 14, 0):
-        static_fp8 = (
-            isinstance(scheme, dict) and scheme.get("num_bits") == 8 and not scheme.get("dynamic")
-        )
+        read = scheme if isinstance(scheme, dict) else {}
+        static_fp8 = read.get("num_bits") == 8 and not read.get("dynamic")
         if static_fp8 or str(algorithm).lower().startswith("fp8"):
             return "fp8"
     return "auto"
@@ -78,9 +73,8 @@ def latent_bytes(run: Run, mixer: LatentAttention, shard: ServerShard) -> int:
     """
     vllm_version, row = version(run), sparse_row(run) if mixer.index else cache_row(run)
     quantization = run.options.get("quantization", "none")
-    if vllm_version < (0, 7, 1) or (
-        vllm_version < (0, 7, 3) and quantization not in ("none", "fp8")
-    ):
+    unpacked = vllm_version < (0, 7, 3) and quantization not in ("none", "fp8")
+    if vllm_version < (0, 7, 1) or unpacked:
         size = 256 if vllm_version < (0, 7, 0) else mixer.nope_dim + mixer.rope_dim
         return 2 * shard.kv_heads(mixer.heads) * row(size)
     elements = mixer.kv_rank + mixer.rope_dim
@@ -91,12 +85,10 @@ def latent_bytes(run: Run, mixer: LatentAttention, shard: ServerShard) -> int:
 
 def state_bits(run: Run) -> int:
     """Bits of an element of a scanned state."""
-    matches = (
-        bits
-        for family, since, bits in WIDE_STATES
-        if run.arch.family.startswith(family) and version(run) >= since
-    )
-    return next(matches, BITS[run.precision.partition("_")[0]])
+    for family, since in WIDE_STATES.items():
+        if run.arch.family.startswith(family) and version(run) >= since:
+            return 32
+    return BITS[run.precision.partition("_")[0]]
 
 
 def with_draft_inputs(run: Run, mixer: Mixer) -> Mixer:

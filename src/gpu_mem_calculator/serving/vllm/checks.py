@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights import FormatError
-from ...weights.rank_weights import run_format
+from ...weights.rank_weights import format_problems
 from .defaults import apply_defaults
 from .shards import first_moe
 from .speculative import METHODS, method, num_mtp_layers, tokens_ahead
@@ -26,10 +25,7 @@ def problems(run: Run) -> Iterator[str]:
     yield from adapter_problems(run)
     yield from speculative_problems(run)
     yield from _option_problems(run)
-    try:
-        run_format(run)
-    except FormatError as error:
-        yield str(error)
+    yield from format_problems(run)
 
 
 def _option_problems(run: Run) -> Iterator[str]:
@@ -119,9 +115,8 @@ def cache_problems(run: Run) -> Iterator[str]:
     heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
     if ranks > 1 and heads and ranks > tp // heads:
         yield (
-            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
-            f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
-            "that"
+            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: {tp} "
+            f"ranks repeat {heads} heads {max(1, tp // heads)} times; use at most that"
         )
 
 

@@ -9,31 +9,16 @@ from typing import Any
 from ...run.run import Run
 from .versions import v1, version
 
-# Run file key and its flag.
-VALUES = (
-    ("max_seq_len", "--max-model-len"),
-    ("tensor_parallel_size", "--tensor-parallel-size"),
-    ("pipeline_parallel_size", "--pipeline-parallel-size"),
-    ("data_parallel_size", "--data-parallel-size"),
-    ("decode_context_parallel_size", "--decode-context-parallel-size"),
-    ("gpu_memory_utilization", "--gpu-memory-utilization"),
-    ("max_num_batched_tokens", "--max-num-batched-tokens"),
-    ("max_num_seqs", "--max-num-seqs"),
-    ("block_size", "--block-size"),
-    ("max_lora_rank", "--max-lora-rank"),
-    ("max_loras", "--max-loras"),
-    ("max_cudagraph_capture_size", "--max-cudagraph-capture-size"),
-    ("kv_cache_memory_bytes", "--kv-cache-memory-bytes"),
-    ("cpu_offload_gb", "--cpu-offload-gb"),
-    ("swap_space", "--swap-space"),
-)
+# Keys of a run file whose flag has the same words.
+VALUES = """
+    max_seq_len tensor_parallel_size pipeline_parallel_size data_parallel_size
+    decode_context_parallel_size gpu_memory_utilization max_num_batched_tokens max_num_seqs
+    block_size max_lora_rank max_loras max_cudagraph_capture_size kv_cache_memory_bytes
+    cpu_offload_gb swap_space
+"""
+NAMES = {"max_seq_len": "max_model_len"}  # where vLLM has another word
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-CACHES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "int8": "int8_per_token_head",
-    "int4": "int4_per_token_head",
-}
+CACHES = {"bf16": "bfloat16", "fp16": "float16"}
 # Formats that vLLM quantizes to while it loads; the others must be in the checkpoint.
 ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 
@@ -47,31 +32,29 @@ def command(run: Run, defaults: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
     options = run.options
-    for key, flag in VALUES:
-        if options[key] is not None and options[key] != defaults[key]:
-            yield from (
-                flag,
-                f"{options[key]:g}" if isinstance(options[key], float) else str(options[key]),
-            )
+    for key in VALUES.split():
+        value = options[key]
+        if value is not None and value != defaults[key]:
+            yield f"--{NAMES.get(key, key).replace('_', '-')}"
+            yield f"{value:g}" if isinstance(value, float) else str(value)
     if options["dtype"] != defaults["dtype"]:
         yield from ("--dtype", DTYPES[options["dtype"]])
     if options["quantization"] in ONLINE and not run.quantized:
         yield from ("--quantization", ONLINE[options["quantization"]])
     cache = str(options["kv_cache_dtype"])
     if cache != "auto":
-        yield from ("--kv-cache-dtype", CACHES.get(cache, cache))
+        scaled = cache in ("int8", "int4")
+        name = f"{cache}_per_token_head" if scaled else CACHES.get(cache, cache)
+        yield from ("--kv-cache-dtype", name)
     if run.mesh.ep > 1:
         yield "--enable-expert-parallel"
     if options["enforce_eager"]:
         yield "--enforce-eager"
     if options["max_lora_rank"] is not None:
         yield "--enable-lora"
-    for key, flag in (
-        ("enable_prefix_caching", "prefix-caching"),
-        ("enable_chunked_prefill", "chunked-prefill"),
-    ):
+    for key in ("enable_prefix_caching", "enable_chunked_prefill"):
         if options[key] is not None:
-            yield f"--enable-{flag}" if options[key] else f"--no-enable-{flag}"
+            yield f"--{'' if options[key] else 'no-'}{key.replace('_', '-')}"
     yield from _speculation(run)
 
 

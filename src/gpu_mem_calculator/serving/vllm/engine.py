@@ -9,7 +9,6 @@ newest one modelled is treated as that one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import POOL, ServerItem, ServerMemory
+from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
 from . import cache, speculative, versions
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
 from .cache import BlockPool, block_pool
@@ -31,14 +30,9 @@ from .shards import stage_layers
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
-OPTIONS: dict[str, Any] = {
+OPTIONS = COMMON_OPTIONS | {
     "engine_version": versions.NEWEST,
     "engine_generation": None,
-    "max_seq_len": None,
-    "dtype": "bf16",
-    "quantization": "none",
-    "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
     "data_parallel_size": 1,
     "expert_parallel_size": 1,
@@ -60,9 +54,6 @@ OPTIONS: dict[str, Any] = {
     "cpu_offload_gb": 0,
     "swap_space": None,
     "use_flashinfer_sampler": None,
-    "prompt_len": None,
-    "new_tokens": None,
-    "batch_size": None,
 }
 
 
@@ -101,22 +92,14 @@ def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
     pool_bytes = max(0, rank.pool_bytes)
     parts = (*pool.items, ("not used", pool_bytes - allocated))
     name = pool.items[0][0] if pool.items else "keys and values"
-    yield ServerItem(
-        figure=POOL,
-        name=name,
-        bytes=pool_bytes,
-        source=POOL_SOURCE,
-        parts=parts,
-        formula="share of the card - weights - activations - non-torch",
-    )
+    formula = "share of the card - weights - activations - non-torch"
+    yield ServerItem(POOL, name, pool_bytes, POOL_SOURCE, formula, parts)
 
 
 def _host_items(run: Run) -> Iterator[ServerItem]:
     swap_bytes = int(run.options["swap_space"] * GIB)
     if swap_bytes:
-        yield ServerItem(
-            figure=POOL, name="swap space", bytes=swap_bytes, source=SWAP_SOURCE, place=CPU
-        )
+        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, place=CPU)
 
 
 def _notes(run: Run, rank: RankBudget) -> Iterator[str]:

@@ -15,9 +15,8 @@ from ...weights.layer_widths import LayerWidths
 from .versions import Version, version
 
 WORKSPACE_SOURCE = code(
-    "vllm 0.19.0 vllm/model_executor/layers/fused_moe/fused_moe.py TritonExperts "
-    "workspace_shapes, modular_kernel.py _allocate_buffers; 0.11.0 fused_moe.py "
-    "fused_experts_impl; 0.7.2 the same"
+    "vllm 0.19.0 vllm/model_executor/layers/fused_moe/fused_moe.py TritonExperts workspace_shapes, "
+    "modular_kernel.py _allocate_buffers; 0.11.0 fused_moe.py fused_experts_impl; 0.7.2 the same"
 )
 SHARED_FROM, PERSISTENT_FROM = (0, 8, 0), (0, 14, 0)
 # Tokens of one kernel call (vllm/envs.py VLLM_FUSED_MOE_CHUNK_SIZE), by first version.

@@ -15,8 +15,9 @@ from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
+from ...weights.layer_widths import distinct_widths
 from ...weights.shards import ServerShard
-from .activations import compiled_widths, distinct_widths, element_bytes
+from .activations import compiled_widths, element_bytes
 from .sampler import SourcedBytes
 from .speculative import tokens_ahead
 from .versions import v1, version
@@ -86,15 +87,11 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     if not tokens:
         return
     layers, graphs = len(shard.places), graph_count(run)
-    layer_bytes = (
-        EXPERTS_BYTES
-        if any(isinstance(x.mlp, Moe) for x in shard.layers(run.arch))
-        else (DENSE_BYTES)
-    )
+    experts = any(isinstance(layer.mlp, Moe) for layer in shard.layers(run.arch))
+    layer_bytes = EXPERTS_BYTES if experts else DENSE_BYTES
     yield f"{graphs} graphs of {layers} layers", graphs * layers * layer_bytes, LAYER_SOURCE
-    widest = max(
-        (n for widths in distinct_widths(run, shard) for _, n in compiled_widths(widths)), default=0
-    )
+    instants = (compiled_widths(widths) for widths in distinct_widths(run.arch, shard))
+    widest = max((elements for parts in instants for _, elements in parts), default=0)
     yield f"activations of {tokens} tokens", tokens * widest * size, SIZES
     yield "cuBLAS workspace of capturing", cublas_bytes(run.compute_capability), SIZES
     splits = split_bytes(run, shard, min(tokens, int(run.options["max_num_seqs"])))
@@ -104,13 +101,8 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
 
 def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
     """Bytes of the fp32 partial sums of every split, head and token of a decode step."""
-    if (
-        not v1(run)
-        or version(run) < WHOLE_FROM
-        or run.compute_capability != "9.0"
-        or run.precision == "fp32"
-        or run.arch.family.startswith(NO_SPLITS)
-    ):
+    split = v1(run) and version(run) >= WHOLE_FROM and run.compute_capability == "9.0"
+    if not split or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS):
         return 0
     widest = 0
     for layer in shard.layers(run.arch):

@@ -26,10 +26,8 @@ PROFILE_SOURCE = code(
     "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run, "
     "vllm/v1/worker/utils.py MultiModalBudget"
 )
-PADDED = (
-    (0, 11, 0),
-    (0, 13, 0),
-)  # versions that copy each output into as many rows as the budget has
+# Versions that copy each output into as many rows as the budget has.
+PADDED = ((0, 11, 0), (0, 13, 0))
 QWEN_TOKENS, QWEN_MERGED = 16384, 4  # max_pixels of their processors; patches of a token
 GEMMA3_SIDE, GEMMA3_AROUND = 896, 4  # tokens around an image
 LLAMA4_SIDE, LLAMA4_TILES, LLAMA4_TOKENS = 336, 17, 144
@@ -81,10 +79,8 @@ def num_images(run: Run) -> int:
     if image is None or not v1(run):
         return 0
     per_sequence = max(1, int(options["max_seq_len"]) // image.tokens)
-    return max(
-        1,
-        min(_token_budget(run, image) // image.tokens, int(options["max_num_seqs"]) * per_sequence),
-    )
+    most = int(options["max_num_seqs"]) * per_sequence
+    return max(1, min(_token_budget(run, image) // image.tokens, most))
 
 
 def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
@@ -96,9 +92,8 @@ def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     if image is None or not count:
         return
     since, until = PADDED
-    rows = (
-        max(image.rows, _token_budget(run, image)) if since <= version(run) < until else image.rows
-    )
+    padded = since <= version(run) < until
+    rows = max(image.rows, _token_budget(run, image)) if padded else image.rows
     yield f"pictures: {count} of the largest", count * image.elements * size, PROFILE_SOURCE
     yield "what the tower makes of them", count * rows * run.arch.hidden * size, PROFILE_SOURCE
 

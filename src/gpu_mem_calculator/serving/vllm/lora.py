@@ -13,31 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.num import ceil_div
+from ...ledger.words import words
 from ...model.blocks import Moe
 from ...run.run import Run
 from ...weights.shards import LINEAR, ROUTER, ServerShard, held
 from .versions import version
 
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
-VOCABULARY_SLOTS = (
-    ("llama", (0, 0, 0)),
-    ("mistral", (0, 0, 0)),
-    ("mixtral", (0, 0, 0)),
-    ("phi3", (0, 0, 0)),
-    ("phimoe", (0, 0, 0)),
-    ("granite", (0, 0, 0)),
-    ("jamba", (0, 0, 0)),
-    ("nemotron", (0, 0, 0)),
-    ("exaone", (0, 0, 0)),
-    ("solar", (0, 0, 0)),
-    ("minicpm", (0, 0, 0)),
-    ("bamba", (0, 8, 0)),
-    ("falcon_h1", (0, 11, 0)),
-    ("lfm2", (0, 11, 0)),
-    ("apertus", (0, 11, 0)),
-    ("qwen3", (0, 16, 0)),
-    ("qwen3_moe", (0, 16, 0)),
-)
+VOCABULARY_SLOTS = {
+    (0, 0, 0): words(
+        "llama mistral mixtral phi3 phimoe granite jamba nemotron exaone solar minicpm"
+    ),
+    (0, 8, 0): words("bamba"),
+    (0, 11, 0): words("falcon_h1 lfm2 apertus"),
+    (0, 16, 0): words("qwen3 qwen3_moe"),
+}
 NO_VOCABULARY_SLOTS = ("llama4", "qwen3_next", "qwen3_5")
 FUSED_ON_DISK = ("gpt_oss", "qwen3_5")  # gate and up are one matrix in adapters
 EXTRA_WORDS, WORDS_MULTIPLE = 256, 256  # lora_extra_vocab_size, gone in 0.12.0
@@ -64,11 +54,8 @@ def _matrices(run: Run, shard: ServerShard) -> Iterator[tuple[str, int]]:
     Experts have slots since 0.11.1 (fused_moe.py).
     """
     for parameter in held(run.arch, shard):
-        if (
-            parameter.layer >= 0
-            and parameter.role in (LINEAR, ROUTER)
-            and len(parameter.shape) == 2
-        ):
+        matrix = parameter.role in (LINEAR, ROUTER) and len(parameter.shape) == 2
+        if parameter.layer >= 0 and matrix:
             yield parameter.part or "layers", sum(parameter.shape)
     if version(run) < (0, 11, 1):
         return
@@ -94,7 +81,8 @@ def has_vocabulary_slots(run: Run) -> bool:
     if name.startswith(NO_VOCABULARY_SLOTS):
         return False
     return any(
-        name.startswith(family) and vllm_version >= since for family, since in VOCABULARY_SLOTS
+        name.startswith(tuple(families)) and vllm_version >= since
+        for since, families in VOCABULARY_SLOTS.items()
     )
 
 
@@ -107,24 +95,21 @@ def _vocabulary_bytes(run: Run, shard: ServerShard, slot_bytes: int, size: int) 
     if not has_vocabulary_slots(run):
         return 0
     arch, slots = run.arch, int(run.options.get("max_loras") or 1)
-    words = EXTRA_WORDS if version(run) < (0, 12, 0) else 0
+    extra = EXTRA_WORDS if version(run) < (0, 12, 0) else 0
     tables = (shard.embedding, shard.head)
     total = slot_bytes * (
-        tables[0] * (arch.vocab + words + arch.hidden)
-        + tables[1] * (arch.hidden + _padded_words(arch.vocab + words))
+        tables[0] * (arch.vocab + extra + arch.hidden)
+        + tables[1] * (arch.hidden + _padded_words(arch.vocab + extra))
     )
-    new_words = slots * words * arch.hidden * size  # in each table
-    rows = (words * slots, words if arch.head is not None else 0)
-    extra_rows = sum(
-        int(ceil_div(count, shard.tp))
-        for count, present in zip(rows, tables, strict=True)
-        if present
-    )
+    new_words = slots * extra * arch.hidden * size  # in each table
+    rows = (extra * slots, extra if arch.head is not None else 0)
+    present = zip(rows, tables, strict=True)
+    extra_rows = sum(int(ceil_div(count, shard.tp)) for count, table in present if table)
     return total + sum(tables) * new_words + extra_rows * arch.hidden * size
 
 
-def _padded_words(words: int) -> int:
-    return int(ceil_div(words, WORDS_MULTIPLE)) * WORDS_MULTIPLE
+def _padded_words(count: int) -> int:
+    return int(ceil_div(count, WORDS_MULTIPLE)) * WORDS_MULTIPLE
 
 
 def _index_bytes(run: Run) -> int:

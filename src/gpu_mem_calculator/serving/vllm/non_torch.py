@@ -11,15 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...cuda import nccl
 from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
-from ...cuda.nccl import (
-    GROUPS_SOURCE,
-    LIBRARY_BYTES,
-    LIBRARY_SOURCE,
-    NVLINK,
-    communicators,
-    group_bytes,
-)
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
 from ...run.run import Run
@@ -30,17 +23,8 @@ from .sampler import SourcedBytes
 from .versions import Version, v1, version
 
 ALL, AFTER_START, AFTER_NCCL = "all", "since start", "since nccl"
-# torch's kernels and handles in a server of one process: GiB by compute capability.
-KERNELS_GIB = {
-    "7.0": 0.09,
-    "7.5": 0.01,
-    "8.0": 0.10,
-    "8.6": 0.05,
-    "8.9": 0.05,
-    "9.0": 0.13,
-    "10.0": 0.13,
-    "12.0": 0.13,
-}
+# torch's kernels and handles in a server of one process: GiB by compute capability, to 12.0.
+KERNELS_GIB = {"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13}
 KERNELS_SOURCE = measured(
     "logs of vLLM 0.6.5 to 0.17.0 on one card, GiB: H100 0.13 to 0.14 (9), "
     "A100 0.09 and 0.12, V100 0.09 (2), A10 and L4 0.05, T4 0.01"
@@ -57,9 +41,8 @@ PCIE_NCCL_SOURCE = measured(
 )
 GATHER_UNTIL = (0, 25, 0)
 GATHER_SOURCE = code(
-    "vllm 0.11.0 vllm/distributed/device_communicators/"
-    "base_device_communicator.py all_gather: torch's own group, a communicator "
-    "beside vLLM's"
+    "vllm 0.11.0 vllm/distributed/device_communicators/base_device_communicator.py all_gather: "
+    "torch's own group, a communicator beside vLLM's"
 )
 FUSED_FROM, FUSED_WITH_PIPELINE = (0, 17, 0), (0, 27, 0)
 FUSED_RANKS = (2, 4, 8)
@@ -79,13 +62,8 @@ def snapshot_scope(run: Run) -> str:
     """What vLLM deducts: ALL memory in use, or what is allocated AFTER_START or AFTER_NCCL."""
     vllm_version = version(run)
     if v1(run):
-        return (
-            ALL
-            if vllm_version < (0, 9, 1)
-            else AFTER_START
-            if vllm_version < (0, 11, 0)
-            else AFTER_NCCL
-        )
+        since_start = AFTER_START if vllm_version < (0, 11, 0) else AFTER_NCCL
+        return ALL if vllm_version < (0, 9, 1) else since_start
     return ALL if (0, 6, 4) <= vllm_version < (0, 6, 5) else AFTER_START
 
 
@@ -107,9 +85,9 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
         yield "cuBLAS handle", handle_bytes(run), HANDLE_SOURCE
     if scope != AFTER_NCCL:
         yield from _nccl_parts(run)
-    if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and run.compute_capability in NVLINK:
-        group = communicators(run)["tp"]
-        size = group_bytes(group, run.compute_capability, sums=False)
+    if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and run.compute_capability in nccl.NVLINK:
+        group = nccl.communicators(run)["tp"]
+        size = nccl.group_bytes(group, run.compute_capability, sums=False)
         yield "communicator for logits", size, GATHER_SOURCE
     if fuses_allreduce(run):
         yield "workspaces of fused sums", 3 * MULTICAST_PAGE, FUSED_SOURCE
@@ -140,19 +118,16 @@ def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
 
     vllm 0.11.0 vllm/distributed/device_communicators/pynccl.py.
     """
-    process_groups = communicators(run)
+    process_groups = nccl.communicators(run)
     if not process_groups:
         return
-    if run.compute_capability not in NVLINK:
+    if run.compute_capability not in nccl.NVLINK:
         yield "NCCL", PCIE_NCCL_BYTES, PCIE_NCCL_SOURCE
         return
-    yield "NCCL library", LIBRARY_BYTES, LIBRARY_SOURCE
-    sizes = [
-        group_bytes(group, run.compute_capability, sums=True)
-        for axis, group in process_groups.items()
-        if axis != "ep"
-    ]
-    yield "NCCL communicators", sum(sizes), GROUPS_SOURCE
+    yield "NCCL library", nccl.LIBRARY_BYTES, nccl.LIBRARY_SOURCE
+    groups = [group for axis, group in process_groups.items() if axis != "ep"]
+    sizes = (nccl.group_bytes(group, run.compute_capability, sums=True) for group in groups)
+    yield "NCCL communicators", sum(sizes), nccl.GROUPS_SOURCE
 
 
 def fuses_allreduce(run: Run) -> bool:
@@ -160,10 +135,6 @@ def fuses_allreduce(run: Run) -> bool:
     vllm_version: Version = version(run)
     capable = run.compute_capability == "9.0" or run.compute_capability.startswith("10.")
     tensor_parallel_only = run.mesh.pp == 1 and run.mesh.dp == 1
-    return bool(
-        is_compiled(run)
-        and vllm_version >= FUSED_FROM
-        and capable
-        and int(run.mesh.tp) in FUSED_RANKS
-        and (tensor_parallel_only or vllm_version >= FUSED_WITH_PIPELINE)
-    )
+    meshed = tensor_parallel_only or vllm_version >= FUSED_WITH_PIPELINE
+    ranked = int(run.mesh.tp) in FUSED_RANKS
+    return is_compiled(run) and vllm_version >= FUSED_FROM and capable and ranked and bool(meshed)

@@ -43,15 +43,7 @@ SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
-MULTIPROCESSORS = {
-    "7.5": 40,
-    "8.0": 108,
-    "8.6": 82,
-    "8.9": 128,
-    "9.0": 132,
-    "10.0": 148,
-    "12.0": 170,
-}
+PROCESSORS = {"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148, "12.0": 170}
 
 
 def sampled_rows(run: Run) -> int:
@@ -68,11 +60,8 @@ def sampling_kernel(run: Run) -> str:
     vllm_version, flashinfer = version(run), run.options.get("use_flashinfer_sampler")
     if flashinfer or (flashinfer is None and v1(run) and vllm_version >= MASKS_FROM):
         return MASK
-    return (
-        ROW_SEARCH
-        if v1(run) and vllm_version >= SORT_UNTIL and sampled_rows(run) >= LEAST_ROWS
-        else SORT
-    )
+    searches = v1(run) and vllm_version >= SORT_UNTIL and sampled_rows(run) >= LEAST_ROWS
+    return ROW_SEARCH if searches else SORT
 
 
 def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
@@ -92,12 +81,9 @@ def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
         yield "torch.sort's own copies", count * (20 + second_pass), SORT_SOURCE
     elif kernel == ROW_SEARCH:
         yield "probabilities and noise", count * 8, IN_PLACE_SOURCE
-        processors = MULTIPROCESSORS.get(run.compute_capability, MULTIPROCESSORS["9.0"])
-        yield (
-            "rows that are searched",
-            min(processors, sampled_rows(run)) * run.arch.vocab * 4,
-            IN_PLACE_SOURCE,
-        )
+        processors = PROCESSORS.get(run.compute_capability, PROCESSORS["9.0"])
+        searched = min(processors, sampled_rows(run)) * run.arch.vocab * 4
+        yield "rows that are searched", searched, IN_PLACE_SOURCE
     else:
         yield "masked logits and probabilities", count * 8, MASK_SOURCE
 

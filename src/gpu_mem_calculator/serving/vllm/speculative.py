@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
+from ...weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...weights.shards import ServerShard, ShardedParameter, held
 from .versions import v1, version
 
@@ -24,7 +24,6 @@ METHODS = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 EAGLE = ("eagle", "eagle3", "mtp")  # one head after the model, on its hidden states
 OWN_HEADS, OWN_HEADS_UNTIL = ("deepseek", "glm", "kimi"), (0, 16, 0)
 ONE_MTP_LAYER = ("qwen3_next", "qwen3_5")  # published with one, even if config.json does not say so
-EAGLE3_VOCAB = 32000  # output rows of every published EAGLE-3 head
 
 
 class DraftModel(Struct, frozen=True, kw_only=True):
@@ -66,11 +65,7 @@ def draft_layers(run: Run) -> Iterator[tuple[Layer, int | None]]:
     """The draft's layers with their windows; their keys and values are in the model's pool."""
     name = method(run)
     if name == "mtp":
-        last = next(
-            layer
-            for layer in reversed(run.arch.layers)
-            if isinstance(layer.mixer, Attention | LatentAttention)
-        )
+        last = last_attention_layer(run.arch)
         yield from ((last, None) for _ in range(num_mtp_layers(run.arch)))
     elif name in METHODS and run.draft is not None:
         windows = run.draft.windows or (None,) * len(run.draft.layers)
@@ -83,22 +78,15 @@ def draft_model(run: Run, shard: ServerShard) -> DraftModel:
     if not shard.head or name not in METHODS or name == "ngram":
         return DraftModel()
     if name == "mtp":
-        return DraftModel(
-            parameters=tuple(_mtp_parameters(run, shard)),
-            quantized=True,
-            buffers=draft_buffers(run, run.arch.hidden),
-        )
+        parameters = tuple(_mtp_parameters(run, shard))
+        buffers = draft_buffers(run, run.arch.hidden)
+        return DraftModel(parameters=parameters, quantized=True, buffers=buffers)
     assert run.draft is not None
     draft_shard = replace(shard, places=range(len(run.draft.layers)), embedding=True)
-    if name == "draft_model":
-        return DraftModel(
-            parameters=tuple(held(run.draft, draft_shard)),
-            buffers=draft_buffers(run, run.draft.hidden),
-        )
-    return DraftModel(
-        parameters=tuple(_eagle_parameters(run, run.draft, draft_shard, third=name == "eagle3")),
-        buffers=draft_buffers(run, run.draft.hidden),
-    )
+    parameters = held(run.draft, draft_shard)
+    if name != "draft_model":
+        parameters = tuple(_eagle_parameters(run, run.draft, draft_shard, third=name == "eagle3"))
+    return DraftModel(parameters=parameters, buffers=draft_buffers(run, run.draft.hidden))
 
 
 def _eagle_parameters(
@@ -115,17 +103,14 @@ def _eagle_parameters(
         if parameter.role == "embedding":
             if (head.vocab, head.hidden) != (run.arch.vocab, run.arch.hidden) or run.mesh.pp > 1:
                 yield parameter
-        elif third and (
-            "q_proj" in parameter.name or "k_proj" in parameter.name or "v_proj" in parameter.name
-        ):
+        elif third and any(f"{name}_proj" in parameter.name for name in "qkv"):
             yield replace(parameter, shape=(parameter.shape[0], 2 * parameter.shape[1]))
         elif parameter.layer >= 0 and (third or "input_layernorm" not in parameter.name):
             yield parameter
     if third:
         rows = int(ceil_div(EAGLE3_VOCAB, shard.tp))
-        yield from (
-            ShardedParameter(name, (head.hidden,), "norm") for name in ("hidden_norm", "norm")
-        )
+        for name in ("hidden_norm", "norm"):
+            yield ShardedParameter(name, (head.hidden,), "norm")
         yield ShardedParameter("lm_head.weight", (rows, head.hidden), "head")
 
 
@@ -135,37 +120,19 @@ def _mtp_parameters(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
     A projection is replicated. Until 0.16.0 the families in OWN_HEADS keep a copy of the head for
     each layer (`shared_head`).
     """
-    arch, place = run.arch, len(run.arch.layers)
-    last, _ = next(draft_layers(run))
-    single_layer = replace(
-        arch,
-        layers=(last,),
-        windows=(),
-        layer_names=(),
-        embedding=(),
-        embedding_norm=None,
-        final_norm=None,
-        head=None,
-        head_extra=(),
-    )
+    arch, hidden, rows = run.arch, run.arch.hidden, shard.vocab(run.arch.vocab)
+    single_layer = layers_alone(arch, (last_attention_layer(arch),))
     layer_shard = replace(shard, places=range(1), embedding=True, head=False)
-    for index in range(num_mtp_layers(arch)):
+    for place in range(len(arch.layers), len(arch.layers) + num_mtp_layers(arch)):
         for parameter in held(single_layer, layer_shard):
-            yield replace(parameter, layer=place + index)
-        yield ShardedParameter(
-            "eh_proj.weight", (arch.hidden, 2 * arch.hidden), "other", place + index
-        )
+            yield replace(parameter, layer=place)
+        yield ShardedParameter("eh_proj.weight", (hidden, 2 * hidden), "other", place)
         for name in ("enorm", "hnorm", "shared_head.norm"):
-            yield ShardedParameter(f"{name}.weight", (arch.hidden,), "norm", place + index)
+            yield ShardedParameter(f"{name}.weight", (hidden,), "norm", place)
         if version(run) < OWN_HEADS_UNTIL and arch.family.startswith(OWN_HEADS):
-            rows = shard.vocab(arch.vocab)
-            yield ShardedParameter(
-                "shared_head.head.weight", (rows, arch.hidden), "head", place + index
-            )
+            yield ShardedParameter("shared_head.head.weight", (rows, hidden), "head", place)
     if run.mesh.pp > 1:
-        yield ShardedParameter(
-            "embed_tokens.weight", (shard.vocab(arch.vocab), arch.hidden), "embedding"
-        )
+        yield ShardedParameter("embed_tokens.weight", (rows, hidden), "embedding")
 
 
 def draft_buffers(run: Run, hidden: int) -> tuple[tuple[str, int], ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from ...ledger.words import words
 from ...model.arch import Arch
 from ...model.blocks import LatentAttention
 from ...run.run import Run
@@ -20,33 +21,11 @@ from .versions import Version, version
 
 # Families whose code allocates the output head on every pipeline stage, not only the last (0.11.0
 # model_executor/models/*.py: ParallelLMHead without get_pp_group().is_last_rank).
-HEAD_ON_EVERY_STAGE = frozenset(
-    {
-        "baichuan",
-        "bloom",
-        "chatglm",
-        "deepseek",
-        "falcon",
-        "gpt2",
-        "gpt_neox",
-        "gpt_oss",
-        "gptj",
-        "jamba",
-        "mamba2",
-        "mixtral",
-        "olmo2",
-        "olmoe",
-        "opt",
-        "phi",
-        "phimoe",
-        "qwen2_moe",
-        "qwen3_moe",
-        "starcoder2",
-    }
-)
-HEAD_ON_EVERY_STAGE_UNTIL_0_8 = frozenset(
-    {"deepseek_v2", "deepseek_v3", "kimi_k2"}
-)  # these, too, before 0.8.0
+HEAD_ON_EVERY_STAGE = words("""
+    baichuan bloom chatglm deepseek falcon gpt2 gpt_neox gpt_oss gptj jamba mamba2 mixtral olmo2
+    olmoe opt phi phimoe qwen2_moe qwen3_moe starcoder2
+""")
+HEAD_ON_EVERY_STAGE_UNTIL_0_8 = words("deepseek_v2 deepseek_v3 kimi_k2")  # too, before 0.8.0
 UNPACKED, ABSORBED = "latent attention: unpacked", "latent attention: absorbed"
 
 

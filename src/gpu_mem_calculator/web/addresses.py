@@ -1,0 +1,137 @@
+"""The addresses whose replies calculating processes make: one row each."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..core.schema import RUN
+from .compat import REFERENCE
+from .compat_schema import INFERENCE
+from .openapi import ANYTHING, SERVER, RouteDocument
+from .options import WORDS
+from .worker_messages import JSON
+
+QUICK, SLOW = "quick", "slow"
+FAILS = (408, 413, 414, 422, 501, 503, 504)
+
+
+class Address(Struct, frozen=True):
+    """An address under /api.
+
+    - `task`: the function of `tasks.TASKS` that makes the reply; the address has its name
+    - `lane`: the processes that run it
+    - `answer` and `body`: names of schemas; without a body it is asked with GET
+    - `query`: the query parameters that it takes
+    - `suffix`: what the address has after the task's name
+    """
+
+    task: str
+    lane: str
+    answer: str
+    summary: str
+    body: str | None = RUN
+    query: tuple[str, ...] = ()
+    media: str = JSON
+    suffix: str = ""
+
+    @property
+    def path(self) -> str:
+        """The address, with the names of its words in braces."""
+        return f"/api/{self.task}{self.suffix}"
+
+    @property
+    def method(self) -> str:
+        """The method that it takes."""
+        return "GET" if self.body is None else "POST"
+
+    def document(self) -> RouteDocument:
+        """What the OpenAPI document says of it."""
+        words = tuple(name for name in WORDS if f"{{{name}}}" in self.suffix)
+        return RouteDocument(
+            summary=self.summary,
+            tag="reference calculator" if self.task in REFERENCE else "calculate",
+            body=self.body,
+            query=self.query,
+            words=words,
+            media=self.media,
+            answer=self.answer,
+            fails=(404, *FAILS) if words else FAILS,
+        )
+
+
+CALCULATIONS = (
+    Address("calculate", QUICK, "MemoryResult", "The estimate from the ledger, in milliseconds"),
+    Address(
+        "replay",
+        SLOW,
+        "MemoryResult",
+        "The same with torch's allocator replayed: reserved, needs, on the device",
+    ),
+    Address("validate", QUICK, "Validation", "Every problem of a run file at once", ANYTHING),
+    Address(
+        "explain",
+        QUICK,
+        "Explanation",
+        "Each entry of the ledger: formula, numbers put in, when, source",
+    ),
+    Address(
+        "infer",
+        QUICK,
+        SERVER,
+        "A server: cache, contexts by sequences, speed, what if, the command",
+        query=("contexts", "concurrency"),
+    ),
+    Address("what-ifs", QUICK, "ChangesBody", "One change at a time, and what each saves"),
+    Address("room", SLOW, "HeadroomBody", "How far the sequence can grow, or must shrink"),
+    Address(
+        "look",
+        QUICK,
+        "Look",
+        "What the page shows: numbers, picture, parts",
+        query=("width", "replay"),
+    ),
+    Address("report", SLOW, "string", "The report as one HTML file", media="text/html"),
+    Address(
+        "picture",
+        QUICK,
+        "string",
+        "The picture of a run that the address describes",
+        body=None,
+        query=("model.name", "width", "theme"),
+        media="image/svg+xml",
+        suffix=".svg",
+    ),
+    Address(
+        "import",
+        QUICK,
+        "ImportedRun",
+        "A pasted run file or config.json, as a run file",
+        "PastedText",
+    ),
+    Address("explain-formula", QUICK, "Formula", "The formulas of a run with its numbers"),
+    Address(
+        "export",
+        QUICK,
+        "ExportedFile",
+        "The run as json, yaml or a DeepSpeed configuration",
+        suffix="/{format}",
+    ),
+    Address("optimize/batch-size", SLOW, "LargestBatch", "The largest micro-batch that fits"),
+    Address(
+        "inference/calculate",
+        QUICK,
+        "InferenceAnswer",
+        "Inference, with the reference calculator's names",
+        INFERENCE,
+    ),
+    Address(
+        "multinode/calculate", QUICK, "object", "Traffic between nodes; not supported", "object"
+    ),
+    Address(
+        "hf/fetch",
+        SLOW,
+        "HubAnswer",
+        "A model's numbers from the hub, where the operator allows it",
+        "HubModel",
+    ),
+)

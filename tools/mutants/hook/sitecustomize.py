@@ -1,0 +1,6 @@
+"""Python imports this at start-up, so that children of tests are mutated, too."""
+
+import os
+
+if "MUTANTS_SAMPLE" in os.environ:
+    import tools.mutants.switch  # noqa: F401
