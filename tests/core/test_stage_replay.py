@@ -135,6 +135,20 @@ def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]
     assert 0 <= blocks.bytes <= made.replayed.slack_bytes
 
 
+@given(st.sampled_from(sorted(RUNS)), st.integers(1, 4), st.integers(1, 400), st.integers(1, 3))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_run_needs_at_least_what_its_ledger_has_at_the_peak(
+    name: str, batch: int, seq: int, micro: int
+) -> None:
+    """What does not fit by the ledger does not fit by the replay, so it need not be replayed."""
+    training = {"batch_size": batch, "seq_len": seq, "gradient_accumulation_steps": micro}
+    run = {**RUNS[name], "training": {**RUNS[name]["training"], **training}}
+    by_ledger = full_estimate(run, replay=False).result.allocated_bytes
+    needs = full_estimate(run).result.needs_bytes
+    assert needs is not None
+    assert needs >= by_ledger
+
+
 @pytest.mark.parametrize("wrong", [-(2**26), 2**40])
 def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
     """A difference that is negative or larger than rounding is refused."""

@@ -49,9 +49,10 @@ def run(args: argparse.Namespace) -> int:
     }
     choice = choice.with_settings(*(f"{k}={v}" for k, v in chosen.items() if v is not None))
     choice = choose_precision(choice.with_settings(*args.settings))
+    known = None
     if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
-        choice = choose_mesh(choice, tuple(args.settings))
-    estimate = full_estimate(choice.data())
+        choice, known = choose_mesh(choice, tuple(args.settings))
+    estimate = known or full_estimate(choice.data())
     if args.explain:
         return show_explanation(args, estimate)
     return show_estimate(args, estimate, _explain_words(args), args.size, choice.notes)

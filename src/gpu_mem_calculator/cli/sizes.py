@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.calculator import full_estimate
+from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.model_source import find_model, nearest_by_size
 from ..core.models import ModelConfig
@@ -93,15 +93,18 @@ def _with_sequence(choice: QuickChoice) -> QuickChoice:
     )
 
 
-def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
+def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> tuple[QuickChoice, Estimate | None]:
     """The smallest tensor parallelism within a node that fits, then pipeline parallelism.
 
     With a pipeline, as many micro-batches as stages: the fewest that keep every stage busy. The
     user's settings, `fixed`, are not changed. Where nothing fits, the last mesh that the engine
-    accepts is returned.
+    accepts is returned. With the choice comes its estimate, where it is known.
+
+    A mesh that does not fit by its ledger is not replayed: the allocator reserves at least the
+    tensors that are alive at the ledger's peak, so the replay needs as much or more.
     """
     if any(setting.startswith("parallelism.") for setting in fixed):
-        return choice
+        return choice, None
     hardware = choice.data()["hardware"]
     num_gpus = whole_number(hardware.get("num_gpus"), 1)
     per_node = whole_number(hardware.get("gpus_per_node"), 8)
@@ -110,16 +113,19 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
     for tp, pp in _meshes(num_gpus, per_node):
         candidate = _with_mesh(choice, tp, pp, num_gpus, fixed)
         try:
-            fits = full_estimate(candidate.data()).result.fits_on_gpu
+            estimate = full_estimate(candidate.data(), replay=False)
+            if estimate.result.fits_on_gpu:
+                estimate = full_estimate(candidate.data())
         except InputError as error:
             refusal = refusal or error
             continue
         best = candidate
-        if fits:
-            return _end_last_note(candidate, ", the first that fits.")
+        if estimate.result.fits_on_gpu:
+            return _end_last_note(candidate, ", the first that fits."), estimate
     if best is None:
         raise refusal or InputError(f"no mesh of {num_gpus} GPUs works for this model")
-    return _end_last_note(best, ", the most that this model can be cut into; it does not fit.")
+    words = ", the most that this model can be cut into; it does not fit."
+    return _end_last_note(best, words), None
 
 
 def _end_last_note(choice: QuickChoice, text: str) -> QuickChoice:
