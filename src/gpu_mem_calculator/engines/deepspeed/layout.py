@@ -137,6 +137,11 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         """Bytes of one gradient bucket."""
         return int(bucket_bytes(self.width, self.bucket))
 
+    @property
+    def states_name(self) -> str:
+        """The name of the optimizer states' entry."""
+        return f"{self.run.optimizer} states"
+
     def boundary(self, instant: StepInstant) -> Num:
         """1 in the micro-batch before the optimizer's step, which may be the only one; else 0."""
         return 1 if instant.later else holds(self.run.micro_batches == 1)
@@ -158,19 +163,17 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
             if not isinstance(copies := live(b), int) or copies
         }
         alive |= dict.fromkeys(startup, 1)
-        return Entry(
-            name=name,
-            kind=kind,
-            bytes=size,
-            live=alive,
-            place=place,
-            source=code(f"deepspeed 0.19.8 {source}"),
-        )
+        return Entry(name, kind, size, alive, code(f"deepspeed 0.19.8 {source}"), place=place)
 
 
 def always(instant: StepInstant) -> Num:
     """One copy at every instant of a step."""
     return 1
+
+
+def never(instant: StepInstant) -> Num:
+    """No copy during a step."""
+    return 0
 
 
 def named(*names: str) -> Callable[[StepInstant], Num]:

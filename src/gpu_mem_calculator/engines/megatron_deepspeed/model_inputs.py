@@ -58,7 +58,7 @@ def at_work(instant: StepInstant) -> bool:
 
 def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
     if not nothing(size):
-        yield Entry(name=name, kind=kind, bytes=size, live=live, source=source)
+        yield Entry(name, kind, size, live, source)
 
 
 def buffers(run: Run) -> Num:

@@ -52,11 +52,11 @@ def _saved_entry(
 ) -> Entry:
     full = group.recompute == "full"
     return Entry(
-        name=f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}",
-        kind=ACT,
-        bytes=walk.input_bytes if full else walk.saved_bytes,
-        live={i.name: i.saved[index] for i in instants},
-        source=CHECKPOINT_CODE if full else LAYER_CODE,
+        f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}",
+        ACT,
+        walk.input_bytes if full else walk.saved_bytes,
+        {i.name: i.saved[index] for i in instants},
+        CHECKPOINT_CODE if full else LAYER_CODE,
         parts=() if full else walk.saved,
     )
 
@@ -70,11 +70,11 @@ def _dispatcher_entry(
     made: the layer's input as a leaf of it, and the gradient of that.
     """
     return Entry(
-        name=f"{group.title}: input and its gradient, held by the dispatcher",
-        kind=ACT,
-        bytes=2 * walk.input_bytes,
-        live={i.name: i.grads[index] for i in instants},
-        source=code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
+        f"{group.title}: input and its gradient, held by the dispatcher",
+        ACT,
+        2 * walk.input_bytes,
+        {i.name: i.grads[index] for i in instants},
+        code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
     )
 
 
@@ -124,7 +124,7 @@ def _peak_entries(
     )
     for title, kind, size in parts:
         if not nothing(size):
-            yield Entry(name=title, kind=kind, bytes=size, live={instant.name: 1}, source=source)
+            yield Entry(title, kind, size, {instant.name: 1}, source)
 
 
 def _head_entries(walk: BlockWalk, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:

@@ -43,21 +43,16 @@ def _embedding(
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
     masked = holds(run.mesh.tp > 1) * 9 * setting.tokens
     yield Entry(
-        name="embedding: masked token ids",
-        kind=ACT,
-        bytes=masked,
-        live=live,
-        role=PER_MICRO_BATCH,
-        source=EMBEDDING_CODE,
+        "embedding: masked token ids", ACT, masked, live, EMBEDDING_CODE, role=PER_MICRO_BATCH
     )
     if run.arch.embedding_dropout:
         yield Entry(
-            name="embedding: dropout mask",
-            kind=ACT,
-            bytes=setting.local_tokens * setting.hidden,
-            live=live,
+            "embedding: dropout mask",
+            ACT,
+            setting.local_tokens * setting.hidden,
+            live,
+            code("torch 2.11 native_dropout keeps a boolean mask"),
             role=PER_MICRO_BATCH,
-            source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )
     yield from _embedding_backward(run, setting, instants)
 
@@ -88,24 +83,22 @@ def _embedding_backward(
     now = {i.name: 1 for i in instants if i.work == "embedding"}
     output, several = setting.tokens * setting.hidden * setting.bits // 8, holds(setting.batch > 1)
     for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
-        yield Entry(
-            name=f"embedding: {name}", kind=ACT, bytes=size, live=now, source=EMBEDDING_CODE
-        )
+        yield Entry(f"embedding: {name}", ACT, size, now, EMBEDDING_CODE)
     table = run.scaled(local_vocab(run) * setting.hidden)
     rest = embedding_shard(run).dense - table
     yield Entry(
-        name="embedding: gradient being made",
-        kind=GRAD,
-        live=now,
-        source=EMBEDDING_CODE,
-        bytes=larger(table, rest) * setting.bits // 8,
+        "embedding: gradient being made",
+        GRAD,
+        larger(table, rest) * setting.bits // 8,
+        now,
+        EMBEDDING_CODE,
     )
     yield Entry(
-        name="embedding: sorted ids and partial sums",
-        kind=TEMP,
-        live=now,
-        bytes=embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden),
-        source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
+        "embedding: sorted ids and partial sums",
+        TEMP,
+        embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden),
+        now,
+        code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
     )
 
 
@@ -121,21 +114,21 @@ def _micro_batches(
         i.name: stage.flight if i.work else alone for i in instants if i.instant.phase != STARTUP
     }
     yield Entry(
-        name="token ids and positions",
-        kind=ACT,
-        bytes=16 * setting.tokens,
-        live=flight,
+        "token ids and positions",
+        ACT,
+        16 * setting.tokens,
+        flight,
+        code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"),
         role=PER_MICRO_BATCH,
-        source=code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"),
     )
     if not fused(run):
         yield Entry(
-            name="attention mask",
-            kind=ACT,
-            bytes=run.seq * run.seq,
-            live=flight,
+            "attention mask",
+            ACT,
+            run.seq * run.seq,
+            flight,
+            code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
             role=PER_MICRO_BATCH,
-            source=code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
         )
     if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
         return
@@ -157,47 +150,47 @@ def _between_stages(
     alone = {i.name: stage.last * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
     if not option(run, "deallocate_pipeline_outputs"):
         yield Entry(
-            name="stage outputs",
-            kind=COMM,
-            bytes=stream,
-            source=PIPELINE_CODE,
-            role=PER_MICRO_BATCH,
-            live={
+            "stage outputs",
+            COMM,
+            stream,
+            {
                 i.name: stage.flight - (1 if i.instant.phase == FORWARD else alone[i.name])
                 for i in instants
                 if i.work
             },
+            PIPELINE_CODE,
+            role=PER_MICRO_BATCH,
         )
     yield Entry(
-        name="gradient received from the next stage",
-        kind=COMM,
-        bytes=stream,
-        live={
+        "gradient received from the next stage",
+        COMM,
+        stream,
+        {
             i.name: 1 - alone[i.name] - sent_gradient(stage, i)
             for i in instants
             if i.work and i.instant.phase == BACKWARD
         },
-        source=PIPELINE_CODE,
+        PIPELINE_CODE,
     )
     before = larger(1 - stage.first, woven)
     yield Entry(
-        name="gradient sent to the stage before",
-        kind=COMM,
-        bytes=stream,
-        live=dict.fromkeys(names, before * steady),
-        source=PIPELINE_CODE,
+        "gradient sent to the stage before",
+        COMM,
+        stream,
+        dict.fromkeys(names, before * steady),
+        PIPELINE_CODE,
     )
     fed = run.virtual_stages - stage.first  # chunks that get their input from another stage
     yield Entry(
-        name="last inputs of idle chunks, and their gradients",
-        kind=COMM,
-        bytes=2 * stream,
-        live={
+        "last inputs of idle chunks, and their gradients",
+        COMM,
+        2 * stream,
+        {
             i.name: idle_chunks(run) if i.work else fed
             for i in instants
             if i.work == "layer" or i.instant.phase == OPTIMIZER
         },
-        source=code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor"),
+        code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor"),
     )
 
 
@@ -229,28 +222,28 @@ def _buffers(
             setting.batch * heads * setting.seq * setting.seq * setting.bits // 8, gathered
         )
     yield Entry(
-        name="global memory buffer",
-        kind=COMM,
-        bytes=shared,
-        live=live,
-        source=code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs"),
+        "global memory buffer",
+        COMM,
+        shared,
+        live,
+        code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs"),
     )
     mixers = [group.layer.mixer for group in stage.blocks]
     rotary = max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
     yield Entry(
-        name="rotary frequencies",
-        kind=RUNTIME,
-        bytes=4 * run.seq * rotary,
-        live=live,
-        source=code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32"),
+        "rotary frequencies",
+        RUNTIME,
+        4 * run.seq * rotary,
+        live,
+        code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32"),
     )
     if setting.fused_weight_gradients:
         yield Entry(
-            name="dummy weight gradients",
-            kind=GRAD,
-            live=live,
-            bytes=_dummy_gradient_bytes(run, setting, stage),
-            source=code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever"),
+            "dummy weight gradients",
+            GRAD,
+            _dummy_gradient_bytes(run, setting, stage),
+            live,
+            code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever"),
         )
 
 

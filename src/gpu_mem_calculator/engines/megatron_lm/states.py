@@ -104,11 +104,11 @@ def state_entries(
         for x in run.arch.layers
     )
     yield Entry(
-        name="rotary and loss-scale scalars",
-        kind=PARAM,
-        bytes=512 * (1 + rotary),
-        live=after | {STARTUP_INSTANTS[-1][0]: 1},
-        source=ARITHMETIC,
+        "rotary and loss-scale scalars",
+        PARAM,
+        512 * (1 + rotary),
+        after | {STARTUP_INSTANTS[-1][0]: 1},
+        ARITHMETIC,
     )
     late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
@@ -117,11 +117,11 @@ def state_entries(
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
             yield Entry(
-                name=f"{run.optimizer} {title}",
-                kind=OPTIM,
-                bytes=state_bytes(row, elements, 32),
-                live=after,
-                source=STEP_CODE,
+                f"{run.optimizer} {title}",
+                OPTIM,
+                state_bytes(row, elements, 32),
+                after,
+                STEP_CODE,
                 tensors=_parameter_bytes(
                     run, 4 * row.states, expert=title != "states", copies=row.states
                 ),
@@ -140,42 +140,30 @@ def _startup_entries(
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
     yield Entry(
-        name="parameters",
-        kind=PARAM,
-        bytes=shard.total * width // 8,
-        source=ARITHMETIC,
-        live=after | {model: 1, buffers: 1, optimizer: 1},
+        "parameters",
+        PARAM,
+        shard.total * width // 8,
+        after | {model: 1, buffers: 1, optimizer: 1},
+        ARITHMETIC,
     )
     if distributed:
         size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
-        yield Entry(
-            name="parameters that move into a buffer",
-            kind=PARAM,
-            bytes=size,
-            live={buffers: 1},
-            source=BUFFER_CODE,
-        )
+        yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
     yield Entry(
-        name="main gradients",
-        kind=GRAD,
-        bytes=shard.total * wide // 8,
-        live=after | {buffers: 1, optimizer: 1},
-        source=BUFFER_CODE,
+        "main gradients",
+        GRAD,
+        shard.total * wide // 8,
+        after | {buffers: 1, optimizer: 1},
+        BUFFER_CODE,
     )
     if width < 32:
+        yield Entry("main weights", OPTIM, owned(run, shard) * 4, after | {optimizer: 1}, MAIN_CODE)
         yield Entry(
-            name="main weights",
-            kind=OPTIM,
-            bytes=owned(run, shard) * 4,
-            live=after | {optimizer: 1},
-            source=MAIN_CODE,
-        )
-        yield Entry(
-            name="16-bit copy of the weight being widened",
-            kind=TEMP,
-            live={optimizer: 1},
-            bytes=widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
-            source=MAIN_CODE,
+            "16-bit copy of the weight being widened",
+            TEMP,
+            widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
+            {optimizer: 1},
+            MAIN_CODE,
         )
 
 
@@ -222,12 +210,12 @@ def _step_entries(
     owned_elements = owned(run, shard)
     if gradient_bits(run) < 32:
         yield Entry(
-            name="fp32 copies of the main gradients",
-            kind=GRAD,
-            bytes=owned_elements * 4,
-            live=dict.fromkeys(updates, 1),
+            "fp32 copies of the main gradients",
+            GRAD,
+            owned_elements * 4,
+            dict.fromkeys(updates, 1),
+            code("megatron-core 0.19.2 optimizer.py:1097"),
             tensors=_parameter_bytes(run, 4),
-            source=code("megatron-core 0.19.2 optimizer.py:1097"),
         )
     dense, experts = stepped_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
@@ -236,11 +224,11 @@ def _step_entries(
         temp = step_temp_bytes(row, name, size, smaller(shard.largest, owned_elements), 32)
         if not nothing(size) and not nothing(temp):
             yield Entry(
-                name=f"{run.optimizer} {name} temporaries{title}",
-                kind=TEMP,
-                bytes=temp,
-                live={update: 1},
-                source=STEP_CODE,
+                f"{run.optimizer} {name} temporaries{title}",
+                TEMP,
+                temp,
+                {update: 1},
+                STEP_CODE,
                 tensors=partial(_matrix_bytes, run, temp, expert=bool(title))
                 if name == FOREACH
                 else None,

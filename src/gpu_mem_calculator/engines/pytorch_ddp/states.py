@@ -69,12 +69,12 @@ def state_entries(
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
     yield Entry(
-        name="gradient buckets",
-        kind=COMM,
+        "gradient buckets",
+        COMM,
+        holds(run.mesh.dp > 1) * trained * bits // 8,
+        {**at_every_instant(instants), "startup.wrapped": 1},
+        code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         role=BUCKETS,
-        bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
-        live={**at_every_instant(instants), "startup.wrapped": 1},
-        source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         tensors=lambda: gradient_buckets(sizes),
     )
 

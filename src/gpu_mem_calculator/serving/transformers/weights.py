@@ -33,30 +33,23 @@ def weight_entries(
     precision = Precision(bits, bits)
     packed = run.quantization is not None
     yield Entry(
-        name=f"{title}parameters",
-        kind=PARAM,
-        bytes=base_bytes(run, precision),
+        f"{title}parameters",
+        PARAM,
+        base_bytes(run, precision),
+        always,
+        BITSANDBYTES if packed else ARITHMETIC,
         tensors=None if packed else lambda: list(base_tensors(run, precision)),
         script=loading_events(run, precision) if packed and run.unrolled else None,
-        live=always,
-        source=BITSANDBYTES if packed else ARITHMETIC,
     )
     buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
-    yield Entry(
-        name=f"{title}buffers",
-        kind=PARAM,
-        bytes=sum(buffers),
-        tensors=lambda: buffers,
-        live=always,
-        source=ARITHMETIC,
-    )
+    yield Entry(f"{title}buffers", PARAM, sum(buffers), always, ARITHMETIC, tensors=lambda: buffers)
     if arch.tied:
         yield Entry(
-            name=f"{title}head before it is tied to the embedding",
-            kind=PARAM,
-            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8,
-            live={startup: 1},
-            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+            f"{title}head before it is tied to the embedding",
+            PARAM,
+            run.scaled(arch.vocab * arch.hidden) * bits // 8,
+            {startup: 1},
+            code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
 
 
@@ -72,4 +65,4 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
     for name, size in ((WORKSPACES, cublas), ("cuBLASLt workspace", added)):
         if size:
             live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
-            yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)
+            yield Entry(name, RUNTIME, size, live, source)
