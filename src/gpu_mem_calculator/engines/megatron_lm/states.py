@@ -129,7 +129,8 @@ def _startup_entries(
     distributed = option(run, "distributed_optimizer")
     buffered = after | {buffers: 1, optimizer: 1}
     size = shard.total * width // 8
-    yield Entry("parameters", PARAM, size, buffered | {model: 1}, ARITHMETIC)
+    always = after | {model: 1, buffers: 1, optimizer: 1}
+    yield Entry("parameters", PARAM, size, always, ARITHMETIC)
     if distributed:
         size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
         yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
