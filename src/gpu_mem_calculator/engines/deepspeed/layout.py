@@ -13,15 +13,8 @@ from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
-from .sizes import (
-    Group,
-    ZeroSizes,
-    bucket_bytes,
-    replicated_group,
-    sharded_group,
-    sliced_group,
-    zero_sizes,
-)
+from . import sizes as zero
+from .sizes import Group, ZeroSizes
 
 BUILD, SETUP = "startup", "startup.optimizer"
 
@@ -105,17 +98,17 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     def groups(self) -> list[Group]:
         """What this rank has of each parameter group."""
         if self.stage == 3:
-            return [sharded_group(self.trainable, self.counts, self.ranks)]
+            return [zero.sharded_group(self.trainable, self.counts, self.ranks)]
         parts = [listed(runs) for runs in self.parameter_groups[1:]]
         parts = [self.trainable - sum(parts), *parts]
         if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
-            return [sliced_group(part, self.ranks) for part in parts]
-        return [replicated_group(part) for part in parts]
+            return [zero.sliced_group(part, self.ranks) for part in parts]
+        return [zero.replicated_group(part) for part in parts]
 
     @property
     def sizes(self) -> ZeroSizes:
         """Bytes of the states that this rank trains."""
-        return zero_sizes(
+        return zero.zero_sizes(
             self.groups,
             width=self.trained_width,
             largest=self.largest,
@@ -135,7 +128,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     @property
     def bucket_bytes(self) -> int:
         """Bytes of one gradient bucket."""
-        return int(bucket_bytes(self.width, self.bucket))
+        return int(zero.bucket_bytes(self.width, self.bucket))
 
     @property
     def states_name(self) -> str:

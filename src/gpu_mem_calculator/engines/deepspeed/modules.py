@@ -96,8 +96,7 @@ def after_modules(arch: Arch) -> tuple[Module, ...]:
 
 def head_module(arch: Arch) -> Module:
     """Elements of each parameter of the output projection."""
-    tied = arch.head is None or arch.tied
-    own = arch.embedding[:1] if tied else arch.head.weights()
+    own = arch.embedding[:1] if arch.head is None or arch.tied else arch.head.weights()
     return tuple(int(w.numel) for w in (*own, *arch.head_extra))
 
 
