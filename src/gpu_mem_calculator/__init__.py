@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing takes as long to import as all of bare Python's start
 if TYPE_CHECKING:
+    from typing import Any
+
     from .core.calculator import GPUMemoryCalculator, estimate
     from .core.errors import InputError
     from .published.estimator import Estimator

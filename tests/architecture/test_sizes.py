@@ -18,7 +18,7 @@ def functions(path: Path) -> list[tuple[str, int]]:
     return [
         (f"{path.name}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
 
@@ -41,16 +41,57 @@ def test_nearly_all_functions_are_shorter_than_40_lines() -> None:
     assert sum(size < 40 for size in sizes) / len(sizes) >= 0.95
 
 
-def test_there_is_no_room_for_odds_and_ends() -> None:
-    """Nothing is called utils, helpers, common, manager or base."""
-    names = {path.stem for path in FILES}
-    assert not names & {"utils", "helpers", "common", "misc", "manager", "base"}
+ODDS_AND_ENDS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base", "lib"}
+
+
+def test_there_is_no_module_for_odds_and_ends() -> None:
+    """No word of a file's or a folder's name is utils, helpers, common, misc, manager or base."""
+    paths = [path.relative_to(SOURCE).with_suffix("") for path in FILES]
+    words = {path: {w for part in path.parts for w in part.split("_")} for path in paths}
+    assert [path for path in paths if words[path] & ODDS_AND_ENDS] == []
 
 
 def test_nothing_is_left_for_later() -> None:
-    """No notes to self and nothing that is accepted but not there."""
-    words = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    """No notes to self, no error for what is not written, no sentence that promises."""
+    words = re.compile(
+        r"\b(TODO|FIXME|XXX|HACK|NotImplementedError|NotMade\w*)\b|coming soon|in a later version"
+        r"|not (made|written|done|supported|modelled|implemented) yet"
+    )
     assert not [path.name for path in FILES if words.search(path.read_text(encoding="utf-8"))]
+
+
+def is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is `pass` or `...` alone, without a word on why."""
+    return all(isinstance(line, ast.Pass) or ast.unparse(line) == "..." for line in node.body)
+
+
+def test_a_function_that_does_nothing_says_so() -> None:
+    """Its docstring is there. Protocols and overloads describe functions of others."""
+    bare = []
+    for path in FILES:
+        for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(owner, ast.Module | ast.ClassDef) and "Protocol" not in (
+                ast.unparse(base) for base in getattr(owner, "bases", ())
+            ):
+                bare += [
+                    f"{path.name}:{node.name}"
+                    for node in owner.body
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and is_empty(node)
+                    and not node.name.startswith("__")
+                    and "overload" not in map(ast.unparse, node.decorator_list)
+                ]
+    assert bare == []
+
+
+def test_the_formatter_is_on_everywhere() -> None:
+    """No file switches it off, so that 300 lines are 300 lines."""
+    off = re.compile(r"#\s*fmt:\s*(skip|off)")
+    files = [
+        p for folder in ("src", "tests", "tools", "docs") for p in (ROOT / folder).rglob("*.py")
+    ]
+    assert len(files) > 500
+    assert [p.name for p in files if off.search(p.read_text(encoding="utf-8"))] == []
 
 
 def test_starting_loads_nothing_heavy() -> None:

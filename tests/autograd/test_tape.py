@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpu_mem_calculator.autograd.peak import PeakTracker
 from gpu_mem_calculator.autograd.tape import Tape
 from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, PeakParts, walk
 
@@ -138,3 +139,11 @@ def test_a_checkpoint_frees_saved_tensors_before_gradients_are_summed() -> None:
     assert plain.backward.total == 10 + 10 + 10 + 1 + 10 + 7
     assert reentrant.backward.total == plain.backward.total + 10
     assert walk(tape, x, y, checkpoint=HOOKS).backward.total == reentrant.backward.total - 7
+
+
+def test_a_tracker_begins_at_nothing() -> None:
+    """An instant of one byte is its peak."""
+    tracker = PeakTracker()
+    assert tracker.moment == PeakParts(0, 0, 0)
+    tracker.see(0, 1, 0)
+    assert (tracker.total, tracker.moment) == (1, PeakParts(0, 1, 0))

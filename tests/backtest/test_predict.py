@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.backtest.phases import replayed_peaks
 from gpu_mem_calculator.backtest.predict import (
     Prediction,
     by_estimate,
@@ -22,6 +23,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.stage_replay import replay_stage
 from gpu_mem_calculator.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.ledger.ledger import CPU
+from gpu_mem_calculator.replay.allocator import ReplayPhase
 from tests.conftest import measured_runs, small_run
 
 from .conftest import measured_row
@@ -197,3 +199,9 @@ def test_without_torch_the_trace_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r'pip install "gpu-mem-calculator\[torch\]"'):
         check_rung("trace")
+
+
+def test_only_phases_that_were_measured_and_replayed_have_a_peak() -> None:
+    """A replay without a prefill, a measurement without a load."""
+    phases = {"load": ReplayPhase(5, 0, 9), "generate": ReplayPhase(7, 0, 9)}
+    assert replayed_peaks(phases, ("prefill", "generate"), 1) == {"generate": 7}

@@ -52,3 +52,32 @@ def test_a_published_format_is_one_that_servers_read(row: dict[str, Any]) -> Non
     config = catalog.row_config(row)
     assert find_format("none", config["quantization_config"], "").name != "none"
     assert "quantization_config" not in catalog.preset_config(row["config"])
+
+
+@pytest.mark.parametrize(
+    ("end", "form", "bits", "kind"),
+    [
+        ("-FP8-dynamic", "float-quantized", 8, "float"),
+        ("-quantized.w8a8", "int-quantized", 8, "int"),
+        ("-quantized.w8a16", "pack-quantized", 8, "int"),
+        ("-quantized.w4a16", "pack-quantized", 4, "int"),
+    ],
+)
+def test_weights_are_floats_or_ints_of_the_names_bits(
+    end: str, form: str, bits: int, kind: str
+) -> None:
+    """compressed-tensors: the format is named after the type of its numbers."""
+    found = variant(f"RedHatAI/Llama-3.3-70B-Instruct{end}")
+    assert found is not None
+    config = found[1] or {}
+    weights = config["config_groups"]["group_0"]["weights"]
+    assert (config["format"], weights["num_bits"], weights["type"]) == (form, bits, kind)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gptq_has_the_names_bits(bits: int) -> None:
+    """In groups of 128."""
+    found = variant(f"Qwen/Qwen2.5-72B-Instruct-GPTQ-Int{bits}")
+    assert found is not None
+    config = found[1] or {}
+    assert (config["bits"], config["group_size"]) == (bits, 128)

@@ -69,7 +69,7 @@ def test_a_config_json_and_its_folder_are_models(command: Command, tmp_path: Pat
     """--model-path takes a config.json and the folder that has it."""
     row = catalog.find("index", "llama2-7b")
     assert row is not None
-    source = catalog.FOLDER / "models" / row["config"]
+    source = Path(catalog.FOLDER) / "models" / row["config"]
     (tmp_path / "config.json").write_text(source.read_text())
     preset = command("deepspeed", "--model-path", "llama2-7b").out
     assert command("deepspeed", "--model-path", tmp_path).out == preset

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.inference_config import Text
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.schema import schema
@@ -342,3 +344,30 @@ def test_a_prompt_that_was_not_asked_for_leaves_room(
     """The default prompt is shorter where the model or max_seq_len is too short for it."""
     run = {"model": {"name": model}, "inference": {"engine": "transformers", **more}}
     assert resolve(read(run)).run.seq == prompt
+
+
+def served(**inference: Any) -> dict[str, Any]:
+    """A server of a small preset on one GPU of one node."""
+    hardware = {"gpu": "h200", "num_nodes": 1, "gpus_per_node": 1}
+    return {"model": {"name": "gpt2"}, "inference": inference, "hardware": hardware}
+
+
+def test_a_version_that_a_generation_stands_for_is_said() -> None:
+    """V0 of vLLM ends with a version; the newest one is not worth a word."""
+    assert resolve(read(served(engine="vllm"))).assumed == ()
+    (said,) = resolve(read(served(engine="vllm", engine_generation="v0"))).assumed
+    assert said.startswith("inference.engine_version=0.")
+
+
+def test_a_wrong_option_of_a_server_says_nothing_of_its_gpus() -> None:
+    """One sentence: without options, one rank is assumed."""
+    with pytest.raises(InputError) as caught:
+        resolve(read(served(engine="vllm", cache_type_k="f16")))
+    assert len(caught.value.problems) == 1
+
+
+def test_a_text_has_a_character() -> None:
+    """One is enough, none is refused."""
+    assert msgspec.convert("x", Text) == "x"
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert("", Text)

@@ -1,10 +1,9 @@
 """A rendered pod's container run as the kubelet would: its user, its variables and no others, its
 volumes, a root that is read-only, no capability, no way to gain one.
 
-The image is the folder that GPU_MEM_CALC_ROOT names (tests/container/bare_image.py makes it), or
-else this machine's own root with the tests' Python as the entry point. Bubblewrap makes the
-pod; where there is none, setpriv gives the user alone, and where that cannot be, nothing does: a
-test's id says which.
+The image is this machine's own root, with the tests' Python as the entry point. Bubblewrap makes
+the pod; where there is none, setpriv gives the user alone, and where that cannot be, nothing does:
+a test's id says which.
 """
 
 from __future__ import annotations
@@ -27,17 +26,8 @@ from typing import Any
 from .policies import Document, pods, without_tests
 
 HERE = Path(__file__).parents[2]
-IMAGE = os.environ.get("GPU_MEM_CALC_ROOT")
-# What the image says of itself; bare_image.py writes it beside the folder.
-CONFIG: dict[str, Any] = (
-    json.loads(Path(f"{IMAGE}.json").read_text(encoding="utf-8"))
-    if IMAGE
-    else {
-        "Entrypoint": [sys.executable, "-m", "gpu_mem_calculator"],
-        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-    }
-)
-IMAGE_VARIABLES = dict(pair.split("=", 1) for pair in CONFIG["Env"])
+ENTRYPOINT = [sys.executable, "-m", "gpu_mem_calculator"]
+IMAGE_VARIABLES = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 NOT_BOUND = {"dev", "lost+found", "proc", "run", "sys", "tmp"}  # the runtime's own
 Objects = Mapping[tuple[str, str], Mapping[str, str]]  # (kind, name): its data
 
@@ -146,7 +136,7 @@ def made(
         at.chmod(0o755)
         mounts = container.get("volumeMounts", [])
         folders = {one["mountPath"]: volume(pod.spec, one, objects, at) for one in mounts}
-        entry = container.get("command") or CONFIG["Entrypoint"]
+        entry = container.get("command") or ENTRYPOINT
         yield Pod(
             [expanded(word, given) for word in [*entry, *container.get("args", [])]],
             given,
@@ -165,12 +155,11 @@ def made(
 
 def bubblewrap(pod: Pod) -> list[str]:
     """The command line of a pod in its own namespaces, its first process being the command."""
-    root = Path(IMAGE or "/")
     line = ["bwrap", "--unshare-user", "--cap-drop", "ALL"]
     line += ["--uid", str(pod.user[0]), "--gid", str(pod.user[1])]
     line += ["--unshare-pid", "--as-pid-1", "--unshare-ipc", "--unshare-uts", "--new-session"]
     line += ["--hostname", pod.variables["HOSTNAME"], "--die-with-parent", "--tmpfs", "/"]
-    for one in sorted(root.iterdir()):
+    for one in sorted(Path("/").iterdir()):
         if one.name not in NOT_BOUND:
             link = (
                 ["--symlink", str(one.readlink())] if one.is_symlink() else ["--ro-bind", str(one)]
@@ -179,10 +168,9 @@ def bubblewrap(pod: Pod) -> list[str]:
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run"]
     for path, folder in sorted(pod.folders.items()):
         line += ["--ro-bind" if path in pod.read_only else "--bind", str(folder), path]
-    if not IMAGE:  # a Python or a checkout under a volume's path stays to be seen
-        for needed in {str(HERE), sys.prefix, sys.base_prefix}:
-            if any(needed.startswith(f"{path}/") for path in pod.folders):
-                line += ["--ro-bind", needed, needed]
+    for needed in {str(HERE), sys.prefix, sys.base_prefix}:  # seen also under a volume's path
+        if any(needed.startswith(f"{path}/") for path in pod.folders):
+            line += ["--ro-bind", needed, needed]
     line += ["--remount-ro", "/run", "--remount-ro", "/", "--clearenv", "--chdir", pod.work]
     for name, value in pod.variables.items():
         line += ["--setenv", name, value]
@@ -199,18 +187,9 @@ def moved(pod: Pod, text: str) -> str:
 def setpriv(pod: Pod) -> list[str]:
     """The same with the pod's user, no capability and no way to one; the root is its own guard."""
     given = [f"{name}={moved(pod, value)}" for name, value in pod.variables.items()]
-    user = [
-        "setpriv",
-        "--reuid",
-        str(pod.user[0]),
-        "--regid",
-        str(pod.user[1]),
-        "--clear-groups",
-        "--no-new-privs",
-        "--bounding-set=-all",
-        "--inh-caps=-all",
-    ]
-    return [*user, *plain(pod, given)]
+    user = ["setpriv", "--reuid", str(pod.user[0]), "--regid", str(pod.user[1])]
+    limits = ["--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+    return [*user, *limits, *plain(pod, given)]
 
 
 def plain(pod: Pod, given: list[str] | None = None) -> list[str]:
@@ -232,21 +211,19 @@ def works(command: list[str]) -> bool:
 def found_runners() -> dict[str, Any]:
     """How pods can be run here, the best first."""
     trial = Pod(
-        [*CONFIG["Entrypoint"], "--version"],
+        [*ENTRYPOINT, "--version"],
         {**IMAGE_VARIABLES, "HOSTNAME": "x"},
         {"/tmp": Path(tempfile.gettempdir())},
         set(),
         "/tmp",
         1,
     )
-    ways = {"bwrap": bubblewrap} if IMAGE else {"bwrap": bubblewrap, "setpriv": setpriv}
-    found = {name: way for name, way in ways.items() if works(way(trial))}
-    return found if IMAGE else {**found, "plain": plain}
+    ways = {"bwrap": bubblewrap, "setpriv": setpriv}
+    return {name: way for name, way in ways.items() if works(way(trial))} | {"plain": plain}
 
 
 RUNNERS = found_runners()
-BEST = next(iter(RUNNERS), "none")
-WHERE = f"{BEST}-{'image' if IMAGE else 'machine'}"
+BEST = next(iter(RUNNERS))
 
 
 @dataclass

@@ -12,11 +12,11 @@ from tests.hub.servers import serving
 from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, Case, documents
-from .pods import WHERE, made, run
+from .pods import BEST, made, run
 from .test_pods import CONFIG, GENERIC, ended, keys, log_end, one_sentence
 
 
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_a_user_that_the_cluster_chooses(where: str) -> None:
     """OpenShift's: a high number that no file of the image knows, in group 0."""
     with made(documents("override-openshift"), {}) as pod:

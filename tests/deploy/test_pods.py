@@ -19,7 +19,7 @@ from tests.hub.servers import hub
 from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, SMALL_RUN, Case, documents, rendered
-from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run, setpriv
+from .pods import BEST, RUNNERS, Ended, Objects, PodError, expanded, made, run, setpriv
 
 # A model that is on this test's hub alone; the guide's own is a preset and needs no hub.
 OURS = "our-team/Llama-3.1-70B-tuned"
@@ -88,7 +88,7 @@ def one_sentence(done: Ended) -> None:
 
 
 @pytest.mark.parametrize("name", ["guide-hub", "guide-hub-yaml"])
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_the_guides_first_command(where: str, name: str) -> None:
     """The log ends in the guide's table; the model is a preset, so no network is needed."""
     options = ("--unshare-net",) if where.startswith("bwrap") else ()
@@ -98,7 +98,7 @@ def test_the_guides_first_command(where: str, name: str) -> None:
     assert done.written == []
 
 
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_a_model_of_ones_own_on_the_hub(where: str) -> None:
     """A gated one, by the token in a secret: the same table, and the token only at the hub."""
     with gated_hub() as there:
@@ -109,7 +109,7 @@ def test_a_model_of_ones_own_on_the_hub(where: str) -> None:
     assert done.written == []
 
 
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_the_guides_second_command(where: str) -> None:
     """A model in a bucket; its config.json is all that is asked for."""
     path = "models/meta-llama/Llama-3.1-70B/config.json"
@@ -198,7 +198,7 @@ def test_a_model_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["guide-hub", "guide-bucket"])
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_no_network(where: str, name: str) -> None:
     """A pod that reaches nothing says so (without bubblewrap: where nothing listens)."""
     closed = "http://127.0.0.1:9"
@@ -305,7 +305,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(WHERE != "bwrap-machine", reason="looks at the pod that bubblewrap makes here")
+@pytest.mark.skipif(BEST != "bwrap", reason="looks at the pod that bubblewrap makes here")
 def test_the_pod_is_what_it_says() -> None:
     """User 1000, process 1, its own variables only, nothing to write to but /tmp."""
     with made(documents("guide-hub"), token()) as pod:

@@ -16,7 +16,7 @@ from tests.hub.servers import hub
 from tests.services import free_port
 
 from .cases import CASES, SMALL_RUN, documents, rendered
-from .pods import BEST, IMAGE, WHERE, Pod, Running, made, run, running, written
+from .pods import BEST, Pod, Running, made, run, running, written
 from .policies import pods, without_tests
 
 # Asks from within the pod's network, as the kubelet and the Service do: first whether it is ready,
@@ -82,7 +82,7 @@ def asked(there: Running, port: str, *questions: tuple[Any, ...]) -> list[Answer
 
 
 @pytest.mark.parametrize(("name", "workers"), [("web-least", 2), ("web-all", 1)])
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     """Probes, page and estimate answer; SIGTERM ends it in time and well."""
     found = rendered(replace(CASES[name], sets=(f"web.workers={workers}",)))
@@ -107,14 +107,14 @@ def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_helm_test_asks_the_page(where: str) -> None:
     """Its pod's own command ends well against the page, and not where nothing answers."""
     found = rendered(replace(CASES["web-least"], sets=("web.workers=1",)))
     (test,) = [one for one in found if one["kind"] == "Pod"]
     with made(found, {}) as page, made([test], {}) as pod:
-        python, option, script, _ = pod.command
-        pod.command = [python if IMAGE else sys.executable, option, script]
+        _, option, script, _ = pod.command
+        pod.command = [sys.executable, option, script]
         pod.command.append(f"http://127.0.0.1:{prepared(page, alone=False)}")
         with running(page):
             answered = run(pod)
@@ -127,7 +127,7 @@ def test_helm_test_asks_the_page(where: str) -> None:
     assert "Traceback" not in refused.log
 
 
-@pytest.mark.parametrize("where", [WHERE])
+@pytest.mark.parametrize("where", [BEST])
 def test_visitors_may_ask_the_hub(where: str) -> None:
     """With web.hub and a token, a private model is read; the token stays in the pod."""
     config = (files("gpu_mem_calculator") / "catalog/models/llama3.1-8b.json").read_bytes()

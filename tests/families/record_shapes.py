@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-TRANSFORMERS = "5.17.0"
+from gpu_mem_calculator.published.frameworks import TRANSFORMERS
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -25,8 +25,9 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         import torch
         import transformers
 
-        if transformers.__version__ != TRANSFORMERS:
-            raise RuntimeError(f"transformers {transformers.__version__}; install {TRANSFORMERS}")
+        if transformers.__version__ != TRANSFORMERS.version:
+            needed = TRANSFORMERS.version
+            raise RuntimeError(f"transformers {transformers.__version__}; install {needed}")
         keys = dict(config)
         built = transformers.AutoConfig.for_model(keys.pop("model_type"), **keys)
         auto = _auto(transformers, built)

@@ -15,13 +15,8 @@ from gpu_mem_calculator.core.models import MemoryResult
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.web.compat import (
-    PROJECTS,
-    UnsupportedFieldError,
-    dtypes,
-    engines,
-    optimizers,
-)
+from gpu_mem_calculator.published.frameworks import DEEPSPEED
+from gpu_mem_calculator.web.compat import UnsupportedFieldError, dtypes, engines, optimizers
 from gpu_mem_calculator.web.compat_bodies import from_reference
 from gpu_mem_calculator.web.compat_models import preset, presets
 
@@ -148,7 +143,7 @@ def test_components_add_up_to_the_total(name: str) -> None:
 def test_references_are_the_frameworks_whose_code_says_so() -> None:
     """A title with its version, an address, the places."""
     found = {one["title"]: one for one in ask("explain-formula", PAGE)["references"]}
-    assert found["deepspeed 0.19.8"]["url"] == PROJECTS["deepspeed"]
+    assert found["deepspeed 0.19.8"]["url"] == DEEPSPEED.url
     assert "stage3.py" in found["deepspeed 0.19.8"]["description"]
     assert any(title.startswith("transformers ") for title in found)
     assert all(one.keys() == {"title", "url", "description"} for one in found.values())

@@ -21,7 +21,8 @@ from .sites import ROOT, Site, sample
 FLOOR = 90.0
 # Whole programs, browsers, clusters and traces: too slow to be run for each mutant.
 LEFT_OUT = (
-    *("architecture", "browser", "container", "deploy", "docs", "examples", "random_runs"),
+    *("architecture", "browser", "container", "deploy", "docs", "random_runs", "tools"),
+    *("examples/test_bench*", "examples/test_train*"),
     *("measure/test_launchers.py", "properties/test_run_file_fuzz.py", "serving/test_traced.py"),
     *("trace/test_measured.py", "trace/test_deepspeed_measured.py"),
     *("web/test_fuzz.py", "web/test_killed.py"),
@@ -55,6 +56,7 @@ def environment(folder: Path, arguments: argparse.Namespace) -> dict[str, str]:
         "MUTANTS_RECORD": str(folder / "record.txt"),
         "MUTANTS_RESULTS": str(folder / "results.jsonl"),
         "MUTANTS_WORKERS": str(arguments.workers),
+        "MUTANTS_BUDGET": str(arguments.budget),
         "MUTANTS_ONLY": json.dumps(arguments.only),
     }
 
@@ -62,10 +64,14 @@ def environment(folder: Path, arguments: argparse.Namespace) -> dict[str, str]:
 def outcomes(sites: list[Site], arguments: argparse.Namespace) -> dict[int, dict[str, float]]:
     """Each mutant's result: the number of its tests, its exit status, seconds."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "sample.json").write_bytes(msgspec.json.encode(sites))
-        (folder / "record.txt").touch()
-        ignored = [f"--ignore=tests/{path}" for path in LEFT_OUT]
+        folder = arguments.folder or Path(name)
+        sample_file, encoded = folder / "sample.json", msgspec.json.encode(sites)
+        if not sample_file.exists() or sample_file.read_bytes() != encoded:
+            folder.mkdir(parents=True, exist_ok=True)
+            sample_file.write_bytes(encoded)
+            for other in ("record.txt", "results.jsonl"):
+                (folder / other).write_text("")
+        ignored = [f"--ignore-glob=*/tests/{path}" for path in LEFT_OUT]
         subprocess.run(
             [sys.executable, "-m", "pytest", *OPTIONS, *ignored, *arguments.tests],
             cwd=ROOT,
@@ -104,6 +110,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, nargs="*", default=[], help="mutants by number")
     parser.add_argument("--list", action="store_true", help="print the sample, run nothing")
+    parser.add_argument("--folder", type=Path, help="keep records here, and go on from them")
+    parser.add_argument(
+        "--budget", type=float, default=20, help="CPU seconds of one mutant's tests"
+    )
     parser.add_argument("--tests", nargs="*", default=["tests"], help="test files or folders")
     arguments = parser.parse_args()
     sites = sample(arguments.number, arguments.seed)

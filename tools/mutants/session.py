@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -23,10 +24,11 @@ import pytest
 from hypothesis import Phase, settings
 
 from . import switch
-from .sites import ROOT, Site
+from .sites import Site
 
 CPU_S, WALL_S = 30, 240  # what a mutant may take beyond its tests' usual time, and in all
-BUDGET_S = 40  # tests of one mutant, in usual CPU seconds
+BUDGET_S = float(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
+MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
@@ -38,11 +40,14 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.tests: dict[int, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
         for line in path.read_text(encoding="utf-8").splitlines():
             first, test, *rest = line.split("\t")
             if first == "passed":
                 self.seconds[test] = float(rest[0])
-            elif first != "failed":
+            elif first == "failed":
+                self.failed.add(test)
+            else:
                 self.tests[int(first)].add(test)
 
     def anew(self, site: Site) -> bool:
@@ -52,8 +57,8 @@ class Record:
     def chosen(self, site: Site, sites: list[Site]) -> list[str]:
         """The tests of a mutant: those that reach it, those of its package and fast ones first.
 
-        Then the other tests of the same files and of its package: they may share a result, or ask a
-        service that an earlier test started.
+        Then the other tests of the same files, which may share a result or a service with those. A
+        mutant that none reaches, or that acts at import, is tried with all tests of its package.
         """
         reached = self.tests[site.number]
         near = [f"tests/{site.package}/"]
@@ -64,16 +69,20 @@ class Record:
         cost = {
             test: seconds * (0.2 if test.startswith(tuple(near)) else 1) + 5 * (test not in reached)
             for test, seconds in self.seconds.items()
-            if test in reached or test.partition("::")[0] in files or test.startswith(tuple(near))
+            if test.partition("::")[0] in files
+            or (test.startswith(tuple(near)) and (self.anew(site) or not reached))
         }
-        return list(self.within_budget(sorted(cost, key=lambda test: cost[test])))
+        most = MOST_FILES if self.anew(site) else len(files | cost.keys())
+        return list(self.within_budget(sorted(cost, key=lambda test: cost[test]), most))
 
-    def within_budget(self, tests: list[str]) -> Iterator[str]:
-        """The first tests that fit into the budget of one mutant."""
-        left = float(BUDGET_S)
+    def within_budget(self, tests: list[str], most_files: int) -> Iterator[str]:
+        """The first tests that fit into the budget of one mutant, out of so many files at most."""
+        left, files = float(BUDGET_S), set[str]()
         for test in tests:
-            if self.seconds[test] <= left:
+            file = test.partition("::")[0]
+            if self.seconds[test] <= left and (file in files or len(files) < most_files):
                 left -= self.seconds[test]
+                files.add(file)
                 yield test
 
 
@@ -201,9 +210,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     sites = msgspec.json.decode(Path(os.environ["MUTANTS_SAMPLE"]).read_bytes(), type=list[Site])
     workers, only = int(os.environ["MUTANTS_WORKERS"]), json.loads(os.environ["MUTANTS_ONLY"])
+    before = Record(Path(os.environ["MUTANTS_RECORD"]))
     by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in session.items:
-        by_file[str(item.path)].append(item)
+        if item.nodeid not in before.seconds and item.nodeid not in before.failed:
+            by_file[str(item.path)].append(item)
     shares = [
         [item for group in list(by_file.values())[share::workers] for item in group]
         for share in range(workers)
@@ -216,11 +227,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     record = Record(Path(os.environ["MUTANTS_RECORD"]))
     print(f"{len(record.seconds)} tests recorded in {time.monotonic() - start:.0f} s", flush=True)
     items = {item.nodeid: item for item in session.items}
-    tests = {s.number: record.chosen(s, sites) for s in sites if not only or s.number in only}
-    works = {
-        s.number: mutant_work(s, tests[s.number], items, record) for s in sites if s.number in tests
+    results = Path(os.environ["MUTANTS_RESULTS"])
+    rows = map(json.loads, results.read_text().splitlines())
+    killed = {row["number"] for row in rows if row["status"]}
+    tests = {
+        s.number: [test for test in record.chosen(s, sites) if test in items]
+        for s in sites
+        if s.number in (only or {s.number}) and s.number not in killed
     }
-    with (ROOT / os.environ["MUTANTS_RESULTS"]).open("w") as file:
+    order = random.Random(0).sample(sorted(tests), len(tests))  # all packages from the start
+    by_number = {site.number: site for site in sites}
+    works = {n: mutant_work(by_number[n], tests[n], items, record) for n in order}
+    with results.open("a") as file:
         for number, status, seconds in in_forks(works, workers):
             row = {"number": number, "tests": len(tests[number]), "status": status, "s": seconds}
             print(json.dumps(row), file=file, flush=True)

@@ -101,10 +101,10 @@ def places_of(path: str, tree: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
     return list(places(tree, path.partition("/")[0] not in LAYOUT_PACKAGES))
 
 
-def sample(number: int, seed: int) -> list[Site]:
+def sample(number: int, seed: int, packages: str = "*") -> list[Site]:
     """About `number` sites, drawn by package: a share by lines, and three or more of each."""
     drawn: list[Site] = []
-    folders = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
+    folders = sorted(path.parent for path in SOURCE.glob(f"{packages}/__init__.py"))
     files = {folder: sorted(folder.rglob("*.py")) for folder in folders}
     lines = {
         folder: sum(path.read_text().count("\n") for path in files[folder]) for folder in folders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ledger.num import Num, larger
+from ..ledger.num import EMPTY, Bytes, larger
 from .events import BlockEvents, EventRecorder
 from .peak import PeakTracker
 from .tape import Op, Tape, Value
@@ -56,7 +56,7 @@ class BackwardPass:
         """
         self.recorder, self.ids, self.owners = recorder, ids, owners
         self.references = dict(references)
-        self.uncounted: Num = 0
+        self.uncounted: Bytes = EMPTY
         if checkpoint_input is not None:
             self.uncounted, index = checkpoint_input.bytes, checkpoint_input.index
             self.references[index] = references.get(index, 0) + 1
@@ -65,14 +65,14 @@ class BackwardPass:
         recorder.act = exit_.bytes
         for index in self.references:
             recorder.act = recorder.act + owners[index].bytes
-        self.weight_grads: Num = 0
+        self.weight_grads: Bytes = EMPTY
         self.peak, self.later_peak = PeakTracker(recorder.act), PeakTracker(recorder.act)
-        self.after_first: Num = 0
-        self.hooks: list[tuple[Num, Num]] = []
+        self.after_first: Bytes = EMPTY
+        self.hooks: list[tuple[Bytes, Bytes]] = []
         self.hook_events: list[int] = []
         self.drops: list[tuple[int, int]] = []
         self.matmul = self.shared = -1
-        self.waiting: Num = 0  # gradients of weights that another block reads, too
+        self.waiting: Bytes = EMPTY  # gradients of weights that another block reads, too
 
     def run(self, tape: Tape, recompute: Recompute, *, unpacked: bool) -> None:
         """Run every operation of the tape, last to first.
@@ -97,7 +97,7 @@ class BackwardPass:
         """Compute the gradients of the inputs, then free the outputs' and the saved tensors."""
         recorder, begin = self.recorder, len(self.recorder.events)
         input_grads: list[tuple[Value, PendingGradient]] = []
-        weight_grads: list[tuple[Num, int]] = []
+        weight_grads: list[tuple[Bytes, int]] = []
         casts: list[Value] = []
         if gradients:
             work = [] if op.inside else recorder.work(op.back_pieces)
@@ -117,7 +117,7 @@ class BackwardPass:
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(recorder.events)
             work += recorder.work(op.back_pieces) if op.inside else []
-            new_bytes: Num = sum(size for size, _ in weight_grads)
+            new_bytes = sum((size for size, _ in weight_grads), EMPTY)
             cast = self._peaks_of(op, new_bytes, work, casts, unpacked=unpacked)
             input_grads += zip(casts, cast, strict=True)
         for gradient in gradients:
@@ -131,9 +131,8 @@ class BackwardPass:
         for value, gradient in input_grads:
             self._accumulate(value, gradient)
         for value in op.ins:
-            self.waiting = self.waiting + (
-                value.bytes if gradients and value.waits and value.grad else 0
-            )
+            if gradients and value.waits and value.grad:
+                self.waiting = self.waiting + value.bytes
         self.hooks += [(size, recorder.act - self.uncounted) for size, _ in weight_grads]
         self.hook_events += [len(recorder.events)] * len(weight_grads)
         recorder.record_call(begin, [v.elements() for v in op.ins if v.param and gradients])
@@ -153,7 +152,7 @@ class BackwardPass:
             self.recorder.free(gradient.tensor)
 
     def _peaks_of(
-        self, op: Op, new_bytes: Num, work: list[int], casts: list[Value], *, unpacked: bool
+        self, op: Op, new_bytes: Bytes, work: list[int], casts: list[Value], *, unpacked: bool
     ) -> list[PendingGradient]:
         """Look at the peaks of an operation: in its kernel, and after it while gradients are summed
         and cast. `new_bytes`: of its weight gradients. Frees its workspace.
@@ -178,7 +177,7 @@ class BackwardPass:
             self.recorder.over(work[::-1])
         return cast
 
-    def see(self, new_bytes: Num, temp: Num) -> None:
+    def see(self, new_bytes: Bytes, temp: Bytes) -> None:
         """Compare both peaks with this instant: `new_bytes` of weight gradients, `temp` of
         workspace.
         """
@@ -194,7 +193,7 @@ class BackwardPass:
             if first.references > 1:  # shared: the sum is a new tensor
                 first.references -= 1
                 self.grads[value.index] = PendingGradient(self.recorder.make(value.bytes))
-            self.see(0, 0)
+            self.see(EMPTY, EMPTY)
             self.release(gradient)
 
     def events(

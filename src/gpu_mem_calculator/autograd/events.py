@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, Num, nothing
 from ..ledger.remember import fields_only_ints
 
 # An operation that reads weights: events before it, events after it, elements of the weights.
@@ -37,7 +37,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - entry_saved_before: the block before it saves `entry`, and counts it
     """
 
-    sizes: tuple[Num, ...]
+    sizes: tuple[Bytes, ...]
     entry: int
     exit: int
     forward: tuple[int, ...]
@@ -55,9 +55,9 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     entry_saved_before: bool = False
 
     @property
-    def entry_bytes(self) -> Num:
+    def entry_bytes(self) -> Bytes:
         """Bytes of the input that this block counts."""
-        return 0 if self.entry_saved_before else self.sizes[self.entry]
+        return EMPTY if self.entry_saved_before else self.sizes[self.entry]
 
     @cached_property
     def only_ints(self) -> bool:
@@ -84,11 +84,11 @@ class EventRecorder:
     __slots__ = ("act", "calls", "events", "forward_calls", "sizes", "works")
 
     def __init__(self) -> None:
-        self.sizes: list[Num] = []
+        self.sizes: list[Bytes] = []
         self.events: list[int] = []
         self.calls: list[Call] = []
         self.forward_calls: tuple[Call, ...] = ()
-        self.act: Num = 0
+        self.act: Bytes = EMPTY
         self.works: list[int] = []
 
     def forward_only(self, left: Iterable[int]) -> BlockEvents:
@@ -97,18 +97,18 @@ class EventRecorder:
             sizes=tuple(self.sizes), entry=-1, exit=-1, forward=tuple(self.events), left=tuple(left)
         )
 
-    def number(self, size: Num) -> int:
+    def number(self, size: Bytes) -> int:
         """Number a tensor of `size` bytes that is allocated elsewhere."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
-    def weight(self, size: Num) -> int:
+    def weight(self, size: Bytes) -> int:
         """Allocate a tensor that is not an activation, such as a weight's gradient."""
         tensor = self.number(size)
         self.events.append(tensor)
         return tensor
 
-    def make(self, size: Num) -> int:
+    def make(self, size: Bytes) -> int:
         """Allocate an activation."""
         self.act = self.act + size
         return self.weight(size)
@@ -130,7 +130,7 @@ class EventRecorder:
         if elements:
             self.calls.append((begin, len(self.events), sum(elements)))
 
-    def work(self, sizes: Iterable[Num]) -> list[int]:
+    def work(self, sizes: Iterable[Bytes]) -> list[int]:
         """Allocate workspace, which is not an activation; sizes of 0 allocate nothing."""
         tensors = [self.weight(size) for size in sizes if not nothing(size)]
         if tensors:

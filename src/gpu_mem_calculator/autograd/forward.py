@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, nothing
 from .events import BlockEvents, EventRecorder
 from .peak import PeakParts, PeakTracker
 from .tape import Op, Tape, Value
@@ -44,7 +44,7 @@ def run_forward(
     """
     ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
     ids = {value.index: recorder.number(value.bytes) for value in outside}
-    recorder.act = 0
+    recorder.act = EMPTY
     for value in outside:
         recorder.act = recorder.act + value.bytes
     peak = PeakTracker(recorder.act)
@@ -60,7 +60,7 @@ def run_forward(
             if value.base not in ids and value.base in stays:
                 ids[value.base] = recorder.make(value.bytes)
         work += recorder.work(pieces if op.inside else ())
-        peak.see(recorder.act, 0, op.temp + sum(masks) if masks else op.temp)
+        peak.see(recorder.act, EMPTY, sum(masks, op.temp) if masks else op.temp)
         if work:
             recorder.over(work[::-1])
         for index in ends.get(i, ()):
@@ -84,7 +84,7 @@ def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[i
     return ends
 
 
-def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
+def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Bytes]:
     """Bytes of each tensor that an operation makes for its backward even where there is none:
     mostly masks, which it allocates before its output.
 

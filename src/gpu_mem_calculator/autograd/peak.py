@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..ledger.num import Num, choose
+from ..ledger.num import EMPTY, Bytes, choose
 
 
 class PeakParts(Struct, frozen=True, gc=False):
     """Bytes at the peak of a walk: activations, parameter gradients, workspace."""
 
-    act: Num = 0
-    grad: Num = 0
-    temp: Num = 0
+    act: Bytes = EMPTY
+    grad: Bytes = EMPTY
+    temp: Bytes = EMPTY
 
     @property
-    def total(self) -> Num:
+    def total(self) -> Bytes:
         """The sum of the parts, in bytes."""
         return self.act + self.grad + self.temp
 
-    def or_higher(self, act: Num, grad: Num, temp: Num) -> PeakParts:
+    def or_higher(self, act: Bytes, grad: Bytes, temp: Bytes) -> PeakParts:
         """This peak, or the other one where that is higher."""
         tracker = PeakTracker(self.act, self.grad, self.temp)
         tracker.see(act, grad, temp)
@@ -31,23 +31,20 @@ class PeakTracker:
 
     __slots__ = ("parts", "total")
 
-    def __init__(self, act: Num = 0, grad: Num = 0, temp: Num = 0) -> None:
-        self.parts: tuple[Num, Num, Num] = (act, grad, temp)
+    def __init__(self, act: Bytes = EMPTY, grad: Bytes = EMPTY, temp: Bytes = EMPTY) -> None:
+        self.parts: tuple[Bytes, Bytes, Bytes] = (act, grad, temp)
         self.total = act + grad + temp
 
-    def see(self, act: Num, grad: Num, temp: Num) -> None:
+    def see(self, act: Bytes, grad: Bytes, temp: Bytes) -> None:
         """Take an instant as the peak where it is higher."""
         total = act + grad + temp
         higher = total > self.total
         if higher is True:
             self.total, self.parts = total, (act, grad, temp)
         elif higher is not False:
-            acts, grads, temps = self.parts
-            self.parts = (
-                choose(higher, act, acts),
-                choose(higher, grad, grads),
-                choose(higher, temp, temps),
-            )
+            pairs = zip((act, grad, temp), self.parts, strict=True)
+            act, grad, temp = (choose(higher, new, old) for new, old in pairs)
+            self.parts = (act, grad, temp)
             self.total = choose(higher, total, self.total)
 
     @property

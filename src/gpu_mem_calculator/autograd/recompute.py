@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ledger.num import EMPTY
 from .backward import BackwardPass, PendingGradient, Recompute
 from .tape import Op, Tape
 
@@ -57,7 +58,7 @@ class AttentionRecompute(Recompute):
                 wanted = value in op.outs or value.base in self.storages
                 if value.base == value.index and value.index not in alive and wanted:
                     alive[value.index] = recorder.make(value.bytes)
-            self.back.see(0, op.temp)
+            self.back.see(EMPTY, op.temp)
             recorder.over(work)
             for index in [n for n in alive if last_use.get(n) == i and n not in stays]:
                 recorder.free(alive.pop(index))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..ledger.num import Num, ceil_div, choose, larger, round_up, smaller
+from ..ledger.num import EMPTY, Bytes, Num, ceil_div, choose, larger, round_up, sized, smaller
 
 
-def row_sum_workspace(rows: Num, columns: int) -> Num:
+def row_sum_workspace(rows: Num, columns: int) -> Bytes:
     """Bytes of workspace of a sum over rows: the gradient of a bias, or of a norm's weight.
 
     torch 2.11 ATen/native/cuda/Reduce.cuh:1040 (setReduceConfig), which is what an H200 was seen
@@ -18,11 +18,11 @@ def row_sum_workspace(rows: Num, columns: int) -> Num:
     grid = ceil_div(columns, 4 * threads)
     thread_rows = ceil_div(rows, 128 // threads)
     blocks = smaller(ceil_div(132 * 16, grid), ceil_div(thread_rows, 16))
-    size = columns * (16 * threads) * larger(blocks, ceil_div(thread_rows, 256))
-    return choose(thread_rows >= 256, size, 0)
+    sums = columns * (4 * threads) * larger(blocks, ceil_div(thread_rows, 256))
+    return choose(thread_rows >= 256, sized(sums, 32), EMPTY)
 
 
-def embedding_sort_workspace(tokens: Num, rows: Num, columns: Num) -> Num:
+def embedding_sort_workspace(tokens: Num, rows: Num, columns: Num) -> Bytes:
     """Bytes of workspace of the gradient of an embedding table, for `tokens` indices.
 
     torch 2.11 ATen/native/cuda/Embedding.cu: from 3,073 indices on they are sorted, with five
@@ -30,5 +30,5 @@ def embedding_sort_workspace(tokens: Num, rows: Num, columns: Num) -> Num:
     indices (EmbeddingBackwardKernel.cu), whose rows are padded to 32 columns.
     """
     partial_rows = tokens // 10 + smaller(tokens, rows)
-    size = 40 * tokens + partial_rows * (8 + 4 * round_up(columns, 32))
-    return choose(tokens > 3072, size, 0)
+    sums = sized(partial_rows, 64) + sized(partial_rows * round_up(columns, 32), 32)
+    return choose(tokens > 3072, sized(5 * tokens, 64) + sums, EMPTY)

@@ -7,10 +7,13 @@ and backward. Sizes may be ints, arrays or `Sym`s: no decision depends on them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Bytes, Num, sized
+
+Temp: TypeAlias = Bytes | tuple[Bytes, ...]  # workspace; several tensors
 
 
 class Value(Struct, eq=False, gc=False):
@@ -25,7 +28,7 @@ class Value(Struct, eq=False, gc=False):
     """
 
     name: str
-    bytes: Num
+    bytes: Bytes
     bits: int
     grad: bool
     index: int
@@ -59,12 +62,12 @@ class Op(Struct, eq=False, gc=False):
     outs: tuple[Value, ...]
     saves: tuple[Value, ...]
     passes: bool
-    temp: Num
-    back_temp: Num
+    temp: Bytes
+    back_temp: Bytes
     core: bool
-    settle: Num | None = None
-    pieces: tuple[Num, ...] = ()
-    back_pieces: tuple[Num, ...] = ()
+    settle: Bytes | None = None
+    pieces: tuple[Bytes, ...] = ()
+    back_pieces: tuple[Bytes, ...] = ()
     inside: bool = False
     product: bool = False
     casts: Value | None = None
@@ -89,17 +92,17 @@ class Tape:
         self.pinned: list[Value] = []
         self.returned: list[Value] = []
 
-    def _make(self, name: str, size: Num, bits: int, grad: bool) -> Value:
+    def _make(self, name: str, size: Bytes, bits: int, grad: bool) -> Value:
         self.count += 1
         return Value(name, size, bits, grad, self.count, self.count)
 
     def value(self, name: str, elements: Num, bits: int, *, grad: bool = True) -> Value:
         """A tensor that comes from outside the block, or one that an operation only saves."""
-        return self._make(name, elements * bits // 8, bits, grad)
+        return self._make(name, sized(elements, bits), bits, grad)
 
     def param(self, name: str, elements: Num, bits: int, *, grad: bool = True) -> Value:
         """A weight; `grad`: it is trained."""
-        weight = self._make(name, elements * bits // 8, bits, grad)
+        weight = self._make(name, sized(elements, bits), bits, grad)
         weight.param = weight.weight = True
         return weight
 
@@ -129,9 +132,9 @@ class Tape:
         saves: Iterable[Value] = (),
         save_out: bool = False,
         passes: bool = False,
-        temp: Num | tuple[Num, ...] = 0,
-        back_temp: Num | tuple[Num, ...] = 0,
-        settle: Num | None = None,
+        temp: Temp = EMPTY,
+        back_temp: Temp = EMPTY,
+        settle: Bytes | None = None,
         inside: bool = False,
         product: bool = False,
         casts: Value | None = None,
@@ -145,7 +148,7 @@ class Tape:
         first = ins[0]
         bits = bits or first.bits
         if elements is not None:
-            size = elements * bits // 8
+            size = sized(elements, bits)
         else:
             size = first.bytes if bits == first.bits else first.bytes * bits // first.bits
         out = self._make(name, size, bits, any(v.grad for v in ins))
@@ -176,10 +179,10 @@ class Tape:
         """Views of one tensor, by (name, elements). Backward joins their gradients in a new one."""
         views = []
         for view_name, elements in sizes:
-            view = self._make(view_name, elements * whole.bits // 8, whole.bits, whole.grad)
+            view = self._make(view_name, sized(elements, whole.bits), whole.bits, whole.grad)
             view.base = whole.base
             views.append(view)
-        self.ops.append(Op(name, (whole,), tuple(views), (), False, 0, 0, self.core))
+        self.ops.append(Op(name, (whole,), tuple(views), (), False, EMPTY, EMPTY, self.core))
         return views
 
     def cast(self, x: Value, bits: int) -> Value:
@@ -196,17 +199,17 @@ class Tape:
 
     def hold(self, *values: Value) -> None:
         """Keep tensors alive up to here, because Python still names them."""
-        self.ops.append(Op("hold", values, (), (), False, 0, 0, self.core))
+        self.ops.append(Op("hold", values, (), (), False, EMPTY, EMPTY, self.core))
 
 
-def _pieces(temp: Num | tuple[Num, ...]) -> tuple[Num, ...]:
+def _pieces(temp: Temp) -> tuple[Bytes, ...]:
     if type(temp) is int and temp == 0:
         return ()
     return temp if isinstance(temp, tuple) else (temp,)
 
 
-def _total(temp: Num | tuple[Num, ...]) -> Num:
-    total: Num = 0
+def _total(temp: Temp) -> Bytes:
+    total = EMPTY
     for size in _pieces(temp):
         total = total + size
     return total

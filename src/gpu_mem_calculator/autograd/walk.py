@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Bytes
 from .backward import BackwardPass
 from .events import BlockEvents, EventRecorder
 from .forward import KEEP, SKIP, run_forward, storage_owners
@@ -46,23 +46,23 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
     - script: the events of a forward that keeps what backward needs, and of backward
     """
 
-    saved: tuple[tuple[str, Num], ...]
-    input_bytes: Num
+    saved: tuple[tuple[str, Bytes], ...]
+    input_bytes: Bytes
     forward: PeakParts
     transient: PeakParts
     backward: PeakParts
     later: PeakParts
-    hooks: tuple[tuple[Num, Num], ...]
-    after_first: Num
-    pinned: Num = 0
+    hooks: tuple[tuple[Bytes, Bytes], ...]
+    after_first: Bytes
+    pinned: Bytes = EMPTY
     holds_input: bool = False
     once: BlockEvents
     script: BlockEvents
 
     @property
-    def saved_bytes(self) -> Num:
+    def saved_bytes(self) -> Bytes:
         """Bytes kept from forward to backward."""
-        total: Num = 0
+        total: Bytes = EMPTY
         for _, size in self.saved:
             total = total + size
         return total
@@ -91,7 +91,7 @@ def walk(
     saved = {index: count for index, count in all_saved.items() if index not in dropped}
     recomputed = tuple(sorted(dropped & all_saved.keys()))
     pins = {v.base for v in tape.pinned}
-    pinned: Num = 0
+    pinned: Bytes = EMPTY
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
     inputs = {entry.index} if checkpoint else set()

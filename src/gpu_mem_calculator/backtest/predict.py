@@ -92,12 +92,13 @@ def run_file_of(row: MeasuredRun) -> dict[str, Any]:
     if row.record is not None:
         return {**row.config, "model": {"recorded": load_record(row.record, "record")}}
     if row.function is not None:
-        raise InputError(
-            f"its model is made by {row.function}, which backtest does not run; "
-            f"write calculate --function {row.function} --record FILE, and name "
-            "FILE as the row's 'record'"
-        )
+        record = f"write calculate --function {row.function} --record FILE"
+        raise InputError(f"{_not_run(row)}; {record}, and name FILE as the row's 'record'")
     return row.config
+
+
+def _not_run(row: MeasuredRun) -> str:
+    return f"its model is made by {row.function}, which backtest does not run"
 
 
 def by_estimate(row: MeasuredRun) -> Prediction:
@@ -111,25 +112,21 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
     if stage_replay is None:
-        return Prediction(
-            allocated=int(ledger.peak(phases=STEP)),
-            phases=phases,
-            startup=int(ledger.peak(phases=(STARTUP,))),
-        )
+        startup = int(ledger.peak(phases=(STARTUP,)))
+        return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases, startup=startup)
     outside = outside_bytes(resolved.outside_torch, row.process_group)
     searched = not SEARCH_METRICS.isdisjoint(row.measured)  # the search takes longest
+    needs = stage_replay.needs_bytes if searched else None
+    trains = run.new_tokens is None  # libraries were measured in training alone
+    host = int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group) if trains else None
     return Prediction(
         allocated=stage_replay.allocated_bytes,
         startup=stage_replay.startup_bytes,
         reserved=stage_replay.reserved_bytes,
-        needs=stage_replay.needs_bytes if searched else None,
+        needs=needs,
         device=stage_replay.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
-        host=None
-        if run.new_tokens is not None  # libraries were measured in training alone
-        else int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
-        fits=stage_replay.needs_bytes + outside <= resolved.hardware.memory_bytes
-        if searched
-        else None,
+        host=host,
+        fits=None if needs is None else needs + outside <= resolved.hardware.memory_bytes,
         phases=phases | replayed_peaks(stage_replay.phases, names, micro_batches),
     )
 
@@ -153,10 +150,7 @@ def by_server(estimate: Estimate, stage: int) -> Prediction:
 def by_trace(row: MeasuredRun) -> Prediction:
     """The run traced on fake tensors; an error of the traced run is a refusal."""
     if row.function is not None:
-        raise InputError(
-            f"its model is made by {row.function}, which backtest does not run; use "
-            "--rung estimate, or trace --function"
-        )
+        raise InputError(f"{_not_run(row)}; use --rung estimate, or trace --function")
     trace = _trace_module()
     try:
         traced = trace.trace(row.config, rank=row.rank)

@@ -33,18 +33,8 @@ METRICS = {
 UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes", "utilization_pct")
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-KEYS = (
-    *NEEDED,
-    "function",
-    "with",
-    "record",
-    "rank",
-    "num_parameters",
-    "rank_parameters",
-    "phases",
-    "environment",
-    "failed",
-)
+OTHERS = "function with record rank num_parameters rank_parameters phases environment failed"
+KEYS = (*NEEDED, *OTHERS.split())
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20
 
@@ -69,9 +59,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 
 def read_rows(path: str | Path) -> list[MeasuredRun]:
     """The runs of a file; raises all problems at once."""
-    return parse_rows(
-        read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig"), str(path), Path(path).parent
-    )
+    text = read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig")
+    return parse_rows(text, str(path), Path(path).parent)
 
 
 def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[MeasuredRun]:
@@ -87,19 +76,16 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Me
             continue
         data, sentences = _parse_line(line)
         if data is not None and not sentences and _is_taken(rows.get(data["id"])):
-            sentences = [
-                f"id {data['id']!r} is that of line {line_of[data['id']]}; give it another"
-            ]
+            line_before = line_of[data["id"]]
+            sentences = [f"id {data['id']!r} is that of line {line_before}; give it another"]
         problems += [f"{where} line {number}: {sentence}" for sentence in sentences]
         if data is not None and not sentences:
             line_of[data["id"]] = number
             rows.pop(data["id"], None)
             rows[data["id"]] = _row(data, folder)
     if problems and _is_plain_json(text):
-        problems = [
-            f"{where}: this is one JSON value over several lines or a list; "
-            "write each run as an object on a line of its own"
-        ]
+        fix = "write each run as an object on a line of its own"
+        problems = [f"{where}: this is one JSON value over several lines or a list; {fix}"]
     if not problems and not rows:
         problems = [f"{where}: there is no run in it; write each run as a JSON object on a line"]
     if problems:
@@ -120,9 +106,8 @@ def _parse_line(line: str) -> tuple[dict[str, Any] | None, list[str]]:
         reason = str(error).splitlines()[0] if str(error) else "too deep"
         return None, [f"not valid JSON, {reason}; write one object a line"]
     if not isinstance(data, dict):
-        return None, [
-            f"{_short(data)} is not a run; write an object with id, group, config and measured"
-        ]
+        fix = "write an object with id, group, config and measured"
+        return None, [f"{_short(data)} is not a run; {fix}"]
     return data, list(row_problems(data))
 
 
@@ -196,10 +181,8 @@ def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
     yield from _phase_problems(_object(data, "phases"))
     group = _object(data, "environment").get("process_group")
     if group is not None and group not in GROUPS:
-        yield (
-            f"environment.process_group={_short(group)} must be one of "
-            f"{', '.join(map(repr, GROUPS))}{nearest(str(group), GROUPS)}"
-        )
+        known = ", ".join(map(repr, GROUPS)) + nearest(str(group), GROUPS)
+        yield f"environment.process_group={_short(group)} must be one of {known}"
 
 
 def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:

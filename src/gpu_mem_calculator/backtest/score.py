@@ -78,13 +78,13 @@ class BacktestReport(Struct, frozen=True, kw_only=True):
 
     def errors(self, metric: str, group: str | None = None) -> dict[str, float]:
         """Each row's error in percent, by the row's id."""
-        return {
-            row.id: error
-            for row in self.rows
-            if (group is None or row.group == group)
-            and metric in row.metrics
-            and (error := row.metrics[metric].error_pct) is not None
-        }
+        errors = {row.id: row.metrics[metric].error_pct for row in self.with_metric(metric, group)}
+        return {name: error for name, error in errors.items() if error is not None}
+
+    def with_metric(self, metric: str, group: str | None) -> list[RowScore]:
+        """The rows that have a metric, of all groups or of one."""
+        rows = [row for row in self.rows if metric in row.metrics]
+        return [row for row in rows if group is None or row.group == group]
 
     def summary(self, metric: str, group: str | None = None) -> Summary:
         """The summary of a metric, of all rows or of a group's."""
@@ -223,27 +223,18 @@ def verdict_score(
     report: BacktestReport, metric: str = "fits", group: str | None = None
 ) -> dict[str, Any]:
     """The number of verdicts, and the percentage of them that are right."""
-    comparisons = [
-        row.metrics[metric]
-        for row in report.rows
-        if (group is None or row.group == group) and metric in row.metrics
-    ]
+    comparisons = [row.metrics[metric] for row in report.with_metric(metric, group)]
     right = sum(one.predicted == one.measured for one in comparisons)
-    return {
-        "n": len(comparisons),
-        "right_pct": 100 * right / len(comparisons) if comparisons else None,
-    }
+    share = 100 * right / len(comparisons) if comparisons else None
+    return {"n": len(comparisons), "right_pct": share}
 
 
 def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"id": row.id, "group": row.group}
     for metric, one in row.metrics.items():
         if metric == "fits":
-            data[metric] = {
-                "predicted": one.predicted,
-                "measured": one.measured,
-                "right": one.predicted == one.measured,
-            }
+            right = one.predicted == one.measured
+            data[metric] = {"predicted": one.predicted, "measured": one.measured, "right": right}
         else:
             data[metric] = _comparison_data(one)
     if phases:

@@ -1,28 +1,35 @@
 """The catalogue of cards, links and preset models, one TOML row each.
 
 A table is split into rows as text, and a row is parsed when it is needed: to look up one card
-takes no time for the other seventy.
+takes no time for the other seventy. Most lines of a row hold a value that JSON writes as TOML does;
+the TOML parser is imported for a row that has another.
 """
 
 from __future__ import annotations
 
-import json
+import os.path
 import re
-import tomllib
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
+from msgspec import DecodeError, json
+
 Row = dict[str, Any]
-FOLDER = Path(__file__).parent
-_NAMES = re.compile(r'^(?:name|hub_id) = "(.+)"$|^aliases = \[(.*)\]$', re.MULTILINE)
+FOLDER = os.path.dirname(__file__)
+_TABLE_KEY = re.compile(r"([{,] *)(\w+) =")  # of a table on one line
+
+
+def _read(name: str) -> str:
+    """The text of a file of the catalogue."""
+    with open(f"{FOLDER}/{name}", encoding="utf-8") as file:
+        return file.read()
 
 
 @cache
 def _pieces(table: str) -> tuple[str, ...]:
     """The text of each row of a table."""
-    text = (FOLDER / f"{table}.toml").read_text(encoding="utf-8")
+    text = _read(f"{table}.toml")
     header = {"gpus": "[[gpu]]", "links": "[[link]]", "index": "[[model]]"}[table]
     return tuple(f"{header}{piece}" for piece in text.split(f"\n{header}")[1:])
 
@@ -32,17 +39,36 @@ def _index(table: str) -> dict[str, int]:
     """The number of the row of each name, hub id and alias, in lower case."""
     numbers: dict[str, int] = {}
     for number, piece in enumerate(_pieces(table)):
-        for match in _NAMES.finditer(piece):
-            names = [match[1]] if match[1] else re.findall(r'"([^"]+)"', match[2])
-            for name in names:
-                numbers.setdefault(name.lower(), number)
+        for line in piece.split("\n"):
+            key, _, value = line.partition(" = ")
+            if key in ("name", "hub_id", "aliases"):
+                for name in value.split('"')[1::2]:
+                    numbers.setdefault(name.lower(), number)
     return numbers
 
 
 @cache
 def _row(table: str, number: int) -> Row:
-    parsed: dict[str, list[Row]] = tomllib.loads(_pieces(table)[number])
-    return next(iter(parsed.values()))[0]
+    piece = _pieces(table)[number]
+    try:
+        return _plain_row(piece)
+    except DecodeError:
+        import tomllib
+
+        parsed: dict[str, list[Row]] = tomllib.loads(piece)
+        return next(iter(parsed.values()))[0]
+
+
+def _plain_row(piece: str) -> Row:
+    """A row whose values are texts, numbers, flags, lists and tables of them, one line each, which
+    JSON writes as TOML does, but for a table's keys; DecodeError where one is not.
+    """
+    row: Row = {}
+    for line in piece.split("\n")[1:]:
+        if line and not line.startswith("#"):
+            key, _, value = line.partition(" = ")
+            row[key] = json.decode(_TABLE_KEY.sub(r'\1"\2":', value) if value[0] == "{" else value)
+    return row
 
 
 def rows(table: str) -> Iterator[Row]:
@@ -74,8 +100,7 @@ def names_with_prefix(table: str, name: str) -> list[str]:
 @cache
 def preset_config(row_config: str) -> Row:
     """A preset's config.json, by its file name."""
-    text = (FOLDER / "models" / row_config).read_text(encoding="utf-8")
-    config: Row = json.loads(text)
+    config: Row = json.decode(_read(f"models/{row_config}"))
     return config
 
 

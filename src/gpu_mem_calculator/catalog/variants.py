@@ -12,32 +12,21 @@ def _channels(bits: int, kind: str, *, dynamic: bool) -> dict[str, Any]:
     """A quantization_config of compressed-tensors with one scale for each row of a weight."""
     weights = {"num_bits": bits, "type": kind, "strategy": "channel", "symmetric": True}
     inputs = {"num_bits": bits, "type": kind, "strategy": "token", "dynamic": dynamic}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
     form = "float-quantized" if kind == "float" else "int-quantized"
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "ignore": ["lm_head"],
-        "config_groups": {"group_0": group},
-    }
+    return _compressed(form, {"weights": weights, "input_activations": inputs})
 
 
 def _groups(bits: int) -> dict[str, Any]:
     """A quantization_config of compressed-tensors: weights only, one scale for 128 of them."""
-    weights = {
-        "num_bits": bits,
-        "type": "int",
-        "strategy": "group",
-        "group_size": 128,
-        "symmetric": True,
-    }
-    group = {"targets": ["Linear"], "weights": weights}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "ignore": ["lm_head"],
-        "config_groups": {"group_0": group},
-    }
+    weights = {"num_bits": bits, "type": "int", "strategy": "group", "group_size": 128}
+    return _compressed("pack-quantized", {"weights": {**weights, "symmetric": True}})
+
+
+def _compressed(form: str, group: dict[str, Any]) -> dict[str, Any]:
+    """A quantization_config of compressed-tensors for all linears but the head."""
+    groups = {"group_0": {"targets": ["Linear"], **group}}
+    method = {"quant_method": "compressed-tensors", "format": form}
+    return {**method, "ignore": ["lm_head"], "config_groups": groups}
 
 
 BLOCK_FP8 = {

@@ -55,11 +55,9 @@ def run(args: argparse.Namespace) -> int:
         write(zero2_table(total, *setup), args.output)
         return 0
     if largest is None:
-        raise InputError(
-            "--stage 3 with --num-parameters needs --largest-layer-parameters, the "
-            "size of the largest single module (Llama-3.1-70B: 1.05e9); "
-            "or give --model-path"
-        )
+        size = "the size of the largest single module (Llama-3.1-70B: 1.05e9)"
+        needs = f"--largest-layer-parameters, {size}; or give --model-path"
+        raise InputError(f"--stage 3 with --num-parameters needs {needs}")
     write(zero3_table(total, largest, *setup), args.output)
     return 0
 
@@ -83,10 +81,8 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
             raise InputError(f"{option} is about a model; it needs --model-path")
     total = parameter_count(args.num_parameters, "--num-parameters")
     if largest is not None and largest > total:
-        raise InputError(
-            f"--largest-layer-parameters {args.largest_layer_parameters} is more than "
-            f"--num-parameters {args.num_parameters}; swap them"
-        )
+        more = f"more than --num-parameters {args.num_parameters}; swap them"
+        raise InputError(f"--largest-layer-parameters {args.largest_layer_parameters} is {more}")
     return total, largest
 
 

@@ -49,9 +49,8 @@ def named_values(texts: Sequence[str]) -> dict[str, Any]:
 def scalar(text: str) -> Any:
     """A JSON scalar, or the text itself."""
     try:
-        value = json.loads(
-            text, parse_constant=str
-        )  # NaN and the infinities, which JSON does not have, stay text
+        # NaN and the infinities, which JSON does not have, stay text
+        value = json.loads(text, parse_constant=str)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, list | dict) else value

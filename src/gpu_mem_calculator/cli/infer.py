@@ -59,8 +59,8 @@ def arguments(parser: Parser) -> None:
     parser.option("-e --engine", "NAME", engines)
     for name, key, kind, text in KEYS:
         parser.option(name, "N" if kind is not str else "NAME", text, kind, dest=key)
-    eager = {"dest": "inference.enforce_eager", "action": "store_const", "const": True}
-    parser.add_argument("--enforce-eager", help="no CUDA graphs", **eager)
+    eager = "inference.enforce_eager"
+    parser.flag("--enforce-eager", "no CUDA graphs", "store_const", const=True, dest=eager)
     gpus = "how many cards, where the engine does not say"
     parser.option("-g --gpus", "N", gpus, whole, dest="hardware.num_gpus")
     add_settings(parser)

@@ -6,8 +6,10 @@ Only the module of the verb is imported, so that starting stays fast.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROG = "gpu-mem-calc"
 # Verb -> its line in the help; the module of the same name in this package runs it.
@@ -26,6 +28,7 @@ VERBS = {
     "gpus": "the cards that have a name",
     "schema": "the run file's JSON Schema",
 }
+LASTING = ("trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
 EXAMPLES = """\
 examples:
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
@@ -75,9 +78,15 @@ def _verb(verb: str, words: list[str]) -> int:
         what = "option" if verb.startswith("-") else "command"
         hint = nearest(verb, [*VERBS, "--help", "--version"]) or f"; see {PROG} --help"
         raise InputError(f"{verb!r} is not a known {what}{hint}")
+    from importlib import import_module
+
     from .output import check_files
     from .parser import Parser
 
+    if verb not in LASTING:
+        import gc
+
+        gc.disable()  # a command ends before its garbage matters
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__, epilog=module.EXAMPLES)
     module.arguments(parser)

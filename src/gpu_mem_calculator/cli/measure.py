@@ -45,21 +45,17 @@ def arguments(parser: Parser) -> None:
     """Add the options of `measure`."""
     add_run(parser)
     add_function(parser)
-    cases = (
-        "many runs, one JSON object a line: id, config, and where wanted function, with, group, "
-    )
-    parser.option("--cases", "FILE", f"{cases}rank, steps, cap_bytes, alloc_conf")
+    wanted = "function, with, group, rank, steps, cap_bytes, alloc_conf"
+    cases = f"many runs, one JSON object a line: id, config, and where wanted {wanted}"
+    parser.option("--cases", "FILE", cases)
     parser.option("--rank", "N", "the rank to play, so the pipeline stage (default: 0)", natural)
     parser.option("--steps", "N", f"default: {STEPS}", whole)
-    parser.option(
-        "--cap", "SIZE", "what torch may take: 24GiB, 500MiB; a number is GiB", memory_size
-    )
+    cap = "what torch may take: 24GiB, 500MiB; a number is GiB"
+    parser.option("--cap", "SIZE", cap, memory_size)
     add_allocator(parser)
     parser.flag("--find-minimum", "look for the least memory that the run survives in")
-    append = (
-        "add the results to a file that backtest reads; cases that it has are not measured again"
-    )
-    parser.option("--append", "FILE", append)
+    append = "add the results to a file that backtest reads; cases that it has"
+    parser.option("--append", "FILE", f"{append} are not measured again")
     parser.flag("--again", "measure cases again that failed before")
     parser.option("--id", "NAME", "the result's name (default: the file's)")
     parser.option("--timeout", "S", f"seconds for one case (default: {TIMEOUT:g})", positive)
@@ -112,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
 
     card = find_card()
     if args.cap is not None and args.cap > card.memory_bytes:
-        raise InputError(
-            f"--cap {args.cap / GIB:.1f} GiB is more than the {card.name} has, "
-            f"{card.memory_bytes / GIB:.1f}; give less"
-        )
+        has = f"the {card.name} has, {card.memory_bytes / GIB:.1f}; give less"
+        raise InputError(f"--cap {args.cap / GIB:.1f} GiB is more than {has}")
     import_once()
     return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
 
@@ -207,10 +201,8 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
         raise
     failed = sum(bool(result.failed) for result in results)
     refused = sum(bool(result.refused) for result in results)
-    ending = (
-        f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused; "
-        f"gpu-mem-calc backtest {args.append} scores them"
-    )
+    counts = f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused"
+    ending = f"{counts}; gpu-mem-calc backtest {args.append} scores them"
     if args.format == "json":
         from ..report.data import to_json
 

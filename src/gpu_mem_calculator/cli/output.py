@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
 
 from ..core.errors import printable
-from ..core.files import check_writable, write_file
-from ..report.lines import Line, colour_text, plain
+from ..report.lines import colour_text, plain
 from ..report.terminal import wants_colour
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from ..report.lines import Line
 
 # Replacements for streams whose encoding lacks a character.
 ASCII = str.maketrans(
@@ -53,6 +57,8 @@ def check_files(args: argparse.Namespace) -> None:
         paths.pop("record")  # without --function, the record is read
     for name, path in paths.items():
         if path:
+            from ..core.files import check_writable
+
             check_writable(path, f"--{name}")
 
 
@@ -63,6 +69,8 @@ def write(text: str, output: str | None = None, option: str = "--output") -> Non
     """
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
+        from ..core.files import write_file
+
         write_file(output, text.encode("utf-8"), option)
     else:
         _write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)

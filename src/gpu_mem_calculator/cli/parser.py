@@ -43,9 +43,9 @@ class Parser(argparse.ArgumentParser):
         text += "; may be repeated"
         self.option(name, metavar, text, action="append", default=[], dest=dest)
 
-    def flag(self, name: str, text: str) -> None:
+    def flag(self, name: str, text: str, action: str = "store_true", **rest: Any) -> None:
         """Add an option without a value, with `text` as its help."""
-        self.add_argument(name, action="store_true", help=text)
+        self.add_argument(name, action=action, help=text, **rest)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise one sentence for a value that is none of the choices."""
@@ -167,17 +167,14 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     if is_deepspeed(data):
         return _deepspeed(args, data, needs_model=needs_model)
     if args.model is not None:
-        raise InputError(
-            f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
-            "it out, or use --set model.name=NAME"
-        )
+        fix = "leave it out, or use --set model.name=NAME"
+        raise InputError(f"--model {args.model} is for DeepSpeed's JSON, which names none; {fix}")
     if args.preset is not None:
         return RunSource(with_settings({"model": {"name": args.preset}}, args.settings))
     if not isinstance(data, dict):
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
-        raise InputError(
-            f"{args.config}: a run file is an object with a 'model' section, this one is {kind}"
-        )
+        wanted = "a run file is an object with a 'model' section"
+        raise InputError(f"{args.config}: {wanted}, this one is {kind}")
     return RunSource(with_settings(data, args.settings))
 
 
@@ -187,18 +184,15 @@ def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Run
 
     source = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
     if needs_model and "model" not in source.data:
-        raise InputError(
-            f"{args.config} is DeepSpeed's configuration, which names no model; add --model NAME"
-        )
+        why = "is DeepSpeed's configuration, which names no model; add --model NAME"
+        raise InputError(f"{args.config} {why}")
     return source
 
 
 def run_words(args: argparse.Namespace) -> list[str]:
     """The options that describe the same run on another command line."""
-    named = [
-        word
-        for name in ("config", "preset", "model")
-        if (value := getattr(args, name))
-        for word in (f"--{name}", value)
-    ]
+    named: list[str] = []
+    for name in ("config", "preset", "model"):
+        if value := getattr(args, name):
+            named += [f"--{name}", value]
     return [*named, *(word for one in args.settings for word in ("--set", one))]

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from ..core.errors import print_to_stderr, printable
 from ..measure.cases_file import MeasureCase
-from ..report.terminal import ProgressBar, takes_escapes
+from ..report.progress_bar import ProgressBar
+from ..report.terminal import takes_escapes
 from .output import write
 
 OnPhase = Callable[[MeasureCase, str], None]

@@ -53,14 +53,9 @@ def check_launched(args: argparse.Namespace) -> None:
 def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
     """Measure this rank; rank 0 appends and reports the rows of all."""
     require_torch()
-    case = MeasureCase(
-        id=run_name(args),
-        config=run_data(args),
-        function=args.function,
-        values=function_values(args),
-        snapshot=args.snapshot,
-        **conditions(args),
-    )
+    settings = {"values": function_values(args), "snapshot": args.snapshot, **conditions(args)}
+    name, data = run_name(args), run_data(args)
+    case = MeasureCase(id=name, config=data, function=args.function, **settings)
     file = RunsFile(args.append) if args.append and place.rank == 0 else None
     rows = measure_rank(case, place, args.append)
     if not rows:

@@ -39,11 +39,10 @@ def recorded_source(args: argparse.Namespace) -> RunSource:
         raise InputError(
             f"{option} brings the model, and the run names one, too; leave one of them out"
         )
-    module = (
-        _record(args, source.data, values)
-        if args.function
-        else load_record(args.record, "--record")
-    )
+    if args.function:
+        module = _record(args, source.data, values)
+    else:
+        module = load_record(args.record, "--record")
     assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
     return source._replace(data={**source.data, "model": {"recorded": module}}, assumed=assumed)
 

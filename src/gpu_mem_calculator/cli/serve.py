@@ -23,8 +23,7 @@ def arguments(parser: Parser) -> None:
     parser.option("--host", "NAME", "where to listen (127.0.0.1)")
     parser.option("--port", "N", "the port (8000)", natural)
     parser.option("--workers", "N", "processes that answer (1)", whole)
-    text = "let visitors have models looked up on the hub"
-    parser.add_argument("--hub", action="store_true", default=None, help=text)
+    parser.flag("--hub", "let visitors have models looked up on the hub", default=None)
 
 
 def run(args: argparse.Namespace) -> int:

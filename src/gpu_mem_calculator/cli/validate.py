@@ -30,11 +30,15 @@ def run(args: argparse.Namespace) -> int:
     """
     from ..core.resolve import resolve
     from ..core.runfile import read
-    from ..formats.deepspeed_reader import ANY_MODEL
 
     source = run_source(args, needs_model=False)
     alone = source.deepspeed and "model" not in source.data
-    resolve(read({"model": ANY_MODEL, **source.data} if alone else source.data), headers=False)
+    data = source.data
+    if alone:
+        from ..formats.deepspeed_reader import ANY_MODEL
+
+        data = {"model": ANY_MODEL, **data}
+    resolve(read(data), headers=False)
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
     lines = [

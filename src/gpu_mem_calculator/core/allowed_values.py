@@ -18,7 +18,8 @@ from ..engines import engine_names, engines
 from ..replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
 from ..serving import server_names, servers
 from ..serving.llamacpp.layout import CACHE_TYPES
-from ..serving.sglang.speculative import NAMES as SGLANG_SPECULATION
+from ..serving.sglang.speculative import ALIASES as SGLANG_ALIASES
+from ..serving.sglang.speculative import METHODS as SGLANG_SPECULATION
 from ..serving.tensorrt_llm import engine as tensorrt_llm
 from ..serving.tensorrt_llm.versions import ENGINES as TENSORRT
 from ..serving.tensorrt_llm.versions import TORCH
@@ -35,33 +36,19 @@ from .resolve_inference import PRECISIONS
 from .resolve_training import RECOMPUTE
 from .runfile import key_types, parts, read, with_settings
 
+EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
 MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
 SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
 QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
 # Words of values as people write them; other words stay as they are.
+WRITTEN = (
+    "Adam AdamW SGD Adafactor Lion Muon CPU NVMe SDPA RoPE ALiBi RMSNorm LayerNorm Flash "
+    "Transformer Engine EAGLE MTP Medusa NextN"
+)
 DISPLAY_WORDS = {
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "sgd": "SGD",
+    **{word.lower(): word for word in WRITTEN.split()},
     "8bit": "8-bit",
-    "adafactor": "Adafactor",
-    "lion": "Lion",
-    "muon": "Muon",
-    "cpu": "CPU",
-    "nvme": "NVMe",
-    "sdpa": "SDPA",
-    "rope": "RoPE",
-    "alibi": "ALiBi",
-    "rmsnorm": "RMSNorm",
-    "layernorm": "LayerNorm",
-    "flash": "Flash",
-    "transformer": "Transformer",
-    "engine": "Engine",
-    "eagle": "EAGLE",
     "eagle3": "EAGLE-3",
-    "mtp": "MTP",
-    "medusa": "Medusa",
-    "nextn": "NextN",
 }
 ZERO = ("nothing is cut", "optimizer states cut", "and gradients", "and weights")
 TITLES: Mapping[str, Mapping[Any, str]] = {
@@ -114,9 +101,8 @@ def accepts(engine: str, path: str, value: Any) -> bool:
     """Whether an engine accepts a value of a key, in a tiny run in which the key has an effect."""
     setting = f"{path}={msgspec.json.encode(value).decode()}"
     if path == "inference.kv_cache_dtype":  # a cache may follow the dtype
-        return any(
-            _resolves(engine, path, (f"inference.dtype={one}", setting)) for one in PRECISIONS
-        )
+        dtypes = [f"inference.dtype={one}" for one in PRECISIONS]
+        return any(_resolves(engine, path, (dtype, setting)) for dtype in dtypes)
     return _resolves(engine, path, (setting,))
 
 
@@ -131,17 +117,19 @@ def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
             "hardware": {**run["hardware"], "num_gpus": 8},
             "training": {"gradient_accumulation_steps": 4},
         }
-        known = {f"engine.{key}" for key in engines()[engine].options}
-        companions = tuple(
-            one
-            for one in companions
-            if one.partition("=")[0] in known or not one.startswith("engine.")
-        )
+        options = engines()[engine].options
+        companions = tuple(one for one in companions if _applies(one, options))
     try:
         resolve(read(with_settings(run, (*companions, *settings))))
     except InputError:
         return False
     return True
+
+
+def _applies(setting: str, options: Iterable[str]) -> bool:
+    """Whether a setting is of another section than `engine`, or of an option of the engine."""
+    section, _, key = setting.partition("=")[0].partition(".")
+    return section != "engine" or key in options
 
 
 def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedValue, ...]:
@@ -191,14 +179,14 @@ def _typed_values(path: str, kind: Any) -> list[Any]:
     return values
 
 
-def _by_engine(sets: Mapping[str, Iterable[str]]) -> dict[Any, tuple[str, ...]]:
+def _by_engine(sets: Mapping[str, Iterable[str]]) -> EnginesOf:
     """Each value with the engines whose set has it; an empty tuple where all have it."""
     values = dict.fromkeys(value for each in sets.values() for value in each)
     engines_of = {value: tuple(name for name in sets if value in sets[name]) for value in values}
     return {value: () if len(names) == len(sets) else names for value, names in engines_of.items()}
 
 
-def _quantizations() -> dict[Any, tuple[str, ...]]:
+def _quantizations() -> EnginesOf:
     both = [*tensorrt_llm.FORMATS[TORCH], *tensorrt_llm.FORMATS[TENSORRT]]
     sets = {
         "vllm": RECIPES,
@@ -211,42 +199,30 @@ def _quantizations() -> dict[Any, tuple[str, ...]]:
     return _by_engine(sets)
 
 
-def _speculations() -> dict[Any, tuple[str, ...]]:
-    return _by_engine(
-        {
-            "vllm": VLLM_SPECULATION,
-            "sglang": SGLANG_SPECULATION,
-            "tensorrt_llm": tensorrt_llm.SPECULATION,
-            "tgi": tgi.SPECULATION,
-        }
-    )
+def _speculations() -> EnginesOf:
+    sets = {"vllm": VLLM_SPECULATION, "sglang": (*SGLANG_SPECULATION, *SGLANG_ALIASES)}
+    return _by_engine({**sets, "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION})
 
 
-def _dtypes() -> dict[Any, tuple[str, ...]]:
+def _dtypes() -> EnginesOf:
     """The dtypes that the names of precisions begin with."""
     kind = next(iter(parts(key_types(TrainingConfig)["precision"])))
     return {str(one).partition("_")[0]: () for one in typing.get_args(kind)}
 
 
-def _served_dtypes() -> dict[Any, tuple[str, ...]]:
+def _served_dtypes() -> EnginesOf:
+    path = "inference.dtype"
     return _by_engine(
-        {
-            name: [one for one in PRECISIONS if accepts(name, "inference.dtype", one)]
-            for name in server_names()
-        }
+        {name: [d for d in PRECISIONS if accepts(name, path, d)] for name in server_names()}
     )
 
 
-def _optimizers() -> dict[Any, tuple[str, ...]]:
-    order = {
-        name: [one for one in OPTIMIZERS if one in one_engine.optimizers]
-        for name, one_engine in engines().items()
-    }
-    engines_of = _by_engine(order)
+def _optimizers() -> EnginesOf:
+    engines_of = _by_engine({name: one.optimizers for name, one in engines().items()})
     return {name: engines_of[name] for name in OPTIMIZERS}
 
 
-def _alloc_confs() -> dict[Any, tuple[str, ...]]:
+def _alloc_confs() -> EnginesOf:
     """One example for each allocator setting that changes memory."""
     return {
         f"{key}:{value}": ()
@@ -264,12 +240,12 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _for_all_engines(values: Iterable[Any]) -> Callable[[], dict[Any, tuple[str, ...]]]:
+def _for_all_engines(values: Iterable[Any]) -> Callable[[], EnginesOf]:
     return lambda: dict.fromkeys(values, ())
 
 
 # Text keys with a closed set of values: a function that gives each value and its engines.
-SETS: Mapping[str, Callable[[], dict[Any, tuple[str, ...]]]] = {
+SETS: Mapping[str, Callable[[], EnginesOf]] = {
     "training.dtype": _dtypes,
     "training.optimizer": _optimizers,
     "training.pytorch_alloc_conf": _alloc_confs,

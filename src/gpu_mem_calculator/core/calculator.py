@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,10 +28,13 @@ from .models import (
 from .resolve import resolve
 from .resolved_run import ResolvedRun
 from .runfile import as_dict, gather_sections, read
-from .serving_result import cache_use_note, serving_result
 from .stage_replay import StageReplay, with_block_rounding
 
-Source = str | Path | Mapping[str, Any] | RunFile
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Source: TypeAlias = str | Path | Mapping[str, Any] | RunFile
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -105,6 +107,8 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     """Estimate a server. It takes all memory it may, so it fits where it starts; the stage that
     limits it decides.
     """
+    from .serving_result import cache_use_note, serving_result
+
     assert resolved.engine.serve is not None
     served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
     ledgers = tuple(rank.ledger for rank in served)

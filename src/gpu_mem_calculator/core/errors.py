@@ -3,11 +3,12 @@ to stderr."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
-from unicodedata import category
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 MOST_CHARACTERS = 400  # of a sentence
 STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
@@ -37,6 +38,8 @@ def printable(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
+    import json
+
     return "".join(
         char if char in kept or not _controls(char) else json.dumps(char)[1:-1] for char in text
     )
@@ -46,6 +49,8 @@ def _controls(char: str) -> bool:
     """Whether a character can control a terminal, reorder or break a line, or is unassigned:
     Unicode's categories C (other), Zl and Zp (separators of lines and paragraphs).
     """
+    from unicodedata import category
+
     return not char.isprintable() and category(char) != "Zs"
 
 

@@ -39,21 +39,19 @@ PROBE_VALUES: Mapping[str, Any] = {
     "parallelism.virtual_pipeline_size": 2,
     "parallelism.sequence_parallel": True,
 }
-TITLES = {
-    "model": "model",
-    "training": "training",
-    "parallelism": "parallelism",
-    "engine": "framework",
-    "inference": "serving",
-    "hardware": "hardware",
-}
+TITLES = {"engine": "framework", "inference": "serving"}  # other sections have their own name
 TRAINING, SERVING = "training", "serving"
 SECTION_MODE = {
-    "training": TRAINING,
-    "parallelism": TRAINING,
-    "engine": TRAINING,
+    **dict.fromkeys(("training", "parallelism", "engine"), TRAINING),
     "inference": SERVING,
 }
+# A bound's name in a form, the widest of several, and msgspec's name.
+BOUNDS = (
+    ("minimum", min, "ge"),
+    ("maximum", max, "le"),
+    ("above", min, "gt"),
+    ("below", max, "lt"),
+)
 KINDS = {int: "count", float: "number", bool: "flag", str: "text"}
 
 
@@ -85,7 +83,10 @@ class RunFileField(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def fields() -> list[RunFileField]:
-    """Every key of every section, in the order of the sections; keys of training.lora follow it."""
+    """Every key of every section, in the order of the sections; keys of training.lora follow it.
+
+    lora.r has no default, because giving it adds the adapter.
+    """
     return list(_fields())
 
 
@@ -96,16 +97,10 @@ def _fields() -> tuple[RunFileField, ...]:
         for key, kind in key_types(struct).items():
             entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
             if key == "lora":
-                entries += [
-                    _field(section, f"lora.{inner}", inner_kind, _adapter_default(inner))
-                    for inner, inner_kind in key_types(LoraConfig).items()
-                ]
+                for inner, type_ in key_types(LoraConfig).items():
+                    default = None if inner == "r" else getattr(LoraConfig(), inner)
+                    entries.append(_field(section, f"lora.{inner}", type_, default))
     return tuple(entries)
-
-
-def _adapter_default(key: str) -> Any:
-    """The default of a key of training.lora; `r` has none, because giving it adds the adapter."""
-    return None if key == "r" else getattr(LoraConfig(), key)
 
 
 def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
@@ -183,13 +178,8 @@ def _bounds(kind: Any) -> dict[str, float]:
         if isinstance(meta, msgspec.Meta)
     ]
     widest: dict[str, float] = {}
-    for name, pick, each in (
-        ("minimum", min, [meta.ge for meta in metas]),
-        ("maximum", max, [m.le for m in metas]),
-        ("above", min, [meta.gt for meta in metas]),
-        ("below", max, [m.lt for m in metas]),
-    ):
-        bounds = [bound for bound in each if bound is not None]
+    for name, pick, attribute in BOUNDS:
+        bounds = [b for meta in metas if (b := getattr(meta, attribute)) is not None]
         if bounds:
             widest[name] = pick(bounds)
     return widest
@@ -199,7 +189,7 @@ def _bounds(kind: Any) -> dict[str, float]:
 def form() -> dict[str, Any]:
     """Sections, fields and engines as plain data: what a form needs besides cards and presets."""
     sections = [
-        {"name": name, "title": TITLES[name], "of": SECTION_MODE.get(name, "both")}
+        {"name": name, "title": TITLES.get(name, name), "of": SECTION_MODE.get(name, "both")}
         for name in SECTIONS
     ]
     return {
@@ -213,17 +203,12 @@ def _engines(kind: str) -> list[dict[str, Any]]:
     """Engines with their aliases and the axes of parallelism that they have."""
     every = engines() if kind == TRAINING else servers()
     aliases = ALIASES if kind == TRAINING else SERVER_ALIASES
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, one in every.items():
         options = () if one.serve is None else one.options
         axes = one.axes if kind == TRAINING else {a for a, key in AXES.items() if key in options}
-        rows.append(
-            {
-                "name": name,
-                "title": one.title,
-                "kind": kind,
-                "axes": [axis for axis in AXES if axis in axes],
-                "aliases": [alias for alias, meant in aliases.items() if meant == name],
-            }
-        )
+        row: dict[str, Any] = {"name": name, "title": one.title, "kind": kind}
+        row["axes"] = [axis for axis in AXES if axis in axes]
+        row["aliases"] = [alias for alias, meant in aliases.items() if meant == name]
+        rows.append(row)
     return rows

@@ -6,14 +6,16 @@ import errno
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from stat import S_IMODE, S_ISREG
+from typing import TYPE_CHECKING
 
 from ..ledger.units import MIB
 from .errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_BYTES = 8 * MIB  # of a configuration file or a module's record
 MOST_RUNS_BYTES = 256 * MIB  # of a file of cases or of measured runs
@@ -109,6 +111,8 @@ def _replace_file(path: str | Path, data: bytes) -> bool:
         return False
     if old is not None and not (S_ISREG(old.st_mode) and old.st_nlink == 1):
         return False
+    import tempfile
+
     try:
         descriptor, temporary = tempfile.mkstemp(
             prefix=".gpu-mem-calc-", dir=os.path.dirname(target)

@@ -83,17 +83,14 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
         row = catalog.find("gpus", config.gpu)
         if row is None:
             options = catalog.names_with_prefix("gpus", config.gpu)
-            hint = (
-                f"; it could be {', '.join(options)}"
-                if options
-                else (nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus")
-            )
+            hint = nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus"
+            hint = f"; it could be {', '.join(options)}" if options else hint
             raise InputError(f"hardware.gpu={config.gpu!r} is not one known card{hint}")
         size = config.gpu_memory_gb
         if size is not None and abs(size - row["memory_gb"]) > 0.05 * row["memory_gb"]:
+            has = f"what a {row['title']} has, {row['memory_gb']}"
             raise InputError(
-                f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
-                f"{row['memory_gb']}; leave one of the two out"
+                f"hardware.gpu_memory_gb={size:g} is not {has}; leave one of the two out"
             )
         return row["title"], row["memory_bytes"], _chip(row), ()
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
@@ -103,11 +100,8 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
             return row["title"], row["memory_bytes"], _chip(row), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
-    known = [
-        row
-        for row in catalog.rows_with("gpus", "memory_gb", f"{size:g}")
-        if row["memory_bytes_known"]
-    ]
+    rows = catalog.rows_with("gpus", "memory_gb", f"{size:g}")
+    known = [row for row in rows if row["memory_bytes_known"]]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
@@ -134,10 +128,8 @@ def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
     if nodes is None:
         nodes = -(-count // per_node)
     if per_node * nodes < count or per_node * (nodes - 1) >= count:
-        raise InputError(
-            f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}; "
-            f"set num_nodes={-(-count // per_node)}"
-        )
+        problem = f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}"
+        raise InputError(f"{problem}; set num_nodes={-(-count // per_node)}")
     if config.num_nodes is not None and count % nodes:
         whole = -(-count // nodes) * nodes
         problem = f"hardware: num_gpus={count} does not divide by num_nodes={nodes}"

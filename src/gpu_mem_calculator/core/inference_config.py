@@ -3,8 +3,6 @@
 Keys are named as in the engines. Each engine lists the keys it has, and refuses the others.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
 from ..model.adapters import total_adapter_parameters
-from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, DECODE, FORWARD, OPTIMIZER, PREFILL, STARTUP
 from ..run.run import Run
 from ..run.served import SERVE
 from .fit_verdict import verdict

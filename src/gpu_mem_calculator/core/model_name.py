@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..hub.access import access
 from ..hub.bounds import HubError
-from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, is_revision, page, printable_name
-from ..hub.sources import named
 from .errors import InputError, nearest
 from .models import ModelConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..hub.checkpoint import Checkpoint
 
 PASTE = "paste its config.json instead"  # for services that open no files
 NUMBERS = "give its sizes as plain numbers (model.num_layers, model.hidden_size, ...)"
@@ -47,6 +49,8 @@ def name_with_revision(model: ModelConfig) -> str:
 
 def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
     """The checkpoint of a name or address; the error where there is none names a similar preset."""
+    from ..hub.sources import named
+
     try:
         return named(name, headers=headers)
     except HubError as error:
@@ -98,6 +102,8 @@ def config_file(name: str) -> Path | None:
     """The path of a config.json on disk; None where the name is none, or files are not opened."""
     if not name or not access().files:
         return None
+    from pathlib import Path
+
     path = Path(name)
     try:
         return path if path.suffix == ".json" and path.is_file() else None

@@ -6,24 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import catalog
-from ..catalog.variants import variant
 from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
-from ..families.plain import read_plain
 from ..hub.bounds import HubError
-from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, printable_name
-from ..hub.sources import local
 from ..model.arch import Arch
 from ..run.record import ModuleRecord, RecordError, read_record, record_arch
 from ..run.run import StoredTensor
-from .checkpoint_match import mismatch_warning
 from .errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (
@@ -35,6 +30,9 @@ from .model_name import (
 )
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
+
+if TYPE_CHECKING:
+    from ..hub.checkpoint import Checkpoint
 
 # The model section's plain numbers, and the config.json keys that mean the same.
 SAME_KEYS = {
@@ -48,6 +46,7 @@ SAME_KEYS = {
     "max_seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
+Numbers = Mapping[str, Any]  # the plain numbers of the section
 CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
@@ -83,15 +82,14 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
         raise InputError(str(error)) from None
     layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != layer_size:
-        warning = (
-            f"model.largest_layer_params={largest:,} is not used: the model's own is {layer_size:,}"
-        )
+        own = f"the model's own is {layer_size:,}"
+        warning = f"model.largest_layer_params={largest:,} is not used: {own}"
         return replace(resolved, warnings=(*resolved.warnings, warning))
     return resolved
 
 
 def _find(
-    model: ModelConfig, name: str, numbers: dict[str, Any], parameters: int | None, headers: bool
+    model: ModelConfig, name: str, numbers: Numbers, parameters: int | None, headers: bool
 ) -> ResolvedModel:
     title = printable_name(name) or "custom model"
     if model.recorded is not None:
@@ -100,17 +98,19 @@ def _find(
         return _from_config(title, model.config, numbers, parameters, ())
     row = catalog.find("index", name) if name else None
     if row is not None:
-        resolved = (
-            _preset(row["name"])
-            if parameters is None and not numbers
-            else _from_config(row["title"], catalog.row_config(row), numbers, parameters, ())
-        )
+        if parameters is None and not numbers:
+            resolved = _preset(row["name"])
+        else:
+            config = catalog.row_config(row)
+            resolved = _from_config(row["title"], config, numbers, parameters, ())
         address = name if "/" in name else row.get("hub_id")
         return replace(resolved, address=address or "MODEL", source="a preset")
     file = config_file(name)
     if file is not None:
         resolved = _from_config(file.parent.name or title, load_text(file), numbers, parameters, ())
         return replace(resolved, address=str(file.parent), source="from a file")
+    from ..hub.sources import local
+
     checkpoint = local(name, headers=headers) if name else None
     if checkpoint is not None:
         return replace(_from_checkpoint(checkpoint, numbers, parameters), address=name)
@@ -120,35 +120,28 @@ def _find(
 
 
 def _from_record(
-    data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], parameters: int | None
+    data: Mapping[str, Any], name: str, numbers: Numbers, parameters: int | None
 ) -> ResolvedModel:
     """The model of a recorded module; a name, sizes or a parameter count beside it are refused."""
     extra = [*(["name"] if name else []), *numbers, *(["num_parameters"] if parameters else [])]
     if extra:
-        raise InputError(
-            [f"model.{key} says what model.recorded says already; leave it out" for key in extra]
-        )
+        why = "says what model.recorded says already; leave it out"
+        raise InputError(f"model.{key} {why}" for key in extra)
     record = read_record(data)
-    return ResolvedModel(
-        arch=record_arch(record), title=record.title, record=record, source="a record"
-    )
+    arch = record_arch(record)
+    return ResolvedModel(arch=arch, title=record.title, record=record, source="a record")
 
 
-def _by_numbers(
-    title: str, numbers: dict[str, Any], parameters: int | None
-) -> ResolvedModel | None:
+def _by_numbers(title: str, numbers: Numbers, parameters: int | None) -> ResolvedModel | None:
     """A model of plain numbers, or of a parameter count alone; None where neither is given."""
     if all(key in numbers for key in CORE):
-        assumed = tuple(
-            f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
-        )
+        defaults = _plain_assumptions(numbers).items()
+        assumed = tuple(f"model.{key}={value}" for key, value in defaults)
         return _with_parameter_count(title, _plain(json.dumps(numbers)), parameters, assumed)
     return None if parameters is None else _by_size(title, numbers, parameters)
 
 
-def _by_name(
-    name: str, numbers: dict[str, Any], parameters: int | None, headers: bool
-) -> ResolvedModel:
+def _by_name(name: str, numbers: Numbers, parameters: int | None, headers: bool) -> ResolvedModel:
     """A model that is only named: read from the hub, else refused."""
     if name and hub_name(name) is not None:
         return _from_remote(name, numbers, parameters, headers)
@@ -168,15 +161,19 @@ def _preset(name: str) -> ResolvedModel:
 
 @lru_cache(maxsize=256)
 def _plain(key: str) -> Arch:
+    from ..families.plain import read_plain
+
     return read_plain(json.loads(key))
 
 
 def _from_remote(
-    name: str, numbers: Mapping[str, Any], parameters: int | None, headers: bool
+    name: str, numbers: Numbers, parameters: int | None, headers: bool
 ) -> ResolvedModel:
     """A model on the hub, in a bucket or at an address. Where the hub cannot be reached, the preset
     whose name it has, or of whose name it is a variant.
     """
+    from ..catalog.variants import variant
+
     hub = hub_name(name)
     address = hub.model if hub else name if name.startswith("s3://") else "MODEL"
     preset = variant(name) if hub and "@" not in name else None
@@ -194,9 +191,11 @@ def _from_remote(
 
 
 def _from_checkpoint(
-    checkpoint: Checkpoint, numbers: Mapping[str, Any], parameters: int | None
+    checkpoint: Checkpoint, numbers: Numbers, parameters: int | None
 ) -> ResolvedModel:
     """The model of a checkpoint, with the stored bytes of its tensors."""
+    from .checkpoint_match import mismatch_warning
+
     model = _from_config(checkpoint.title, checkpoint.config, numbers, parameters, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in checkpoint.tensors)
     form = checkpoint.form if stored else ""
@@ -211,11 +210,7 @@ def _read_cached(key: str) -> Arch:
 
 
 def _from_config(
-    title: str,
-    config: Any,
-    numbers: Mapping[str, Any],
-    parameters: int | None,
-    assumed: tuple[str, ...],
+    title: str, config: Any, numbers: Numbers, parameters: int | None, assumed: tuple[str, ...]
 ) -> ResolvedModel:
     if not isinstance(config, Mapping):
         raise ConfigError("a config.json is an object with a 'model_type'")
@@ -241,13 +236,13 @@ def _from_config(
     return replace(_with_parameter_count(title, arch, parameters, assumed), config=updated)
 
 
-def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_assumptions(numbers: Numbers) -> dict[str, Any]:
     from ..families.plain import DEFAULTS
 
     return {key: value for key, value in DEFAULTS.items() if key not in numbers}
 
 
-def _by_size(title: str, numbers: Mapping[str, Any], parameters: int) -> ResolvedModel:
+def _by_size(title: str, numbers: Numbers, parameters: int) -> ResolvedModel:
     """The architecture of the nearest well-known model, where only a parameter count is given."""
     row = nearest_by_size(parameters)
     config = catalog.preset_config(row["config"])
@@ -270,15 +265,12 @@ def _with_parameter_count(
     computed = arch.num_parameters
     if parameters in (None, computed, computed + arch.tower_parameters):
         return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
+    given = f"model.num_parameters={parameters:,}"
     if not computed // 10 <= parameters <= computed * 10:
-        raise InputError(
-            f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
-            f"{computed:,}; leave it out"
-        )
-    warning = (
-        f"model.num_parameters={parameters:,} differs from the architecture's {computed:,}: "
-        "parameter, gradient and optimizer bytes are scaled to it"
-    )
+        own = f"which has {computed:,}; leave it out"
+        raise InputError(f"{given} cannot be this architecture's, {own}")
+    scaled = "parameter, gradient and optimizer bytes are scaled to it"
+    warning = f"{given} differs from the architecture's {computed:,}: {scaled}"
     return ResolvedModel(
         arch=arch,
         title=title,

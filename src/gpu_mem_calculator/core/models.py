@@ -5,8 +5,6 @@ preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this in
 an exact integer.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field

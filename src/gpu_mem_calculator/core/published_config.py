@@ -17,14 +17,8 @@ from ..weights import FormatError, find_format
 from .models import ModelConfig
 
 POSITIONS = "max_position_embeddings"
-SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-)
+HEADS = ("num_attention_heads", "num_key_value_heads")
+SIZES = ("num_hidden_layers", "hidden_size", *HEADS, "intermediate_size", "vocab_size")
 SEPARATE_KEYS = ("model_type", "quantization_config", "text_config")  # filled in separately
 Config = Mapping[str, Any]
 
@@ -42,18 +36,11 @@ def complete_config(
     if not _has_only_sizes(given):
         return section, ()
     assert given is not None
-    presets = [
-        (title, config)
-        for title, config in _presets(str(given["model_type"]))
-        if _same_sizes(given, config) and _text_config(config).get(POSITIONS, 0) >= (length or 0)
-    ]
+    presets = [p for p in _presets(str(given["model_type"])) if _same_sizes(given, p[1])]
+    presets = [p for p in presets if _text_config(p[1]).get(POSITIONS, 0) >= (length or 0)]
     if not presets:
         return section, ()
-    stored = [
-        (title, config)
-        for title, config in presets
-        if _names_format(quantization, config.get("quantization_config"))
-    ]
+    stored = [p for p in presets if _names_format(quantization, p[1].get("quantization_config"))]
     presets = stored or presets
     config = _fill_config(given, [config for _, config in presets], keep=bool(stored))
     if config == given:
@@ -98,28 +85,24 @@ def _same_sizes(given: Config, config: Config) -> bool:
 def _fill_config(given: Config, presets: Sequence[Config], *, keep: bool) -> dict[str, Any]:
     """The given keys over those on which all presets agree; `keep`: take their format as well."""
     first = presets[0]
-    text = {
-        key: value
-        for key, value in _text_config(first).items()
-        if all(_text_config(other).get(key) == value for other in presets)
-    }
+    text = _agreed([_text_config(preset) for preset in presets])
     if "text_config" not in first:
         filled = {k: v for k, v in text.items() if k not in SEPARATE_KEYS} | dict(given)
     else:
-        outer = {
-            key: value
-            for key, value in first.items()
-            if key not in SEPARATE_KEYS and all(other.get(key) == value for other in presets)
-        }
+        agreed = _agreed(presets)
+        outer = {key: value for key, value in agreed.items() if key not in SEPARATE_KEYS}
         inner = {key: value for key, value in given.items() if key not in (*SEPARATE_KEYS, *outer)}
-        filled = {
-            **outer,
-            **{k: v for k, v in given.items() if k in outer or k == "model_type"},
-            "text_config": {**text, **inner},
-        }
+        outer |= {k: v for k, v in given.items() if k in outer or k == "model_type"}
+        filled = {**outer, "text_config": {**text, **inner}}
     if keep and "quantization_config" not in given:
         filled["quantization_config"] = first["quantization_config"]
     return filled
+
+
+def _agreed(configs: Sequence[Config]) -> dict[str, Any]:
+    """The keys of the first config on whose values all agree."""
+    first = configs[0].items()
+    return {k: v for k, v in first if all(other.get(k) == v for other in configs)}
 
 
 def _names_format(quantization: str | None, stored: Config | None) -> bool:

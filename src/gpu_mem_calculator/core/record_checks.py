@@ -11,10 +11,8 @@ from .hardware import Hardware
 from .models import TrainingConfig
 
 RECORD_AGAIN = "record it again"
-SELECTIVE = (
-    "training.activation_checkpointing='selective' knows a model's own attention, not a "
-    "module's; use 'full'"
-)
+NOT_A_MODULES = "knows a model's own attention, not a module's; use 'full'"
+SELECTIVE = f"training.activation_checkpointing='selective' {NOT_A_MODULES}"
 IN_THE_FUNCTION = ("attention", "lora", "quantization")  # a recorded module's function does these
 
 
@@ -32,30 +30,24 @@ def recorded_problems(
     for key, recorded in (("batch_size", record.batch), ("seq_len", record.tokens)):
         value = getattr(given, key)
         if value not in (None, recorded):
-            yield (
-                f"training.{key}={value!r}: the module was recorded with {recorded}; leave it "
-                f"out, or {RECORD_AGAIN}"
-            )
+            fix = f"leave it out, or {RECORD_AGAIN}"
+            yield f"training.{key}={value!r}: the module was recorded with {recorded}; {fix}"
     precision = training["precision"]
     wanted = arithmetic(engine.name, precision, options, training["autocast"])
     if not engine.transformers:
-        yield (
-            f"engine.type={engine.name!r} runs its own layers, not a module; use deepspeed, "
-            "fsdp or pytorch_ddp"
-        )
+        fix = "use deepspeed, fsdp or pytorch_ddp"
+        yield f"engine.type={engine.name!r} runs its own layers, not a module; {fix}"
     elif wanted != record.arithmetic:
-        yield (
-            f"training.precision={precision!r} is {ARITHMETICS[wanted]} under {engine.title}, the "
-            f"module was recorded in {ARITHMETICS[record.arithmetic]}; {RECORD_AGAIN}"
-        )
+        runs = f"training.precision={precision!r} is {ARITHMETICS[wanted]} under {engine.title}"
+        recorded_in = f"the module was recorded in {ARITHMETICS[record.arithmetic]}"
+        yield f"{runs}, {recorded_in}; {RECORD_AGAIN}"
     if training["recompute"] == "selective":
         yield SELECTIVE
     yield from _not_trained(record, engine, options)
     for key in IN_THE_FUNCTION:
         if getattr(given, key) not in (None, "none"):
-            yield (
-                f"training.{key} is not done to a module; do it in the function, and {RECORD_AGAIN}"
-            )
+            fix = f"do it in the function, and {RECORD_AGAIN}"
+            yield f"training.{key} is not done to a module; {fix}"
 
 
 def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any]) -> Iterator[str]:
@@ -72,16 +64,13 @@ def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any
             f"(requires_grad=False) or take it out of the module, and {RECORD_AGAIN}"
         )
     if record.frozen and (engine.name == "fsdp" or stage == 3):
-        yield (
-            f"{record.frozen[0][0]} is frozen, and {engine.title} shards it; an estimate from a "
-            "record shards what is trained alone: trace the function"
-        )
+        why = "an estimate from a record shards what is trained alone: trace the function"
+        yield f"{record.frozen[0][0]} is frozen, and {engine.title} shards it; {why}"
 
 
 def card_problems(record: ModuleRecord, hardware: Hardware) -> Iterator[str]:
     """A card with another compute capability, for which torch chooses other kernels."""
     if hardware.compute_capability != record.compute_capability:
-        yield (
-            f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "
-            f"recorded for {record.compute_capability}; {RECORD_AGAIN}"
-        )
+        card = f"hardware.gpu has compute capability {hardware.compute_capability}"
+        recorded_for = f"the module was recorded for {record.compute_capability}"
+        yield f"{card}, {recorded_for}; {RECORD_AGAIN}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
 from .files import read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def load_record(path: str | Path, key: str) -> dict[str, Any]:

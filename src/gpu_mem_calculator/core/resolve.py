@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from .models import RunFile
-from .resolve_inference import resolve_inference
-from .resolve_training import resolve_training
 from .resolved_run import ResolvedRun
 
 
@@ -15,5 +13,9 @@ def resolve(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     stored bytes. Training needs the config.json alone.
     """
     if file.inference is not None:
+        from .resolve_inference import resolve_inference
+
         return resolve_inference(file, headers=headers)
+    from .resolve_training import resolve_training
+
     return resolve_training(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from ..hub.names import MAIN, hub_name
@@ -21,8 +22,11 @@ from .model_source import ResolvedModel, find_model
 from .models import ModelConfig, RunFile
 from .published_config import complete_config
 from .resolved_run import ResolvedRun
+from .runfile import given_keys
+from .training_rules import not_trained
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
+Options = Mapping[str, Any]
 SIZES = ("batch_size", "prompt_len", "new_tokens")
 
 
@@ -30,21 +34,16 @@ def find_server(config: InferenceConfig) -> Engine:
     """The serving engine that `inference.engine` names."""
     name = (config.engine or "transformers").lower()
     if name not in spellings():
-        raise InputError(
-            f"inference.engine={config.engine!r} is not a known engine"
-            f"{nearest(name, tuple(spellings()))}"
-        )
+        hint = nearest(name, tuple(spellings()))
+        raise InputError(f"inference.engine={config.engine!r} is not a known engine{hint}")
     return server(spellings()[name])
 
 
 def inference_options(config: InferenceConfig) -> dict[str, Any]:
     """The options of a run: the section's keys over the engine's defaults; others are refused."""
     engine = find_server(config)
-    given = {
-        key: value
-        for key in config.__struct_fields__
-        if key != "engine" and (value := getattr(config, key)) is not None
-    }
+    given = given_keys(config)
+    given.pop("engine", None)
     options = {**engine.options, **given}
     options["dtype"] = dtype_name(options["dtype"])
     last = engine.generations.get(str(config.engine_generation).lower())
@@ -65,26 +64,18 @@ def _shorten_prompt(config: InferenceConfig, options: dict[str, Any], longest: i
         options["prompt_len"] = max(1, min(options["prompt_len"], room))
 
 
-def _problems(
-    engine: Engine, given: Mapping[str, Any], options: Mapping[str, Any]
-) -> Iterator[str]:
+def _problems(engine: Engine, given: Options, options: Options) -> Iterator[str]:
     for key in given:
         if key not in engine.options:
             yield f"inference.{key} is not an option of {engine.title}; leave it out"
         elif key in engine.fixed and given[key] != engine.options[key]:
-            yield (
-                f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
-                f"set it to {engine.options[key]!r}"
-            )
-    if options["dtype"] not in PRECISIONS:
-        yield (
-            f"inference.dtype={options['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
-            f"{nearest(options['dtype'], PRECISIONS)}"
-        )
-    length, most = (
-        (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0),
-        options.get("max_seq_len"),
-    )
+            fix = f"set it to {engine.options[key]!r}"
+            yield f"inference.{key}={given[key]!r} is not modelled for {engine.title}; {fix}"
+    dtype, most = options["dtype"], options.get("max_seq_len")
+    if dtype not in PRECISIONS:
+        hint = nearest(dtype, PRECISIONS)
+        yield f"inference.dtype={dtype!r} must be 'bf16', 'fp16' or 'fp32'{hint}"
+    length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
     if most is not None and length > most:
         yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
@@ -118,22 +109,15 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     chosen = [key for key in SIZES if engine.serve is None]
     if options.get("engine_version") != engine.options.get("engine_version"):
         chosen.append("engine_version")
+    assumed = (*_assumed(config, run.options, chosen), *as_published)
+    notes = (*_long_context_notes(config, model.arch), *_revision_notes(section, engine))
     return ResolvedRun(
         run=run,
         engine=engine,
         hardware=hardware,
         model=model,
-        assumed=(
-            *_assumed(config, run.options, chosen),
-            *as_published,
-            *model.assumed,
-            *hardware.assumed,
-        ),
-        warnings=(
-            *model.warnings,
-            *_long_context_notes(config, model.arch),
-            *_revision_notes(section, engine),
-        ),
+        assumed=(*assumed, *model.assumed, *hardware.assumed),
+        warnings=(*model.warnings, *notes),
     )
 
 
@@ -141,10 +125,8 @@ def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
     """A note where max_seq_len is beyond the model's positions, which servers accept if asked."""
     length = config.max_seq_len
     if length is not None and length > arch.max_seq_len:
-        yield (
-            f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
-            "model was made for"
-        )
+        positions = f"the {arch.max_seq_len:,} positions that the model was made for"
+        yield f"max_seq_len={length:,} is more than {positions}"
 
 
 def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
@@ -154,15 +136,12 @@ def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
         yield "the server's command has no revision in it: add its own option for that"
 
 
-def _ranks(options: Mapping[str, Any]) -> int:
+def _ranks(options: Options) -> int:
     """GPUs of one server. Data-parallel attention runs on the tensor-parallel ranks."""
     axes = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
     if options.get("enable_dp_attention"):
         axes.pop()
-    count = 1
-    for axis in axes:
-        count *= options.get(axis) or 1
-    return count
+    return prod(options.get(axis) or 1 for axis in axes)
 
 
 def _draft(config: InferenceConfig) -> Arch | None:
@@ -175,11 +154,7 @@ def _draft(config: InferenceConfig) -> Arch | None:
 
 
 def _run(
-    model: ResolvedModel,
-    hardware: Hardware,
-    options: dict[str, Any],
-    engine: Engine,
-    draft: Arch | None,
+    model: ResolvedModel, hardware: Hardware, options: Options, engine: Engine, draft: Arch | None
 ) -> Run:
     spread = engine.name == "llamacpp"  # each GPU has some of the layers, like a pipeline stage
     config = _quantization_config(model)
@@ -226,15 +201,13 @@ def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     return inner
 
 
-def _bitsandbytes_format(options: Mapping[str, Any], engine: Engine) -> str | None:
+def _bitsandbytes_format(options: Options, engine: Engine) -> str | None:
     """The bitsandbytes format of a transformers run; None for servers, which have own kernels."""
     name = options.get("quantization")
     return name if engine.serve is None and name in ("nf4", "int8") else None
 
 
-def _assumed(
-    config: InferenceConfig, options: Mapping[str, Any], keys: Iterable[str]
-) -> Iterator[str]:
+def _assumed(config: InferenceConfig, options: Options, keys: Iterable[str]) -> Iterator[str]:
     """`inference.key=value` for each of the keys that the section leaves out."""
     return (f"inference.{key}={options[key]}" for key in keys if getattr(config, key) is None)
 
@@ -242,37 +215,29 @@ def _assumed(
 def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
-        yield (
-            f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
-            "deepspeed --model-path for the model states"
-        )
+        yield not_trained(arch)
     ranks = int(run.mesh.tp * run.mesh.pp)
     ranks *= 1 if options.get("enable_dp_attention") else int(run.mesh.dp)
     if hardware.num_gpus != ranks:
-        yield (
-            f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
-            f"set it to {ranks}"
-        )
+        runs = f"{engine.title} runs on {ranks} here; set it to {ranks}"
+        yield f"hardware.num_gpus={hardware.num_gpus}, but {runs}"
     layers = len(arch.layers)
     if engine.name != "llamacpp" and run.mesh.pp > layers:
-        yield (
-            f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
-            f"{layers}"
-        )
+        more = f"more than {layers} layers; use {layers}"
+        yield f"inference.pipeline_parallel_size={run.mesh.pp} is {more}"
     yield from _tensor_parallel_problems(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.generated
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
-        yield (
-            f"inference.{name} is {length}, more than the model's "
-            f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
-        )
+        positions = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
+        yield f"inference.{name} is {length}, more than the model's {positions}"
 
 
 def _tensor_parallel_problems(run: Run) -> Iterator[str]:
     """Tensor parallelism must give each rank whole heads; key-value heads may be repeated."""
     tp = int(run.mesh.tp)
+    setting = f"inference.tensor_parallel_size={tp}"
     for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
         if not isinstance(mixer, Attention | LatentAttention):
             continue
@@ -280,14 +245,10 @@ def _tensor_parallel_problems(run: Run) -> Iterator[str]:
         if heads % tp:
             fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
             near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
-            yield (
-                f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
-                f"{' or '.join(sorted(near, key=int))}"
-            )
+            sizes = " or ".join(sorted(near, key=int))
+            yield f"{setting} does not divide {heads} heads; try {sizes}"
             return
         if shared and shared % tp and tp % shared:
-            yield (
-                f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
-                f"nor is a multiple of them; try {shared}"
-            )
+            fix = f"nor is a multiple of them; try {shared}"
+            yield f"{setting} neither divides {shared} key-value heads {fix}"
             return

@@ -22,17 +22,15 @@ from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .record_checks import card_problems, recorded_problems
 from .resolved_run import ResolvedRun
+from .runfile import given_keys
 
 # Values of activation_checkpointing: the policy, and on how many quarters of the layers.
 RECOMPUTE: dict[Any, tuple[str, int]] = {
-    0: ("none", 4),
-    1: ("selective", 4),
+    **dict.fromkeys((0, "none"), ("none", 4)),
+    **dict.fromkeys((1, "selective"), ("selective", 4)),
     2: ("full", 2),
     3: ("full", 3),
-    4: ("full", 4),
-    "none": ("none", 4),
-    "selective": ("selective", 4),
-    "full": ("full", 4),
+    **dict.fromkeys((4, "full"), ("full", 4)),
 }
 AXES = {
     "tp": "tensor_parallel_size",
@@ -57,10 +55,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     if problems or mesh is None or options is None:
         raise InputError(problems)
     if not model.arch.trains:
-        raise InputError(
-            f"model: the activations of {model.arch.family} models are not modelled; "
-            "use gpu-mem-calc deepspeed --model-path for the model states"
-        )
+        raise InputError(training_rules.not_trained(model.arch))
     if model.record is not None:
         problems += recorded_problems(file.training, training, model.record, chosen, options)
         problems += card_problems(model.record, hardware)
@@ -102,30 +97,22 @@ def find_engine(config: EngineConfig) -> Engine:
     """The training engine that `engine.type` names."""
     name = (config.type or "pytorch_ddp").lower()
     if name in servers():
-        raise InputError(
-            f"engine.type={config.type!r} serves models; use inference.engine, or "
-            "gpu-mem-calc infer"
-        )
+        fix = "use inference.engine, or gpu-mem-calc infer"
+        raise InputError(f"engine.type={config.type!r} serves models; {fix}")
     if name not in spellings():
-        raise InputError(
-            f"engine.type={config.type!r} is not a known engine{nearest(name, spellings())}"
-        )
+        hint = nearest(name, spellings())
+        raise InputError(f"engine.type={config.type!r} is not a known engine{hint}")
     return engine(spellings()[name])
 
 
 def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
     """The given options over the engine's defaults; options that it does not have are refused."""
-    given = {
-        k: v
-        for k in config.__struct_fields__
-        if k != "type" and (v := getattr(config, k)) is not None
-    }
-    foreign = [k for k in given if k not in engine.options]
+    given = given_keys(config)
+    given.pop("type", None)
+    foreign = [f"engine.{key}={given[key]!r}" for key in given if key not in engine.options]
     if foreign:
-        raise InputError(
-            f"engine.{k}={given[k]!r} is not an option of {engine.title}; leave it out"
-            for k in foreign
-        )
+        why = f"is not an option of {engine.title}; leave it out"
+        raise InputError(f"{setting} {why}" for setting in foreign)
     return {**engine.options, **given}
 
 
@@ -166,17 +153,11 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
 def _training(config: TrainingConfig) -> dict[str, Any]:
     """The choices of the training section as fields of `Run`, with defaults filled in."""
     optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
-    problems = []
+    problems = Problems()
     if optimizer not in OPTIMIZERS:
-        problems.append(
-            f"training.optimizer={config.optimizer!r} is not a known optimizer"
-            f"{nearest(optimizer, OPTIMIZERS)}"
-        )
-    precision = None
-    try:
-        precision = _precision(config)
-    except InputError as error:
-        problems += error.problems
+        unknown = f"training.optimizer={config.optimizer!r} is not a known optimizer"
+        problems.append(unknown + nearest(optimizer, OPTIMIZERS))
+    precision = problems.attempt(_precision, config)
     if problems:
         raise InputError(problems)
     level = config.activation_checkpointing
@@ -207,9 +188,8 @@ def _allocator(config: TrainingConfig) -> AllocatorSettings:
     try:
         return AllocatorSettings.parse(config.pytorch_alloc_conf)
     except AllocatorSettingsError as error:
-        raise InputError(
-            f"training.pytorch_alloc_conf: {problem}" for problem in error.problems
-        ) from None
+        where = "training.pytorch_alloc_conf"
+        raise InputError(f"{where}: {problem}" for problem in error.problems) from None
 
 
 def _precision(config: TrainingConfig) -> str:
@@ -222,20 +202,16 @@ def _precision(config: TrainingConfig) -> str:
     if config.precision is None:
         return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
     if not config.precision.startswith(dtype):
-        raise InputError(
-            f"training.dtype={config.dtype!r} contradicts training.precision="
-            f"{config.precision!r}; leave dtype out"
-        )
+        other = f"training.precision={config.precision!r}; leave dtype out"
+        raise InputError(f"training.dtype={config.dtype!r} contradicts {other}")
     return config.precision
 
 
 def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if config.lora is None:
         if config.quantization not in (None, "none"):
-            raise InputError(
-                f"training.quantization={config.quantization!r}: quantized weights take no "
-                "gradient; add training.lora"
-            )
+            why = "quantized weights take no gradient; add training.lora"
+            raise InputError(f"training.quantization={config.quantization!r}: {why}")
         return None
     known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
     if not known:
@@ -250,9 +226,8 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     targets = frozenset(modules or usual)
     missing = sorted(targets - known)
     if missing:
-        raise InputError(
-            f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
-            f"it has {', '.join(sorted(known))}"
-        )
+        absent = f"{arch.family} has no {', '.join(missing)}"
+        present = f"it has {', '.join(sorted(known))}"
+        raise InputError(f"training.lora.target_modules: {absent}; {present}")
     lora = config.lora
     return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)

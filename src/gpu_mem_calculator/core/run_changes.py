@@ -21,7 +21,6 @@ from .change_candidates import NODES, Candidate, further_savings, savings, uses_
 from .errors import InputError
 from .models import MemoryResult
 from .runfile import read, with_settings
-from .serving_capacity import try_settings, what_ifs
 
 MOST_SAVING, MOST_WANTED = 12, 2
 
@@ -53,6 +52,8 @@ def all_changes(estimate: Estimate) -> list[dict[str, Any]]:
 
 def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
     """The changes of `what_ifs`; keys for nodes are removed, since they follow from the GPUs."""
+    from .serving_capacity import try_settings, what_ifs
+
     given, file = estimate.result.run, read(estimate.result.run)
     now = try_settings(file, "", ())
     nodes = tuple(f"hardware.{k}=null" for k in NODES if k in given.get("hardware", {}))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,9 @@ from .models import (
     TrainingConfig,
 )
 from .yaml_text import parse_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T", bound=Struct)
 
@@ -51,12 +54,11 @@ DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimiz
 
 def load_text(path: str | Path) -> Any:
     """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
-    path = Path(path)
     if not access().files:
         raise InputError(
             f"{str(path)!r} is a path, and this service opens no files; send what is in it"
         )
-    return parse_text(read_text(path), path.suffix.lower(), str(path))
+    return parse_text(read_text(path), os.path.splitext(path)[1].lower(), str(path))
 
 
 def parse_text(text: str, ending: str, where: str) -> Any:
@@ -69,12 +71,9 @@ def parse_text(text: str, ending: str, where: str) -> Any:
 
             return tomllib.loads(text)
         return parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"
-        ) from None
     except Exception as error:  # PyYAML's errors share no base with ValueError
-        raise InputError(f"{where}: not valid {ending[1:]}, {_first_line(error)}") from None
+        kind = ending[1:] or "json"
+        raise InputError(f"{where}: not valid {kind}, {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -85,7 +84,7 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
     """A checked run file from a path, a dict, or objects; raises all problems at once."""
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
-    elif isinstance(source, str | Path):
+    elif isinstance(source, str | os.PathLike):
         data = load_text(source)
     else:
         data = source
@@ -106,14 +105,18 @@ def gather_sections(*sections: Struct) -> RunFile:
     return RunFile(**sections_by_name)
 
 
+def given_keys(section: Struct) -> dict[str, Any]:
+    """The keys of a section that have a value."""
+    values = {key: getattr(section, key) for key in section.__struct_fields__}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def as_dict(value: Any) -> Any:
     """Objects as plain data, without fields that are None."""
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        return {
-            f: as_dict(v) for f in value.__struct_fields__ if (v := getattr(value, f)) is not None
-        }
+        return {key: as_dict(one) for key, one in given_keys(value).items()}
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -176,10 +179,8 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        yield (
-            "this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
-            "--config FILE --model NAME, or use formats.deepspeed_reader"
-        )
+        fix = "give gpu-mem-calc --config FILE --model NAME, or use formats.deepspeed_reader"
+        yield f"this is DeepSpeed's configuration, which names no model; {fix}"
         return
     for name, values in data.items():
         if name not in SECTIONS:

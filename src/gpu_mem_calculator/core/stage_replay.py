@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
+from ..ledger.num import sized
 from ..ledger.source import code
 from ..replay.allocator import ReplayPhase, replay
 from ..replay.needs import needs_bytes
@@ -136,7 +137,7 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     blocks = Entry(
         name="blocks larger than their tensors",
         kind=RUNTIME,
-        bytes=beyond,
+        bytes=sized(beyond, 8),
         live=steps,
         source=code(
             "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, replayed"

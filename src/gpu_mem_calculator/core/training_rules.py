@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model.arch import Arch
 from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
@@ -18,17 +19,20 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from engine.problems(run)
 
 
+def not_trained(arch: Arch) -> str:
+    """The sentence for a model whose activations are not modelled."""
+    fix = "use gpu-mem-calc deepspeed --model-path for the model states"
+    return f"model: the activations of {arch.family} models are not modelled; {fix}"
+
+
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence on what is assumed for a model with a vision tower."""
     if run.arch.tower:
-        treatment = (
-            engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
-        )
-        count = f"{run.arch.tower_parameters:,}"
-        yield (
-            "batches of text alone are assumed: images add activations that are not modelled; "
-            f"the {count} parameters of the vision tower are {treatment}"
-        )
+        frozen = "frozen, and adapters are the text model's"
+        treatment = engine.tower if run.adapter is None else frozen
+        tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
+        images = "images add activations that are not modelled"
+        yield f"batches of text alone are assumed: {images}; {tower}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -37,10 +41,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
             if getattr(given, key):
-                yield (
-                    f"training.{key} is for engines that run transformers; {engine.title} has "
-                    "its own way: leave it out"
-                )
+                own = f"{engine.title} has its own way: leave it out"
+                yield f"training.{key} is for engines that run transformers; {own}"
     elif given.checkpoint_reentrant and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant and run.quantization != "nf4":
@@ -59,27 +61,19 @@ def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
     if arch.tower and not engine.tower:
-        yield (
-            f"model: the vision tower of this model is not modelled under {engine.title}; try "
-            "engine deepspeed, fsdp or pytorch_ddp, or the text model alone"
-        )
+        fix = "try engine deepspeed, fsdp or pytorch_ddp, or the text model alone"
+        yield f"model: the vision tower of this model is not modelled under {engine.title}; {fix}"
     if run.optimizer not in engine.optimizers:
-        yield (
-            f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
-            f"{', '.join(sorted(engine.optimizers)[:3])}"
-        )
+        fix = f"try {', '.join(sorted(engine.optimizers)[:3])}"
+        yield f"training.optimizer={run.optimizer!r} is not one {engine.title} has; {fix}"
     allowed = OPTIMIZERS[run.optimizer].implementations
     if run.implementation and run.implementation not in allowed:
         choice = " or ".join(allowed) or "none: leave it out"
-        yield (
-            f"training.optimizer_implementation={run.implementation!r} does not exist for "
-            f"{run.optimizer}; it has {choice}"
-        )
+        wrong = f"training.optimizer_implementation={run.implementation!r}"
+        yield f"{wrong} does not exist for {run.optimizer}; it has {choice}"
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     if learned and run.seq > arch.max_seq_len:
-        yield (
-            f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
-            f"positions; use at most {arch.max_seq_len}"
-        )
+        most = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
+        yield f"training.seq_len={run.seq} is longer than the model's {most}"
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"

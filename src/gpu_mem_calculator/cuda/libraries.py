@@ -27,17 +27,9 @@ from .nccl import STREAMS_BYTES, nccl
 
 # A context: its bytes on every GPU, and those of each multiprocessor, by compute capability.
 CONTEXT_BYTES = 16_867_328
-MULTIPROCESSOR_BYTES = {
-    "6.0": 3762 * KIB,
-    "6.1": 3762 * KIB,
-    "7.0": 3762 * KIB,
-    "7.5": 2224 * KIB,
-    "8.0": 3872 * KIB,
-    "8.6": 3020 * KIB,
-    "8.9": 3020 * KIB,
-    "9.0": 3962 * KIB,
-    "12.0": 3020 * KIB,
-}
+MULTIPROCESSOR_KIB = {"7.5": 2224, "8.0": 3872, "9.0": 3962}
+MULTIPROCESSOR_KIB |= dict.fromkeys(("6.0", "6.1", "7.0"), 3762)
+MULTIPROCESSOR_KIB |= dict.fromkeys(("8.6", "8.9", "12.0"), 3020)
 CONTEXT_SOURCE = measured(
     "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
     "published logs, the total in part from other logs, MiB: T4 103, V100 309 to 311 (3 machines), "
@@ -46,17 +38,8 @@ CONTEXT_SOURCE = measured(
     "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
 # MiB of torch's kernels, by compute capability.
-KERNELS_MIB = {
-    "6.0": 70,
-    "6.1": 70,
-    "7.0": 70,
-    "7.5": 30,
-    "8.0": 75,
-    "8.6": 40,
-    "8.9": 45,
-    "9.0": 94,
-    "12.0": 45,
-}
+KERNELS_MIB = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45}
+KERNELS_MIB |= {"9.0": 94, "12.0": 45}
 EXPERTS_BYTES = 2 * MIB
 KERNELS_SOURCE = measured(
     "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
@@ -102,8 +85,8 @@ HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 
 def context_bytes(run: Run) -> int:
     """Bytes of a CUDA context before anything is loaded."""
-    each = MULTIPROCESSOR_BYTES.get(run.compute_capability, MULTIPROCESSOR_BYTES["9.0"])
-    return CONTEXT_BYTES + run.multiprocessors * each
+    each = MULTIPROCESSOR_KIB.get(run.compute_capability, MULTIPROCESSOR_KIB["9.0"])
+    return CONTEXT_BYTES + run.multiprocessors * each * KIB
 
 
 def kernels_bytes(run: Run) -> int:
@@ -167,7 +150,7 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
 
 def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
     """Code and handles that are loaded by the end of the first step: (name, bytes, source)."""
-    trains = run.generated is None
+    trains = run.new_tokens is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
     yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
     handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
@@ -214,6 +197,5 @@ def host_libraries(run: Run, engine: str, *, nccl: bool) -> NamedBytes:
     on_host = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
     table = HOST_STEP if on_host and engine in HOST_STEP else HOST
     size, spread = table.get(engine, HOST["pytorch_ddp"])
-    size += HOST_EXPERTS_BYTES if has_experts(run) else 0
-    size += HOST_NCCL_BYTES if nccl else 0
+    size += HOST_EXPERTS_BYTES * has_experts(run) + HOST_NCCL_BYTES * nccl
     return "libraries on the host", size, str(measured(f"resident pages of libraries: {spread}"))

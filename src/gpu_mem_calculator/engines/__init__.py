@@ -1,6 +1,6 @@
 """Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A folder is discovered by itself, and imported when its engine is used.
+A folder is imported when its engine is used.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import cache
 
 from ..run.engine import Engine
-from ..run.registry import folder_names, load_engine
+from ..run.registry import load_engine
+
+NAMES = ("deepspeed", "fsdp", "megatron_deepspeed", "megatron_lm", "pytorch_ddp")
 
 ALIASES = {
     "pytorch": "pytorch_ddp",
@@ -19,10 +21,9 @@ ALIASES = {
 }
 
 
-@cache
 def engine_names() -> tuple[str, ...]:
     """Every engine's name, as in a run file."""
-    return folder_names(__path__)
+    return NAMES
 
 
 @cache

@@ -31,21 +31,19 @@ def separate_attention(
     kv_heads: int,
     head_dim: int,
     *,
-    bias: bool = False,
-    output_bias: bool = False,
+    names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
     output: str = "o_proj",
+    bias: bool = False,
+    output_bias: bool | None = None,
     **rest: Any,
 ) -> Attention:
-    """An attention block with one projection each for q, k and v."""
-    embed = ("embed", hidden)
-    q, kv = ("heads", heads * head_dim), ("kv_heads", kv_heads * head_dim)
+    """One projection each for q, k and v; `output_bias` None is as `bias`."""
+    embed, q, kv = ("embed", hidden), ("heads", heads * head_dim), ("kv_heads", kv_heads * head_dim)
     return Attention(
-        inputs=(
-            Linear("q_proj", embed, q, bias),
-            Linear("k_proj", embed, kv, bias),
-            Linear("v_proj", embed, kv, bias),
+        inputs=tuple(
+            Linear(n, embed, width, bias) for n, width in zip(names, (q, kv, kv), strict=True)
         ),
-        output=Linear(output, q, embed, output_bias),
+        output=Linear(output, q, embed, bias if output_bias is None else output_bias),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -62,11 +60,12 @@ def fused_attention(
     name: str,
     output: str,
     bias: bool = False,
-    output_bias: bool = False,
+    output_bias: bool | None = None,
     **rest: Any,
 ) -> Attention:
-    """q, k and v from one projection."""
+    """q, k and v from one projection; `output_bias` None is as `bias`."""
     embed, width = ("embed", hidden), heads * head_dim
+    output_bias = bias if output_bias is None else output_bias
     return Attention(
         inputs=(Linear(name, embed, ("heads", width + 2 * kv_heads * head_dim), bias),),
         output=Linear(output, ("heads", width), embed, output_bias),

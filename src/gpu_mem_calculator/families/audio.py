@@ -10,10 +10,8 @@ from .vision import Tower, linear, norm
 def _channels(sound: Config) -> tuple[int, int]:
     counts = sound.get("subsampling_conv_channels") or [128, 32]
     if not isinstance(counts, list) or len(counts) != 2:
-        raise ConfigError(
-            f"model.config.audio_config.subsampling_conv_channels={counts!r} must be "
-            "a list of two numbers"
-        )
+        key = "model.config.audio_config.subsampling_conv_channels"
+        raise ConfigError(f"{key}={counts!r} must be a list of two numbers")
     first, second = (Config({"channels": one}).size("channels") for one in counts)
     return first, second
 
@@ -28,13 +26,8 @@ def _layer(prefix: str, hidden: int, head_dim: int, taps: int) -> Tower:
         yield from norm(f"{name}.post_layer_norm", hidden, "rms")
     name = f"{prefix}.self_attn"
     yield Weight(f"{name}.per_dim_scale", (("head_dim", head_dim),))
-    for part in (
-        "q_proj.linear",
-        "k_proj.linear",
-        "v_proj.linear",
-        "post.linear",
-        "relative_k_proj",
-    ):
+    linears = (f"{part}.linear" for part in ("q_proj", "k_proj", "v_proj", "post"))
+    for part in (*linears, "relative_k_proj"):
         yield from linear(f"{name}.{part}", hidden, hidden)
     name = f"{prefix}.lconv1d"
     yield from linear(f"{name}.linear_start.linear", hidden, 2 * hidden)
@@ -49,7 +42,7 @@ def _layer(prefix: str, hidden: int, head_dim: int, taps: int) -> Tower:
 
 def gemma4(sound: Config, prefix: str, text: int) -> Tower:
     """Gemma4AudioModel and its projection to the text model's width."""
-    hidden = sound.size("hidden_size", default=1024)
+    hidden = sound.hidden(1024)
     heads = sound.size("num_attention_heads", default=8)
     first, second = _channels(sound)
     name = f"{prefix}.subsample_conv_projection"
@@ -59,7 +52,7 @@ def gemma4(sound: Config, prefix: str, text: int) -> Tower:
         yield from norm(f"{name}.layer{index}.norm", outs, "rms")
     yield from linear(f"{name}.input_proj_linear", max(1, first // 4) * second, hidden)
     size, taps = sound.divided(hidden, "heads", heads), sound.size("conv_kernel_size", default=5)
-    for index in range(sound.size("num_hidden_layers", default=12)):
+    for index in range(sound.layers(12)):
         yield from _layer(f"{prefix}.layers.{index}", hidden, size, taps)
     outs = sound.size("output_proj_dims", default=1536)
     yield from linear(f"{prefix}.output_proj", hidden, outs, bias=True)

@@ -7,15 +7,11 @@ hidden size of 4096, is rotary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch, Layer
 from .attention import fused_attention
-from .config import Config
-from .frame import decoder
+from .config import Config, Fields
+from .frame import decoder, decoder_layer
 from .mlps import gated_mlp
-from .norms import pre_norms
 
 
 def is_rotary(config: Config, hidden: int) -> bool:
@@ -27,49 +23,23 @@ def is_rotary(config: Config, hidden: int) -> bool:
 def baichuan_layer(config: Config, hidden: int, heads: int) -> Layer:
     """A Llama layer with one projection for q, k and v."""
     head_dim, rotary = hidden // heads, is_rotary(config, hidden)
-    return Layer(
-        kind="dense",
-        mixer=fused_attention(
-            hidden,
-            heads,
-            heads,
-            head_dim,
-            name="W_pack",
-            output="o_proj",
-            rotary_dim=head_dim if rotary else 0,
-            alibi=not rotary,
-        ),
-        mlp=gated_mlp(
-            hidden,
-            config.size("intermediate_size", default=11008),
-            activation=config.text("hidden_act", "silu"),
-        ),
-        norms=pre_norms(hidden),
-    )
+    positions: Fields = {"rotary_dim": head_dim if rotary else 0, "alibi": not rotary}
+    names: Fields = {"name": "W_pack", "output": "o_proj"}
+    attention = fused_attention(hidden, heads, heads, head_dim, **names, **positions)
+    mlp = gated_mlp(hidden, config.ffn(11008), activation=config.activation())
+    return decoder_layer(hidden, attention, mlp)
 
 
-def read_baichuan(data: Mapping[str, Any]) -> Arch:
+def read_baichuan(config: Config) -> Arch:
     """Baichuan (modeling_baichuan.py beside the published weights), defaults of Baichuan2-7B.
 
     The tables that code makes for rotary and ALiBi are not listed as buffers.
     """
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    heads = config.size("num_attention_heads", default=32)
-    head_dim = config.divided(hidden, "heads", heads)
-    layers = (baichuan_layer(config, hidden, heads),) * config.size("num_hidden_layers", default=32)
+    hidden, heads = config.hidden(4096), config.size("num_attention_heads", default=32)
+    config.divided(hidden, "heads", heads)
+    layers = (baichuan_layer(config, hidden, heads),) * config.layers(32)
     positions = config.size("model_max_length", default=4096)
-    return decoder(
-        config,
-        "baichuan",
-        hidden,
-        layers,
-        vocab=125696,
-        max_seq_len=positions,
-        tied=False,
-        rotary_dim=head_dim,
-        buffers=(),
-    )
+    return decoder(config, "baichuan", hidden, layers, vocab=125696, max_seq_len=positions)
 
 
 FAMILIES = {"baichuan": read_baichuan}

@@ -5,9 +5,7 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,12 +15,13 @@ from ..model.blocks import Attention, Linear, Weight
 from .attention import separate_attention
 from .config import Config
 from .mlps import plain_mlp
-from .norms import layer_norm
+from .norms import layer_norm, norms_at
 
 STACKS = ("encoder", "decoder")
+Weights = tuple[Weight, ...]
 
 
-class BartVariant(Struct, frozen=True, kw_only=True):
+class BartVariant(Struct, frozen=True):
     """How a family differs from BART; sizes are its defaults in transformers 5.17."""
 
     vocab: int = 50265
@@ -46,12 +45,7 @@ FRAMES = {
     "m2m_100": BartVariant(vocab=128112, position_rows=None),
 }
 WHISPER = BartVariant(
-    vocab=51865,
-    hidden=384,
-    ffn=1536,
-    layers=4,
-    heads=6,
-    positions=448,
+    *(51865, 384, 1536, 4, 6, 448),
     position_rows=0,
     key_bias=False,
     words="model.decoder.embed_tokens",
@@ -61,9 +55,7 @@ WHISPER = BartVariant(
 def _attention(config: Config, frame: BartVariant, hidden: int, stack: str) -> Attention:
     heads = config.size(f"{stack}_attention_heads", default=frame.heads)
     size = config.divided(hidden, f"{stack} attention heads", heads)
-    attention = separate_attention(
-        hidden, heads, heads, size, bias=True, output_bias=True, output="out_proj"
-    )
+    attention = separate_attention(hidden, heads, heads, size, bias=True, output="out_proj")
     q, k, v = attention.inputs
     return replace(attention, inputs=(q, Linear(k.name, k.ins, k.outs, frame.key_bias), v))
 
@@ -73,22 +65,18 @@ def _layer(config: Config, frame: BartVariant, hidden: int, stack: str) -> Layer
     attention = _attention(config, frame, hidden, stack)
     ffn = config.size(f"{stack}_ffn_dim", default=frame.ffn)
     activation = config.text("activation_function", "gelu")
-    norms = [
-        ("after", layer_norm("self_attn_layer_norm", hidden)),
-        ("after_mlp", layer_norm("final_layer_norm", hidden)),
-    ]
-    if stack == "encoder":
-        beside: tuple[tuple[str, Attention], ...] = ()
-    else:
+    places = [("after", "self_attn_layer_norm"), ("after_mlp", "final_layer_norm")]
+    beside: tuple[tuple[str, Attention], ...] = ()
+    if stack == "decoder":
         beside = (("encoder_attn", replace(attention, cross=True)),)
-        norms.insert(1, ("after_cross", layer_norm("encoder_attn_layer_norm", hidden)))
+        places.insert(1, ("after_cross", "encoder_attn_layer_norm"))
     return Layer(
         kind=stack,
         mixer=attention,
         beside=beside,
-        mlp=plain_mlp(hidden, ffn, activation, up="fc1", down="fc2"),
+        mlp=plain_mlp(hidden, ffn, activation, ("fc1", "fc2")),
         mlp_name="",
-        norms=tuple(norms),
+        norms=norms_at(tuple(places), hidden, layer_norm),
     )
 
 
@@ -105,15 +93,11 @@ def _tables(config: Config, frame: BartVariant, hidden: int, rows: dict[str, int
 
 
 def two_stacks(
-    config: Config,
-    family: str,
-    frame: BartVariant,
-    rows: dict[str, int],
-    more: tuple[Weight, ...] = (),
+    config: Config, family: str, frame: BartVariant, rows: dict[str, int], more: Weights = ()
 ) -> Arch:
     """Both stacks, one embedding for both, the head tied to it."""
     hidden = config.size("d_model", "hidden_size", default=frame.hidden)
-    vocab = config.size("vocab_size", default=frame.vocab)
+    vocab = config.vocab(frame.vocab)
     counts = {stack: config.size(f"{stack}_layers", default=frame.layers) for stack in STACKS}
     by_stack = {stack: _layer(config, frame, hidden, stack) for stack in STACKS}
     tied = config.flag("tie_word_embeddings", default=True)
@@ -126,9 +110,7 @@ def two_stacks(
         max_seq_len=rows["decoder"],
         encoder_len=rows["encoder"],
         layers=tuple(by_stack[stack] for stack in STACKS for _ in range(counts[stack])),
-        layer_names=tuple(
-            f"model.{stack}.layers.{i}" for stack in STACKS for i in range(counts[stack])
-        ),
+        layer_names=tuple(f"model.{s}.layers.{i}" for s in STACKS for i in range(counts[s])),
         embedding=(
             *more,
             Weight(f"{frame.words}.weight", (words, embed)),
@@ -142,17 +124,15 @@ def two_stacks(
     )
 
 
-def read_bart(family: str, data: Mapping[str, Any]) -> Arch:
+def read_bart(family: str, config: Config) -> Arch:
     """BART, mBART, Pegasus, Marian, M2M-100 and NLLB (transformers 5.17)."""
-    config = Config(data)
     frame = FRAMES[family]
     rows = config.size("max_position_embeddings", default=frame.positions)
     return two_stacks(config, family, frame, dict.fromkeys(STACKS, rows))
 
 
-def read_whisper(data: Mapping[str, Any]) -> Arch:
+def read_whisper(config: Config) -> Arch:
     """Whisper (transformers 5.17 models/whisper): two convolutions before the encoder."""
-    config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=WHISPER.hidden)
     bins = config.size("num_mel_bins", default=80)
     rows = {
@@ -171,11 +151,4 @@ def read_whisper(data: Mapping[str, Any]) -> Arch:
     return two_stacks(config, "whisper", WHISPER, rows, convs)
 
 
-FAMILIES = {
-    "bart": partial(read_bart, "bart"),
-    "mbart": partial(read_bart, "mbart"),
-    "pegasus": partial(read_bart, "pegasus"),
-    "marian": partial(read_bart, "marian"),
-    "m2m_100": partial(read_bart, "m2m_100"),
-    "whisper": read_whisper,
-}
+FAMILIES = {family: partial(read_bart, family) for family in FRAMES} | {"whisper": read_whisper}

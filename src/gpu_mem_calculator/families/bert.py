@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Attention, Linear, Weight
-from .config import Config
+from .config import Config, Fields
+from .frame import decoder_layer
 from .mlps import plain_mlp
-from .norms import layer_norm
+from .norms import layer_norm, norms_at
 
 
 def bert_layer(config: Config, hidden: int) -> Layer:
@@ -18,48 +16,36 @@ def bert_layer(config: Config, hidden: int) -> Layer:
     embed, inner = ("embed", hidden), ("heads", hidden)
     dropout = config.number("hidden_dropout_prob", default=0.1)
     q, k, v = (Linear(f"self.{n}", embed, inner, bias=True) for n in ("query", "key", "value"))
-    return Layer(
-        kind="encoder",
-        mixer=Attention(
-            inputs=(q, k, v),
-            output=Linear("output.dense", inner, embed, bias=True),
-            heads=heads,
-            kv_heads=heads,
-            head_dim=config.divided(hidden, "heads", heads),
-            dropout=config.number("attention_probs_dropout_prob", default=0.1),
-            residual_dropout=dropout,
-        ),
-        mixer_name="attention",
-        mlp=plain_mlp(
-            hidden,
-            config.size("intermediate_size", default=3072),
-            config.text("hidden_act", "gelu"),
-            up="intermediate.dense",
-            down="output.dense",
-            dropout=dropout,
-        ),
-        mlp_name="",
-        norms=(
-            ("post", layer_norm("attention.output.LayerNorm", hidden)),
-            ("post_mlp", layer_norm("output.LayerNorm", hidden)),
-        ),
+    attention = Attention(
+        inputs=(q, k, v),
+        output=Linear("output.dense", inner, embed, bias=True),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=config.divided(hidden, "heads", heads),
+        dropout=config.number("attention_probs_dropout_prob", default=0.1),
+        residual_dropout=dropout,
     )
+    names = ("intermediate.dense", "output.dense")
+    mlp = plain_mlp(hidden, config.ffn(3072), config.activation("gelu"), names, dropout=dropout)
+    places = (("post", "attention.output.LayerNorm"), ("post_mlp", "output.LayerNorm"))
+    fields: Fields = {"mixer_name": "attention", "mlp_name": ""}
+    fields |= {"kind": "encoder", "norms": norms_at(places, hidden, layer_norm)}
+    return decoder_layer(hidden, attention, mlp, **fields)
 
 
-def read_bert(data: Mapping[str, Any]) -> Arch:
+def read_bert(config: Config) -> Arch:
     """BERT (transformers 5.17 models/bert BertModel)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=768)
-    vocab = config.size("vocab_size", default=30522)
+    hidden = config.hidden(768)
+    vocab = config.vocab(30522)
     positions = config.size("max_position_embeddings", default=512)
     types = config.size("type_vocab_size", default=2)
-    embed = ("embed", hidden)
+    embed, ids = ("embed", hidden), ("position_ids", "token_type_ids")
     return Arch(
         family="bert",
         hidden=hidden,
         vocab=vocab,
         max_seq_len=positions,
-        layers=(bert_layer(config, hidden),) * config.size("num_hidden_layers", default=12),
+        layers=(bert_layer(config, hidden),) * config.layers(12),
         layer_prefix="encoder.layer",
         embedding=(
             Weight("embeddings.word_embeddings.weight", (("vocab", vocab), embed)),
@@ -69,10 +55,7 @@ def read_bert(data: Mapping[str, Any]) -> Arch:
         embedding_norm=layer_norm("embeddings.LayerNorm", hidden),
         embedding_dropout=config.number("hidden_dropout_prob", default=0.1),
         head_extra=tuple(Linear("pooler.dense", embed, ("pooled", hidden), bias=True).weights()),
-        buffers=tuple(
-            Buffer(f"embeddings.{name}", (1, positions), 64)
-            for name in ("position_ids", "token_type_ids")
-        ),
+        buffers=tuple(Buffer(f"embeddings.{name}", (1, positions), 64) for name in ids),
         trains=False,
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
+from ..model.blocks import Attention, Linear, Norm, Weight
+from .attention import fused_attention
 from .config import Config, ConfigError
+from .frame import decoder_layer
+from .mlps import fused_mlp
+from .norms import PRE, norms_at
 
 EMBEDDING = "transformer.embedding.word_embeddings"
 
@@ -24,62 +25,48 @@ def _attention(config: Config, hidden: int) -> Attention:
     grouped = config.flag("multi_query_attention", default=config.get(*names) is not None)
     kv_heads = config.size(*names, default=1) if grouped else heads
     config.divided(heads, "key-value groups", kv_heads)
-    bias = config.flag("add_bias_linear", default=False)
-    fused = ("heads", (heads + 2 * kv_heads) * head_dim)
-    embed, qkv_bias = ("embed", hidden), config.flag("add_qkv_bias", default=True)
-    return Attention(
-        inputs=(Linear("query_key_value", embed, fused, bias or qkv_bias),),
-        output=Linear("dense", ("heads", heads * head_dim), embed, bias),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
+    bias = config.flag("add_bias_linear")
+    return fused_attention(
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        name="query_key_value",
+        output="dense",
+        bias=bias or config.flag("add_qkv_bias", default=True),
+        output_bias=bias,
         rotary_dim=head_dim // 2,
         rotary_impl="interleaved",
         dropout=config.number("attention_dropout"),
     )
 
 
-def _mlp(config: Config, hidden: int) -> Mlp:
-    """SwiGLU with gate and up in one projection."""
-    ffn = config.size("ffn_hidden_size", "intermediate_size", default=13696)
-    bias, embed = config.flag("add_bias_linear", default=False), ("embed", hidden)
-    return Mlp(
-        inputs=(Linear("dense_h_to_4h", embed, ("ffn", 2 * ffn), bias),),
-        output=Linear("dense_4h_to_h", ("ffn", ffn), embed, bias),
-        ffn=ffn,
-        gated=True,
-    )
-
-
 def _layer(config: Config, hidden: int, attention: Attention, norm: tuple[str, bool]) -> Layer:
-    """Norm, attention, norm, MLP."""
-    embed = ("embed", hidden)
-    return Layer(
-        kind="dense",
-        mixer=attention,
+    """Norm, attention, norm, and SwiGLU with gate and up in one projection."""
+    ffn = config.size("ffn_hidden_size", "intermediate_size", default=13696)
+    names, bias = ("dense_h_to_4h", "dense_4h_to_h"), config.flag("add_bias_linear")
+    return decoder_layer(
+        hidden,
+        attention,
+        fused_mlp(hidden, ffn, names, bias=bias),
         mixer_name="self_attention",
-        mlp=_mlp(config, hidden),
-        norms=(
-            ("pre", Norm("input_layernorm", embed, *norm)),
-            ("pre_mlp", Norm("post_attention_layernorm", embed, *norm)),
-        ),
+        norms=norms_at(PRE, hidden, lambda name, size: Norm(name, ("embed", size), *norm)),
         dropout=config.number("hidden_dropout"),
     )
 
 
-def read_chatglm(data: Mapping[str, Any]) -> Arch:
+def read_chatglm(config: Config) -> Arch:
     """ChatGLM2-6B, ChatGLM3-6B and glm-4-9b (modeling_chatglm.py of THUDM/chatglm3-6b).
 
     Its RMSNorm multiplies by the weight in fp32 and casts last. The frequencies have half the
     rotary size, in the model's own precision.
     """
-    config = Config(data)
     if config.get("inner_hidden_size") is not None:
         raise ConfigError(
             "model.config.inner_hidden_size belongs to ChatGLM-6B, which is not read; "
             "the nearest family is ChatGLM2"
         )
-    hidden = config.size("hidden_size", default=4096)
+    hidden = config.hidden(4096)
     vocab = config.size("padded_vocab_size", "vocab_size", default=65024)
     attention, embed = _attention(config, hidden), ("embed", hidden)
     rms = config.flag("rmsnorm", default=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.blocks import Norm
-from .config import Config
-from .llama import ATTENTION_ONLY
-from .llama_like import ALWAYS, Counts, Fields, LlamaLike, Windows, readers
+from .config import Config, Fields
+from .llama_like import ALWAYS, ATTENTION_ONLY, Counts, LlamaLike, no_fields, readers
 from .norms import layer_float
-from .windows import patterned
+from .windows import Windows, patterned
 
 
 def cohere_attention(config: Config, counts: Counts) -> Fields:
     """`use_qk_norm`: a norm over each head of q and k, with a weight for each head."""
-    if not config.flag("use_qk_norm", default=False):
+    if not config.flag("use_qk_norm"):
         return {}
     heads, kv_heads, size = counts
     rows = {"q_norm": ("heads", heads), "k_norm": ("kv_heads", kv_heads)}
@@ -40,13 +39,7 @@ def cohere2_rotates(config: Config, windows: Windows, layers: int) -> list[bool]
 
 
 COHERE = LlamaLike(
-    hidden=8192,
-    ffn=22528,
-    layers=40,
-    heads=64,
-    kv_heads=None,
-    vocab=256000,
-    max_seq_len=8192,
+    *(8192, 22528, 40, 64, None, 256000, 8192),
     tied=True,
     biases=ATTENTION_ONLY,
     norm=layer_float,
@@ -55,7 +48,5 @@ COHERE = LlamaLike(
     attention=cohere_attention,
     frame=cohere_frame,
 )
-COHERE2 = replace(
-    COHERE, attention=lambda config, counts: {}, windows=cohere2_windows, rotates=cohere2_rotates
-)
+COHERE2 = replace(COHERE, attention=no_fields, windows=cohere2_windows, rotates=cohere2_rotates)
 FAMILIES = readers({"cohere": COHERE, "cohere2": COHERE2})

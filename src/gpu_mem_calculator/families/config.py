@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+Data = Mapping[str, Any]
+Fields = dict[str, Any]  # keyword arguments of a block or of a model
 MOST = 10**9
 MOST_LAYERS = 10_000
 
@@ -16,7 +18,7 @@ class ConfigError(ValueError):
 class Config:
     """A config.json with typed reads. `null` counts as missing, as in transformers."""
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(self, data: Data) -> None:
         self.data = data
 
     def get(self, *names: str) -> Any:
@@ -49,7 +51,7 @@ class Config:
             raise ConfigError(f"model.config.{name}={value!r} must be {rule}")
         return value
 
-    def flag(self, name: str, *, default: bool) -> bool:
+    def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
         value = self._typed(name, bool, "true or false")
         return default if value is None else bool(value)
@@ -63,6 +65,30 @@ class Config:
         if not number or not abs(value) <= MOST:
             raise ConfigError(f"model.config.{name}={value!r} must be a number")
         return float(value)
+
+    def hidden(self, default: int) -> int:
+        """The hidden size."""
+        return self.size("hidden_size", default=default)
+
+    def layers(self, default: int) -> int:
+        """The number of layers."""
+        return self.size("num_hidden_layers", default=default)
+
+    def ffn(self, default: int) -> int:
+        """The width of the MLP."""
+        return self.size("intermediate_size", default=default)
+
+    def vocab(self, default: int) -> int:
+        """Rows of the embedding."""
+        return self.size("vocab_size", default=default)
+
+    def activation(self, default: str = "silu") -> str:
+        """The name of the MLP's activation."""
+        return self.text("hidden_act", default)
+
+    def with_defaults(self, defaults: Data) -> Config:
+        """The same config; a key that is missing or null has the value given."""
+        return Config({**defaults, **{k: v for k, v in self.data.items() if v is not None}})
 
     def divided(self, total: int, name: str, parts: int) -> int:
         """total / parts, refused where it does not divide."""
@@ -93,6 +119,14 @@ class Config:
         if value is not None and not isinstance(value, dict):
             raise ConfigError(f"model.config.{name}={value!r} must be an object")
         return Config(value or {})
+
+    def layer_numbers(self, name: str, default: Iterable[int]) -> list[int]:
+        """A list of layer numbers, else the default."""
+        value = self.get(name)
+        numbers = list(default) if value is None else value
+        if not isinstance(numbers, list) or not all(isinstance(index, int) for index in numbers):
+            raise ConfigError(f"model.config.{name}={numbers!r} must be a list of layer numbers")
+        return numbers
 
     def per_layer(self, name: str, layers: int, default: list[Any]) -> list[Any]:
         """A list with one entry for each layer, else the default."""

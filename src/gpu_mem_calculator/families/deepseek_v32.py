@@ -5,23 +5,23 @@ The activations of an indexer are not modelled: such a family has parameters and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Indexer, LatentAttention, Linear, Norm
-from .config import Config, ConfigError
-from .deepseek import latent_attention, latent_layer
-from .frame import decoder, mtp_parameters, rotary_buffer
+from .config import Config, ConfigError, Data
+from .deepseek import latent_attention
+from .frame import decoder, decoder_layer, mtp_parameters, rotary_buffer, stacked
 from .mlps import gated_mlp, routed_moe, router_biases
 
 OWN, SHARED = "full", "shared"
 
 
-class Sizes(Struct, frozen=True, kw_only=True):
+class LatentFamily(Struct, frozen=True):
     """A family's defaults in transformers 5.17."""
 
     hidden: int
@@ -30,47 +30,20 @@ class Sizes(Struct, frozen=True, kw_only=True):
     heads: int
     vocab: int
     max_seq_len: int
-    moe: Mapping[str, Any]
-    latent: Mapping[str, int]
+    moe: Data
+    latent: Data
     first_dense: int
     index_heads: int = 0
 
 
-V32 = Sizes(
-    hidden=7168,
-    ffn=18432,
-    layers=61,
-    heads=128,
-    vocab=129280,
-    max_seq_len=163840,
-    moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1},
-    latent={},
-    first_dense=3,
-    index_heads=64,
-)
-DSA = Sizes(
-    hidden=6144,
-    ffn=12288,
-    layers=78,
-    heads=64,
-    vocab=154880,
-    max_seq_len=202752,
-    moe={"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1},
-    latent={"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
-    first_dense=3,
-    index_heads=32,
-)
-LITE = Sizes(
-    hidden=2048,
-    ffn=10240,
-    layers=47,
-    heads=20,
-    vocab=154880,
-    max_seq_len=202752,
-    moe={"ffn": 1536, "experts": 64, "top_k": 4, "shared": 1},
-    latent={"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256},
-    first_dense=1,
-)
+EXPERTS = {"ffn": 2048, "experts": 256, "top_k": 8, "shared": 1}
+FEW_EXPERTS = {"ffn": 1536, "experts": 64, "top_k": 4, "shared": 1}
+LATENT = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256}
+LATENT_LITE = {**LATENT, "q_lora_rank": 768}
+V32 = LatentFamily(7168, 18432, 61, 128, 129280, 163840, EXPERTS, {}, 3, 64)
+# GLM-5 (models/glm_moe_dsa), and GLM-4.7-Flash (models/glm4_moe_lite), which has no indexer
+DSA = LatentFamily(6144, 12288, 78, 64, 154880, 202752, EXPERTS, LATENT, 3, 32)
+LITE = LatentFamily(2048, 10240, 47, 20, 154880, 202752, FEW_EXPERTS, LATENT_LITE, 1)
 
 
 def indexer(config: Config, hidden: int, query_rank: int, heads: int) -> Indexer:
@@ -85,11 +58,8 @@ def indexer(config: Config, hidden: int, query_rank: int, heads: int) -> Indexer
         Linear("weights_proj", embed, ("index", heads)),
     )
     weights = (weight for part in parts for weight in part.weights())
-    return Indexer(
-        parameters=tuple(replace(one, name=f"indexer.{one.name}") for one in weights),
-        key_dim=size,
-        heads=heads,
-    )
+    named = tuple(replace(one, name=f"indexer.{one.name}") for one in weights)
+    return Indexer(parameters=named, key_dim=size, heads=heads)
 
 
 def indexer_types(config: Config, layers: int) -> list[str]:
@@ -116,73 +86,57 @@ def _dense_layers(config: Config, layers: int, first: int) -> list[bool]:
 
 
 def _stack(
-    config: Config, hidden: int, sizes: Sizes, attention: Sequence[LatentAttention]
+    config: Config, hidden: int, family: LatentFamily, attention: Sequence[LatentAttention]
 ) -> tuple[Layer, ...]:
-    activation = config.text("hidden_act", "silu")
-    ffn = config.size("intermediate_size", default=sizes.ffn)
-    mlp = gated_mlp(hidden, ffn, activation=activation)
-    moe = routed_moe(config, hidden, **sizes.moe, router_impl="float_sigmoid")
-    dense = _dense_layers(config, len(attention), sizes.first_dense)
-    by_pair = {
-        (id(one), flag): latent_layer(hidden, one, mlp if flag else moe)
-        for one in attention
-        for flag in (False, True)
-    }
-    return tuple(by_pair[id(one), flag] for one, flag in zip(attention, dense, strict=True))
+    mlp = gated_mlp(hidden, config.ffn(family.ffn), activation=config.activation())
+    moe = routed_moe(config, hidden, **family.moe, router_impl="float_sigmoid")
+    dense = _dense_layers(config, len(attention), family.first_dense)
+    mixers = {id(one): one for one in attention}
+    return stacked(
+        zip(map(id, attention), dense, strict=True),
+        lambda pair: decoder_layer(hidden, mixers[pair[0]], mlp if pair[1] else moe),
+    )
 
 
-def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:
-    config = Config({**sizes.latent, **{k: v for k, v in data.items() if v is not None}})
-    hidden = config.size("hidden_size", default=sizes.hidden)
-    layers = config.size("num_hidden_layers", default=sizes.layers)
-    plain = latent_attention(config, hidden, heads=sizes.heads, rotary_impl="interleaved")
+def read_latent(name: str, family: LatentFamily, config: Config) -> Arch:
+    """The model that a config.json of one of these families describes."""
+    config = config.with_defaults(family.latent)
+    hidden, layers = config.hidden(family.hidden), config.layers(family.layers)
+    plain = latent_attention(config, hidden, family.heads)
     attention = [plain] * layers
-    if sizes.index_heads:
+    if family.index_heads:
         if not plain.query_rank:
-            raise ConfigError(f"model.config.q_lora_rank must be set: {family}'s indexer reads it")
-        index = indexer(config, hidden, plain.query_rank, sizes.index_heads)
+            raise ConfigError(f"model.config.q_lora_rank must be set: {name}'s indexer reads it")
+        index = indexer(config, hidden, plain.query_rank, family.index_heads)
         plain = replace(plain, chosen=config.size("index_topk", default=2048))
         kinds = {OWN: replace(plain, index=index), SHARED: plain}
         attention = [kinds[kind] for kind in indexer_types(config, layers)]
-    stack = _stack(config, hidden, sizes, attention)
-    vocab = config.size("vocab_size", default=sizes.vocab)
+    stack, vocab = _stack(config, hidden, family, attention), config.vocab(family.vocab)
     mtp = mtp_parameters(config, stack[-1], hidden, vocab)
-    if family == "glm_moe_dsa":  # GLM-5 publishes no copies of the embedding and the head
+    if family is DSA:  # GLM-5 publishes no copies of the embedding and the head
         modules = config.count("num_nextn_predict_layers")
         mtp -= modules * 2 * vocab * hidden
     return decoder(
         config,
-        family,
+        name,
         hidden,
         stack,
         vocab=vocab,
-        max_seq_len=sizes.max_seq_len,
-        tied=False,
-        rotary_dim=plain.rope_dim,
-        trains=not sizes.index_heads,
+        max_seq_len=family.max_seq_len,
+        trains=not family.index_heads,
         mtp_parameters=mtp,
-        buffers=router_biases(stack, "gate.e_score_correction_bias")
-        + rotary_buffer(plain.rope_dim),
+        buffers=router_biases(stack) + rotary_buffer(plain.rope_dim),
     )
 
 
-def read_deepseek_v32(data: Mapping[str, Any]) -> Arch:
+def read_deepseek_v32(config: Config) -> Arch:
     """DeepSeek-V3.2 (transformers 5.17 models/deepseek_v32): every layer has an indexer."""
-    return _read("deepseek_v32", V32, {**data, "indexer_types": None, "index_topk_pattern": None})
-
-
-def read_glm_moe_dsa(data: Mapping[str, Any]) -> Arch:
-    """GLM-5 (transformers 5.17 models/glm_moe_dsa)."""
-    return _read("glm_moe_dsa", DSA, data)
-
-
-def read_glm4_moe_lite(data: Mapping[str, Any]) -> Arch:
-    """GLM-4.7-Flash (transformers 5.17 models/glm4_moe_lite): latent attention, no indexer."""
-    return _read("glm4_moe_lite", LITE, data)
+    keys = {**config.data, "indexer_types": None, "index_topk_pattern": None}
+    return read_latent("deepseek_v32", V32, Config(keys))
 
 
 FAMILIES = {
     "deepseek_v32": read_deepseek_v32,
-    "glm_moe_dsa": read_glm_moe_dsa,
-    "glm4_moe_lite": read_glm4_moe_lite,
+    "glm_moe_dsa": partial(read_latent, "glm_moe_dsa", DSA),
+    "glm4_moe_lite": partial(read_latent, "glm4_moe_lite", LITE),
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Linear, Norm, Weight
+from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 from .config import Config
+from .norms import pre_norms
+
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 def decoder(
@@ -18,64 +21,59 @@ def decoder(
     *,
     vocab: int,
     max_seq_len: int,
-    tied: bool,
-    rotary_dim: int,
-    norm_impl: str = "rms",
+    tied: bool = False,
+    rotary_dim: int | None = None,
+    length: tuple[str, ...] = ("max_position_embeddings",),
+    words: str = "model.embed_tokens",
+    blocks: str = "model.layers",
+    final_norm: Norm | None = None,
     **rest: Any,
 ) -> Arch:
-    """The model around a stack, under the names that Llama gives its parts."""
-    values: dict[str, Any] = {
-        "final_norm": Norm("model.norm", ("embed", hidden), norm_impl),
-        "buffers": rotary_buffer(rotary_dim),
-    }
-    length = config.size("max_position_embeddings", default=max_seq_len)
-    return named_decoder(
-        config,
-        family,
-        hidden,
-        layers,
-        vocab=vocab,
-        max_seq_len=length,
-        tied=tied,
-        words="model.embed_tokens",
-        blocks="model.layers",
-        **values | rest,
-    )
+    """The model around a stack; a part that the family does not name has the name that Llama uses.
 
-
-def named_decoder(
-    config: Config,
-    family: str,
-    hidden: int,
-    layers: tuple[Layer, ...],
-    *,
-    words: str,
-    blocks: str,
-    final_norm: Norm | None,
-    vocab: int,
-    max_seq_len: int,
-    tied: bool,
-    **rest: Any,
-) -> Arch:
-    """The model around a stack; the family names its embedding, its layers and its norm."""
-    vocab = config.size("vocab_size", default=vocab)
+    `vocab`, `max_seq_len` and `tied` are the family's defaults; `length` are keys of max_seq_len.
+    """
+    vocab = config.vocab(vocab)
     tied = config.flag("tie_word_embeddings", default=tied)
     embed, rows = ("embed", hidden), ("vocab", vocab)
     values: dict[str, Any] = {
         "embedding": (Weight(f"{words}.weight", (rows, embed)),),
         "head": None if tied else Linear("lm_head", embed, rows),
+        "buffers": () if rotary_dim is None else rotary_buffer(rotary_dim),
     }
     return Arch(
         family=family,
         hidden=hidden,
         vocab=vocab,
-        max_seq_len=max_seq_len,
+        max_seq_len=config.size(*length, default=max_seq_len),
         layers=layers,
         layer_prefix=blocks,
-        final_norm=final_norm,
+        final_norm=final_norm or Norm("model.norm", embed),
         tied=tied,
         **values | rest,
     )
+
+
+def decoder_layer(hidden: int, mixer: Mixer | None, mlp: Mlp | Moe | None, **rest: Any) -> Layer:
+    """A layer whose kind follows from its MLP, with Llama's norms unless others are given."""
+    kind = "moe" if isinstance(mlp, Moe) else "dense"
+    values: dict[str, Any] = {"kind": kind, "norms": pre_norms(hidden)}
+    return Layer(mixer=mixer, mlp=mlp, **values | rest)
+
+
+def stacked(kinds: Iterable[Kind], build: Callable[[Kind], Layer]) -> tuple[Layer, ...]:
+    """A layer for each kind; equal kinds share one."""
+    kinds = tuple(kinds)
+    built = {kind: build(kind) for kind in dict.fromkeys(kinds)}
+    return tuple(built[kind] for kind in kinds)
+
+
+def dense_first(
+    config: Config, dense: Layer, sparse: Layer, layers: int, first: int = 0
+) -> tuple[Layer, ...]:
+    """`first_k_dense_replace` dense layers, then those with experts."""
+    first = min(config.count("first_k_dense_replace", default=first), layers)
+    return (dense,) * first + (sparse,) * (layers - first)
 
 
 def rotary_buffer(
@@ -129,6 +127,6 @@ def mtp_parameters(config: Config, layer: Layer, hidden: int, vocab: int) -> int
     head that loading drops (MtpModel._keys_to_ignore_on_load_unexpected). A config without
     `num_nextn_predict_layers` has none published.
     """
-    modules = config.count("num_nextn_predict_layers", "num_mtp_layers", default=0)
+    modules = config.count("num_nextn_predict_layers", "num_mtp_layers")
     parameters = layer.num_parameters + 3 * hidden + 2 * hidden * hidden
     return modules * (parameters + 2 * vocab * hidden)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.arch import Buffer
-from .attention import head_counts
-from .config import Config
+from .config import Config, Fields
 from .frame import rotary_buffer, typed_rotary_buffer
-from .llama import ATTENTION_ONLY
-from .llama_like import Counts, Fields, LlamaLike, Windows, readers
+from .llama import QK_NORMS
+from .llama_like import ATTENTION_ONLY, Counts, LlamaLike, no_fields, readers, row_counts
 from .norms import Norms, norms_at, rms_float
-from .windows import FULL, SLIDING, layer_types, typed, typed_windows
+from .windows import FULL, SLIDING, Windows, layer_types, typed, typed_windows
 
 NORM = "rms_float"
 GELU = "gelu_pytorch_tanh"
@@ -29,21 +28,20 @@ def sandwich_norms(hidden: int) -> Norms:
     return norms_at(SANDWICH, hidden, rms_float)
 
 
-def _head_dim(config: Config, row: LlamaLike, hidden: int) -> int:
-    return head_counts(config, hidden, heads=row.heads, kv_heads=row.kv_heads, head_dim=256)[2]
+def _gemma_buffers(config: Config, row: LlamaLike, hidden: int) -> tuple[Buffer, ...]:
+    """Gemma multiplies its embeddings by a number that is a buffer."""
+    return EMBED_SCALE + rotary_buffer(row_counts(config, row, hidden)[2])
 
 
 def gemma_frame(config: Config, hidden: int) -> Fields:
-    """Gemma multiplies its embeddings by a number that is a buffer."""
-    return {"buffers": EMBED_SCALE + rotary_buffer(_head_dim(config, GEMMA, hidden))}
+    """The buffers."""
+    return {"buffers": _gemma_buffers(config, GEMMA, hidden)}
 
 
 def gemma2_frame(config: Config, hidden: int) -> Fields:
     """Gemma 2 caps its logits."""
-    return {
-        "buffers": EMBED_SCALE + rotary_buffer(_head_dim(config, GEMMA2, hidden)),
-        "logit_softcap": config.optional_number("final_logit_softcapping", 30.0),
-    }
+    cap = config.optional_number("final_logit_softcapping", 30.0)
+    return {"buffers": _gemma_buffers(config, GEMMA2, hidden), "logit_softcap": cap}
 
 
 def gemma2_attention(config: Config, counts: Counts) -> Fields:
@@ -61,44 +59,37 @@ def gemma3_types(config: Config, layers: int) -> tuple[str, ...]:
 def gemma3_windows(config: Config, layers: int) -> Windows:
     """`sliding_window`; half of it to each side where attention is bidirectional."""
     window = config.nullable("sliding_window", 4096)
-    both = config.flag("use_bidirectional_attention", default=False)
+    both = config.flag("use_bidirectional_attention")
     window = window // 2 + 1 if window and both else window
     return typed_windows(gemma3_types(config, layers), window)
 
 
 def gemma3_frame(config: Config, hidden: int) -> Fields:
     """Gemma 3 keeps one set of frequencies for each kind of layer it has."""
-    types = gemma3_types(config, config.size("num_hidden_layers", default=GEMMA3.layers))
-    return {
-        "buffers": EMBED_SCALE + typed_rotary_buffer(types, _head_dim(config, GEMMA3, hidden)),
-        "logit_softcap": config.optional_number("final_logit_softcapping", None),
-    }
+    types = gemma3_types(config, config.layers(GEMMA3.layers))
+    rotary = typed_rotary_buffer(types, row_counts(config, GEMMA3, hidden)[2])
+    cap = config.optional_number("final_logit_softcapping", None)
+    return {"buffers": EMBED_SCALE + rotary, "logit_softcap": cap}
 
 
 GEMMA = LlamaLike(
-    hidden=3072,
-    ffn=24576,
-    layers=28,
-    heads=16,
-    kv_heads=16,
+    *(3072, 24576, 28, 16, 16, 256000, 8192),
     head_dim=256,
-    vocab=256000,
-    max_seq_len=8192,
     tied=True,
     biases=ATTENTION_ONLY,
     activation=GELU,
     norm=rms_float,
     frame=gemma_frame,
 )
-GEMMA2 = replace(
-    GEMMA,
-    hidden=2304,
-    ffn=9216,
-    layers=26,
-    heads=8,
-    kv_heads=4,
-    norms=SANDWICH,
+GEMMA2 = LlamaLike(
+    *(2304, 9216, 26, 8, 4, 256000, 8192),
+    head_dim=256,
+    tied=True,
+    biases=ATTENTION_ONLY,
+    activation=GELU,
     activation_key="hidden_activation",
+    norm=rms_float,
+    norms=SANDWICH,
     attention=gemma2_attention,
     windows=typed(4096, lambda i: i % 2 == 0),
     frame=gemma2_frame,
@@ -108,8 +99,8 @@ GEMMA3 = replace(
     GEMMA2,
     vocab=262208,
     max_seq_len=131072,
-    qk_norms=("q_norm", "k_norm"),
-    attention=lambda config, counts: {},
+    qk_norms=QK_NORMS,
+    attention=no_fields,
     windows=gemma3_windows,
     frame=gemma3_frame,
 )

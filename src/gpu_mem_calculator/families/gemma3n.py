@@ -5,18 +5,18 @@ Parameters and cache of the text model; its activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
 from .attention import head_counts, head_norms, separate_attention
-from .config import MOST, Config, ConfigError
-from .frame import decoder
+from .config import MOST, Config, ConfigError, Fields
+from .frame import decoder, decoder_layer, stacked
 from .gemma import GELU, NORM, sandwich_norms
-from .mlps import gated_mlp, shared_mlp, stacked_moe
+from .mlps import gated_mlp, stacked_moe
+from .norms import rms_float
 from .windows import FULL, SLIDING, layer_types, typed_windows
 
 
@@ -77,78 +77,62 @@ def _laurel(hidden: int, rank: int) -> Iterator[Weight]:
 
 
 def _gemma_attention(config: Config, hidden: int, counts: tuple[int, int, int]) -> Attention:
-    bias = config.flag("attention_bias", default=False)
-    return separate_attention(
-        hidden,
-        *counts,
-        bias=bias,
-        output_bias=bias,
-        rotary_dim=counts[2],
-        norms=head_norms(("q_norm", "k_norm"), counts[2], NORM),
-    )
+    bias = config.flag("attention_bias")
+    norms = head_norms(("q_norm", "k_norm"), counts[2], NORM)
+    return separate_attention(hidden, *counts, bias=bias, rotary_dim=counts[2], norms=norms)
 
 
 def _widths(config: Config, layers: int, default: int) -> list[int]:
     """`intermediate_size`: one for all, or one a layer."""
     if not isinstance(config.get("intermediate_size"), list):
-        return [config.size("intermediate_size", default=default)] * layers
+        return [config.ffn(default)] * layers
     sizes = config.per_layer("intermediate_size", layers, [])
     return [Config({"intermediate_size": one}).size("intermediate_size") for one in sizes]
 
 
-def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
+def _words(config: Config, hidden: int, default: int, more: Iterable[Weight]) -> Fields:
+    """The vocabulary, the table of words, and the tables beside it."""
+    vocab = config.vocab(default)
+    words = Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden)))
+    return {"vocab": vocab, "embedding": (words, *more)}
+
+
+def read_gemma3n_text(config: Config) -> Arch:
     """Gemma 3n's text model (transformers 5.17 models/gemma3n)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    layers = config.size("num_hidden_layers", default=35)
+    hidden, layers = config.hidden(2048), config.layers(35)
     inputs = config.size("altup_num_inputs", default=4, most=1000)
     small = config.size("hidden_size_per_layer_input", default=256)
     counts = head_counts(config, hidden, heads=8, kv_heads=2, head_dim=256)
-    early, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)
+    attention = _gemma_attention(config, hidden, counts)
     first = shared_from(config, layers, 15 if layers > 15 else 0)
     activation = config.text("hidden_activation", GELU)
-    extra = (
-        *_altup(hidden, inputs),
-        *_laurel(hidden, config.size("laurel_rank", default=64)),
-        *per_layer_gate(hidden, small),
-    )
-    stack = tuple(
-        Layer(
-            kind="dense",
-            mixer=early if i < first else late,
-            norms=sandwich_norms(hidden),
-            mlp=gated_mlp(hidden, ffn, activation=activation),
-            extra=extra,
-        )
-        for i, ffn in enumerate(_widths(config, layers, 16384))
-    )
+    rank, norms = config.size("laurel_rank", default=64), sandwich_norms(hidden)
+    extra = (*_altup(hidden, inputs), *_laurel(hidden, rank), *per_layer_gate(hidden, small))
+
+    def layer(index: int, ffn: int) -> Layer:
+        mixer = attention if index < first else reading(attention)
+        mlp = gated_mlp(hidden, ffn, activation=activation)
+        return decoder_layer(hidden, mixer, mlp, norms=norms, extra=extra)
+
+    stack = tuple(layer(i, ffn) for i, ffn in enumerate(_widths(config, layers, 16384)))
     types = layer_types(config, layers, [SLIDING if (i + 1) % 5 else FULL for i in range(layers)])
-    vocab = config.size("vocab_size", default=262400)
     square = (("embed", hidden), ("embed", hidden))
     sides = ("altup_projections", "altup_unembed_projections")
+    projections = (f"model.{side}.{i}" for side in sides for i in range(inputs - 1))
+    tables = per_layer_tables(config, hidden, layers, small)
+    more = (*tables, *(Weight(f"{name}.weight", square) for name in projections))
     return decoder(
         config,
         "gemma3n",
         hidden,
         stack,
-        vocab=vocab,
         max_seq_len=32768,
         tied=True,
-        rotary_dim=counts[2],
-        norm_impl=NORM,
-        buffers=(),
+        final_norm=rms_float("model.norm", hidden),
         trains=False,
         windows=typed_windows(types, config.size("sliding_window", default=512)),
         logit_softcap=config.optional_number("final_logit_softcapping", 30.0),
-        embedding=(
-            Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))),
-            *per_layer_tables(config, hidden, layers, small),
-            *(
-                Weight(f"model.{side}.{i}.weight", square)
-                for side in sides
-                for i in range(inputs - 1)
-            ),
-        ),
+        **_words(config, hidden, 262400, more),
     )
 
 
@@ -157,7 +141,7 @@ def _gemma4_attention(config: Config, hidden: int, kind: str) -> Attention:
     heads, kv_heads, head_dim = head_counts(config, hidden, heads=8, kv_heads=4, head_dim=256)
     if kind != FULL:
         return _gemma_attention(config, hidden, (heads, kv_heads, head_dim))
-    same = config.flag("attention_k_eq_v", default=False)
+    same = config.flag("attention_k_eq_v")
     if same:
         kv_heads = config.size("num_global_key_value_heads", default=kv_heads)
         config.divided(heads, "global key-value heads", kv_heads)
@@ -169,49 +153,35 @@ def _gemma4_attention(config: Config, hidden: int, kind: str) -> Attention:
 def _gemma4_mlp(config: Config, hidden: int, *, wide: bool) -> tuple[Mlp | Moe, str]:
     """A dense MLP; with experts beside it where `enable_moe_block` says so."""
     activation = config.text("hidden_activation", GELU)
-    ffn = config.size("intermediate_size", default=9216) * (1 + wide)
-    if not config.flag("enable_moe_block", default=False):
+    ffn = config.ffn(9216) * (1 + wide)
+    if not config.flag("enable_moe_block"):
         return gated_mlp(hidden, ffn, activation=activation), "mlp"
-    experts = config.size("num_experts")
-    plain = stacked_moe(
-        hidden,
-        experts,
-        config.size("top_k_experts"),
-        config.size("moe_intermediate_size"),
-        router="router.proj",
-        activation=activation,
-        shared=shared_mlp("mlp", hidden, ffn, activation=activation),
-    )
-    scales = (
-        Weight("router.scale", (("embed", hidden),)),
-        Weight("router.per_expert_scale", (("expert", experts),)),
-    )
-    return replace(plain, router=(*plain.router, *scales)), ""
+    experts, top_k = config.size("num_experts"), config.size("top_k_experts")
+    shared = gated_mlp(hidden, ffn, prefix="mlp.", activation=activation)
+    fields: Fields = {"router": "router.proj", "activation": activation, "shared": shared}
+    width = config.size("moe_intermediate_size")
+    plain = stacked_moe(hidden, experts, top_k, width, **fields)
+    scales = {"scale": ("embed", hidden), "per_expert_scale": ("expert", experts)}
+    more = (Weight(f"router.{name}", (dim,)) for name, dim in scales.items())
+    return replace(plain, router=(*plain.router, *more)), ""
 
 
 def _gemma4_layer(config: Config, hidden: int, kind: str, small: int, *, late: bool) -> Layer:
     attention = _gemma4_attention(config, hidden, kind)
-    wide = late and config.flag("use_double_wide_mlp", default=False)
+    wide = late and config.flag("use_double_wide_mlp")
     mlp, name = _gemma4_mlp(config, hidden, wide=wide)
-    more = (
-        (
-            "post_feedforward_layernorm_1",
-            "post_feedforward_layernorm_2",
-            "pre_feedforward_layernorm_2",
-        )
-        if isinstance(mlp, Moe)
-        else ()
-    )
-    return Layer(
-        kind="moe" if isinstance(mlp, Moe) else "dense",
-        mixer=reading(attention) if late else attention,
-        mlp=mlp,
+    norms: tuple[str, ...] = ()
+    if isinstance(mlp, Moe):
+        norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
+        norms = (*norms, "pre_feedforward_layernorm_2")
+    more = (weight for norm in norms for weight in _norm(norm, hidden))
+    return decoder_layer(
+        hidden,
+        reading(attention) if late else attention,
+        mlp,
         mlp_name=name,
         norms=sandwich_norms(hidden),
-        extra=(
-            *(per_layer_gate(hidden, small) if small else ()),
-            *(weight for one in more for weight in _norm(one, hidden)),
-        ),
+        extra=(*(per_layer_gate(hidden, small) if small else ()), *more),
     )
 
 
@@ -221,40 +191,31 @@ def gemma4_types(config: Config, layers: int) -> tuple[str, ...]:
     return (*layer_types(config, layers, usual)[:-1], FULL)
 
 
-def read_gemma4_text(data: Mapping[str, Any]) -> Arch:
+def read_gemma4_text(config: Config) -> Arch:
     """Gemma 4's text model (transformers 5.17 models/gemma4)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2304)
-    layers = config.size("num_hidden_layers", default=30)
+    hidden, layers = config.hidden(2304), config.layers(30)
     small = config.count("hidden_size_per_layer_input", default=256)
     first, types = shared_from(config, layers, 0), gemma4_types(config, layers)
-    by_kind = {
-        (kind, late): _gemma4_layer(config, hidden, kind, small, late=late)
-        for kind, late in {(kind, i >= first) for i, kind in enumerate(types)}
-    }
+
+    def layer(pair: tuple[str, bool]) -> Layer:
+        return _gemma4_layer(config, hidden, pair[0], small, late=pair[1])
+
     window = config.size("sliding_window", default=512)
     if config.get("use_bidirectional_attention") == "all":
         window = window // 2 + 1
-    vocab = config.size("vocab_size", default=262144)
     tables = per_layer_tables(config, hidden, layers, small) if small else ()
     return decoder(
         config,
         "gemma4",
         hidden,
-        tuple(by_kind[kind, i >= first] for i, kind in enumerate(types)),
-        vocab=vocab,
+        stacked(((kind, i >= first) for i, kind in enumerate(types)), layer),
         max_seq_len=131072,
         tied=True,
-        rotary_dim=0,
-        norm_impl=NORM,
-        buffers=(),
+        final_norm=rms_float("model.norm", hidden),
         trains=False,
         windows=typed_windows(types, window),
         logit_softcap=config.optional_number("final_logit_softcapping", None),
-        embedding=(
-            Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))),
-            *tables,
-        ),
+        **_words(config, hidden, 262144, tables),
     )
 
 

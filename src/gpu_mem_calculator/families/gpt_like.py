@@ -1,4 +1,4 @@
-"""The decoders between GPT-2 and Llama: a family is a row of names and sizes, read here.
+"""GPT-2 and the decoders between it and Llama: a family is a row of names and sizes, read here.
 
 BLOOM and MPT (ALiBi), GPT-Neo (global and local attention in turn), GPT-J (interleaved rotary,
 one norm for two parallel branches), StarCoder 1 (one key-value head); transformers 5.17.
@@ -6,30 +6,32 @@ one norm for two parallel branches), StarCoder 1 (one key-value head); transform
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention
+from ..model.blocks import Attention, Mlp
 from .attention import fused_attention, separate_attention
-from .config import Config, ConfigError
-from .frame import biased_head, layer_buffers, learned_positions, named_decoder
-from .llama_like import NEVER, Fields, Switch, no_fields, switched
+from .config import Config, ConfigError, Fields
+from .frame import biased_head, decoder, decoder_layer, layer_buffers, learned_positions
+from .llama_like import NEVER, Switch, no_fields, switched
 from .mlps import plain_mlp
 from .norms import layer_norm
 
 Key = tuple[tuple[str, ...], int]  # the names of a size in a config.json, and its default
 Rates = tuple[float, float, float]  # dropout of attention, of each branch, of the embedding
+Block = TypeVar("Block", Attention, Mlp)
 KINDS = ("global", "local")
 EAGER = {"sdpa": False}  # transformers has no other attention for them
 WIDE_SCORES = {"sdpa": False, "float_scores": True, "float_softmax": False}
 
 
-class GptLike(Struct, frozen=True, kw_only=True):
+class GptLike(Struct, frozen=True):
     """A family's default sizes under its own keys, and the names of its parts."""
 
     hidden: Key
@@ -37,6 +39,7 @@ class GptLike(Struct, frozen=True, kw_only=True):
     heads: Key
     length: Key  # positions at most
     vocab: int
+    rates: Callable[[Config], Rates]
     tied: bool = True
     words: str = "transformer.wte"
     blocks: str = "transformer.h"
@@ -53,9 +56,9 @@ class GptLike(Struct, frozen=True, kw_only=True):
     ffn: tuple[str, ...] = ()  # its keys; without one it is four times the hidden size
     activation: str = "gelu_new"
     activation_key: str = "activation_function"  # "": always the same
-    rates: Callable[[Config], Rates]
     attention: Callable[[Config], Fields] = no_fields
     frame: Callable[[Config, int, int, int], Fields] = no_fields  # hidden, layers, length
+    transposed: bool = False  # Conv1D, which stores its weight as (in, out)
 
 
 def _attention(config: Config, row: GptLike, hidden: int) -> Attention:
@@ -71,54 +74,41 @@ def _attention(config: Config, row: GptLike, hidden: int) -> Attention:
     return separate_attention(*sizes, **rest)
 
 
+def transposed(block: Block) -> Block:
+    """The same block, its projections stored as (in, out)."""
+    inputs = tuple(replace(linear, transposed=True) for linear in block.inputs)
+    return replace(block, inputs=inputs, output=replace(block.output, transposed=True))
+
+
 def gpt_layer(config: Config, row: GptLike, hidden: int) -> Layer:
     """One layer of a row."""
     ffn = config.size(*row.ffn, default=4 * hidden) if row.ffn else 4 * hidden
-    key, (up, down) = row.activation_key, row.mlp_names
+    key, dropout = row.activation_key, row.rates(config)[1]
     activation = config.text(key, row.activation) if key else row.activation
+    mixer = _attention(config, row, hidden)
+    mlp = plain_mlp(hidden, ffn, activation, row.mlp_names, bias=row.biases[2], dropout=dropout)
     places = zip(("pre", "pre_mlp"), row.norms, strict=False)
-    return Layer(
-        kind="dense",
-        mixer=_attention(config, row, hidden),
+    return decoder_layer(
+        hidden,
+        transposed(mixer) if row.transposed else mixer,
+        transposed(mlp) if row.transposed else mlp,
         mixer_name=row.mixer,
-        mlp=plain_mlp(
-            hidden,
-            ffn,
-            activation,
-            up=up,
-            down=down,
-            bias=row.biases[2],
-            dropout=row.rates(config)[1],
-        ),
         mlp_name=row.mlp,
         norms=tuple((place, layer_norm(n, hidden, bias=row.norm_bias)) for place, n in places),
         parallel=len(row.norms) == 1,
     )
 
 
-def read_gpt(family: str, row: GptLike, data: Mapping[str, Any]) -> Arch:
+def read_gpt(family: str, row: GptLike, config: Config) -> Arch:
     """The model that a config.json of this family describes."""
-    config = Config(data)
-    hidden, count, length = (
-        config.size(*names, default=default)
-        for names, default in (row.hidden, row.layers, row.length)
-    )
-    return named_decoder(
-        config,
-        family,
-        hidden,
-        (gpt_layer(config, row, hidden),) * count,
-        words=row.words,
-        blocks=row.blocks,
-        vocab=row.vocab,
-        max_seq_len=length,
-        tied=row.tied,
-        **{
-            "final_norm": layer_norm(row.final_norm, hidden, bias=row.norm_bias),
-            "embedding_dropout": row.rates(config)[2],
-            **row.frame(config, hidden, count, length),
-        },
-    )
+    keys = (row.hidden, row.layers, row.length)
+    hidden, layers, length = (config.size(*names, default=default) for names, default in keys)
+    fields: Fields = {"vocab": row.vocab, "max_seq_len": length, "length": row.length[0]}
+    fields |= {"words": row.words, "blocks": row.blocks, "tied": row.tied}
+    fields["final_norm"] = layer_norm(row.final_norm, hidden, bias=row.norm_bias)
+    fields["embedding_dropout"] = row.rates(config)[2]
+    fields |= row.frame(config, hidden, layers, length)
+    return decoder(config, family, hidden, (gpt_layer(config, row, hidden),) * layers, **fields)
 
 
 def rates(
@@ -127,10 +117,8 @@ def rates(
     """A reader of the three dropout rates under these keys; "" means none."""
 
     def read(config: Config) -> Rates:
-        first, second, third = (
-            config.number(key, default=default) if key else 0.0
-            for key in (attention, branch, embedding)
-        )
+        keys = (attention, branch, embedding)
+        first, second, third = (config.number(k, default=default) if k else 0.0 for k in keys)
         return first, second, third
 
     return read
@@ -162,28 +150,24 @@ def attention_kinds(config: Config, layers: int) -> list[str]:
             each = (k for names, times in types if names for _ in range(times) for k in names)
             kinds = list(islice(each, layers + 1))
         except (TypeError, ValueError):
-            raise ConfigError(
-                f'model.config.attention_types={types!r} must look like [[["global", "local"], 12]]'
-            ) from None
+            rule = 'must look like [[["global", "local"], 12]]'
+            raise ConfigError(f"model.config.attention_types={types!r} {rule}") from None
     if len(kinds) != layers or not all(kind in KINDS for kind in kinds):
         gives = "more" if len(kinds) > layers else len(kinds)
-        raise ConfigError(
-            f"model.config.attention_types must give 'global' or 'local' for all {layers} layers; "
-            f"it gives {gives}"
-        )
+        rule = f"must give 'global' or 'local' for all {layers} layers; it gives {gives}"
+        raise ConfigError(f"model.config.attention_types {rule}")
     return kinds
 
 
 def gpt_neo_frame(config: Config, hidden: int, layers: int, length: int) -> Fields:
     """Learned positions, windows on local layers, and a causal mask in every layer."""
     kinds, window = attention_kinds(config, layers), config.size("window_size", default=256)
-    vocab = config.size("vocab_size", default=GPT_NEO.vocab)
+    vocab = config.vocab(GPT_NEO.vocab)
     shape, name = (1, 1, length, length), "attn.attention.bias"
+    windows = tuple(window if kind == "local" else None for kind in kinds)
     return {
         "embedding": learned_positions("transformer", vocab, length, hidden),
-        "windows": tuple(window if k == "local" else None for k in kinds)
-        if "local" in kinds
-        else (),
+        "windows": windows if "local" in kinds else (),
         "buffers": layer_buffers("transformer.h", name, layers, shape, 8),
     }
 
@@ -197,28 +181,45 @@ def gptj_attention(config: Config) -> Fields:
 def gptj_frame(config: Config, hidden: int, layers: int, length: int) -> Fields:
     """A table of positions in every layer, and a head with a bias."""
     shape = (length, config.size("rotary_dim", default=64))
-    vocab = config.size("vocab_size", default=GPTJ.vocab)
+    vocab = config.vocab(GPTJ.vocab)
     tied = config.flag("tie_word_embeddings", default=GPTJ.tied)
     buffers = layer_buffers("transformer.h", "attn.embed_positions", layers, shape)
     return {"buffers": buffers, **biased_head(hidden, vocab, tied=tied)}
 
 
+def gpt2_frame(config: Config, hidden: int, layers: int, length: int) -> Fields:
+    """Learned positions; its default vocabulary is StarCoder 1's, too."""
+    vocab = config.vocab(GPT2.vocab)
+    return {"embedding": learned_positions("transformer", vocab, length, hidden)}
+
+
 def bigcode_frame(config: Config, hidden: int, layers: int, length: int) -> Fields:
     """Learned positions, and one causal mask of all of them, whatever the attention."""
-    vocab = config.size("vocab_size", default=BIGCODE.vocab)
-    return {
-        "embedding": learned_positions("transformer", vocab, length, hidden),
-        "buffers": (Buffer("transformer.bias", (length, length), 8),),
-    }
+    buffers = (Buffer("transformer.bias", (length, length), 8),)
+    return {**gpt2_frame(config, hidden, layers, length), "buffers": buffers}
 
 
+HIDDEN, LAYERS = ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers")
+HEADS, LENGTH = ("n_head", "num_attention_heads"), ("n_positions", "max_position_embeddings")
+# The first four: hidden size, layers, heads and positions, under their keys.
+GPT2 = GptLike(
+    *((HIDDEN, 768), (LAYERS, 12), (HEADS, 12), (LENGTH, 1024)),
+    vocab=50257,
+    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop", 0.1),
+    fused="c_attn",
+    output="c_proj",
+    ffn=("n_inner",),
+    activation_key="",
+    attention=lambda config: {"float_softmax": False},
+    frame=gpt2_frame,
+    transposed=True,
+)
 # The GELU of BLOOM keeps nothing but its input (GeLUFunction).
 BLOOM = GptLike(
-    hidden=(("n_embed", "hidden_size"), 64),
-    layers=(("n_layer", "num_hidden_layers"), 2),
-    heads=(("n_head", "num_attention_heads"), 8),
-    vocab=250880,
+    *((("n_embed", "hidden_size"), 64), (LAYERS, 2), (HEADS, 8)),
     length=(("seq_length", "max_position_embeddings"), 2048),
+    vocab=250880,
+    rates=rates("attention_dropout", "hidden_dropout", ""),
     words="transformer.word_embeddings",
     norms=("input_layernorm", "post_attention_layernorm"),
     mixer="self_attention",
@@ -227,17 +228,15 @@ BLOOM = GptLike(
     mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
     activation="bloom_gelu",
     activation_key="",
-    rates=rates("attention_dropout", "hidden_dropout", ""),
     attention=lambda config: {**EAGER, "alibi": True},
     frame=bloom_frame,
 )
 # That code fixes the MLP at four times the hidden size and always builds the ALiBi bias.
 MPT = GptLike(
-    hidden=(("d_model", "hidden_size"), 2048),
-    layers=(("n_layers", "num_hidden_layers"), 24),
-    heads=(("n_heads", "num_attention_heads"), 16),
-    length=(("max_seq_len",), 2048),
+    *((("d_model", "hidden_size"), 2048), (("n_layers", "num_hidden_layers"), 24)),
+    *((("n_heads", "num_attention_heads"), 16), (("max_seq_len",), 2048)),
     vocab=50368,
+    rates=mpt_rates,
     blocks="transformer.blocks",
     final_norm="transformer.norm_f",
     norms=("norm_1", "norm_2"),
@@ -248,50 +247,42 @@ MPT = GptLike(
     mlp_names=("up_proj", "down_proj"),
     activation="gelu",
     activation_key="",
-    rates=mpt_rates,
     attention=mpt_attention,
 )
 GPT_NEO = GptLike(
-    hidden=(("hidden_size",), 2048),
-    layers=(("num_layers", "num_hidden_layers"), 24),
-    heads=(("num_heads", "num_attention_heads"), 16),
+    *((("hidden_size",), 2048), (("num_layers", "num_hidden_layers"), 24)),
+    *((("num_heads", "num_attention_heads"), 16), (("max_position_embeddings",), 2048)),
     vocab=50257,
-    length=(("max_position_embeddings",), 2048),
+    rates=rates("attention_dropout", "resid_dropout", "embed_dropout"),
     mixer="attn.attention",
     biases=(False, True, True),
     ffn=("intermediate_size",),
     frame=gpt_neo_frame,
-    rates=rates("attention_dropout", "resid_dropout", "embed_dropout"),
     attention=lambda config: WIDE_SCORES,
 )
 GPTJ = GptLike(
-    hidden=(("n_embd", "hidden_size"), 4096),
-    layers=(("n_layer", "num_hidden_layers"), 28),
-    heads=(("n_head", "num_attention_heads"), 16),
+    *((HIDDEN, 4096), (LAYERS, 28), (HEADS, 16), (LENGTH, 2048)),
     vocab=50400,
+    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop"),
     tied=False,
     norms=("ln_1",),
-    length=(("n_positions", "max_position_embeddings"), 2048),
     biases=(False, False, True),
     mlp_names=("fc_in", "fc_out"),
     ffn=("n_inner",),
     attention=gptj_attention,
     frame=gptj_frame,
-    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop"),
 )
 BIGCODE = GptLike(
-    hidden=(("n_embd", "hidden_size"), 768),
-    layers=(("n_layer", "num_hidden_layers"), 12),
-    heads=(("n_head", "num_attention_heads"), 12),
+    *((HIDDEN, 768), (LAYERS, 12), (HEADS, 12), (LENGTH, 1024)),
     vocab=50257,
+    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop", 0.1),
     fused="c_attn",
     output="c_proj",
-    length=(("n_positions", "max_position_embeddings"), 1024),
     one_kv_head=("multi_query", True),
     ffn=("n_inner",),
     activation="gelu_pytorch_tanh",
     frame=bigcode_frame,
-    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop", 0.1),
 )
-ROWS = {"bloom": BLOOM, "mpt": MPT, "gpt_neo": GPT_NEO, "gptj": GPTJ, "gpt_bigcode": BIGCODE}
+ROWS = {"gpt2": GPT2, "bloom": BLOOM, "mpt": MPT, "gpt_neo": GPT_NEO, "gptj": GPTJ}
+ROWS["gpt_bigcode"] = BIGCODE
 FAMILIES = {family: partial(read_gpt, family, row) for family, row in ROWS.items()}

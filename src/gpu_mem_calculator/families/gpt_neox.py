@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch, Layer
 from .attention import fused_attention
 from .config import Config
-from .frame import named_decoder, rotary_buffer
+from .frame import decoder, decoder_layer, rotary_buffer
 from .mlps import plain_mlp
-from .norms import layer_norm, layer_norm_pair
+from .norms import PRE, layer_norm, norms_at
 
 
 def rotary_width(config: Config, head_dim: int) -> int:
@@ -32,43 +29,38 @@ def gpt_neox_layer(config: Config, hidden: int, heads: int, rotary_dim: int) -> 
         name="query_key_value",
         output="dense",
         bias=bias,
-        output_bias=bias,
         rotary_dim=rotary_dim,
         rotary_impl="joined",  # with what is not turned, even where that is nothing
         dropout=config.number("attention_dropout"),
         residual_dropout=dropout,
     )
-    ffn = config.size("intermediate_size", default=24576)
-    activation = config.text("hidden_act", "gelu")
-    up, down = "dense_h_to_4h", "dense_4h_to_h"
-    return Layer(
-        kind="dense",
-        mixer=mixer,
+    names = ("dense_h_to_4h", "dense_4h_to_h")
+    ffn, activation = config.ffn(24576), config.activation("gelu")
+    return decoder_layer(
+        hidden,
+        mixer,
+        plain_mlp(hidden, ffn, activation, names, dropout=dropout),
         mixer_name="attention",
-        mlp=plain_mlp(hidden, ffn, activation, up=up, down=down, dropout=dropout),
-        norms=layer_norm_pair(hidden, "input_layernorm", "post_attention_layernorm"),
+        norms=norms_at(PRE, hidden, layer_norm),
         parallel=config.flag("use_parallel_residual", default=True),
     )
 
 
-def read_gpt_neox(data: Mapping[str, Any]) -> Arch:
+def read_gpt_neox(config: Config) -> Arch:
     """GPT-NeoX (transformers 5.17 models/gpt_neox)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=6144)
-    heads = config.size("num_attention_heads", default=64)
+    hidden, heads = config.hidden(6144), config.size("num_attention_heads", default=64)
     rotary_dim = rotary_width(config, config.divided(hidden, "heads", heads))
     layer = gpt_neox_layer(config, hidden, heads, rotary_dim)
-    return named_decoder(
+    return decoder(
         config,
         "gpt_neox",
         hidden,
-        (layer,) * config.size("num_hidden_layers", default=44),
+        (layer,) * config.layers(44),
         words="gpt_neox.embed_in",
         blocks="gpt_neox.layers",
         final_norm=layer_norm("gpt_neox.final_layer_norm", hidden),
         vocab=50432,
-        max_seq_len=config.size("max_position_embeddings", default=2048),
-        tied=False,
+        max_seq_len=2048,
         embedding_dropout=config.number("hidden_dropout"),
         buffers=rotary_buffer(rotary_dim, name="gpt_neox.rotary_emb"),
     )

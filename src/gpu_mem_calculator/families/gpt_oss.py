@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..model.blocks import Moe, Weight
-from .config import Config
-from .llama_like import NEVER, Counts, Fields, LlamaLike, readers
+from .config import Config, Fields
+from .llama_like import NEVER, Counts, LlamaLike, readers
 from .mlps import stacked_moe
 from .norms import rms_float
 from .windows import typed
@@ -18,22 +20,16 @@ def biased_experts(config: Config, hidden: int) -> Moe:
     """
     num_experts = config.size("num_local_experts", "num_experts", default=128)
     top_k = config.size("num_experts_per_tok", default=4)
-    ffn = config.size("intermediate_size", default=2880)
+    ffn = config.ffn(2880)
     moe = stacked_moe(hidden, num_experts, top_k, ffn, router="router", activation="gpt_oss")
     expert, embed = ("expert", num_experts), ("embed", hidden)
     both, inner = ("expert_ffn", 2 * ffn), ("expert_ffn", ffn)
-    return Moe(
+    weights = {"gate_up_proj": (embed, both), "gate_up_proj_bias": (both,)}
+    weights |= {"down_proj": (inner, embed), "down_proj_bias": (embed,)}
+    return replace(
+        moe,
         router=(*moe.router, Weight("router.bias", (("router", num_experts),))),
-        experts=(
-            Weight("experts.gate_up_proj", (expert, embed, both)),
-            Weight("experts.gate_up_proj_bias", (expert, both)),
-            Weight("experts.down_proj", (expert, inner, embed)),
-            Weight("experts.down_proj_bias", (expert, embed)),
-        ),
-        num_experts=num_experts,
-        top_k=top_k,
-        ffn=ffn,
-        activation=moe.activation,
+        experts=tuple(Weight(f"experts.{n}", (expert, *dims)) for n, dims in weights.items()),
         router_impl="top_softmax",
     )
 
@@ -45,14 +41,8 @@ def sink_attention(config: Config, counts: Counts) -> Fields:
 
 
 GPT_OSS = LlamaLike(
-    hidden=2880,
-    ffn=2880,
-    layers=36,
-    heads=64,
-    kv_heads=8,
+    *(2880, 2880, 36, 64, 8, 201088, 131072),
     head_dim=64,
-    vocab=201088,
-    max_seq_len=131072,
     norm=rms_float,
     experts=biased_experts,
     biases=(("attention_bias", True), ("attention_bias", True), NEVER),

@@ -33,9 +33,5 @@ def every(layers: int, period: int) -> list[str]:
 
 def indexed(config: Config, key: str, layers: int, usual: Sequence[int]) -> list[str]:
     """Attention in the layers that a list names by number."""
-    numbers = config.get(key)
-    if numbers is None:
-        numbers = list(usual)
-    if not isinstance(numbers, list) or not all(isinstance(index, int) for index in numbers):
-        raise ConfigError(f"model.config.{key}={numbers!r} must be a list of layer numbers")
+    numbers = config.layer_numbers(key, usual)
     return [FULL if i in numbers else LINEAR for i in range(layers)]

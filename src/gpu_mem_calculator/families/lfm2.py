@@ -5,23 +5,23 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, Recurrence, Weight
+from ..model.blocks import Linear, Mlp, Moe, Recurrence, Weight
 from .attention import head_counts, head_norms, separate_attention
-from .config import Config
-from .frame import decoder
-from .hybrid_layers import LINEAR, indexed, mixed_types
-from .mlps import stacked_moe
+from .config import Config, Fields
+from .frame import decoder, decoder_layer, stacked
+from .hybrid_layers import indexed, mixed_types
+from .mlps import mlp_block, stacked_moe
+from .norms import norms_at, rms
 from .windows import FULL
 
 
 def short_conv(config: Config, hidden: int) -> Recurrence:
     """Lfm2ShortConv: a gated convolution over `conv_L_cache` tokens."""
     taps = config.size("conv_L_cache", default=3)
-    bias = config.flag("conv_bias", default=False)
+    bias = config.flag("conv_bias")
     embed, wide = ("embed", hidden), ("state", hidden)
     weights = [
         Weight("conv.weight", (wide, ("conv_in", 1), ("conv", taps))),
@@ -34,13 +34,7 @@ def short_conv(config: Config, hidden: int) -> Recurrence:
 
 def swiglu(hidden: int, ffn: int) -> Mlp:
     """w1 and w3 in, w2 out."""
-    embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(
-        inputs=(Linear("w1", embed, inner), Linear("w3", embed, inner)),
-        output=Linear("w2", inner, embed),
-        ffn=ffn,
-        gated=True,
-    )
+    return mlp_block(hidden, ffn, ("w1", "w3"), "w2")
 
 
 def feed_forward(config: Config, hidden: int) -> Mlp:
@@ -55,73 +49,55 @@ def feed_forward(config: Config, hidden: int) -> Mlp:
 
 
 def _stack(
-    config: Config, family: str, hidden: int, types: list[str], mlps: list[Mlp | Moe]
+    config: Config, family: str, hidden: int, types: list[str], mlps: Sequence[Mlp | Moe]
 ) -> Arch:
     counts = head_counts(config, hidden, heads=32, kv_heads=8)
-    attention = separate_attention(
-        hidden,
-        *counts,
-        output="out_proj",
-        norms=head_norms(("q_layernorm", "k_layernorm"), counts[2]),
-        rotary_dim=counts[2],
-    )
-    mixers: dict[str, Mixer] = {FULL: attention, LINEAR: short_conv(config, hidden)}
-    embed = ("embed", hidden)
-    norms = (("pre", Norm("operator_norm", embed)), ("pre_mlp", Norm("ffn_norm", embed)))
-    pairs = list(zip(types, mlps, strict=True))
-    by_pair = {
-        (kind, id(mlp)): Layer(
-            kind="moe" if isinstance(mlp, Moe) else "dense",
-            mixer=mixers[kind],
-            mixer_name="self_attn" if kind == FULL else "conv",
-            mlp=mlp,
-            mlp_name="feed_forward",
-            norms=norms,
-        )
-        for kind, mlp in pairs
-    }
+    heads = head_norms(("q_layernorm", "k_layernorm"), counts[2])
+    fields: Fields = {"output": "out_proj", "norms": heads, "rotary_dim": counts[2]}
+    attention, conv = separate_attention(hidden, *counts, **fields), short_conv(config, hidden)
+    by_id = {id(mlp): mlp for mlp in mlps}
+    norms = norms_at((("pre", "operator_norm"), ("pre_mlp", "ffn_norm")), hidden)
+
+    def layer(pair: tuple[str, int]) -> Layer:
+        mixer, name = (attention, "self_attn") if pair[0] == FULL else (conv, "conv")
+        names = {"mixer_name": name, "mlp_name": "feed_forward"}
+        return decoder_layer(hidden, mixer, by_id[pair[1]], norms=norms, **names)
+
     tied = config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True))
     return decoder(
         Config({**config.data, "tie_word_embeddings": tied}),
         family,
         hidden,
-        tuple(by_pair[kind, id(mlp)] for kind, mlp in pairs),
+        stacked(zip(types, map(id, mlps), strict=True), layer),
         vocab=65536,
         max_seq_len=128000,
-        tied=True,
         rotary_dim=counts[2],
-        final_norm=Norm("model.embedding_norm", embed),
+        final_norm=rms("model.embedding_norm", hidden),
         trains=False,
     )
 
 
 def _sizes(config: Config, *, hidden: int) -> tuple[int, int, list[str]]:
     """Width, number of layers, and the mixer of each layer."""
-    hidden = config.size("hidden_size", default=hidden)
-    layers = config.size("num_hidden_layers", default=32)
+    hidden = config.hidden(hidden)
+    layers = config.layers(32)
     usual = indexed(config, "full_attn_idxs", layers, range(layers))
     return hidden, layers, mixed_types(config, "layer_types", layers, usual)
 
 
-def read_lfm2(data: Mapping[str, Any]) -> Arch:
+def read_lfm2(config: Config) -> Arch:
     """LFM2 (transformers 5.17 models/lfm2)."""
-    config = Config(data)
     hidden, layers, types = _sizes(config, hidden=2560)
-    mlp: Mlp | Moe = feed_forward(config, hidden)
-    return _stack(config, "lfm2", hidden, types, [mlp] * layers)
+    return _stack(config, "lfm2", hidden, types, [feed_forward(config, hidden)] * layers)
 
 
-def read_lfm2_moe(data: Mapping[str, Any]) -> Arch:
+def read_lfm2_moe(config: Config) -> Arch:
     """LFM2 with experts (transformers 5.17 models/lfm2_moe); the first layers are dense."""
-    config = Config(data)
     hidden, layers, types = _sizes(config, hidden=2048)
-    dense: Mlp | Moe = swiglu(hidden, config.size("intermediate_size", default=7168))
-    moe: Mlp | Moe = stacked_moe(
-        hidden,
-        config.size("num_experts", default=32),
-        config.size("num_experts_per_tok", default=4),
-        config.size("moe_intermediate_size", default=1792),
-    )
+    dense = swiglu(hidden, config.ffn(7168))
+    experts = config.size("num_experts", default=32)
+    top_k = config.size("num_experts_per_tok", default=4)
+    moe = stacked_moe(hidden, experts, top_k, config.size("moe_intermediate_size", default=1792))
     first = config.count("num_dense_layers", default=2)
     mlps = [dense if i < first else moe for i in range(layers)]
     return _stack(config, "lfm2_moe", hidden, types, mlps)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from ..model.arch import Buffer, Layer
 from ..model.blocks import Norm, Weight
-from .config import Config, ConfigError
-from .llama_like import (
-    ATTENTION,
-    MLP,
-    NEVER,
-    NO_BIASES,
-    Counts,
-    Fields,
-    LlamaLike,
-    Windows,
-    readers,
-)
+from .config import Config, ConfigError, Fields
+from .llama_like import ATTENTION_ONLY, MLP, NEVER, NO_BIASES, Counts, LlamaLike, readers
 from .norms import POST, layer_norm
-from .windows import patterned, same, typed
+from .windows import Windows, patterned, same, typed
 
 PLAIN = ("up_proj", "down_proj")
-ATTENTION_ONLY = (ATTENTION, ATTENTION, NEVER)
 
 
 def granite_frame(config: Config, hidden: int) -> Fields:
@@ -51,7 +39,7 @@ def smollm3_rotates(config: Config, windows: Windows, layers: int) -> list[bool]
 def smollm3_windows(config: Config, layers: int) -> Windows:
     """Layers slide only under `use_sliding_window`, and then those without rotary."""
     window = config.nullable("sliding_window", None)
-    if not config.flag("use_sliding_window", default=False):
+    if not config.flag("use_sliding_window"):
         window = None
     rotates = smollm3_rotates(config, (), layers)
     return patterned(config, layers, window, lambda i: not rotates[i])
@@ -74,30 +62,22 @@ def exaone4_rotates(config: Config, windows: Windows, layers: int) -> list[bool]
 
 def stablelm_attention(config: Config, counts: Counts) -> Fields:
     """`qk_layernorm`: a norm for each head of q and of k."""
-    if not config.flag("qk_layernorm", default=False):
+    if not config.flag("qk_layernorm"):
         return {}
     pairs = {"q_layernorm": counts[0], "k_layernorm": counts[1]}
-    return {
-        "extra": tuple(
-            Weight(f"{name}.norms.{i}.weight", (("head_dim", counts[2]),))
-            for name, count in pairs.items()
-            for i in range(count)
-        )
-    }
+    names = (f"{name}.norms.{i}" for name, count in pairs.items() for i in range(count))
+    return {"extra": tuple(Weight(f"{n}.weight", (("head_dim", counts[2]),)) for n in names)}
 
 
 def stablelm_frame(config: Config, hidden: int) -> Fields:
     """The norms of `qk_layernorm` run head by head, which the activations do not cover."""
-    return {"trains": not config.flag("qk_layernorm", default=False)}
+    return {"trains": not config.flag("qk_layernorm")}
 
 
 def xielu_buffers(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
     """Two fixed numbers of Apertus's activation, in each layer."""
-    return tuple(
-        Buffer(f"model.layers.{i}.mlp.act_fn.{name}", ())
-        for i in range(len(layers))
-        for name in ("beta", "eps")
-    )
+    prefixes = (f"model.layers.{i}.mlp.act_fn" for i in range(len(layers)))
+    return tuple(Buffer(f"{p}.{name}", ()) for p in prefixes for name in ("beta", "eps"))
 
 
 def bare_norm(name: str, hidden: int) -> Norm:
@@ -105,170 +85,104 @@ def bare_norm(name: str, hidden: int) -> Norm:
     return Norm(name, ("embed", hidden), "layer_wide", affine=False)
 
 
-SIZES: dict[str, Any] = {"hidden": 4096, "layers": 32, "heads": 32}
-MISTRAL = LlamaLike(
-    **SIZES,
-    ffn=14336,
-    kv_heads=8,
-    vocab=32000,
-    max_seq_len=131072,
-    biases=NO_BIASES,
-    windows=same(4096),
+QK_NORMS = ("q_norm", "k_norm")
+RELU2: Fields = {"mlp_names": PLAIN, "activation": "relu2"}
+# Sizes: hidden, ffn, layers, heads, key-value heads, vocabulary, positions.
+MISTRAL = LlamaLike(4096, 14336, 32, 32, 8, 32000, 131072, biases=NO_BIASES, windows=same(4096))
+LLAMA = LlamaLike(4096, 11008, 32, 32, None, 32000, 2048)
+STARCODER2 = LlamaLike(
+    *(3072, 12288, 30, 24, 2, 49152, 4096),
+    tied=True,
+    biases=(("use_bias", True),) * 3,
+    mlp_names=("c_fc", "c_proj"),
+    norm=layer_norm,
+    activation="gelu_pytorch_tanh",
+    windows=same(None),
+    residual_dropout=("residual_dropout", 0.0),
+    mlp_dropout=("residual_dropout", 0.0),
+    frame=starcoder2_frame,
 )
-LLAMA = LlamaLike(**SIZES, ffn=11008, kv_heads=None, vocab=32000, max_seq_len=2048)
-ROWS = {
-    "llama": LLAMA,
-    "mistral": MISTRAL,
-    "ministral": replace(MISTRAL, windows=typed(4096)),
-    "ministral3": replace(
-        MISTRAL, layers=34, head_dim=128, vocab=131072, max_seq_len=262144, windows=same(None)
-    ),
-    "granite": replace(LLAMA, frame=granite_frame),
-    "starcoder2": LlamaLike(
-        hidden=3072,
-        ffn=12288,
-        layers=30,
-        heads=24,
-        kv_heads=2,
-        vocab=49152,
-        max_seq_len=4096,
-        tied=True,
-        biases=(("use_bias", True),) * 3,
-        gated=False,
-        mlp_names=("c_fc", "c_proj"),
-        norm=layer_norm,
-        activation="gelu_pytorch_tanh",
-        windows=same(None),
-        residual_dropout=("residual_dropout", 0.0),
-        mlp_dropout=("residual_dropout", 0.0),
-        frame=starcoder2_frame,
-    ),
-    "stablelm": LlamaLike(
-        hidden=2560,
-        ffn=6912,
-        layers=32,
-        heads=32,
-        kv_heads=32,
-        vocab=50304,
-        max_seq_len=4096,
-        biases=(("use_qkv_bias", False), NEVER, NEVER),
-        norm=layer_norm,
-        rotary=0.25,
-        attention=stablelm_attention,
-        parallel=("use_parallel_residual", False),
-        mlp_dropout=("hidden_dropout", 0.0),
-        frame=stablelm_frame,
-    ),
-    "olmo": replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=bare_norm),
-    "smollm3": LlamaLike(
-        hidden=2048,
-        ffn=11008,
-        layers=36,
-        heads=16,
-        kv_heads=4,
-        vocab=128256,
-        max_seq_len=32768,
-        tied=True,
-        windows=smollm3_windows,
-        rotates=smollm3_rotates,
-    ),
-    "seed_oss": LlamaLike(
-        hidden=4096,
-        ffn=27648,
-        layers=64,
-        heads=80,
-        kv_heads=8,
-        head_dim=128,
-        vocab=155136,
-        max_seq_len=524288,
-        biases=(("attention_bias", True), ("attention_out_bias", False), MLP),
-        attention_dropout=0.1,
-        residual_dropout=("residual_dropout", 0.1),
-        mlp_dropout=("residual_dropout", 0.1),
-    ),
-    "hunyuan_v1_dense": replace(
-        LLAMA, vocab=290943, biases=ATTENTION_ONLY, qk_norms=("query_layernorm", "key_layernorm")
-    ),
-    "exaone4": LlamaLike(
-        **SIZES,
-        ffn=16384,
-        kv_heads=32,
-        vocab=102400,
-        max_seq_len=2048,
-        biases=NO_BIASES,
-        qk_norms=("q_norm", "k_norm"),
-        norms=POST,
-        windows=exaone4_windows,
-        rotates=exaone4_rotates,
-    ),
-    "apertus": LlamaLike(
-        **SIZES,
-        ffn=14336,
-        kv_heads=None,
-        vocab=131072,
-        max_seq_len=65536,
-        biases=ATTENTION_ONLY,
-        qk_norms=("q_norm", "k_norm"),
-        gated=False,
-        mlp_names=PLAIN,
-        activation="xielu",
-        norms=(("pre", "attention_layernorm"), ("pre_mlp", "feedforward_layernorm")),
-        extra=("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"),
-        buffers=xielu_buffers,
-    ),
-    "arcee": LlamaLike(
-        hidden=2560,
-        ffn=18432,
-        layers=32,
-        heads=32,
-        kv_heads=None,
-        vocab=32000,
-        max_seq_len=4096,
-        gated=False,
-        mlp_names=PLAIN,
-        activation="relu2",
-    ),
-    "nemotron": LlamaLike(
-        hidden=6144,
-        ffn=24576,
-        layers=32,
-        heads=48,
-        kv_heads=None,
-        rotary=0.5,
-        vocab=256000,
-        max_seq_len=4096,
-        gated=False,
-        mlp_names=PLAIN,
-        activation="relu2",
-        norm=layer_norm,
-    ),
-    "jais2": LlamaLike(
-        hidden=3328,
-        ffn=26624,
-        layers=32,
-        heads=26,
-        kv_heads=None,
-        head_dim=128,
-        vocab=150272,
-        max_seq_len=8192,
-        gated=False,
-        mlp_names=PLAIN,
-        biases=(("attention_bias", True),) * 2 + (("mlp_bias", True),),
-        activation="relu2",
-        norm=layer_norm,
-    ),
-    "ernie4_5": LlamaLike(
-        hidden=1024,
-        ffn=3072,
-        layers=18,
-        heads=16,
-        kv_heads=2,
-        head_dim=128,
-        vocab=103424,
-        max_seq_len=131072,
-        tied=True,
-        biases=(("use_bias", False),) * 3,
-        rotary_impl="ernie",
-    ),
-}
-FAMILIES = readers(ROWS)
+STABLELM = LlamaLike(
+    *(2560, 6912, 32, 32, 32, 50304, 4096),
+    biases=(("use_qkv_bias", False), NEVER, NEVER),
+    norm=layer_norm,
+    rotary=0.25,
+    attention=stablelm_attention,
+    parallel=("use_parallel_residual", False),
+    mlp_dropout=("hidden_dropout", 0.0),
+    frame=stablelm_frame,
+)
+SMOLLM3 = LlamaLike(
+    *(2048, 11008, 36, 16, 4, 128256, 32768),
+    tied=True,
+    windows=smollm3_windows,
+    rotates=smollm3_rotates,
+)
+SEED_OSS = LlamaLike(
+    *(4096, 27648, 64, 80, 8, 155136, 524288),
+    head_dim=128,
+    biases=(("attention_bias", True), ("attention_out_bias", False), MLP),
+    attention_dropout=0.1,
+    residual_dropout=("residual_dropout", 0.1),
+    mlp_dropout=("residual_dropout", 0.1),
+)
+EXAONE4 = LlamaLike(
+    *(4096, 16384, 32, 32, 32, 102400, 2048),
+    biases=NO_BIASES,
+    qk_norms=QK_NORMS,
+    norms=POST,
+    windows=exaone4_windows,
+    rotates=exaone4_rotates,
+)
+APERTUS = LlamaLike(
+    *(4096, 14336, 32, 32, None, 131072, 65536),
+    biases=ATTENTION_ONLY,
+    qk_norms=QK_NORMS,
+    mlp_names=PLAIN,
+    activation="xielu",
+    norms=(("pre", "attention_layernorm"), ("pre_mlp", "feedforward_layernorm")),
+    extra=("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"),
+    buffers=xielu_buffers,
+)
+JAIS2 = LlamaLike(
+    *(3328, 26624, 32, 26, None, 150272, 8192),
+    head_dim=128,
+    biases=(("attention_bias", True), ("attention_bias", True), ("mlp_bias", True)),
+    norm=layer_norm,
+    **RELU2,
+)
+ERNIE4_5 = LlamaLike(
+    *(1024, 3072, 18, 16, 2, 103424, 131072),
+    head_dim=128,
+    tied=True,
+    biases=(("use_bias", False),) * 3,
+    rotary_impl="ernie",
+)
+HUNYUAN = replace(
+    LLAMA, vocab=290943, biases=ATTENTION_ONLY, qk_norms=("query_layernorm", "key_layernorm")
+)
+FAMILIES = readers(
+    {
+        "llama": LLAMA,
+        "mistral": MISTRAL,
+        "ministral": replace(MISTRAL, windows=typed(4096)),
+        "ministral3": replace(
+            MISTRAL, layers=34, head_dim=128, vocab=131072, max_seq_len=262144, windows=same(None)
+        ),
+        "granite": replace(LLAMA, frame=granite_frame),
+        "starcoder2": STARCODER2,
+        "stablelm": STABLELM,
+        "olmo": replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=bare_norm),
+        "smollm3": SMOLLM3,
+        "seed_oss": SEED_OSS,
+        "hunyuan_v1_dense": HUNYUAN,
+        "exaone4": EXAONE4,
+        "apertus": APERTUS,
+        "arcee": LlamaLike(2560, 18432, 32, 32, None, 32000, 4096, **RELU2),
+        "nemotron": LlamaLike(
+            6144, 24576, 32, 48, None, 256000, 4096, rotary=0.5, norm=layer_norm, **RELU2
+        ),
+        "jais2": JAIS2,
+        "ernie4_5": ERNIE4_5,
+    }
+)

@@ -14,22 +14,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention, Linear, Mlp, Moe, Weight
+from ..model.blocks import Attention, Mlp, Moe, Weight
 from .attention import head_counts, partial_rotary, separate_attention
-from .config import Config
-from .frame import decoder, rotary_buffer
-from .mlps import fused_mlp, router_biases
-from .norms import PRE, MakeNorm, rms
+from .config import Config, Fields
+from .frame import decoder, decoder_layer, rotary_buffer
+from .mlps import fused_mlp, mlp_block, router_biases
+from .norms import PRE, MakeNorm, norms_at, rms
+from .windows import Windows
 
 Counts = tuple[int, int, int]  # query heads, key-value heads, size of a head
-Windows = tuple[int | None, ...]  # one for each layer, or empty
-Fields = dict[str, Any]
 Switch = tuple[str, bool]  # a key that is true or false, and its default; "": no such key
 Rate = tuple[str, float]  # the key of a dropout rate, and its default; "": there is none
 NO_RATE = ("", 0.0)
 ATTENTION, MLP = ("attention_bias", False), ("mlp_bias", False)
 NEVER, ALWAYS = ("", False), ("", True)
-NO_BIASES = (NEVER, NEVER, NEVER)
+NO_BIASES, ATTENTION_ONLY = (NEVER, NEVER, NEVER), (ATTENTION, ATTENTION, NEVER)
 
 
 def no_windows(config: Config, layers: int) -> Windows:
@@ -44,7 +43,7 @@ def no_buffers(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
 
 def expert_biases(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
     """The fp32 bias per expert that steers routing, in each layer that has experts."""
-    return router_biases(layers, "gate.e_score_correction_bias")
+    return router_biases(layers)
 
 
 def no_fields(config: Config, *sizes: Any) -> Fields:
@@ -52,8 +51,8 @@ def no_fields(config: Config, *sizes: Any) -> Fields:
     return {}
 
 
-class LlamaLike(Struct, frozen=True, kw_only=True):
-    """A family's default sizes, and how it differs from Llama."""
+class LlamaLike(Struct, frozen=True):
+    """A family's seven default sizes, and how it differs from Llama."""
 
     hidden: int
     ffn: int
@@ -65,11 +64,11 @@ class LlamaLike(Struct, frozen=True, kw_only=True):
     head_dim: int | None = None  # None: hidden / heads
     tied: bool = False
     biases: tuple[Switch, Switch, Switch] = (ATTENTION, ATTENTION, MLP)  # q k v, output, MLP
-    gated: bool = True
     mlp_names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")  # one name: gate and up
     activation: str = "silu"
     activation_key: str = "hidden_act"
-    experts: Callable[[Config, int], Moe] | None = None  # in every layer, instead of an MLP
+    experts: Callable[[Config, int], Moe | None] | None = None  # instead of an MLP
+    sparse: Callable[[Config, int], list[bool]] | None = None  # layers with experts; None: all
     norm: MakeNorm = rms
     norms: tuple[tuple[str, str], ...] = PRE
     qk_norms: tuple[str, ...] = ()  # names of the norms over each head of q and k
@@ -98,9 +97,10 @@ def rate(config: Config, dropout: Rate) -> float:
     return config.number(dropout[0], default=dropout[1]) if dropout[0] else 0.0
 
 
-def width(config: Config, row: LlamaLike) -> int:
-    """The hidden size."""
-    return config.size("hidden_size", default=row.hidden)
+def row_counts(config: Config, row: LlamaLike, hidden: int) -> Counts:
+    """Heads and their size by a row."""
+    kv_heads, head_dim = row.kv_heads, row.head_dim
+    return head_counts(config, hidden, heads=row.heads, kv_heads=kv_heads, head_dim=head_dim)
 
 
 def rotary_width(config: Config, row: LlamaLike, head_dim: int) -> int:
@@ -110,27 +110,18 @@ def rotary_width(config: Config, row: LlamaLike, head_dim: int) -> int:
 
 def row_mlp(config: Config, row: LlamaLike, hidden: int) -> Mlp:
     """The dense feed-forward block of a row."""
-    ffn = config.size("intermediate_size", default=row.ffn)
-    activation = config.text(row.activation_key, row.activation)
+    ffn, activation = config.ffn(row.ffn), config.text(row.activation_key, row.activation)
     if len(row.mlp_names) == 1:
         return fused_mlp(hidden, ffn, activation=activation)
-    embed, inner, bias = ("embed", hidden), ("ffn", ffn), switched(config, row.biases[2])
     *inputs, output = row.mlp_names
-    return Mlp(
-        inputs=tuple(Linear(name, embed, inner, bias) for name in inputs),
-        output=Linear(output, inner, embed, bias),
-        ffn=ffn,
-        gated=row.gated,
-        activation=activation,
-        dropout=rate(config, row.mlp_dropout),
-    )
+    bias, dropout = switched(config, row.biases[2]), rate(config, row.mlp_dropout)
+    rest: Fields = {"bias": bias, "activation": activation, "dropout": dropout}
+    return mlp_block(hidden, ffn, inputs, output, **rest)
 
 
 def row_attention(config: Config, row: LlamaLike, hidden: int) -> Attention:
     """The attention of a row."""
-    counts = head_counts(
-        config, hidden, heads=row.heads, kv_heads=row.kv_heads, head_dim=row.head_dim
-    )
+    counts = row_counts(config, row, hidden)
     size = counts[2]
     fields: Fields = {
         "norms": tuple(replace(row.norm(n, size), size=("head_dim", size)) for n in row.qk_norms),
@@ -145,19 +136,28 @@ def row_attention(config: Config, row: LlamaLike, hidden: int) -> Attention:
 
 
 def row_layer(config: Config, row: LlamaLike, hidden: int, moe: Moe | None = None) -> Layer:
-    """One layer, with experts where they are given or the row has them."""
-    if moe is None and row.experts is not None:
-        moe = row.experts(config, hidden)
+    """One layer, with experts where they are given."""
     parallel = switched(config, row.parallel)
     places = row.norms[:1] if parallel else row.norms
-    return Layer(
-        kind="dense" if moe is None else "moe",
-        mixer=row_attention(config, row, hidden),
-        mlp=row_mlp(config, row, hidden) if moe is None else moe,
-        norms=tuple((place, row.norm(name, hidden)) for place, name in places),
+    return decoder_layer(
+        hidden,
+        row_attention(config, row, hidden),
+        row_mlp(config, row, hidden) if moe is None else moe,
+        norms=norms_at(places, hidden, row.norm),
         parallel=parallel,
         extra=tuple(Weight(name, (("one", 1),)) for name in row.extra),
     )
+
+
+def row_layers(config: Config, row: LlamaLike, hidden: int) -> tuple[Layer, ...]:
+    """The layers of a row, all alike unless some have experts."""
+    layers = config.layers(row.layers)
+    moe = None if row.experts is None else row.experts(config, hidden)
+    if row.sparse is None:
+        return (row_layer(config, row, hidden, moe),) * layers
+    dense = row_layer(config, row, hidden)
+    sparse = dense if moe is None else row_layer(config, row, hidden, moe)
+    return tuple(sparse if flag else dense for flag in row.sparse(config, layers))
 
 
 def without_rotary(layer: Layer) -> Layer:
@@ -166,11 +166,9 @@ def without_rotary(layer: Layer) -> Layer:
     return replace(layer, mixer=replace(layer.mixer, rotary_dim=0))
 
 
-def row_decoder(
-    config: Config, family: str, row: LlamaLike, layers: tuple[Layer, ...], **rest: Any
-) -> Arch:
+def row_decoder(config: Config, family: str, row: LlamaLike, layers: tuple[Layer, ...]) -> Arch:
     """The model around the layers of a row."""
-    hidden, windows = width(config, row), row.windows(config, len(layers))
+    hidden, windows = config.hidden(row.hidden), row.windows(config, len(layers))
     mixer = layers[0].mixer
     assert isinstance(mixer, Attention)
     if row.rotates is not None:
@@ -178,34 +176,18 @@ def row_decoder(
         bare = {id(layer): without_rotary(layer) for layer in layers}
         pairs = zip(layers, flags, strict=True)
         layers = tuple(layer if flag else bare[id(layer)] for layer, flag in pairs)
-    fields: Fields = {
-        "final_norm": row.norm("model.norm", hidden),
-        "windows": windows,
-        "trains": row.trains,
-    }
-    rotary = rotary_buffer(mixer.rotary_dim)
-    fields |= {"buffers": row.buffers(config, layers) + rotary} | row.frame(config, hidden)
-    return decoder(
-        config,
-        family,
-        hidden,
-        layers,
-        vocab=row.vocab,
-        max_seq_len=row.max_seq_len,
-        tied=row.tied,
-        rotary_dim=mixer.rotary_dim,
-        **fields | rest,
-    )
+    norm, buffers = row.norm("model.norm", hidden), row.buffers(config, layers)
+    fields: Fields = {"final_norm": norm, "windows": windows, "trains": row.trains}
+    fields |= {"vocab": row.vocab, "max_seq_len": row.max_seq_len, "tied": row.tied}
+    fields |= {"buffers": buffers + rotary_buffer(mixer.rotary_dim)} | row.frame(config, hidden)
+    return decoder(config, family, hidden, layers, **fields)
 
 
-def read_row(family: str, row: LlamaLike, data: Mapping[str, Any]) -> Arch:
-    """The model that a config.json of this family describes, every layer alike."""
-    config = Config(data)
-    layer = row_layer(config, row, width(config, row))
-    layers = (layer,) * config.size("num_hidden_layers", default=row.layers)
-    return row_decoder(config, family, row, layers)
+def read_row(family: str, row: LlamaLike, config: Config) -> Arch:
+    """The model that a config.json of this family describes."""
+    return row_decoder(config, family, row, row_layers(config, row, config.hidden(row.hidden)))
 
 
-def readers(rows: Mapping[str, LlamaLike]) -> dict[str, Callable[[Mapping[str, Any]], Arch]]:
+def readers(rows: Mapping[str, LlamaLike]) -> dict[str, Callable[[Config], Arch]]:
     """A reader for each family of a table."""
     return {family: partial(read_row, family, row) for family, row in rows.items()}

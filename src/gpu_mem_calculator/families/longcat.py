@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 
-from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Moe, Norm, Weight
-from .config import Config
+from ..model.arch import Arch, Buffer
+from ..model.blocks import Moe, Weight
+from .config import Config, Fields
 from .deepseek import latent_attention
-from .frame import decoder, rotary_buffer
+from .frame import decoder, decoder_layer, rotary_buffer
 from .mlps import gated_mlp
-from .norms import pre_norms
+from .norms import PRE, norms_at
 
 
 def _moe(config: Config, hidden: int, activation: str) -> Moe:
@@ -39,78 +36,41 @@ def _moe(config: Config, hidden: int, activation: str) -> Moe:
     )
 
 
-def read_longcat(data: Mapping[str, Any]) -> Arch:
+def read_longcat(config: Config) -> Arch:
     """LongCat-Flash (transformers 5.17 models/longcat_flash)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=6144)
+    hidden, activation = config.hidden(6144), config.activation()
     layers = config.size("num_layers", default=28)
-    activation = config.text("hidden_act", "silu")
-    attention = latent_attention(config, hidden, heads=64, rotary_impl="interleaved")
+    attention = latent_attention(config, hidden, 64)
     ffn = config.size("ffn_hidden_size", default=12288)
     dense = gated_mlp(hidden, ffn, activation=activation)
-    embed = ("embed", hidden)
-    layer = Layer(
-        kind="moe",
-        mixer=attention,
+    twice = ((f"{place}_{i}", f"{name}.{i}") for place, name in PRE for i in (0, 1))
+    mlps = (replace(w, name=f"mlps.{i}.{w.name}") for i in (0, 1) for w in dense.weights())
+    layer = decoder_layer(
+        hidden,
+        attention,
+        _moe(config, hidden, activation),
         mixer_name="self_attn.0",
         beside=(("self_attn.1", attention),),
-        mlp=_moe(config, hidden, activation),
-        norms=tuple(
-            (f"{place}_{i}", Norm(f"{name}.{i}", embed))
-            for place, name in (("pre", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))
-            for i in (0, 1)
-        ),
-        extra=tuple(
-            replace(weight, name=f"mlps.{i}.{weight.name}")
-            for i in (0, 1)
-            for weight in dense.weights()
-        ),
+        norms=norms_at(tuple(twice), hidden),
+        extra=tuple(mlps),
     )
-    return decoder(
-        config,
-        "longcat_flash",
-        hidden,
-        (layer,) * layers,
-        vocab=131072,
-        max_seq_len=131072,
-        tied=False,
-        rotary_dim=attention.rope_dim,
-        trains=False,
-    )
+    sizes: Fields = {"vocab": 131072, "max_seq_len": 131072, "rotary_dim": attention.rope_dim}
+    return decoder(config, "longcat_flash", hidden, (layer,) * layers, **sizes, trains=False)
 
 
-def read_minicpm3(data: Mapping[str, Any]) -> Arch:
+def read_minicpm3(config: Config) -> Arch:
     """MiniCPM 3 (transformers 5.17 models/minicpm3): dense, with latent attention."""
-    sizes = {
-        "q_lora_rank": 768,
-        "kv_lora_rank": 256,
-        "qk_nope_head_dim": 64,
-        "qk_rope_head_dim": 32,
-        "v_head_dim": 64,
-    }
-    config = Config({**sizes, **{k: v for k, v in data.items() if v is not None}})
-    hidden = config.size("hidden_size", default=2560)
-    attention = latent_attention(config, hidden, heads=40, rotary_impl="half")
-    ffn = config.size("intermediate_size", default=6400)
-    mlp = gated_mlp(
-        hidden,
-        ffn,
-        bias=config.flag("mlp_bias", default=False),
-        activation=config.text("hidden_act", "silu"),
-    )
-    layer = Layer(kind="dense", mixer=attention, mlp=mlp, norms=pre_norms(hidden))
+    ranks = {"q_lora_rank": 768, "kv_lora_rank": 256}
+    sizes = {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+    config = config.with_defaults({**ranks, **sizes})
+    hidden, bias = config.hidden(2560), config.flag("mlp_bias")
+    attention = latent_attention(config, hidden, 40, "half")
+    mlp = gated_mlp(hidden, config.ffn(6400), bias=bias, activation=config.activation())
+    layers = (decoder_layer(hidden, attention, mlp),) * config.layers(62)
     scale = Buffer("model.embed_tokens.embed_scale", (), 64)
-    return decoder(
-        config,
-        "minicpm3",
-        hidden,
-        (layer,) * config.size("num_hidden_layers", default=62),
-        vocab=73448,
-        max_seq_len=32768,
-        tied=True,
-        rotary_dim=attention.rope_dim,
-        buffers=(scale, *rotary_buffer(attention.rope_dim)),
-    )
+    buffers = (scale, *rotary_buffer(attention.rope_dim))
+    frame: Fields = {"vocab": 73448, "max_seq_len": 32768, "tied": True, "buffers": buffers}
+    return decoder(config, "minicpm3", hidden, layers, **frame)
 
 
 FAMILIES = {"longcat_flash": read_longcat, "minicpm3": read_minicpm3}

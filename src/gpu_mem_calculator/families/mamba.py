@@ -5,14 +5,13 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config
-from .frame import named_decoder
+from .frame import decoder
 from .norms import rms
 
 
@@ -59,7 +58,7 @@ def mamba_mixer(config: Config, hidden: int) -> StateSpace:
         rank=time_step_rank(config, "time_step_rank", hidden),
         state=config.size("state_size", default=16),
         conv=config.size("conv_kernel", default=4),
-        bias=config.flag("use_bias", default=False),
+        bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
 
@@ -72,27 +71,20 @@ def mamba_layer(mixer: StateSpace, hidden: int, *, fp32_residual: bool = False) 
     )
 
 
-def read_mamba(family: str, data: Mapping[str, Any]) -> Arch:
-    """Mamba (transformers 5.17 models/mamba); Falcon-Mamba's further norms have no weights.
+def backbone(
+    config: Config, family: str, hidden: int, layers: tuple[Layer, ...], **rest: Any
+) -> Arch:
+    """The model around a stack of Mamba; it has no limit on length, so 2^20 stands in."""
+    rest |= {"words": "backbone.embeddings", "blocks": "backbone.layers"}
+    rest |= {"max_seq_len": 2**20, "final_norm": rms("backbone.norm_f", hidden)}
+    return decoder(config, family, hidden, layers, **rest)
 
-    It has no limit on length, so 2^20 stands in.
-    """
-    config = Config(data)
-    hidden = config.size("hidden_size", default=768)
-    layer = mamba_layer(mamba_mixer(config, hidden), hidden)
-    return named_decoder(
-        config,
-        family,
-        hidden,
-        (layer,) * config.size("num_hidden_layers", default=32),
-        words="backbone.embeddings",
-        blocks="backbone.layers",
-        vocab=50280,
-        tied=True,
-        final_norm=rms("backbone.norm_f", hidden),
-        max_seq_len=config.size("max_position_embeddings", default=2**20),
-        trains=False,
-    )
+
+def read_mamba(family: str, config: Config) -> Arch:
+    """Mamba (transformers 5.17 models/mamba); Falcon-Mamba's further norms have no weights."""
+    hidden = config.hidden(768)
+    layers = (mamba_layer(mamba_mixer(config, hidden), hidden),) * config.layers(32)
+    return backbone(config, family, hidden, layers, vocab=50280, tied=True, trains=False)
 
 
 FAMILIES = {name: partial(read_mamba, name) for name in ("mamba", "falcon_mamba")}

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch
 from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
-from .frame import named_decoder
-from .mamba import mamba_layer
-from .norms import rms
+from .mamba import backbone, mamba_layer
 
 
 def mamba2_block(
@@ -62,10 +57,8 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
     head_dim = config.size("head_dim", default=64)
     inner = hidden * config.size("expand", default=2)
     if inner != heads * head_dim:
-        raise ConfigError(
-            f"model.config: hidden_size x expand = {inner} must equal num_heads x head_dim = "
-            f"{heads * head_dim}"
-        )
+        rule = f"must equal num_heads x head_dim = {heads * head_dim}"
+        raise ConfigError(f"model.config: hidden_size x expand = {inner} {rule}")
     return mamba2_block(
         config,
         hidden,
@@ -74,7 +67,7 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
         state=config.size("state_size", default=128),
         groups=config.size("n_groups", default=8),
         conv=config.size("conv_kernel", default=4),
-        bias=config.flag("use_bias", default=False),
+        bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
         chunk=config.size("chunk_size", default=256),
     )
@@ -89,9 +82,8 @@ def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpa
     if config.get("mamba_d_head") not in (None, "auto"):
         head_dim = config.size("mamba_d_head")
     if heads * head_dim != inner:
-        raise ConfigError(
-            f"model.config: mamba_n_heads x mamba_d_head = {heads * head_dim} must be {inner}"
-        )
+        product = f"mamba_n_heads x mamba_d_head = {heads * head_dim}"
+        raise ConfigError(f"model.config: {product} must be {inner}")
     return mamba2_block(
         config,
         hidden,
@@ -100,31 +92,18 @@ def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpa
         state=config.size("mamba_d_state", default=256),
         groups=config.size("mamba_n_groups", default=1),
         conv=config.size("mamba_d_conv", default=4),
-        bias=config.flag("mamba_proj_bias", default=False),
+        bias=config.flag("mamba_proj_bias"),
         conv_bias=config.flag("mamba_conv_bias", default=True),
         chunk=config.size("mamba_chunk_size", default=256),
         normed=normed,
     )
 
 
-def read_mamba2(data: Mapping[str, Any]) -> Arch:
-    """Mamba-2 (transformers 5.17 models/mamba2); it has no limit on length, so 2^20 stands in."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    fp32 = config.flag("residual_in_fp32", default=True)
+def read_mamba2(config: Config) -> Arch:
+    """Mamba-2 (transformers 5.17 models/mamba2)."""
+    hidden, fp32 = config.hidden(4096), config.flag("residual_in_fp32", default=True)
     layer = mamba_layer(mamba2_mixer(config, hidden), hidden, fp32_residual=fp32)
-    return named_decoder(
-        config,
-        "mamba2",
-        hidden,
-        (layer,) * config.size("num_hidden_layers", default=64),
-        words="backbone.embeddings",
-        blocks="backbone.layers",
-        vocab=32768,
-        tied=False,
-        final_norm=rms("backbone.norm_f", hidden),
-        max_seq_len=config.size("max_position_embeddings", default=2**20),
-    )
+    return backbone(config, "mamba2", hidden, (layer,) * config.layers(64), vocab=32768)
 
 
 FAMILIES = {"mamba2": read_mamba2}

@@ -5,21 +5,16 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from msgspec.structs import replace
-
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Recurrence, Weight
 from .attention import head_counts, separate_attention
-from .config import Config
+from .config import Config, Fields
 from .deepseek import latent_attention
-from .frame import decoder
+from .frame import decoder, decoder_layer, stacked
 from .hybrid_layers import LINEAR, indexed, mixed_types
-from .llama_like_experts import read_minimax_m2
-from .mlps import gated_mlp, shared_mlp, stacked_moe
-from .norms import pre_norms
+from .llama_like import read_row
+from .llama_like_experts import LOCAL, MINIMAX_M2
+from .mlps import gated_mlp, routed_moe
 from .windows import FULL
 
 
@@ -31,12 +26,10 @@ def lightning(config: Config, hidden: int, heads: int, head_dim: int) -> Recurre
         Linear("out_proj", wide, embed),
         Linear("output_gate", embed, wide),
     )
+    weights = (weight for linear in linears for weight in linear.weights())
     return Recurrence(
         kind="lightning",
-        parameters=(
-            Weight("norm.weight", (wide,)),
-            *(weight for linear in linears for weight in linear.weights()),
-        ),
+        parameters=(Weight("norm.weight", (wide,)), *weights),
         heads=heads,
         key_heads=heads,
         key_dim=head_dim,
@@ -54,40 +47,21 @@ def _minimax_types(config: Config, layers: int) -> list[str]:
     return mixed_types(config, "layer_types", layers, usual)
 
 
-def read_minimax(data: Mapping[str, Any]) -> Arch:
+def read_minimax(config: Config) -> Arch:
     """MiniMax-Text-01 (transformers 5.17 models/minimax)."""
-    if data.get("architectures") == ["MiniMaxM2ForCausalLM"]:
-        return read_minimax_m2(data)
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
+    if config.get("architectures") == ["MiniMaxM2ForCausalLM"]:
+        return read_row("minimax_m2", MINIMAX_M2, config)
+    hidden = config.hidden(4096)
     counts = head_counts(config, hidden, heads=32, kv_heads=8)
-    moe = stacked_moe(
-        hidden,
-        config.size("num_local_experts", "num_experts", default=8),
-        config.size("num_experts_per_tok", default=2),
-        config.size("intermediate_size", default=14336),
-        activation=config.text("hidden_act", "silu"),
-    )
+    moe = routed_moe(config, hidden, experts=8, top_k=2, ffn=14336, **LOCAL)
     mixers: dict[str, Mixer] = {
         FULL: separate_attention(hidden, *counts, rotary_dim=counts[2]),
         LINEAR: lightning(config, hidden, counts[0], counts[2]),
     }
-    by_kind = {
-        kind: Layer(kind="moe", mixer=mixer, mlp=moe, norms=pre_norms(hidden))
-        for kind, mixer in mixers.items()
-    }
-    types = _minimax_types(config, config.size("num_hidden_layers", default=32))
-    return decoder(
-        config,
-        "minimax",
-        hidden,
-        tuple(by_kind[kind] for kind in types),
-        vocab=32000,
-        max_seq_len=131072,
-        tied=False,
-        rotary_dim=counts[2],
-        trains=False,
-    )
+    types = _minimax_types(config, config.layers(32))
+    stack = stacked(types, lambda kind: decoder_layer(hidden, mixers[kind], moe))
+    sizes: Fields = {"vocab": 32000, "max_seq_len": 131072, "rotary_dim": counts[2]}
+    return decoder(config, "minimax", hidden, stack, **sizes, trains=False)
 
 
 def kimi_delta(hidden: int, heads: int, head_dim: int, conv: int) -> Recurrence:
@@ -129,79 +103,55 @@ def _kimi_types(config: Config, linear: Config, layers: int) -> list[str]:
     return mixed_types(config, "layer_types", layers, usual)
 
 
-def _kimi_moe(config: Config, hidden: int, activation: str) -> Moe:
-    ffn = config.size("moe_intermediate_size", default=1024)
-    shared = config.count("num_shared_experts", default=1)
-    return stacked_moe(
+def _kimi_moe(config: Config, hidden: int) -> Moe:
+    """Kimi Linear's experts, and one shared MLP."""
+    return routed_moe(
+        config,
         hidden,
-        config.size("num_experts", default=256),
-        config.size("num_experts_per_token", "num_experts_per_tok", default=8),
-        ffn,
-        activation=activation,
+        experts=256,
+        top_k=8,
+        ffn=1024,
+        shared=1,
+        counts=("num_experts",),
+        top_k_keys=("num_experts_per_token", "num_experts_per_tok"),
+        shared_key="num_shared_experts",
         router_impl="float_sigmoid",
-        shared=shared_mlp("shared_experts", hidden, ffn * shared, activation=activation)
-        if shared
-        else None,
     )
 
 
-def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
-    """Kimi Linear (transformers 5.17 models/kimi_linear): latent attention without positions."""
-    config = Config(data)
-    linear = config.section("linear_attn_config")
-    hidden = config.size("hidden_size", default=2304)
-    layers = config.size("num_hidden_layers", default=27)
-    activation = config.text("hidden_act", "silu")
-    heads = linear.size("num_heads", default=config.size("linear_num_heads", default=32))
-    size = linear.size("head_dim", default=config.size("linear_head_dim", default=128))
-    conv = linear.size(
-        "short_conv_kernel_size", default=config.size("linear_conv_kernel_dim", default=4)
-    )
-    latent = Config({"q_lora_rank": None, **data})
-    mixers: dict[str, Mixer] = {
-        FULL: latent_attention(latent, hidden, heads=32, rotary_impl="interleaved"),
-        LINEAR: kimi_delta(hidden, heads, size, conv),
-    }
-    ffn = config.size("intermediate_size", default=9216)
-    mlps: dict[bool, Mlp | Moe] = {
-        True: gated_mlp(hidden, ffn, activation=activation),
-        False: _kimi_moe(config, hidden, activation),
-    }
+def _kimi_dense(config: Config, layers: int) -> list[bool]:
+    """Which layers have no experts."""
     first = config.count("first_k_dense_replace", default=1)
     step = config.size("moe_layer_freq", default=1)
     usual = ["sparse" if i >= first and i % step == 0 else "dense" for i in range(layers)]
-    dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
-    by_pair = {
-        (kind, flag): Layer(
-            kind="dense" if flag else "moe",
-            mixer=mixers[kind],
-            mlp=mlps[flag],
-            norms=pre_norms(hidden),
-        )
-        for kind in mixers
-        for flag in mlps
+    return [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
+
+
+def read_kimi_linear(config: Config) -> Arch:
+    """Kimi Linear (transformers 5.17 models/kimi_linear): latent attention without positions."""
+    hidden, layers = config.hidden(2304), config.layers(27)
+    linear = config.section("linear_attn_config")
+
+    def size(name: str, other: str, default: int) -> int:
+        return linear.size(name, default=config.size(other, default=default))
+
+    heads = size("num_heads", "linear_num_heads", 32)
+    head_dim = size("head_dim", "linear_head_dim", 128)
+    conv = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)
+    mixers: dict[str, Mixer] = {
+        FULL: latent_attention(Config({"q_lora_rank": None, **config.data}), hidden, 32),
+        LINEAR: kimi_delta(hidden, heads, head_dim, conv),
     }
-    types = _kimi_types(config, linear, layers)
-    stack = tuple(by_pair[pair] for pair in zip(types, dense, strict=True))
-    limit = config.size("model_max_length", "max_position_embeddings", default=1048576)
-    arch = decoder(
-        config,
-        "kimi_linear",
-        hidden,
-        stack,
-        vocab=163840,
-        max_seq_len=limit,
-        tied=False,
-        rotary_dim=0,
-        buffers=(),
-        trains=False,
-    )
-    return replace(arch, max_seq_len=limit)
+    mlp = gated_mlp(hidden, config.ffn(9216), activation=config.activation())
+    mlps: dict[bool, Mlp | Moe] = {True: mlp, False: _kimi_moe(config, hidden)}
+    pairs = zip(_kimi_types(config, linear, layers), _kimi_dense(config, layers), strict=True)
+    stack = stacked(pairs, lambda pair: decoder_layer(hidden, mixers[pair[0]], mlps[pair[1]]))
+    length = ("model_max_length", "max_position_embeddings")
+    sizes: Fields = {"vocab": 163840, "max_seq_len": 1048576, "length": length}
+    return decoder(config, "kimi_linear", hidden, stack, **sizes, trains=False)
 
 
 FAMILIES = {
-    "minimax": read_minimax,
-    "minimax_text_01": read_minimax,
-    "minimax_m1": read_minimax,
+    **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), read_minimax),
     "kimi_linear": read_kimi_linear,
 }

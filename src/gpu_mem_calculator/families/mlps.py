@@ -10,62 +10,49 @@ from ..model.blocks import Linear, Mlp, Moe, Weight
 from .config import Config, ConfigError
 
 
-def gated_mlp(hidden: int, ffn: int, *, bias: bool = False, activation: str = "silu") -> Mlp:
-    """gate, up and down projections."""
+def mlp_block(
+    hidden: int, ffn: int, inputs: Sequence[str], output: str, *, bias: bool = False, **rest: Any
+) -> Mlp:
+    """An MLP by the names of its projections: two inputs are gate and up, one is up alone."""
     embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(
-        inputs=(Linear("gate_proj", embed, inner, bias), Linear("up_proj", embed, inner, bias)),
-        output=Linear("down_proj", inner, embed, bias),
-        ffn=ffn,
-        gated=True,
-        activation=activation,
-    )
+    linears = tuple(Linear(name, embed, inner, bias) for name in inputs)
+    down = Linear(output, inner, embed, bias)
+    return Mlp(inputs=linears, output=down, ffn=ffn, gated=len(linears) == 2, **rest)
 
 
-def fused_mlp(hidden: int, ffn: int, *, activation: str = "silu") -> Mlp:
+def gated_mlp(hidden: int, ffn: int, *, prefix: str = "", **rest: Any) -> Mlp:
+    """gate, up and down projections; `prefix` is the shared expert's name in its layer."""
+    inputs = (f"{prefix}gate_proj", f"{prefix}up_proj")
+    return mlp_block(hidden, ffn, inputs, f"{prefix}down_proj", **rest)
+
+
+def fused_mlp(
+    hidden: int,
+    ffn: int,
+    names: tuple[str, str] = ("gate_up_proj", "down_proj"),
+    *,
+    bias: bool = False,
+    activation: str = "silu",
+) -> Mlp:
     """gate and up in one projection of 2 × ffn, then down."""
-    embed = ("embed", hidden)
-    return Mlp(
-        inputs=(Linear("gate_up_proj", embed, ("ffn", 2 * ffn)),),
-        output=Linear("down_proj", ("ffn", ffn), embed),
-        ffn=ffn,
-        gated=True,
-        activation=activation,
-    )
+    embed, both, inner = ("embed", hidden), ("ffn", 2 * ffn), ("ffn", ffn)
+    inputs = (Linear(names[0], embed, both, bias),)
+    output = Linear(names[1], inner, embed, bias)
+    return Mlp(inputs=inputs, output=output, ffn=ffn, gated=True, activation=activation)
 
 
 def plain_mlp(
     hidden: int,
     ffn: int,
     activation: str,
+    names: tuple[str, str],
     *,
-    up: str,
-    down: str,
     bias: bool = True,
-    dropout: float = 0.0,
+    **rest: Any,
 ) -> Mlp:
     """Up, activation, down."""
-    embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(
-        inputs=(Linear(up, embed, inner, bias),),
-        output=Linear(down, inner, embed, bias),
-        ffn=ffn,
-        gated=False,
-        activation=activation,
-        dropout=dropout,
-    )
-
-
-def shared_mlp(name: str, hidden: int, ffn: int, *, bias: bool = False, activation: str) -> Mlp:
-    """The expert that every token uses, under its name in the layer."""
-    embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(
-        inputs=tuple(Linear(f"{name}.{n}", embed, inner, bias) for n in ("gate_proj", "up_proj")),
-        output=Linear(f"{name}.down_proj", inner, embed, bias),
-        ffn=ffn,
-        gated=True,
-        activation=activation,
-    )
+    up, down = names
+    return mlp_block(hidden, ffn, (up,), down, bias=bias, activation=activation, **rest)
 
 
 def stacked_moe(
@@ -91,15 +78,9 @@ def stacked_moe(
     )
 
 
-def router_bias(first_moe: int, num_layers: int, num_experts: int) -> tuple[Buffer, ...]:
-    """The fp32 bias per expert that steers routing and is not trained by gradient."""
-    return tuple(
-        Buffer(f"model.layers.{i}.mlp.gate.e_score_correction_bias", (num_experts,))
-        for i in range(first_moe, num_layers)
-    )
-
-
-def router_biases(layers: Sequence[Layer], name: str) -> tuple[Buffer, ...]:
+def router_biases(
+    layers: Sequence[Layer], name: str = "gate.e_score_correction_bias"
+) -> tuple[Buffer, ...]:
     """The fp32 bias per expert that steers routing, in each layer that has experts."""
     return tuple(
         Buffer(f"model.layers.{i}.mlp.{name}", (layer.mlp.num_experts,))
@@ -128,15 +109,12 @@ def routed_moe(
     The numbers are the family's defaults, `shared` None where no expert is shared; `bias_key`
     switches the shared MLP's biases.
     """
-    activation = config.text("hidden_act", "silu")
+    activation = config.activation()
     ffn = config.size(ffn_key, default=ffn)
     num_shared = 0 if shared is None else config.count(shared_key, default=shared)
-    bias = config.flag(bias_key, default=False) if bias_key else False
     if num_shared:
-        wide = ffn * num_shared
-        rest["shared"] = shared_mlp(
-            "shared_experts", hidden, wide, bias=bias, activation=activation
-        )
+        fields = {"bias": bool(bias_key) and config.flag(bias_key), "activation": activation}
+        rest["shared"] = gated_mlp(hidden, ffn * num_shared, prefix="shared_experts.", **fields)
     num_experts = config.size(*counts, default=experts)
     chosen = config.size(*top_k_keys, default=top_k)
     return stacked_moe(hidden, num_experts, chosen, ffn, activation=activation, **rest)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..model.arch import Arch
 from ..model.blocks import Weight
 from . import audio, read_config, vision, vision_qwen
-from .config import Config, ConfigError
+from .config import Config, ConfigError, Data
 from .vision import Tower, linear, norm, two_linears
 
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
@@ -33,47 +33,32 @@ SHORT = {
     "max_tiles": ("max_num_tiles",),
 }
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
+
+
+def sizes(hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, **rest: Any) -> Data:
+    """Defaults of a text model, under its keys."""
+    rest |= {"hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": layers}
+    return {**rest, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+
+
 # Text models with another name inside: the family that each is, and its defaults.
-ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen2_vl_text": (
-        "qwen2",
-        {
-            "hidden_size": 8192,
-            "intermediate_size": 29568,
-            "num_hidden_layers": 80,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "vocab_size": 152064,
-        },
-    ),
-    "gemma4_unified_text": (
-        "gemma4_text",
-        {
-            "hidden_size_per_layer_input": 0,
-            "sliding_window": 1024,
-            "max_position_embeddings": 262144,
-        },
-    ),
-    "qwen3_vl_text": ("qwen3", {"max_position_embeddings": 128000}),
-    "qwen3_vl_moe_text": (
-        "qwen3_moe",
-        {
-            "intermediate_size": 5632,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "moe_intermediate_size": 1408,
-            "num_experts": 60,
-            "num_experts_per_tok": 4,
-            "max_position_embeddings": 128000,
-        },
-    ),
+QWEN2_72B = ("qwen2", sizes(8192, 29568, 80, 64, 8, vocab_size=152064))
+LENGTH = {"max_position_embeddings": 128000}
+EXPERTS = {"moe_intermediate_size": 1408, "num_experts": 60, "num_experts_per_tok": 4}
+QWEN3_MOE = sizes(2048, 5632, 24, 16, 16, **EXPERTS, **LENGTH)
+GEMMA4 = {"sliding_window": 1024, "max_position_embeddings": 262144}
+ALIASES: dict[str, tuple[str, Data]] = {
+    "qwen2_vl_text": QWEN2_72B,
+    "qwen2_5_vl_text": QWEN2_72B,
+    "gemma4_unified_text": ("gemma4_text", {"hidden_size_per_layer_input": 0, **GEMMA4}),
+    "qwen3_vl_text": ("qwen3", LENGTH),
+    "qwen3_vl_moe_text": ("qwen3_moe", QWEN3_MOE),
+    "glm4v_text": ("glm4", {}),
+    "glm4v_moe_text": ("glm4_moe", {}),
 }
-ALIASES["qwen2_5_vl_text"] = ALIASES["qwen2_vl_text"]
-ALIASES["glm4v_text"], ALIASES["glm4v_moe_text"] = ("glm4", {}), ("glm4_moe", {})
 
 
-class VisionLanguageFamily(Struct, frozen=True, kw_only=True):
+class VisionLanguageFamily(Struct, frozen=True):
     """A family: what its text model is by default, and how its tower is made.
 
     `defaults` are those of a config without `text_config`.
@@ -81,13 +66,13 @@ class VisionLanguageFamily(Struct, frozen=True, kw_only=True):
 
     text: str
     tower: Made | None
-    defaults: Mapping[str, Any] = {}
+    defaults: Data = {}
 
 
-def text_keys(data: Mapping[str, Any], nested: VisionLanguageFamily) -> dict[str, Any]:
+def text_keys(data: Data, nested: VisionLanguageFamily) -> dict[str, Any]:
     """The text model's own config.json."""
     inner = data.get("text_config", data.get("llm_config"))
-    defaults: Mapping[str, Any] = {}
+    defaults: Data = {}
     if inner is None:
         defaults = nested.defaults
         inner = {k: v for k, v in data.items() if k not in ("model_type", "vision_config")}
@@ -102,60 +87,49 @@ def text_keys(data: Mapping[str, Any], nested: VisionLanguageFamily) -> dict[str
     return {**defaults, **outer, **inner, "model_type": kind}
 
 
-def vision_keys(data: Mapping[str, Any]) -> Config | None:
+def vision_keys(data: Data) -> Config | None:
     """The tower's config; None where there is none."""
     full, short = data.get("vision_config"), data.get("vision")
     for name, value in (("vision_config", full), ("vision", short)):
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"model.config.{name}={value!r} must be an object")
-    if full is not None:
-        return Config(full)
-    if short is None:
-        return None
-    return Config(
-        {long: short[key] for key, names in SHORT.items() if key in short for long in names}
-    )
+    if full is not None or short is None:
+        return None if full is None else Config(full)
+    known = {key: names for key, names in SHORT.items() if key in short}
+    return Config({long: short[key] for key, names in known.items() for long in names})
 
 
-def read_nested(nested: VisionLanguageFamily, data: Mapping[str, Any]) -> Arch:
+def read_nested(nested: VisionLanguageFamily, config: Config) -> Arch:
     """The text model with its tower beside it."""
-    keys = text_keys(data, nested)
-    if keys["model_type"] == data.get("model_type"):
-        raise ConfigError(
-            f"model.config.text_config.model_type={keys['model_type']!r} must be "
-            "that of a text model"
-        )
-    arch = read_config(keys)
-    eyes = vision_keys(data)
+    keys = text_keys(config.data, nested)
+    kind = keys["model_type"]
+    if kind == config.data.get("model_type"):
+        rule = "must be that of a text model"
+        raise ConfigError(f"model.config.text_config.model_type={kind!r} {rule}")
+    arch, eyes = read_config(keys), vision_keys(config.data)
     if eyes is None or nested.tower is None:
         return replace(arch, left_out=(*arch.left_out, LEFT_OUT))
-    tower = tuple(nested.tower(Config(data), eyes, arch.hidden))
-    return replace(arch, tower=tower)
+    return replace(arch, tower=tuple(nested.tower(config, eyes, arch.hidden)))
 
 
-def read_inside(data: Mapping[str, Any]) -> Arch:
+def read_inside(config: Config) -> Arch:
     """The text model inside a model of no known family."""
-    return read_nested(VisionLanguageFamily(text="", tower=None), data)
+    return read_nested(VisionLanguageFamily("", None), config)
 
 
 def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) -> Tower:
     """LLaVA's two linears, from as many layers' features as are read."""
     layers = config.get("vision_feature_layer")
     count = len(layers) if isinstance(layers, list) else 1
-    width = eyes.size("hidden_size", default=1024) * max(1, count)
+    width = eyes.hidden(1024) * max(1, count)
     name = "model.multi_modal_projector"
     bias = config.flag("multimodal_projector_bias", default=bias)
     names = (f"{name}.linear_1", f"{name}.linear_2")
     yield from two_linears(names, width, hidden, hidden, bias=bias)
 
 
-LARGE = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "image_size": 336,
-    "patch_size": 14,
-}
+LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+LARGE |= {"image_size": 336, "patch_size": 14}
 
 
 def llava(config: Config, eyes: Config, hidden: int) -> Tower:
@@ -179,7 +153,7 @@ def mistral3(config: Config, eyes: Config, hidden: int) -> Tower:
     """Mistral Small 3.1 and later: Pixtral, its patches merged before the projector."""
     eyes = Config({"patch_size": 14, "image_size": 1540, **eyes.data})
     yield from vision.pixtral(eyes, f"model.{VISION}")
-    width, name = eyes.size("hidden_size", default=1024), "model.multi_modal_projector"
+    width, name = eyes.hidden(1024), "model.multi_modal_projector"
     merged = width * config.size("spatial_merge_size", default=2) ** 2
     yield from norm(f"{name}.norm", width, "rms")
     yield from linear(f"{name}.patch_merger.merging_layer", merged, width)
@@ -191,7 +165,7 @@ def gemma3(config: Config, eyes: Config, hidden: int) -> Tower:
     if config.get("vision_config") is None:  # the published sizes have no pooling head
         eyes = Config({**eyes.data, "vision_use_head": False})
     yield from vision.siglip(eyes, f"model.{VISION}")
-    width, name = eyes.size("hidden_size", default=768), "model.multi_modal_projector"
+    width, name = eyes.hidden(768), "model.multi_modal_projector"
     dims = (("vision", width), ("vision", hidden))
     yield Weight(f"{name}.mm_input_projection_weight", dims)
     yield from norm(f"{name}.mm_soft_emb_norm", width, "rms")
@@ -200,7 +174,7 @@ def gemma3(config: Config, eyes: Config, hidden: int) -> Tower:
 def gemma4(config: Config, eyes: Config, hidden: int) -> Tower:
     """Gemma 4's own tower, and the small ones' second for sound."""
     yield from vision.gemma4(eyes, f"model.{VISION}")
-    width = eyes.size("hidden_size", default=768)
+    width = eyes.hidden(768)
     yield from linear("model.embed_vision.embedding_projection", width, hidden)
     if config.get("audio_config") is not None:
         yield from audio.gemma4(config.section("audio_config"), "model.audio_tower", hidden)
@@ -212,7 +186,7 @@ def internvl(config: Config, eyes: Config, hidden: int) -> Tower:
     ratio = config.number("downsample_ratio", default=0.5)
     if not 0 < ratio <= 1:
         raise ConfigError(f"model.config.downsample_ratio={ratio} must be above 0 and at most 1")
-    joined = eyes.size("hidden_size", default=1024) * int(1 / ratio) ** 2
+    joined = eyes.hidden(1024) * int(1 / ratio) ** 2
     name = "model.multi_modal_projector"
     yield from norm(f"{name}.layer_norm", joined)
     yield from linear(f"{name}.linear_1", joined, hidden, bias=True)
@@ -249,17 +223,15 @@ def mllama(config: Config, eyes: Config, hidden: int) -> Tower:
 def paligemma(config: Config, eyes: Config, hidden: int) -> Tower:
     """PaliGemma: SigLIP and one linear."""
     yield from vision.siglip(Config({"vision_use_head": False, **eyes.data}), f"model.{VISION}")
-    width = eyes.size("hidden_size", default=1152)
+    width = eyes.hidden(1152)
     yield from linear("model.multi_modal_projector.linear", width, hidden, bias=True)
 
 
-def _qwen(tower: Callable[[Config, str], Tower], extra: Mapping[str, Any] = {}) -> Made:
+def _qwen(tower: Callable[[Config, str], Tower]) -> Made:
     """A tower that has its projector inside."""
 
     def tower_weights(config: Config, eyes: Config, hidden: int) -> Iterator[Weight]:
-        short = (
-            {} if config.get("vision_config") is not None else {"out_hidden_size": hidden, **extra}
-        )
+        short = {"out_hidden_size": hidden} if config.get("vision_config") is None else {}
         return tower(Config({**short, **eyes.data}), "model.visual")
 
     return tower_weights
@@ -273,42 +245,30 @@ def _qwen2_vl(config: Config, eyes: Config, hidden: int) -> Tower:
     return vision_qwen.qwen2_vl(Config(keys), "model.visual")
 
 
-MISTRAL3 = {
-    "vocab_size": 131072,
-    "hidden_size": 5120,
-    "intermediate_size": 32768,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "sliding_window": None,
-}
+TEXT = {"vocab_size": 131072, "max_position_embeddings": 131072, "sliding_window": None}
+MISTRAL3 = sizes(5120, 32768, 40, 32, 8, head_dim=128, **TEXT)
+QWEN3 = _qwen(vision_qwen.qwen3_vl)
 NESTED = {
-    "llava": VisionLanguageFamily(text="llama", tower=llava),
-    "llava(pixtral)": VisionLanguageFamily(
-        text="mistral", tower=llava, defaults={"sliding_window": None}
-    ),
-    "llava_next": VisionLanguageFamily(text="llama", tower=llava_next),
-    "mistral3": VisionLanguageFamily(text="mistral", tower=mistral3, defaults=MISTRAL3),
-    "gemma3": VisionLanguageFamily(text="gemma3_text", tower=gemma3),
-    "gemma3n": VisionLanguageFamily(text="gemma3n_text", tower=None),
-    "gemma4": VisionLanguageFamily(text="gemma4_text", tower=gemma4),
-    "gemma4_unified": VisionLanguageFamily(text="gemma4_unified_text", tower=None),
-    "llama4": VisionLanguageFamily(text="llama4_text", tower=llama4),
-    "mllama": VisionLanguageFamily(text="mllama_text_model", tower=mllama),
-    "paligemma": VisionLanguageFamily(text="gemma", tower=paligemma),
-    "internvl": VisionLanguageFamily(text="qwen2", tower=internvl),
-    "internvl_chat": VisionLanguageFamily(text="qwen2", tower=None),
-    "kimi_k25": VisionLanguageFamily(text="deepseek_v3", tower=kimi),
-    "kimi_vl": VisionLanguageFamily(text="deepseek_v3", tower=None),
-    "qwen2_vl": VisionLanguageFamily(text="qwen2_vl_text", tower=_qwen2_vl),
-    "qwen2_5_vl": VisionLanguageFamily(text="qwen2_5_vl_text", tower=_qwen(vision_qwen.qwen2_5_vl)),
-    "qwen3_vl": VisionLanguageFamily(text="qwen3_vl_text", tower=_qwen(vision_qwen.qwen3_vl)),
-    "qwen3_vl_moe": VisionLanguageFamily(
-        text="qwen3_vl_moe_text", tower=_qwen(vision_qwen.qwen3_vl)
-    ),
-    "qwen3_5": VisionLanguageFamily(text="qwen3_5_text", tower=_qwen(vision_qwen.qwen3_vl)),
-    "qwen3_5_moe": VisionLanguageFamily(text="qwen3_5_moe_text", tower=_qwen(vision_qwen.qwen3_vl)),
+    "llava": VisionLanguageFamily("llama", llava),
+    "llava_next": VisionLanguageFamily("llama", llava_next),
+    "gemma3": VisionLanguageFamily("gemma3_text", gemma3),
+    "gemma3n": VisionLanguageFamily("gemma3n_text", None),
+    "gemma4": VisionLanguageFamily("gemma4_text", gemma4),
+    "gemma4_unified": VisionLanguageFamily("gemma4_unified_text", None),
+    "llama4": VisionLanguageFamily("llama4_text", llama4),
+    "mllama": VisionLanguageFamily("mllama_text_model", mllama),
+    "paligemma": VisionLanguageFamily("gemma", paligemma),
+    "internvl": VisionLanguageFamily("qwen2", internvl),
+    "internvl_chat": VisionLanguageFamily("qwen2", None),
+    "kimi_k25": VisionLanguageFamily("deepseek_v3", kimi),
+    "kimi_vl": VisionLanguageFamily("deepseek_v3", None),
+    "qwen2_vl": VisionLanguageFamily("qwen2_vl_text", _qwen2_vl),
+    "qwen2_5_vl": VisionLanguageFamily("qwen2_5_vl_text", _qwen(vision_qwen.qwen2_5_vl)),
+    "qwen3_vl": VisionLanguageFamily("qwen3_vl_text", QWEN3),
+    "qwen3_vl_moe": VisionLanguageFamily("qwen3_vl_moe_text", QWEN3),
+    "qwen3_5": VisionLanguageFamily("qwen3_5_text", QWEN3),
+    "qwen3_5_moe": VisionLanguageFamily("qwen3_5_moe_text", QWEN3),
+    "llava(pixtral)": VisionLanguageFamily("mistral", llava, {"sliding_window": None}),
+    "mistral3": VisionLanguageFamily("mistral", mistral3, MISTRAL3),
 }
 FAMILIES = {name: partial(read_nested, nested) for name, nested in NESTED.items()}

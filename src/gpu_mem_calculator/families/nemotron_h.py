@@ -5,16 +5,15 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..model.arch import Arch, Layer
-from ..model.blocks import Linear, Mlp, Moe, Norm, StateSpace, Weight
+from ..model.blocks import Linear, Mlp, Moe, StateSpace, Weight
 from .attention import head_counts, separate_attention
-from .config import Config, ConfigError
-from .frame import named_decoder
+from .config import Config, ConfigError, Fields
+from .frame import decoder, decoder_layer, stacked
 from .hybrid_layers import LINEAR, mixed_types
+from .mamba import mamba_layer
 from .mamba2 import mamba2_block
+from .mlps import plain_mlp
 from .norms import rms
 from .windows import FULL
 
@@ -29,10 +28,8 @@ def layer_kinds(config: Config) -> list[str]:
     words = config.get(key)
     if words is None and pattern is not None:
         if not isinstance(pattern, str) or set(pattern) - set(PATTERN) or not pattern:
-            letters = " ".join(PATTERN)
-            raise ConfigError(
-                f"model.config.hybrid_override_pattern={pattern!r} must be made of {letters}"
-            )
+            rule = f"must be made of {' '.join(PATTERN)}"
+            raise ConfigError(f"model.config.hybrid_override_pattern={pattern!r} {rule}")
         words = [PATTERN[letter] for letter in pattern]
     if words is None:
         words = [LINEAR, "moe", FULL, "mlp"]
@@ -52,22 +49,16 @@ def _mamba(config: Config, hidden: int) -> StateSpace:
         state=config.size("ssm_state_size", default=128),
         groups=config.size("mamba_n_groups", "n_groups", default=8),
         conv=config.size("mamba_d_conv", "conv_kernel", default=4),
-        bias=config.flag("use_bias", default=False),
+        bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
         chunk=config.size("mamba_chunk_size", "chunk_size", default=128),
     )
 
 
 def _plain_mlp(config: Config, hidden: int, ffn: int, prefix: str = "") -> Mlp:
-    embed, inner = ("embed", hidden), ("ffn", ffn)
-    bias = config.flag("mlp_bias", default=False)
-    return Mlp(
-        inputs=(Linear(f"{prefix}up_proj", embed, inner, bias),),
-        output=Linear(f"{prefix}down_proj", inner, embed, bias),
-        ffn=ffn,
-        gated=False,
-        activation=config.text("mlp_hidden_act", "relu2"),
-    )
+    names = (f"{prefix}up_proj", f"{prefix}down_proj")
+    activation = config.text("mlp_hidden_act", "relu2")
+    return plain_mlp(hidden, ffn, activation, names, bias=config.flag("mlp_bias"))
 
 
 def _moe(config: Config, hidden: int) -> Moe:
@@ -78,20 +69,12 @@ def _moe(config: Config, hidden: int) -> Moe:
     latent = config.count("moe_latent_size")
     embed, expert, inner = ("embed", hidden), ("expert", experts), ("expert_ffn", ffn)
     narrow = ("latent", latent) if latent else embed
-    bias = config.flag("mlp_bias", default=False)
-    around = (
-        (
-            Linear("fc1_latent_proj", embed, narrow, bias),
-            Linear("fc2_latent_proj", narrow, embed, bias),
-        )
-        if latent
-        else ()
-    )
+    bias, linears = config.flag("mlp_bias"), {}
+    if latent:
+        linears = {"fc1_latent_proj": (embed, narrow), "fc2_latent_proj": (narrow, embed)}
+    around = [w for n, dims in linears.items() for w in Linear(n, *dims, bias).weights()]
     return Moe(
-        router=(
-            Weight("gate.weight", (expert, embed)),
-            *(weight for linear in around for weight in linear.weights()),
-        ),
+        router=(Weight("gate.weight", (expert, embed)), *around),
         experts=(
             Weight("experts.up_proj", (expert, inner, narrow)),
             Weight("experts.down_proj", (expert, narrow, inner)),
@@ -106,44 +89,26 @@ def _moe(config: Config, hidden: int) -> Moe:
     )
 
 
-def _kinds(config: Config, hidden: int, used: set[str]) -> dict[str, Layer]:
+def _layer(config: Config, hidden: int, kind: str) -> Layer:
+    """A norm and one block, which is called the mixer whatever it is."""
+    norms, ffn = (("pre", rms("norm", hidden)),), config.ffn(21504)
     counts = head_counts(config, hidden, heads=32, kv_heads=8, head_dim=128)
-    norms = (("pre", Norm("norm", ("embed", hidden))),)
-    ffn = config.size("intermediate_size", default=21504)
-    builders = {
-        FULL: lambda: Layer(
-            kind="dense", mixer=separate_attention(hidden, *counts), mixer_name="mixer", norms=norms
-        ),
-        LINEAR: lambda: Layer(
-            kind="mamba", mixer=_mamba(config, hidden), mixer_name="mixer", norms=norms
-        ),
-        "mlp": lambda: Layer(
-            kind="dense", mlp=_plain_mlp(config, hidden, ffn), mlp_name="mixer", norms=norms
-        ),
-        "moe": lambda: Layer(kind="moe", mlp=_moe(config, hidden), mlp_name="mixer", norms=norms),
-    }
-    return {kind: builders[kind]() for kind in used}
+    if kind in ("mlp", "moe"):
+        mlp = _moe(config, hidden) if kind == "moe" else _plain_mlp(config, hidden, ffn)
+        return decoder_layer(hidden, None, mlp, mlp_name="mixer", norms=norms)
+    if kind == LINEAR:
+        return mamba_layer(_mamba(config, hidden), hidden)
+    attention = separate_attention(hidden, *counts)
+    return decoder_layer(hidden, attention, None, mixer_name="mixer", norms=norms)
 
 
-def read_nemotron_h(data: Mapping[str, Any]) -> Arch:
+def read_nemotron_h(config: Config) -> Arch:
     """Nemotron-H (transformers 5.17 models/nemotron_h); attention has no positions."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    kinds = layer_kinds(config)
-    by_kind = _kinds(config, hidden, set(kinds))
-    return named_decoder(
-        config,
-        "nemotron_h",
-        hidden,
-        tuple(by_kind[kind] for kind in kinds),
-        vocab=131072,
-        words="model.embeddings",
-        blocks="model.layers",
-        final_norm=rms("model.norm_f", hidden),
-        max_seq_len=config.size("max_position_embeddings", default=4096),
-        tied=False,
-        trains=False,
-    )
+    hidden = config.hidden(4096)
+    stack = stacked(layer_kinds(config), lambda kind: _layer(config, hidden, kind))
+    sizes: Fields = {"vocab": 131072, "max_seq_len": 4096, "trains": False}
+    norm, words = rms("model.norm_f", hidden), "model.embeddings"
+    return decoder(config, "nemotron_h", hidden, stack, **sizes, final_norm=norm, words=words)
 
 
 FAMILIES = {"nemotron_h": read_nemotron_h}

@@ -6,14 +6,14 @@ Parameters and cache; its activations are not modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
+from ..model.blocks import Attention, Linear, Mlp, Weight
 from .attention import separate_attention
-from .config import Config, ConfigError
-from .frame import decoder
+from .config import Config, ConfigError, Fields
+from .frame import decoder, decoder_layer, stacked
 from .mlps import gated_mlp
+from .norms import pre_norms
 
 
 def ffn_width(multiplier: float, hidden: int) -> int:
@@ -23,9 +23,9 @@ def ffn_width(multiplier: float, hidden: int) -> int:
 
 def _replacement(block: Config, hidden: int, name: str) -> list[Weight] | None:
     """Weights that replace a block: none, or those of one linear; None where the block stays."""
-    if block.flag("no_op", default=False):
+    if block.flag("no_op"):
         return []
-    if block.flag("replace_with_linear", default=False):
+    if block.flag("replace_with_linear"):
         embed = ("embed", hidden)
         return list(Linear(name, embed, embed).weights())
     return None
@@ -37,18 +37,10 @@ def _attention(config: Config, block: Config, hidden: int) -> tuple[Attention | 
     if replacement is not None:
         return None, replacement
     heads = config.size("num_attention_heads")
-    group = block.size("n_heads_in_group")
-    bias = config.flag("attention_bias", default=False)
+    kv_heads = config.divided(heads, "heads in a group", block.size("n_heads_in_group"))
     size = config.size("head_dim", default=config.divided(hidden, "heads", heads))
-    return separate_attention(
-        hidden,
-        heads,
-        config.divided(heads, "heads in a group", group),
-        size,
-        bias=bias,
-        output_bias=bias,
-        rotary_dim=size,
-    ), []
+    bias = config.flag("attention_bias")
+    return separate_attention(hidden, heads, kv_heads, size, bias=bias, rotary_dim=size), []
 
 
 def _mlp(config: Config, block: Config, hidden: int) -> tuple[Mlp | None, list[Weight]]:
@@ -60,52 +52,33 @@ def _mlp(config: Config, block: Config, hidden: int) -> tuple[Mlp | None, list[W
     if ffn is None:
         ffn = ffn_width(block.number("ffn_mult", default=1.0), hidden)
     width = Config({"intermediate_size": ffn}).size("intermediate_size")
-    bias = config.flag("mlp_bias", default=False)
-    return gated_mlp(hidden, width, bias=bias, activation=config.text("hidden_act", "silu")), []
+    bias = config.flag("mlp_bias")
+    return gated_mlp(hidden, width, bias=bias, activation=config.activation()), []
 
 
 def nas_layer(config: Config, block: Config, hidden: int) -> Layer:
     """One layer; what is left out leaves its norm out too."""
-    embed = ("embed", hidden)
     attention, beside = _attention(config, block.section("attention"), hidden)
     mlp, more = _mlp(config, block.section("ffn"), hidden)
-    norms = []
-    if attention is not None or beside:
-        norms.append(("pre", Norm("input_layernorm", embed)))
-    if mlp is not None or more:
-        norms.append(("pre_mlp", Norm("post_attention_layernorm", embed)))
-    return Layer(kind="dense", mixer=attention, mlp=mlp, norms=tuple(norms), extra=(*beside, *more))
+    kept = (attention is not None or beside, mlp is not None or more)
+    norms = tuple(norm for norm, flag in zip(pre_norms(hidden), kept, strict=True) if flag)
+    return decoder_layer(hidden, attention, mlp, norms=norms, extra=(*beside, *more))
 
 
-def read_nas(data: Mapping[str, Any]) -> Arch:
+def read_nas(config: Config) -> Arch:
     """Llama-Nemotron Super and Ultra (modeling_decilm.py of nvidia/Llama-3_3-Nemotron-Super-49B).
 
     The widths of the MLPs are as vllm 0.11.0 nemotron_nas.py computes them.
     """
-    config = Config(data)
-    hidden = config.size("hidden_size")
-    count = config.size("num_hidden_layers")
-    by_block: dict[str, Layer] = {}
-    stack = []
-    for block in config.per_layer("block_configs", count, []) or [{}] * count:
+    hidden, count = config.size("hidden_size"), config.size("num_hidden_layers")
+    blocks = config.per_layer("block_configs", count, []) or [{}] * count
+    for block in blocks:
         if not isinstance(block, Mapping):
             raise ConfigError(f"model.config.block_configs holds {block!r}, not an object")
-        key = repr(block)
-        if key not in by_block:
-            by_block[key] = nas_layer(config, Config(block), hidden)
-        stack.append(by_block[key])
-    return decoder(
-        config,
-        "nemotron-nas",
-        hidden,
-        tuple(stack),
-        vocab=128256,
-        max_seq_len=131072,
-        tied=False,
-        rotary_dim=0,
-        buffers=(),
-        trains=False,
-    )
+    by_text = {repr(block): Config(block) for block in blocks}
+    stack = stacked(map(repr, blocks), lambda text: nas_layer(config, by_text[text], hidden))
+    sizes: Fields = {"vocab": 128256, "max_seq_len": 131072, "trains": False}
+    return decoder(config, "nemotron-nas", hidden, stack, **sizes)
 
 
 FAMILIES = {"nemotron-nas": read_nas}

@@ -7,38 +7,29 @@ from functools import partial
 from msgspec.structs import replace
 
 from ..model.blocks import Moe, Norm
-from .attention import head_counts, whole_norms
-from .config import Config
+from .attention import whole_norms
+from .config import Config, Fields
 from .frame import typed_rotary_buffer
-from .llama import ATTENTION_ONLY, LLAMA
-from .llama_like import Counts, Fields, Windows, readers
+from .llama import LLAMA
+from .llama_like import ATTENTION_ONLY, Counts, LlamaLike, readers, row_counts
 from .mlps import routed_moe
 from .norms import POST, rms_float
-from .windows import FULL, SLIDING, layer_types, typed_windows
+from .windows import FULL, SLIDING, Windows, layer_types, typed_windows
 
 
 def olmoe_attention(config: Config, counts: Counts) -> Fields:
     """OLMoE sizes its norms from hidden / heads, and clamps q, k and v under `clip_qkv`."""
     heads, kv_heads, _ = counts
-    hidden = config.size("hidden_size", default=2048)
+    hidden = config.hidden(2048)
     q, k = ("heads", hidden), ("kv_heads", kv_heads * (hidden // heads))
-    return {
-        "norms": (Norm("q_norm", q), Norm("k_norm", k)),
-        "clipped": config.get("clip_qkv") is not None,
-    }
+    norms = (Norm("q_norm", q), Norm("k_norm", k))
+    return {"norms": norms, "clipped": config.get("clip_qkv") is not None}
 
 
 def olmoe_experts(config: Config, hidden: int) -> Moe:
     """OLMoE's experts; none is shared."""
-    return routed_moe(
-        config,
-        hidden,
-        experts=64,
-        top_k=8,
-        ffn=2048,
-        ffn_key="intermediate_size",
-        counts=("num_experts", "num_local_experts"),
-    )
+    keys: Fields = {"ffn_key": "intermediate_size", "counts": ("num_experts", "num_local_experts")}
+    return routed_moe(config, hidden, experts=64, top_k=8, ffn=2048, **keys)
 
 
 def olmo3_types(config: Config, layers: int) -> tuple[str, ...]:
@@ -53,9 +44,8 @@ def olmo3_windows(config: Config, layers: int) -> Windows:
 
 def olmo3_frame(config: Config, hidden: int) -> Fields:
     """OLMo 3 keeps one set of frequencies for each kind of layer it has."""
-    heads, kv_heads = OLMO2.heads, OLMO2.kv_heads
-    size = head_counts(config, hidden, heads=heads, kv_heads=kv_heads)[2]
-    types = olmo3_types(config, config.size("num_hidden_layers", default=OLMO2.layers))
+    size = row_counts(config, OLMO2, hidden)[2]
+    types = olmo3_types(config, config.layers(OLMO2.layers))
     return {"buffers": typed_rotary_buffer(types, size)}
 
 
@@ -70,15 +60,8 @@ OLMO2 = replace(
 ROWS = {
     "olmo2": OLMO2,
     "olmo3": replace(OLMO2, windows=olmo3_windows, frame=olmo3_frame),
-    "olmoe": replace(
-        LLAMA,
-        hidden=2048,
-        layers=16,
-        heads=16,
-        vocab=50304,
-        max_seq_len=4096,
-        attention=olmoe_attention,
-        experts=olmoe_experts,
+    "olmoe": LlamaLike(
+        *(2048, 11008, 16, 16, None, 50304, 4096), attention=olmoe_attention, experts=olmoe_experts
     ),
 }
 FAMILIES = readers(ROWS)

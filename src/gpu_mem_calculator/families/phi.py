@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch
 from ..model.blocks import Attention, Moe
 from .attention import fused_attention, head_counts, head_norms, partial_rotary, separate_attention
-from .config import Config, ConfigError
-from .frame import biased_head, decoder
-from .llama_like import Fields, LlamaLike, readers
+from .config import Config, ConfigError, Fields
+from .frame import biased_head, decoder, decoder_layer
+from .llama_like import LlamaLike, readers
 from .mlps import fused_mlp, plain_mlp, routed_moe
-from .norms import layer_norm, pre_norms
+from .norms import layer_norm
 from .windows import same, same_windows
 
 
@@ -22,7 +19,7 @@ def _phi_attention(config: Config, hidden: int) -> Attention:
     Those norms have hidden / heads elements, which must then be the head size.
     """
     heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=None)
-    normed = config.flag("qk_layernorm", default=False)
+    normed = config.flag("qk_layernorm")
     if normed and head_dim * heads != hidden:
         raise ConfigError(
             f"model.config.head_dim={head_dim} must be hidden_size / heads under qk_layernorm; "
@@ -34,7 +31,6 @@ def _phi_attention(config: Config, hidden: int) -> Attention:
         kv_heads,
         head_dim,
         bias=True,
-        output_bias=True,
         output="dense",
         norms=head_norms(("q_layernorm", "k_layernorm"), head_dim, "layer") if normed else (),
         rotary_dim=partial_rotary(config, head_dim, 0.5),
@@ -43,77 +39,44 @@ def _phi_attention(config: Config, hidden: int) -> Attention:
     )
 
 
-def read_phi(data: Mapping[str, Any]) -> Arch:
+def read_phi(config: Config) -> Arch:
     """Phi-1, 1.5 and 2 (transformers 5.17 models/phi): one norm feeds attention and MLP alike."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
+    hidden, vocab = config.hidden(2048), config.vocab(51200)
     attention = _phi_attention(config, hidden)
-    ffn = config.size("intermediate_size", default=8192)
-    layer = Layer(
-        kind="dense",
-        mixer=attention,
-        mlp=plain_mlp(hidden, ffn, config.text("hidden_act", "gelu_new"), up="fc1", down="fc2"),
-        norms=(("pre", layer_norm("input_layernorm", hidden)),),
-        parallel=True,
-        dropout=config.number("resid_pdrop"),
-    )
-    tied = config.flag("tie_word_embeddings", default=False)
-    vocab = config.size("vocab_size", default=51200)
+    mlp = plain_mlp(hidden, config.ffn(8192), config.activation("gelu_new"), ("fc1", "fc2"))
+    norms, dropout = (("pre", layer_norm("input_layernorm", hidden)),), config.number("resid_pdrop")
+    layer = decoder_layer(hidden, attention, mlp, norms=norms, parallel=True, dropout=dropout)
     return decoder(
         config,
         "phi",
         hidden,
-        (layer,) * config.size("num_hidden_layers", default=24),
+        (layer,) * config.layers(24),
         vocab=vocab,
         max_seq_len=2048,
-        tied=False,
         rotary_dim=attention.rotary_dim,
         final_norm=layer_norm("model.final_layernorm", hidden),
         embedding_dropout=config.number("embd_pdrop"),
-        **biased_head(hidden, vocab, tied=tied),
+        **biased_head(hidden, vocab, tied=config.flag("tie_word_embeddings")),
     )
 
 
-def read_phi3(data: Mapping[str, Any]) -> Arch:
+def read_phi3(config: Config) -> Arch:
     """Phi-3, 3.5 and 4 (transformers 5.17 models/phi3): fused qkv, fused gate and up.
 
     `embd_pdrop` is in the config but no module of the model uses it.
     """
-    config = Config(data)
-    hidden = config.size("hidden_size", default=3072)
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=None)
-    rotary_dim = partial_rotary(config, head_dim, 1.0)
-    attention = fused_attention(
-        hidden,
-        heads,
-        kv_heads,
-        head_dim,
-        name="qkv_proj",
-        output="o_proj",
-        rotary_dim=rotary_dim,
-        rotary_impl="joined",
-        dropout=config.number("attention_dropout"),
-    )
-    ffn = config.size("intermediate_size", default=8192)
-    layer = Layer(
-        kind="dense",
-        mixer=attention,
-        mlp=fused_mlp(hidden, ffn, activation=config.text("hidden_act", "silu")),
-        norms=pre_norms(hidden),
-        dropout=config.number("resid_pdrop"),
-    )
-    num_layers = config.size("num_hidden_layers", default=32)
-    return decoder(
-        config,
-        "phi3",
-        hidden,
-        (layer,) * num_layers,
-        vocab=32064,
-        max_seq_len=4096,
-        tied=False,
-        rotary_dim=rotary_dim,
-        windows=same_windows(config, num_layers, None),
-    )
+    hidden, layers = config.hidden(3072), config.layers(32)
+    counts = head_counts(config, hidden, heads=32, kv_heads=None)
+    rotary_dim = partial_rotary(config, counts[2], 1.0)
+    rotary: Fields = {"rotary_dim": rotary_dim, "rotary_impl": "joined"}
+    fields = {"name": "qkv_proj", "output": "o_proj", **rotary}
+    fields["dropout"] = config.number("attention_dropout")
+    attention = fused_attention(hidden, *counts, **fields)
+    mlp = fused_mlp(hidden, config.ffn(8192), activation=config.activation())
+    layer = decoder_layer(hidden, attention, mlp, dropout=config.number("resid_pdrop"))
+    windows = same_windows(config, layers, None)
+    sizes: Fields = {"vocab": 32064, "max_seq_len": 4096, "rotary_dim": rotary_dim}
+    return decoder(config, "phi3", hidden, (layer,) * layers, **sizes, windows=windows)
 
 
 def phimoe_experts(config: Config, hidden: int) -> Moe:
@@ -134,20 +97,14 @@ def phimoe_experts(config: Config, hidden: int) -> Moe:
 
 def phimoe_frame(config: Config, hidden: int) -> Fields:
     """`lm_head_bias`: a bias on the logits."""
-    if not config.flag("lm_head_bias", default=False):
+    if not config.flag("lm_head_bias"):
         return {}
-    tied = config.flag("tie_word_embeddings", default=False)
-    return biased_head(hidden, config.size("vocab_size", default=32064), tied=tied)
+    tied = config.flag("tie_word_embeddings")
+    return biased_head(hidden, config.vocab(32064), tied=tied)
 
 
 PHIMOE = LlamaLike(
-    hidden=4096,
-    ffn=6400,
-    layers=32,
-    heads=32,
-    kv_heads=8,
-    vocab=32064,
-    max_seq_len=131072,
+    *(4096, 6400, 32, 32, 8, 32064, 131072),
     experts=phimoe_experts,
     norm=layer_norm,
     windows=same(None),

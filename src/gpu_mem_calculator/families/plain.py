@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
+from ..model.blocks import Linear, Mlp, Moe, Norm, Weight
 from .attention import separate_attention
 from .config import Config, ConfigError
 from .frame import rotary_buffer
-from .mlps import gated_mlp
+from .mlps import gated_mlp, plain_mlp
 
 DEFAULTS: dict[str, Any] = {
     "gated_mlp": True,
@@ -22,12 +22,8 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000,
     "max_seq_len": 2048,
 }
-EXPERT_KEYS = (
-    "num_experts",
-    "top_k",
-    "expert_intermediate_size",
-    "shared_expert_intermediate_size",
-)
+WIDTHS = ("expert_intermediate_size", "shared_expert_intermediate_size")
+EXPERT_KEYS = ("num_experts", "top_k", *WIDTHS)
 
 
 def read_plain(numbers: Mapping[str, Any]) -> Arch:
@@ -49,7 +45,7 @@ def read_plain(numbers: Mapping[str, Any]) -> Arch:
     tables = [Weight("embed_tokens.weight", (("vocab", vocab), embed))]
     if config.get("position_embedding") == "learned":
         tables.append(Weight("embed_positions.weight", (("position", positions), embed)))
-    tied = config.flag("tie_word_embeddings", default=False)
+    tied = config.flag("tie_word_embeddings")
     rope = config.get("position_embedding") == "rope"
     return Arch(
         family="plain",
@@ -73,14 +69,13 @@ def _norm(config: Config, name: str, hidden: int) -> Norm:
 
 
 def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int) -> Layer:
-    bias, dropout = config.flag("bias", default=False), config.number("dropout")
-    attention: Attention = separate_attention(
+    bias, dropout = config.flag("bias"), config.number("dropout")
+    attention = separate_attention(
         hidden,
         heads,
         kv_heads,
         head_dim,
         bias=bias,
-        output_bias=bias,
         rotary_dim=head_dim if config.get("position_embedding") == "rope" else 0,
         alibi=config.get("position_embedding") == "alibi",
         dropout=dropout,
@@ -88,35 +83,26 @@ def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int
     )
     gated = config.flag("gated_mlp", default=True)
     usual = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
-    ffn = config.size("intermediate_size", default=usual)
+    ffn = config.ffn(usual)
     moe = config.flag("moe_enabled", default=config.get("num_experts") is not None)
     unused = next((key for key in EXPERT_KEYS if config.get(key)), None)
     if unused is not None and not moe:
         setting = f"model.{unused}={config.get(unused)}"
         raise ConfigError(f"{setting} needs experts; set model.moe_enabled=true, or leave it out")
+    places = (("pre", "norm1"), ("pre_mlp", "norm2"))
     return Layer(
         kind="moe" if moe else "dense",
         mixer=attention,
         mlp=_moe(config, hidden, ffn, gated) if moe else _mlp(hidden, ffn, gated, bias, dropout),
-        norms=(
-            ("pre", _norm(config, "norm1", hidden)),
-            ("pre_mlp", _norm(config, "norm2", hidden)),
-        ),
+        norms=tuple((place, _norm(config, name, hidden)) for place, name in places),
     )
 
 
 def _mlp(hidden: int, ffn: int, gated: bool, bias: bool, dropout: float) -> Mlp:
     if gated:
         return gated_mlp(hidden, ffn, bias=bias)
-    embed, inner = ("embed", hidden), ("ffn", ffn)
-    return Mlp(
-        inputs=(Linear("up_proj", embed, inner, bias),),
-        output=Linear("down_proj", inner, embed, bias),
-        ffn=ffn,
-        gated=False,
-        activation="gelu",
-        dropout=dropout,
-    )
+    names = ("up_proj", "down_proj")
+    return plain_mlp(hidden, ffn, "gelu", names, bias=bias, dropout=dropout)
 
 
 def _moe(config: Config, hidden: int, ffn: int, gated: bool) -> Moe:

@@ -1,24 +1,22 @@
-"""Qwen2 (biases on q, k, v) and Qwen3 (norms on q and k), dense and with experts."""
+"""Qwen2 (biases on q, k, v), Qwen3 (norms on q, k), dense and with experts; transformers 5.17."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Moe
 from .config import Config, ConfigError
-from .llama import ATTENTION_ONLY
-from .llama_like import ALWAYS, NEVER, LlamaLike, Windows, readers, row_decoder, row_layer, width
-from .mlps import routed_moe, shared_mlp
-from .windows import patterned, same_windows
+from .llama import QK_NORMS
+from .llama_like import ALWAYS, ATTENTION_ONLY, NEVER, LlamaLike, readers
+from .mlps import gated_mlp, routed_moe
+from .windows import Windows, patterned, same_windows
 
 
 def _window(config: Config) -> int | None:
     """`sliding_window`, which counts only under `use_sliding_window`."""
-    if not config.flag("use_sliding_window", default=False):
+    if not config.flag("use_sliding_window"):
         return None
     return config.nullable("sliding_window", 4096)
 
@@ -37,51 +35,23 @@ def even_windows(config: Config, layers: int) -> Windows:
 
 def switched_windows(config: Config, layers: int) -> Windows:
     """Qwen3-MoE: every layer slides under `use_sliding_window`."""
-    slides = config.flag("use_sliding_window", default=False)
+    slides = config.flag("use_sliding_window")
     return same_windows(config, layers, 4096) if slides else ()
 
 
 QWEN2 = LlamaLike(
-    hidden=4096,
-    ffn=22016,
-    layers=32,
-    heads=32,
-    kv_heads=32,
-    vocab=151936,
-    max_seq_len=32768,
-    biases=(ALWAYS, NEVER, NEVER),
-    windows=late_windows,
+    *(4096, 22016, 32, 32, 32, 151936, 32768), biases=(ALWAYS, NEVER, NEVER), windows=late_windows
 )
-QWEN3 = replace(QWEN2, head_dim=128, biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"))
-QWEN2_MOE = replace(
-    QWEN2,
-    hidden=2048,
-    ffn=5632,
-    layers=24,
-    heads=16,
-    kv_heads=16,
-    biases=(("qkv_bias", True), NEVER, NEVER),
-    windows=even_windows,
-)
-QWEN3_MOE = replace(
-    QWEN3, hidden=2048, ffn=6144, layers=24, kv_heads=4, head_dim=None, windows=switched_windows
-)
+QWEN3 = replace(QWEN2, head_dim=128, biases=ATTENTION_ONLY, qk_norms=QK_NORMS)
 
 
-def gated_shared_moe(
-    config: Config, hidden: int, *, experts: int, top_k: int, ffn: int, shared_ffn: int
-) -> Moe:
+def gated_shared_moe(config: Config, hidden: int, *, shared_ffn: int, **rest: Any) -> Moe:
     """Routed experts, and one shared expert of another width whose output a gate scales."""
     wide = config.size("shared_expert_intermediate_size", default=shared_ffn)
-    activation = config.text("hidden_act", "silu")
-    plain = routed_moe(
-        config, hidden, experts=experts, top_k=top_k, ffn=ffn, counts=("num_experts",)
-    )
-    return replace(
-        plain,
-        shared=shared_mlp("shared_expert", hidden, wide, activation=activation),
-        shared_gate=Linear("shared_expert_gate", ("embed", hidden), ("gate", 1)),
-    )
+    shared = gated_mlp(hidden, wide, prefix="shared_expert.", activation=config.activation())
+    gate = Linear("shared_expert_gate", ("embed", hidden), ("gate", 1))
+    plain = routed_moe(config, hidden, counts=("num_experts",), **rest)
+    return replace(plain, shared=shared, shared_gate=gate)
 
 
 def only_dense(config: Config) -> list[Any]:
@@ -98,39 +68,35 @@ def sparse_layers(config: Config, layers: int) -> list[bool]:
     return [i not in only and (i + 1) % step == 0 for i in range(layers)]
 
 
-def _mixed_layers(
-    config: Config, row: LlamaLike, hidden: int, moe: Moe | None
-) -> tuple[Layer, ...]:
-    """Dense layers and layers with experts."""
-    dense = row_layer(config, row, hidden)
-    sparse = dense if moe is None else row_layer(config, row, hidden, moe)
-    layers = config.size("num_hidden_layers", default=row.layers)
-    return tuple(sparse if flag else dense for flag in sparse_layers(config, layers))
+def qwen2_experts(config: Config, hidden: int) -> Moe | None:
+    """A gated shared expert beside the others; None where a config has no experts."""
+    if not config.count("num_experts", default=60):
+        return None
+    return gated_shared_moe(config, hidden, experts=60, top_k=4, ffn=1408, shared_ffn=5632)
 
 
-def read_qwen2_moe(data: Mapping[str, Any]) -> Arch:
-    """Qwen1.5-MoE and Qwen2-MoE (transformers 5.17 models/qwen2_moe): a gated shared expert."""
-    config = Config(data)
-    hidden, row = width(config, QWEN2_MOE), QWEN2_MOE
-    moe = None
-    if config.count("num_experts", default=60):
-        moe = gated_shared_moe(config, hidden, experts=60, top_k=4, ffn=1408, shared_ffn=5632)
-    return row_decoder(config, "qwen2_moe", row, _mixed_layers(config, row, hidden, moe))
-
-
-def read_qwen3_moe(data: Mapping[str, Any]) -> Arch:
-    """Qwen3-MoE (transformers 5.17 models/qwen3_moe): no shared expert."""
-    config = Config(data)
-    hidden, row = width(config, QWEN3_MOE), QWEN3_MOE
+def qwen3_experts(config: Config, hidden: int) -> Moe | None:
+    """No expert is shared; None where a config has no experts."""
     counts = ("num_experts", "num_local_experts")
-    moe = None
-    if config.count(*counts, default=128):
-        moe = routed_moe(config, hidden, experts=128, top_k=8, ffn=768, counts=counts)
-    return row_decoder(config, "qwen3_moe", row, _mixed_layers(config, row, hidden, moe))
+    if not config.count(*counts, default=128):
+        return None
+    return routed_moe(config, hidden, experts=128, top_k=8, ffn=768, counts=counts)
 
 
-FAMILIES = {
-    **readers({"qwen2": QWEN2, "qwen3": QWEN3}),
-    "qwen2_moe": read_qwen2_moe,
-    "qwen3_moe": read_qwen3_moe,
-}
+# Qwen1.5-MoE and Qwen2-MoE
+QWEN2_MOE = LlamaLike(
+    *(2048, 5632, 24, 16, 16, 151936, 32768),
+    biases=(("qkv_bias", True), NEVER, NEVER),
+    windows=even_windows,
+    experts=qwen2_experts,
+    sparse=sparse_layers,
+)
+QWEN3_MOE = LlamaLike(
+    *(2048, 6144, 24, 32, 4, 151936, 32768),
+    biases=ATTENTION_ONLY,
+    qk_norms=QK_NORMS,
+    windows=switched_windows,
+    experts=qwen3_experts,
+    sparse=sparse_layers,
+)
+FAMILIES = readers({"qwen2": QWEN2, "qwen3": QWEN3, "qwen2_moe": QWEN2_MOE, "qwen3_moe": QWEN3_MOE})

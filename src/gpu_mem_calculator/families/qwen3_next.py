@@ -5,8 +5,7 @@ Parameters and cache; their activations are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -14,10 +13,10 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mixer, Mlp, Moe, Recurrence, Weight
 from .attention import head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config
-from .frame import decoder
-from .hybrid_layers import every, mixed_types
+from .frame import decoder, decoder_layer, stacked
+from .hybrid_layers import LINEAR, every, mixed_types
 from .mlps import gated_mlp
-from .norms import pre_norms
+from .norms import pre_norms, rms_float
 from .qwen import gated_shared_moe, sparse_layers
 from .windows import FULL
 
@@ -28,12 +27,11 @@ WIDTHS = {"ffn": 512, "shared_ffn": 512}
 def gated_attention(config: Config, hidden: int, *, heads: int, kv_heads: int) -> Attention:
     """Qwen3NextAttention: the query projection gives a gate as wide as the query beside it."""
     counts = head_counts(config, hidden, heads=heads, kv_heads=kv_heads, head_dim=256)
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     plain = separate_attention(
         hidden,
         *counts,
         bias=bias,
-        output_bias=bias,
         norms=head_norms(("q_norm", "k_norm"), counts[2], NORM),
         rotary_dim=partial_rotary(config, counts[2], 0.25),
         dropout=config.number("attention_dropout"),
@@ -55,11 +53,9 @@ def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
     config.divided(heads, "key heads", key_heads)
     channels, inner = 2 * key_heads * key_dim + heads * value_dim, heads * value_dim
     embed, one = ("embed", hidden), ("state", heads)
-    names = (
-        {"in_proj_qkvz": channels + inner, "in_proj_ba": 2 * heads}
-        if fused
-        else {"in_proj_qkv": channels, "in_proj_z": inner, "in_proj_b": heads, "in_proj_a": heads}
-    )
+    names = {"in_proj_qkv": channels, "in_proj_z": inner, "in_proj_b": heads, "in_proj_a": heads}
+    if fused:
+        names = {"in_proj_qkvz": channels + inner, "in_proj_ba": 2 * heads}
     linears = [Linear(name, embed, ("state", width)) for name, width in names.items()]
     linears.append(Linear("out_proj", ("state", inner), embed))
     return Recurrence(
@@ -80,13 +76,12 @@ def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
     )
 
 
-def delta_stack(
+def _delta_stack(
     config: Config,
     family: str,
     hidden: int,
     mixers: dict[str, Mixer],
-    mlps: list[Mlp | Moe],
-    *,
+    mlps: Sequence[Mlp | Moe],
     vocab: int,
 ) -> Arch:
     """One MLP a layer, and the mixer that `layer_types` says.
@@ -97,75 +92,57 @@ def delta_stack(
     layers = len(mlps)
     usual = every(layers, config.size("full_attention_interval", default=4))
     types = mixed_types(config, "layer_types", layers, usual)
-    by_pair: dict[tuple[str, int], Layer] = {}
-    for kind, mlp in zip(types, mlps, strict=True):
-        if (kind, id(mlp)) not in by_pair:
-            by_pair[kind, id(mlp)] = Layer(
-                kind="moe" if isinstance(mlp, Moe) else "dense",
-                mixer=mixers[kind],
-                mixer_name="self_attn" if kind == FULL else "linear_attn",
-                mlp=mlp,
-                norms=pre_norms(hidden, NORM),
-            )
-    stack = tuple(by_pair[kind, id(mlp)] for kind, mlp in zip(types, mlps, strict=True))
+    by_id, norms = {id(mlp): mlp for mlp in mlps}, pre_norms(hidden, NORM)
+
+    def layer(pair: tuple[str, int]) -> Layer:
+        name = "self_attn" if pair[0] == FULL else "linear_attn"
+        return decoder_layer(hidden, mixers[pair[0]], by_id[pair[1]], mixer_name=name, norms=norms)
+
     modules = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
-    last = Layer(kind="dense", mixer=mixers[FULL], mlp=mlps[-1], norms=pre_norms(hidden, NORM))
+    last = layer((FULL, id(mlps[-1]))).num_parameters
     return decoder(
         config,
         family,
         hidden,
-        stack,
+        stacked(zip(types, map(id, mlps), strict=True), layer),
         vocab=vocab,
         max_seq_len=32768,
-        tied=False,
         rotary_dim=mixers[FULL].rotary_dim,
-        norm_impl=NORM,
+        final_norm=rms_float("model.norm", hidden),
         trains=False,
-        mtp_parameters=modules * (last.num_parameters + 3 * hidden + 2 * hidden**2),
+        mtp_parameters=modules * (last + 3 * hidden + 2 * hidden**2),
     )
 
 
-def _mixers(
-    config: Config, hidden: int, *, heads: int, kv_heads: int, fused: bool
-) -> dict[str, Mixer]:
-    return {
-        FULL: gated_attention(config, hidden, heads=heads, kv_heads=kv_heads),
-        "linear_attention": gated_delta(config, hidden, fused=fused),
-    }
+def _mixers(config: Config, hidden: int, *, kv_heads: int, fused: bool = False) -> dict[str, Mixer]:
+    attention = gated_attention(config, hidden, heads=16, kv_heads=kv_heads)
+    return {FULL: attention, LINEAR: gated_delta(config, hidden, fused=fused)}
 
 
-def read_qwen3_next(data: Mapping[str, Any]) -> Arch:
+def read_qwen3_next(config: Config) -> Arch:
     """Qwen3-Next (transformers 5.17 models/qwen3_next)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    ffn = config.size("intermediate_size", default=5632)
-    dense = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
+    hidden = config.hidden(2048)
+    dense = gated_mlp(hidden, config.ffn(5632), activation=config.activation())
     moe = gated_shared_moe(config, hidden, experts=512, top_k=10, **WIDTHS)
-    layers = config.size("num_hidden_layers", default=48)
-    mlps: list[Mlp | Moe] = [moe if flag else dense for flag in sparse_layers(config, layers)]
-    mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=True)
-    return delta_stack(config, "qwen3_next", hidden, mixers, mlps, vocab=151936)
+    mlps = [moe if flag else dense for flag in sparse_layers(config, config.layers(48))]
+    mixers = _mixers(config, hidden, kv_heads=2, fused=True)
+    return _delta_stack(config, "qwen3_next", hidden, mixers, mlps, 151936)
 
 
-def read_qwen3_5_text(data: Mapping[str, Any]) -> Arch:
+def read_qwen3_5_text(config: Config) -> Arch:
     """Qwen3.5, dense (transformers 5.17 models/qwen3_5)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    ffn = config.size("intermediate_size", default=12288)
-    mlp: Mlp | Moe = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
-    mlps = [mlp] * config.size("num_hidden_layers", default=32)
-    mixers = _mixers(config, hidden, heads=16, kv_heads=4, fused=False)
-    return delta_stack(config, "qwen3_5", hidden, mixers, mlps, vocab=248320)
+    hidden = config.hidden(4096)
+    mlp = gated_mlp(hidden, config.ffn(12288), activation=config.activation())
+    mixers, mlps = _mixers(config, hidden, kv_heads=4), [mlp] * config.layers(32)
+    return _delta_stack(config, "qwen3_5", hidden, mixers, mlps, 248320)
 
 
-def read_qwen3_5_moe_text(data: Mapping[str, Any]) -> Arch:
+def read_qwen3_5_moe_text(config: Config) -> Arch:
     """Qwen3.5 with experts (transformers 5.17 models/qwen3_5_moe)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    mlp: Mlp | Moe = gated_shared_moe(config, hidden, experts=256, top_k=8, **WIDTHS)
-    mlps = [mlp] * config.size("num_hidden_layers", default=40)
-    mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=False)
-    return delta_stack(config, "qwen3_5_moe", hidden, mixers, mlps, vocab=248320)
+    hidden = config.hidden(2048)
+    moe = gated_shared_moe(config, hidden, experts=256, top_k=8, **WIDTHS)
+    mixers, mlps = _mixers(config, hidden, kv_heads=2), [moe] * config.layers(40)
+    return _delta_stack(config, "qwen3_5_moe", hidden, mixers, mlps, 248320)
 
 
 FAMILIES = {

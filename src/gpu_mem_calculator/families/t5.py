@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
 from .config import Config, ConfigError
+from .mlps import mlp_block
+from .norms import norms_at
 
 
 def t5_attention(config: Config, hidden: int) -> Attention:
@@ -35,25 +34,19 @@ def t5_mlp(config: Config, hidden: int) -> Mlp:
     name = config.get("feed_forward_proj") or "relu"
     gate, _, activation = str(name).rpartition("-")
     if gate not in ("", "gated") or not activation:
-        raise ConfigError(
-            f"model.config.feed_forward_proj={name!r} must be an activation or 'gated-' and one"
-        )
-    embed, inner = ("embed", hidden), ("ffn", ffn)
+        rule = "must be an activation or 'gated-' and one"
+        raise ConfigError(f"model.config.feed_forward_proj={name!r} {rule}")
     names = ("wi_0", "wi_1") if gate else ("wi",)
-    return Mlp(
-        inputs=tuple(Linear(n, embed, inner) for n in names),
-        output=Linear("wo", inner, embed),
-        ffn=ffn,
-        gated=bool(gate),
-        activation="gelu_new" if name == "gated-gelu" else activation,
-        dropout=config.number("dropout_rate", default=0.1),
-    )
+    activation = "gelu_new" if name == "gated-gelu" else activation
+    dropout = config.number("dropout_rate", default=0.1)
+    return mlp_block(hidden, ffn, names, "wo", activation=activation, dropout=dropout)
 
 
 def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
     """One block; the first of a stack holds the relative positions that all of it uses."""
     mixer, mlp = t5_attention(config, hidden), t5_mlp(config, hidden)
     last = 2 if cross else 1
+    last_norm = f"layer.{last}.layer_norm"
     embed, extra = ("embed", hidden), []
     if first:
         buckets = config.size("relative_attention_num_buckets", default=32)
@@ -68,43 +61,33 @@ def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
         beside=(("layer.1.EncDecAttention", replace(mixer, cross=True)),) if cross else (),
         mlp=mlp,
         mlp_name=f"layer.{last}.DenseReluDense",
-        norms=(
-            ("pre", Norm("layer.0.layer_norm", embed)),
-            ("pre_mlp", Norm(f"layer.{last}.layer_norm", embed)),
-        ),
+        norms=norms_at((("pre", "layer.0.layer_norm"), ("pre_mlp", last_norm)), hidden),
         extra=tuple(extra),
     )
 
 
-def read_mt5(data: Mapping[str, Any]) -> Arch:
+def read_mt5(config: Config) -> Arch:
     """mT5 (transformers 5.17 models/mt5): T5 with other defaults."""
-    defaults = {
-        "vocab_size": 250112,
-        "d_ff": 1024,
-        "num_layers": 8,
-        "num_heads": 6,
-        "feed_forward_proj": "gated-gelu",
-    }
-    known = {key: value for key, value in data.items() if value is not None}
-    return replace(read_t5({**defaults, **known}), family="mt5")
+    sizes = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
+    config = config.with_defaults({**sizes, "feed_forward_proj": "gated-gelu"})
+    return replace(read_t5(config), family="mt5")
 
 
-def read_t5(data: Mapping[str, Any]) -> Arch:
+def read_t5(config: Config) -> Arch:
     """T5 (transformers 5.17 models/t5).
 
     T5Config ties the head to the embedding whatever `tie_word_embeddings` says. (A checkpoint
     that holds another head, as v1.1 ones do, keeps it: from_pretrained then does not tie.)
     """
-    config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=512)
-    vocab = config.size("vocab_size", default=32128)
+    vocab = config.vocab(32128)
     encoder = config.size("num_layers", "num_hidden_layers", default=6)
     decoder = config.size("num_decoder_layers", default=encoder)
     layers: list[Layer] = []
     for count, cross in ((encoder, False), (decoder, True)):
         rest = t5_layer(config, hidden, first=False, cross=cross)
         layers += [t5_layer(config, hidden, first=True, cross=cross), *(rest,) * (count - 1)]
-    embed = ("embed", hidden)
+    embed, counts = ("embed", hidden), {"encoder": encoder, "decoder": decoder}
     return Arch(
         family="t5",
         hidden=hidden,
@@ -112,11 +95,7 @@ def read_t5(data: Mapping[str, Any]) -> Arch:
         max_seq_len=config.size("n_positions", default=512),
         encoder_len=config.size("n_positions", default=512),
         layers=tuple(layers),
-        layer_names=tuple(
-            f"{stack}.block.{index}"
-            for stack, count in (("encoder", encoder), ("decoder", decoder))
-            for index in range(count)
-        ),
+        layer_names=tuple(f"{stack}.block.{i}" for stack, n in counts.items() for i in range(n)),
         embedding=(Weight("shared.weight", (("vocab", vocab), embed)),),
         embedding_dropout=config.number("dropout_rate", default=0.1),
         final_norm=Norm("decoder.final_layer_norm", embed),

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..model.blocks import Linear, Norm, Weight
 from .config import Config, ConfigError
+from .gemma import SANDWICH
 
 Tower = Iterator[Weight]
 
@@ -112,29 +114,27 @@ CLIP = TowerBlock()
 
 def clip(vision: Config, prefix: str) -> Tower:
     """CLIPVisionModel: a class token, a norm before the blocks and one after."""
-    hidden = vision.size("hidden_size", default=768)
-    ffn = vision.size("intermediate_size", default=3072)
+    hidden, ffn = vision.hidden(768), vision.ffn(3072)
     count, size = patches(vision, 224, 32)
     yield Weight(f"{prefix}.embeddings.class_embedding", (("vision", hidden),))
     yield patch_weight(f"{prefix}.embeddings.patch_embedding.weight", hidden, size)
     rows = (("position", count + 1), ("vision", hidden))
     yield Weight(f"{prefix}.embeddings.position_embedding.weight", rows)
     yield from norm(f"{prefix}.pre_layrnorm", hidden)
-    depth = vision.size("num_hidden_layers", default=12)
+    depth = vision.layers(12)
     yield from blocks(f"{prefix}.encoder.layers", CLIP, depth, hidden, ffn)
     yield from norm(f"{prefix}.post_layernorm", hidden)
 
 
 def siglip(vision: Config, prefix: str) -> Tower:
     """SiglipVisionModel; its pooling head is there unless `vision_use_head` is false."""
-    hidden = vision.size("hidden_size", default=768)
-    ffn = vision.size("intermediate_size", default=3072)
+    hidden, ffn = vision.hidden(768), vision.ffn(3072)
     count, size = patches(vision, 224, 16)
     name, wide = f"{prefix}.embeddings", ("vision", hidden)
     yield patch_weight(f"{name}.patch_embedding.weight", hidden, size)
     yield Weight(f"{name}.patch_embedding.bias", (wide,))
     yield Weight(f"{name}.position_embedding.weight", (("position", count), wide))
-    depth = vision.size("num_hidden_layers", default=12)
+    depth = vision.layers(12)
     yield from blocks(f"{prefix}.encoder.layers", CLIP, depth, hidden, ffn)
     yield from norm(f"{prefix}.post_layernorm", hidden)
     if vision.flag("vision_use_head", default=True):
@@ -163,12 +163,11 @@ PIXTRAL = TowerBlock(
 
 def pixtral(vision: Config, prefix: str) -> Tower:
     """PixtralVisionModel: rotary positions, so none are learnt."""
-    hidden = vision.size("hidden_size", default=1024)
-    ffn = vision.size("intermediate_size", default=4096)
+    hidden, ffn = vision.hidden(1024), vision.ffn(4096)
     _, size = patches(vision, 1024, 16)
     yield patch_weight(f"{prefix}.patch_conv.weight", hidden, size)
     yield from norm(f"{prefix}.ln_pre", hidden, "rms")
-    depth = vision.size("num_hidden_layers", default=24)
+    depth = vision.layers(24)
     yield from blocks(f"{prefix}.transformer.layers", PIXTRAL, depth, hidden, ffn)
 
 
@@ -184,13 +183,10 @@ INTERN = TowerBlock(
 
 def intern(vision: Config, prefix: str) -> Tower:
     """InternVLVisionModel."""
-    if vision.flag("use_qk_norm", default=False) or vision.get("norm_type") == "rms_norm":
-        raise ConfigError(
-            "model.config.vision_config.use_qk_norm and norm_type='rms_norm' are "
-            "not modelled; leave them out"
-        )
-    hidden = vision.size("hidden_size", default=1024)
-    ffn = vision.size("intermediate_size", default=4096)
+    if vision.flag("use_qk_norm") or vision.get("norm_type") == "rms_norm":
+        keys = "use_qk_norm and norm_type='rms_norm'"
+        raise ConfigError(f"model.config.vision_config.{keys} are not modelled; leave them out")
+    hidden, ffn = vision.hidden(1024), vision.ffn(4096)
     count, size = patches(vision, 448, 14)
     name, wide = f"{prefix}.embeddings", ("vision", hidden)
     yield Weight(f"{name}.cls_token", (("one", 1), ("one", 1), wide))
@@ -199,11 +195,8 @@ def intern(vision: Config, prefix: str) -> Tower:
         yield Weight(f"{name}.position_embeddings", rows)
     yield patch_weight(f"{name}.patch_embeddings.projection.weight", hidden, size)
     yield Weight(f"{name}.patch_embeddings.projection.bias", (wide,))
-    names = TowerBlock(
-        **{f: getattr(INTERN, f) for f in INTERN.__struct_fields__ if f != "bias"},
-        bias=vision.flag("attention_bias", default=False),
-    )
-    depth = vision.size("num_hidden_layers", default=24)
+    names = replace(INTERN, bias=vision.flag("attention_bias"))
+    depth = vision.layers(24)
     yield from blocks(f"{prefix}.encoder.layer", names, depth, hidden, ffn)
     if not vision.flag("use_mean_pooling", default=True):
         yield from norm(f"{prefix}.layernorm", hidden)
@@ -218,19 +211,13 @@ GEMMA4 = TowerBlock(
     mlp_bias=False,
     head_norms=("q_norm", "k_norm"),
     norm="rms",
-    norms=(
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
+    norms=tuple(name for _, name in SANDWICH),
 )
 
 
 def gemma4(vision: Config, prefix: str) -> Tower:
     """Gemma4VisionModel: learnt positions along each side of the picture."""
-    hidden = vision.size("hidden_size", default=768)
-    ffn = vision.size("intermediate_size", default=3072)
+    hidden, ffn = vision.hidden(768), vision.ffn(3072)
     rows = vision.size("position_embedding_size", default=10240)
     name, wide = f"{prefix}.patch_embedder", ("vision", hidden)
     yield Weight(f"{name}.position_embedding_table", (("side", 2), ("position", rows), wide))
@@ -238,16 +225,12 @@ def gemma4(vision: Config, prefix: str) -> Tower:
     yield from linear(f"{name}.input_proj", pixels, hidden)
     size = vision.size("head_dim", default=64)
     inner = size * vision.size("num_attention_heads", default=12)
-    depth = vision.size("num_hidden_layers", default=16)
+    depth = vision.layers(16)
     yield from blocks(f"{prefix}.encoder.layers", GEMMA4, depth, hidden, ffn, inner, size)
 
 
-TOWERS = {
-    "clip_vision_model": clip,
-    "siglip_vision_model": siglip,
-    "pixtral": pixtral,
-    "internvl_vision": intern,
-}
+TOWERS = {"clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral}
+TOWERS["internvl_vision"] = intern
 
 
 def known_tower(vision: Config, prefix: str, default: str) -> Tower:

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..model.blocks import Weight
 from .config import MOST_LAYERS, Config, ConfigError
 from .vision import Tower, TowerBlock, blocks, linear, norm, patch_weight, patches, two_linears
 
 QWEN = TowerBlock(attention="attn", inputs=("qkv",), output="proj", norms=("norm1", "norm2"))
-QWEN25 = TowerBlock(
-    attention="attn",
-    inputs=("qkv",),
-    output="proj",
-    up=("gate_proj", "up_proj"),
-    down="down_proj",
-    norms=("norm1", "norm2"),
-    norm="rms",
-)
-QWEN3 = TowerBlock(
-    attention="attn",
-    inputs=("qkv",),
-    output="proj",
-    up=("linear_fc1",),
-    down="linear_fc2",
-    norms=("norm1", "norm2"),
-)
+QWEN25 = replace(QWEN, up=("gate_proj", "up_proj"), down="down_proj", norm="rms")
+QWEN3 = replace(QWEN, up=("linear_fc1",), down="linear_fc2")
 KIMI = TowerBlock(attention="attn", output="proj", norms=("norm1", "norm2"))
 META = ("input_layernorm", "post_attention_layernorm")
 LLAMA4 = TowerBlock(output="o_proj", norms=META)
 MLLAMA = TowerBlock(output="o_proj", bias=False, norms=META)
-MLLAMA_GLOBAL = TowerBlock(
-    output="o_proj", bias=False, norms=META, scales=(("gate_attn", False), ("gate_ffn", False))
-)
+MLLAMA_GLOBAL = replace(MLLAMA, scales=(("gate_attn", False), ("gate_ffn", False)))
 
 
 def _cube(vision: Config, patch: int) -> tuple[int, int, int]:
@@ -68,14 +53,13 @@ def qwen2_vl(vision: Config, prefix: str) -> Tower:
     yield _patches(vision, prefix, hidden)
     yield from blocks(f"{prefix}.blocks", QWEN, depth, hidden, max(1, ffn))
     yield from norm(f"{prefix}.merger.ln_q", hidden)
-    yield from _merger(vision, prefix, hidden, vision.size("hidden_size", default=3584))
+    yield from _merger(vision, prefix, hidden, vision.hidden(3584))
 
 
 def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
     """Qwen2_5_VisionTransformer: gated MLPs, norms without biases."""
-    hidden = vision.size("hidden_size", default=3584)
+    hidden, ffn = vision.hidden(3584), vision.ffn(3420)
     depth = vision.size("depth", default=32, most=MOST_LAYERS)
-    ffn = vision.size("intermediate_size", default=3420)
     yield _patches(vision, prefix, hidden)
     yield from blocks(f"{prefix}.blocks", QWEN25, depth, hidden, ffn)
     yield from norm(f"{prefix}.merger.ln_q", hidden, "rms")
@@ -84,9 +68,8 @@ def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
 
 def qwen3_vl(vision: Config, prefix: str) -> Tower:
     """Qwen3VLVisionModel; Qwen3.5's has no `deepstack_visual_indexes`."""
-    hidden = vision.size("hidden_size", default=1152)
+    hidden, ffn = vision.hidden(1152), vision.ffn(4304)
     depth = vision.size("depth", default=27, most=MOST_LAYERS)
-    ffn = vision.size("intermediate_size", default=4304)
     positions = vision.size("num_position_embeddings", default=2304)
     name = f"{prefix}.patch_embed.proj"
     yield patch_weight(f"{name}.weight", hidden, _cube(vision, 16), _channels(vision))
@@ -96,15 +79,10 @@ def qwen3_vl(vision: Config, prefix: str) -> Tower:
     wide, out = hidden * _merge(vision), vision.size("out_hidden_size", default=3584)
     deep = vision.get("deepstack_visual_indexes") or []
     if not isinstance(deep, list):
-        raise ConfigError(
-            f"model.config.vision_config.deepstack_visual_indexes={deep!r} must be "
-            "a list of layer numbers"
-        )
-    mergers = [
-        ("merger", hidden),
-        *((f"deepstack_merger_list.{i}", wide) for i in range(len(deep))),
-    ]
-    for merger, normed in mergers:
+        key = "model.config.vision_config.deepstack_visual_indexes"
+        raise ConfigError(f"{key}={deep!r} must be a list of layer numbers")
+    mergers = {"merger": hidden} | {f"deepstack_merger_list.{i}": wide for i in range(len(deep))}
+    for merger, normed in mergers.items():
         yield from norm(f"{prefix}.{merger}.norm", normed)
         names = (f"{prefix}.{merger}.linear_fc1", f"{prefix}.{merger}.linear_fc2")
         yield from two_linears(names, wide, wide, out, bias=True)
@@ -129,10 +107,9 @@ def kimi(vision: Config, prefix: str) -> Tower:
 
 def llama4(vision: Config, prefix: str) -> Tower:
     """Llama4VisionModel, its adapter included."""
-    hidden = vision.size("hidden_size", default=768)
-    ffn = vision.size("intermediate_size", default=5632)
+    hidden, ffn = vision.hidden(768), vision.ffn(5632)
     count, size = patches(vision, 448, 14)
-    depth = vision.size("num_hidden_layers", default=34)
+    depth = vision.layers(34)
     yield Weight(f"{prefix}.class_embedding", (("vision", hidden),))
     rows = (("position", count + 1), ("vision", hidden))
     yield Weight(f"{prefix}.positional_embedding_vlm", rows)
@@ -152,16 +129,14 @@ def _ratios(vision: Config) -> int:
     if ratios is None:
         return 9
     if not isinstance(ratios, list):
-        raise ConfigError(
-            f"model.config.vision_config.supported_aspect_ratios={ratios!r} must be a list of pairs"
-        )
+        key = "model.config.vision_config.supported_aspect_ratios"
+        raise ConfigError(f"{key}={ratios!r} must be a list of pairs")
     return len(ratios) + 1
 
 
 def mllama(vision: Config, prefix: str) -> Tower:
     """MllamaVisionModel: positions for each tile of each way to cut a picture."""
-    hidden = vision.size("hidden_size", default=1280)
-    ffn = vision.size("intermediate_size", default=5120)
+    hidden, ffn = vision.hidden(1280), vision.ffn(5120)
     count, size = patches(vision, 448, 14)
     tiles, ways = vision.size("max_num_tiles", default=4), _ratios(vision)
     one, wide = ("one", 1), ("vision", hidden)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from .config import Config, ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-Windows = tuple[int | None, ...]
+Windows = tuple[int | None, ...]  # one for each layer, or empty
 
 
 def same_windows(config: Config, num_layers: int, default: int | None) -> Windows:

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-VERSION = "0.19.8"
+from ..published.frameworks import DEEPSPEED
+
+VERSION = DEEPSPEED.version
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
 
 

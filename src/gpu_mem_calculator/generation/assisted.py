@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..autograd.events import BlockEvents
 from ..autograd.forward import ForwardPass
 from ..ledger.ledger import ACT, Entry
-from ..ledger.num import Num, smaller
+from ..ledger.num import EMPTY, Num, sized, smaller
 from ..ledger.source import code
 from ..run.run import Run
 from ..step.block_events import HEAD
@@ -49,7 +49,7 @@ ASSISTED_CODE = code("transformers 5.17.0 generation/utils.py _assisted_decoding
 CANDIDATES_CODE = code("transformers 5.17.0 generation/candidate_generator.py _generate_candidates")
 DRAFT_OFFSET = 100_000  # added to the block numbers of the small model's layers
 ID_TENSORS = 9  # with 8 bytes a token: ids, masks, positions of both models, and their copies
-FREE_LOGITS = BlockEvents(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # after they are read
+FREE_LOGITS = BlockEvents(sizes=(EMPTY,), entry=0, exit=-1, forward=(~0,))  # after they are read
 
 
 class AssistedRound(Struct, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ def round_entries(pair: AssistedModels) -> Iterator[Entry]:
                 yield from work_entries(title, head_pass(case, instant).moment, instant)
     for instant in pair.draft.table:
         if instant.work == "scores":
-            size = pair.draft.choice.logits * pair.draft.how.bits // 8
+            size = sized(pair.draft.choice.logits, pair.draft.how.bits)
             yield tensor_entry("logits", size, [instant], CANDIDATES_CODE)
     for instant in pair.main.table:
         if instant.work == "scores":
@@ -220,7 +220,7 @@ def _check(pair: AssistedModels, instant: GenerationInstant) -> ForwardPass:
 
 def shared_entries(pair: AssistedModels) -> Iterator[Entry]:
     """Entries that rolled and unrolled ledgers have: ids, and the candidates' scores."""
-    row = 4 * pair.draft.choice.logits
+    row = sized(pair.draft.choice.logits, 32)
     instants = pair.draft.table
     alive: dict[str, Num] = {
         i.name: int(i.step.split(".")[2]) + (i.work in ("scores", STACK)) for i in instants
@@ -235,7 +235,7 @@ def shared_entries(pair: AssistedModels) -> Iterator[Entry]:
         rows = ((one.count, [*joined, *checking]), (one.before, proposing if one.number else []))
         for count, where in rows:
             yield tensor_entry("candidate logits", row * count, where, ASSISTED_CODE)
-        ids = 8 * ID_TENSORS * (one.tokens + one.count)
+        ids = sized(ID_TENSORS * (one.tokens + one.count), 64)
         in_round = (*proposing, *checking)
         yield tensor_entry("token ids, masks and positions", ids, in_round, ASSISTED_CODE)
 
@@ -267,9 +267,9 @@ def _last_check(pair: AssistedModels) -> Iterator[Entry]:
             if pair.at(i) is one and not (i.step.startswith("main") and i.work == "scores")
         ]
         last = replace(pair.choice(one), rows=one.before + 1)
-        total: Num = 0
+        total = EMPTY
         for _, size, bits in named_tensors(last):
-            total = total + size * bits // 8
+            total = total + sized(size, bits)
         yield tensor_entry("what the check before named", total, before_check, ASSISTED_CODE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..ledger.ledger import ACT, CACHE, Entry
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, Num, nothing
 from ..ledger.source import Source
 from .decode_steps import LayerKind
 from .entries import CACHE_CODE, GenerationCase, cached_bytes
@@ -31,20 +31,13 @@ def cache_entry(
 ) -> Entry:
     """The cache of one layer of a kind, with `tokens` of each sequence."""
     parts = cached_bytes(case, kind, tokens)
-    total: Num = 0
-    for _, size in parts:
-        total = total + size
-    return Entry(
-        name=f"{kind.title}: cache",
-        kind=CACHE,
-        bytes=0 if nothing(tokens) else total,
-        live=live,
-        source=CACHE_CODE,
-    )
+    total = EMPTY if nothing(tokens) else sum((size for _, size in parts), EMPTY)
+    name = f"{kind.title}: cache"
+    return Entry(name=name, kind=CACHE, bytes=total, live=live, source=CACHE_CODE)
 
 
 def tensor_entry(
-    name: str, size: Num, instants: Iterable[GenerationInstant], source: Source
+    name: str, size: Bytes, instants: Iterable[GenerationInstant], source: Source
 ) -> Entry:
     """A tensor of `size` bytes that is alive at `instants`."""
     live: dict[str, Num] = {i.name: 1 for i in instants}

@@ -69,7 +69,11 @@ class DecodeStep(Struct, frozen=True, kw_only=True):
     rolls: bool = False
 
 
-def layer_kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
+LayerKinds = tuple[LayerKind, ...]
+Passes = list[dict[str, DecodeStep]]  # for each kind of layer, its passes by name
+
+
+def layer_kinds(arch: Arch, *, windows: bool = True) -> LayerKinds:
     """The layers of a stack, grouped by shape and, with `windows`, by attention window."""
     widths = (arch.windows if windows else ()) or (None,) * len(arch.layers)
     groups: list[tuple[Layer, int | None, list[int]]] = []

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from ..autograd.forward import ForwardPass
 from ..autograd.peak import PeakParts
 from ..ledger.ledger import ACT, CACHE, TEMP, Entry
-from ..ledger.num import Num, nothing
+from ..ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ..ledger.source import Source, code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind
+from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind, LayerKinds, Passes
 from .inference_layer import (
     InferenceLayer,
     cached_parts,
@@ -28,7 +28,7 @@ from .inference_layer import (
     norm_pass,
     reorder_pass,
 )
-from .instants import REORDER, GenerationInstant
+from .instants import REORDER, GenerationInstant, GenerationInstants
 from .model_inputs import GENERATE_CODE, goes_in, plain
 from .stream import SCORES, PassEvents
 from .token_choice import TokenChoice, choose_token, named_tensors
@@ -51,9 +51,9 @@ class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
     run: Run
     how: BlockSetting
     manner: CacheMode
-    found: tuple[LayerKind, ...]
-    passes: list[dict[str, DecodeStep]]
-    table: tuple[GenerationInstant, ...]
+    found: LayerKinds
+    passes: Passes
+    table: GenerationInstants
     choice: TokenChoice
 
     def step(self, instant: GenerationInstant) -> DecodeStep:
@@ -72,9 +72,7 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
     for kind, each in zip(case.found, case.passes, strict=True):
         for when, tokens, counts in _idle_caches(case, kind, each):
             parts = cached_bytes(case, kind, tokens)
-            total: Num = 0
-            for _, size in parts:
-                total = total + size
+            total = sum((size for _, size in parts), EMPTY)
             if not nothing(total) and any(counts.values()):
                 yield Entry(
                     name=f"{kind.title}: cache {when}",
@@ -86,10 +84,12 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
                 )
 
 
-def cached_bytes(case: GenerationCase, kind: LayerKind, tokens: Num) -> tuple[tuple[str, Num], ...]:
+def cached_bytes(
+    case: GenerationCase, kind: LayerKind, tokens: Num
+) -> tuple[tuple[str, Bytes], ...]:
     """What one layer of a kind caches for `tokens` of each sequence: name, bytes."""
     parts = cached_parts(case.how, kind.layer, tokens)
-    return tuple((name, elements * bits // 8) for name, elements, bits in parts)
+    return tuple((name, sized(elements, bits)) for name, elements, bits in parts)
 
 
 def _idle_caches(
@@ -140,9 +140,8 @@ def layer_entries(case: GenerationCase) -> Iterator[Entry]:
             if instant.work == "layer":
                 yield from work_entries(f"{title}: at work", peak, instant)
             else:
-                yield from work_entries(
-                    f"{title}: cache copied", peak, instant, REORDER_CODE, CACHE
-                )
+                name = f"{title}: cache copied"
+                yield from work_entries(name, peak, instant, REORDER_CODE, CACHE)
 
 
 def work_entries(
@@ -153,12 +152,11 @@ def work_entries(
     kind: str = ACT,
 ) -> Iterator[Entry]:
     """Entries of a peak at one instant: tensors, of `kind`, and workspace."""
+    live = {instant.name: 1}
     parts = ((name, kind, peak.act), (f"{name}, kernel workspace", TEMP, peak.temp))
     for title, part_kind, size in parts:
         if not nothing(size):
-            yield Entry(
-                name=title, kind=part_kind, bytes=size, live={instant.name: 1}, source=source
-            )
+            yield Entry(name=title, kind=part_kind, bytes=size, live=live, source=source)
 
 
 def head_pass(case: GenerationCase, instant: GenerationInstant) -> ForwardPass:
@@ -186,14 +184,11 @@ def head_entries(case: GenerationCase) -> Iterator[Entry]:
         for i in case.table
         if i.work == REORDER or (i.step != PROMPT and i.work != "scores")
     }
-    parts = tuple((name, size * bits // 8) for name, size, bits in named_tensors(case.choice))
-    total: Num = 0
-    for _, size in parts:
-        total = total + size
+    parts = tuple((name, sized(size, bits)) for name, size, bits in named_tensors(case.choice))
     yield Entry(
         name="what the token before was chosen from",
         kind=ACT,
-        bytes=total,
+        bytes=sum((size for _, size in parts), EMPTY),
         live=later,
         source=GENERATE_CODE,
         parts=parts,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.peak import PeakParts
 from ..autograd.tape import Tape
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Num
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
@@ -43,23 +43,15 @@ def layer_pass(
         cache = StaticLayerCache(tape, *old, room=step.capacity, over=step.over, rolls=step.rolls)
     y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's code refer to them
-    named = [
-        v
-        for v in tape.returned
-        if setting.quirks.layer_outputs_named and v.base != y.base and v.name.startswith("attn")
-    ]
+    others = tape.returned if setting.quirks.layer_outputs_named else ()
+    named = [v for v in others if v.base != y.base and v.name.startswith("attn")]
     run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     peak = run.moment
     for value in named:  # the layer before has left one
-        peak = PeakParts(peak.act + value.bytes, 0, peak.temp)
-    count = len(cache.kept)
-    return InferenceLayer(
-        moment=peak,
-        script=run.script,
-        given=run.given,
-        kept=run.kept[:count],
-        named=run.kept[count:],
-    )
+        peak = PeakParts(peak.act + value.bytes, EMPTY, peak.temp)
+    count, kept = len(cache.kept), run.kept
+    fields = {"given": run.given, "kept": kept[:count], "named": kept[count:]}
+    return InferenceLayer(moment=peak, script=run.script, **fields)
 
 
 def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> InferenceLayer:
@@ -78,12 +70,8 @@ def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> Infer
     ]
     none = tape.value("nothing", 0, 8, grad=False)
     run = inference_pass(tape, none, none, given=old, kept=copies)
-    return InferenceLayer(
-        moment=run.moment,
-        script=replace(run.script, entry=-1, exit=-1),
-        given=run.given,
-        kept=run.kept,
-    )
+    script = replace(run.script, entry=-1, exit=-1)
+    return InferenceLayer(moment=run.moment, script=script, given=run.given, kept=run.kept)
 
 
 def cached_parts(

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, holds
-from .decode_steps import FIRST, LAST, PROMPT, LayerKind, replayed_steps
+from ..run.phases import DECODE as DECODE
+from ..run.phases import PREFILL as PREFILL
+from .decode_steps import FIRST, LAST, PROMPT, LayerKind, LayerKinds, replayed_steps
 
-PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
 STACK = "stack"  # the scores of an assistant's candidates are joined into one tensor
 REORDER = "reorder"  # a layer's cache is copied for the beams that continue
@@ -52,9 +53,12 @@ class GenerationInstant(Struct, frozen=True, kw_only=True):
         return sum(place > self.place for place in kind.places)
 
 
+GenerationInstants = tuple[GenerationInstant, ...]
+
+
 def generation_instants(
-    kinds: tuple[LayerKind, ...], new_tokens: Num, first: Iterable[str], *, beams: bool = False
-) -> tuple[GenerationInstant, ...]:
+    kinds: LayerKinds, new_tokens: Num, first: Iterable[str], *, beams: bool = False
+) -> GenerationInstants:
     """The instants of a generation in order; a plain forward (no new token) ends with logits.
 
     `first`: what the prompt's pass makes before its layers run. `beams`: caches are reordered.
@@ -82,8 +86,8 @@ def before_layers(step: str, title: str, first: Iterable[str]) -> list[Generatio
 
 
 def unrolled_instants(
-    kinds: tuple[LayerKind, ...], new_tokens: int, *, beams: bool = False
-) -> tuple[GenerationInstant, ...]:
+    kinds: LayerKinds, new_tokens: int, *, beams: bool = False
+) -> GenerationInstants:
     """The instants of an unrolled generation: each layer, in every pass that is replayed."""
     instants = every_layer(kinds, PROMPT, PREFILL, "prefill", new_tokens > 0, beams)
     for number in replayed_steps(new_tokens):
@@ -92,12 +96,7 @@ def unrolled_instants(
 
 
 def every_layer(
-    kinds: tuple[LayerKind, ...],
-    step: str,
-    phase: str,
-    title: str,
-    scores: bool = True,
-    beams: bool = False,
+    kinds: LayerKinds, step: str, phase: str, title: str, scores: bool = True, beams: bool = False
 ) -> list[GenerationInstant]:
     """The instants of one forward pass, one for each layer."""
     order = sorted((place, i) for i, kind in enumerate(kinds) for place in kind.places)
@@ -113,7 +112,7 @@ def every_layer(
 
 
 def _reorders(
-    kinds: tuple[LayerKind, ...], step: str, phase: str, title: str, present: Num
+    kinds: LayerKinds, step: str, phase: str, title: str, present: Num
 ) -> Iterable[GenerationInstant]:
     """The instants at which a cache is copied: the first and the last layer of each kind."""
     for i, kind in enumerate(kinds):
@@ -123,33 +122,20 @@ def _reorders(
 
 
 def one_pass(
-    kinds: tuple[LayerKind, ...],
-    step: str,
-    phase: str,
-    title: str,
-    present: Num = 1,
-    scores: Num = 1,
+    kinds: LayerKinds, step: str, phase: str, title: str, present: Num = 1, scores: Num = 1
 ) -> list[GenerationInstant]:
     """The instants of one forward pass: the last layer of each kind, norm, logits, scores."""
     order = sorted(range(len(kinds)), key=lambda i: kinds[i].places[-1])
-    layers = [
-        new_instant(
-            step,
-            phase,
-            f"layer.{i}",
-            f"{title}, {_layer_title(kinds, kinds[i])}",
-            present,
-            "layer",
-            i,
-            kinds[i].places[-1],
-        )
-        for i in order
-    ]
+    layers = []
+    for i in order:
+        name, words, last = f"layer.{i}", _layer_title(kinds, kinds[i]), kinds[i].places[-1]
+        words = f"{title}, {words}"
+        layers.append(new_instant(step, phase, name, words, present, "layer", i, last))
     return [*layers, *_after_layers(kinds, step, phase, title, present, scores)]
 
 
 def _after_layers(
-    kinds: tuple[LayerKind, ...], step: str, phase: str, title: str, present: Num, scores: Num
+    kinds: LayerKinds, step: str, phase: str, title: str, present: Num, scores: Num
 ) -> list[GenerationInstant]:
     """The instants after the layers: final norm, logits, and the choice of a token."""
     length = sum(len(kind.places) for kind in kinds)
@@ -164,7 +150,7 @@ def _after_layers(
     ]
 
 
-def _layer_title(kinds: tuple[LayerKind, ...], kind: LayerKind) -> str:
+def _layer_title(kinds: LayerKinds, kind: LayerKind) -> str:
     """`last layer`, or the kind's title where there are several kinds."""
     return "last layer" if len(kinds) == 1 else kind.title
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..ledger.num import sized
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Indexer, LatentAttention, Mixer, Recurrence, StateSpace
 from ..weights.shards import ServerShard
@@ -44,7 +45,7 @@ class LayerState(Struct, frozen=True, kw_only=True):
 
 def unscaled_row(bits: int) -> RowBytes:
     """Bytes of a key or value of `bits` for each element, without scales."""
-    return lambda elements: -(-elements * bits // 8)
+    return lambda elements: -(sized(-elements, bits))
 
 
 def cached_states(
@@ -129,7 +130,7 @@ def state_bytes(mixer: Mixer, shard: ServerShard, state_bits: int, conv_bits: in
         scanned, inputs = mixer.state_elements, mixer.conv_elements
     else:
         return 0
-    return scanned // ranks * state_bits // 8 + inputs // ranks * conv_bits // 8
+    return sized(scanned // ranks, state_bits) + sized(inputs // ranks, conv_bits)
 
 
 def token_bytes(caches: tuple[LayerState, ...]) -> int:

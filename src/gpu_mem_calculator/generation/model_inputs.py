@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakTracker
 from ..ledger.ledger import ACT, EMBEDDED, Entry
-from ..ledger.num import Num, holds
+from ..ledger.num import EMPTY, Bytes, Num, holds, sized
 from ..ledger.source import code
 from ..model.blocks import Mixer
 from ..modelling.huggingface.inputs import (
@@ -33,8 +33,8 @@ from ..modelling.huggingface.inputs import (
 )
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
-from .decode_steps import CacheMode, DecodeStep, LayerKind
-from .instants import MASKS, REORDER, TABLES, GenerationInstant
+from .decode_steps import CacheMode, DecodeStep, LayerKinds, Passes
+from .instants import MASKS, REORDER, TABLES, GenerationInstant, GenerationInstants
 
 BEAM_CODE = code("transformers 5.17.0 generation/utils.py _beam_search")
 GENERATE_CODE = code("transformers 5.17.0 generation/utils.py _sample")
@@ -48,7 +48,7 @@ def plain(run: Run) -> bool:
 
 
 def inputs_before_layers(
-    run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...], prompt: list[DecodeStep]
+    run: Run, setting: BlockSetting, kinds: LayerKinds, prompt: list[DecodeStep]
 ) -> list[str]:
     """What the prompt's pass makes before its layers run: MASKS, TABLES, both or none."""
     names = [MASKS] if _mask_steps(setting, kinds, prompt) else []
@@ -58,9 +58,9 @@ def inputs_before_layers(
 def input_entries(
     run: Run,
     setting: BlockSetting,
-    kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]],
-    instants: tuple[GenerationInstant, ...],
+    kinds: LayerKinds,
+    passes: Passes,
+    instants: GenerationInstants,
     mode: CacheMode,
 ) -> Iterator[Entry]:
     """Entries of the ids, the embedding's output and the masks of each pass."""
@@ -74,11 +74,7 @@ def input_entries(
 
 
 def pass_input_entries(
-    run: Run,
-    setting: BlockSetting,
-    kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]],
-    instants: tuple[GenerationInstant, ...],
+    run: Run, setting: BlockSetting, kinds: LayerKinds, passes: Passes, instants: GenerationInstants
 ) -> Iterator[Entry]:
     """Entries of the embedding's output and the masks of each pass."""
     for name, step in passes[0].items():
@@ -97,7 +93,7 @@ def _id_entries(
     sequence where there are several to a prompt. After a pass the mask and the positions are a
     token longer.
     """
-    token = 8 * run.batch
+    token = sized(run.batch, 64)
     prompt = token * run.seq
     arguments = [prompt // mode.copies, *([prompt] if mode.copies > 1 else [])]
     later, longer = holds(step.number > 0), prompt + token * step.number
@@ -109,24 +105,21 @@ def _id_entries(
     yield _id_entry(after, [i for i in in_pass if i.work in AFTER_FORWARD])
 
 
-def _id_entry(sizes: list[Num], instants: list[GenerationInstant]) -> Entry:
-    total: Num = 0
-    for size in sizes:
-        total = total + size
+def _id_entry(sizes: list[Bytes], instants: list[GenerationInstant]) -> Entry:
     return Entry(
         name="token ids, mask and positions",
         kind=ACT,
-        bytes=total,
+        bytes=sum(sizes, EMPTY),
         live={i.name: 1 for i in instants},
         tensors=lambda: sizes,
         source=GENERATE_CODE,
     )
 
 
-def _beam_entry(run: Run, instants: tuple[GenerationInstant, ...]) -> Entry:
+def _beam_entry(run: Run, instants: GenerationInstants) -> Entry:
     """The tokens of running and of finished beams, and which beam each came from."""
-    tokens = 8 * run.batch * (run.seq + run.generated)
-    origins = 4 * run.batch * run.generated
+    tokens = sized(run.batch * (run.seq + run.generated), 64)
+    origins = sized(run.batch * run.generated, 32)
     return Entry(
         name="beams",
         kind=ACT,
@@ -164,7 +157,7 @@ def _embedding_entry(
     return Entry(
         name="embedding: output",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live=live,
         tensors=lambda: sizes,
         script=scaled_embedding_events(sizes[0]) if setting.quirks.scaled_embedding else None,
@@ -173,12 +166,12 @@ def _embedding_entry(
     )
 
 
-def _mixers(kinds: tuple[LayerKind, ...]) -> Iterator[Mixer | None]:
+def _mixers(kinds: LayerKinds) -> Iterator[Mixer | None]:
     return (kind.layer.mixer for kind in kinds)
 
 
 def _mask_steps(
-    setting: BlockSetting, kinds: tuple[LayerKind, ...], steps: list[DecodeStep]
+    setting: BlockSetting, kinds: LayerKinds, steps: list[DecodeStep]
 ) -> dict[int | None, DecodeStep]:
     """The masks of a pass, by window: one for each kind of window, with the pass of its layers."""
     masks: dict[int | None, DecodeStep] = {}
@@ -194,7 +187,7 @@ def _mask_steps(
     return masks
 
 
-def reads_whole_cache(run: Run, kinds: tuple[LayerKind, ...]) -> bool:
+def reads_whole_cache(run: Run, kinds: LayerKinds) -> bool:
     """Whether a prompt reads all of a static cache: eager attention does, and so do families that
     always have a mask.
     """
@@ -205,7 +198,7 @@ def reads_whole_cache(run: Run, kinds: tuple[LayerKind, ...]) -> bool:
 def _mask_entries(
     run: Run,
     setting: BlockSetting,
-    kinds: tuple[LayerKind, ...],
+    kinds: LayerKinds,
     steps: list[DecodeStep],
     in_pass: list[GenerationInstant],
 ) -> Iterator[Entry]:
@@ -219,12 +212,8 @@ def _mask_entries(
         area = step.seq * (step.seq + step.past)
         unpadded = plain(run) or (static and not step.masked and not eager)  # made by the model
         size = mask_bytes(setting, area, 1 if unpadded else run.batch, eager=eager)
-        events = mask_events(
-            area,
-            None if unpadded else run.batch,
-            size if eager else None,
-            slides=window is not None,
-        )
+        rows, eager_size = None if unpadded else run.batch, size if eager else None
+        events = mask_events(area, rows, eager_size, slides=window is not None)
         all_events.append(events)
         yield Entry(
             name="attention mask" if window is None else "attention mask of the window",
@@ -238,11 +227,7 @@ def _mask_entries(
 
 
 def rotary_entries(
-    run: Run,
-    setting: BlockSetting,
-    kinds: tuple[LayerKind, ...],
-    passes: list[dict[str, DecodeStep]],
-    instants: tuple[GenerationInstant, ...],
+    run: Run, setting: BlockSetting, kinds: LayerKinds, passes: Passes, instants: GenerationInstants
 ) -> Iterator[Entry]:
     """Entries of the rotary tables of each pass: one pair for all layers, or for each window."""
     width = rotary_width(_mixers(kinds), latent=True)
@@ -270,12 +255,12 @@ def _peak_entry(
     """The most bytes alive while tensors are made one after another, in the prompt's pass."""
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work == work}
     peak = PeakTracker()
-    alive: Num = 0
+    alive = EMPTY
     for events in all_events if live else ():
         for event in events.forward:
             size = events.sizes[event if event >= 0 else ~event]
             alive = alive + size if event >= 0 else alive - size
-            peak.see(alive, 0, 0)
+            peak.see(alive, EMPTY, EMPTY)
     if live:
         source = MASK_CODE if work == MASKS else TABLE_CODE
         yield Entry(name=name, kind=ACT, bytes=peak.total, live=live, source=source)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.tape import Tape, Value
-from ..ledger.num import Num, choose, holds
+from ..ledger.num import Num, choose, holds, sized
 
 ROW_SORT_ROWS, ROW_SORT_LENGTH = 128, 1_000_000  # from either on, each row is sorted by itself
 GREEDY, SAMPLE, BEAMS, CHECK = "greedy", "sample", "beams", "check"
@@ -117,7 +117,10 @@ def _sample(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list
 def _top_k(tape: Tape, choice: TokenChoice, scores: Value) -> Value:
     """Scores below the k-th largest are removed (TopKLogitsWarper)."""
     best = tape.op(
-        "topk", scores, elements=choice.rows * choice.top_k, temp=choice.rows * choice.top_k * 8
+        "topk",
+        scores,
+        elements=choice.rows * choice.top_k,
+        temp=sized(choice.rows * choice.top_k, 64),
     )
     remove = tape.op("indices_to_remove", scores, best, bits=8)
     processed = tape.op("scores_processed", scores, remove)
@@ -149,14 +152,12 @@ def _sort(tape: Tape, choice: TokenChoice, scores: Value) -> tuple[Value, Value]
     """
     values = tape.op("sorted_logits", scores)
     count = choice.logits
-    several = (
-        holds(choice.rows > 1)
-        * holds(choice.rows < ROW_SORT_ROWS)
-        * holds(choice.vocab < ROW_SORT_LENGTH)
-    )
+    several = holds(choice.rows > 1) * holds(choice.rows < ROW_SORT_ROWS)
+    several = several * holds(choice.vocab < ROW_SORT_LENGTH)
     alone = choose(choice.vocab >= ROW_SORT_LENGTH, choice.vocab, count) * (1 - several)
     joined = count * several
-    work = (joined * 8, joined * 8, joined * 4, alone * 8, joined * 12 + alone * 12)
+    counts = ((joined, 64), (joined, 64), (joined, 32), (alone, 64), (joined + alone, 96))
+    work = tuple(sized(count, bits) for count, bits in counts)
     index = tape.op("sorted_indices", scores, bits=64, temp=work, inside=True)
     return values, index
 
@@ -192,9 +193,5 @@ def _check(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[
     return [x, new, copy]
 
 
-WAYS: dict[str, Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]] = {
-    GREEDY: _greedy,
-    SAMPLE: _sample,
-    BEAMS: _beam_search,
-    CHECK: _check,
-}
+Way = Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]
+WAYS: dict[str, Way] = {GREEDY: _greedy, SAMPLE: _sample, BEAMS: _beam_search, CHECK: _check}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from threading import Event, Lock
 from time import monotonic
 
 from .access import Access, access, endpoint
 
 # A name and a password in an address: up to the last @ before the path, or, where a password has
 # a slash that should have been escaped, up to the last @ after what is not a port.
-USERINFO = re.compile(r"(?:(?<=://)(?:[^/]*|[^/@:\[]*:(?!\d+/).*)|^[^/]*)@")
+USERINFO = r"(?:(?<=://)(?:[^/]*|[^/@:\[]*:(?!\d+/).*)|^[^/]*)@"
 NO_LOGIN = "a name and a password in an address are not sent; leave them out"
 
 
@@ -34,6 +33,8 @@ class Allowance:
     """The seconds and bytes that the requests of one look-up may still take together."""
 
     def __init__(self, limits: Access) -> None:
+        from threading import Event, Lock
+
         self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
         self._lock, self._over = Lock(), Event()
 
@@ -68,4 +69,4 @@ def printable_address(address: str) -> str:
     """
     if access().hosts is not None:
         address = address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)
-    return USERINFO.sub("", address).partition("?")[0].partition("#")[0]
+    return re.sub(USERINFO, "", address).partition("?")[0].partition("#")[0]

@@ -12,31 +12,11 @@ from .bounds import HubError
 from .headers import GgufHeader
 
 # llama.cpp's name of an architecture, and transformers' model_type.
-FAMILIES = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "qwen2moe": "qwen2_moe",
-    "qwen3": "qwen3",
-    "qwen3moe": "qwen3_moe",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
-    "phi3": "phi3",
-    "deepseek2": "deepseek_v3",
-    "gpt-oss": "gpt_oss",
-    "gptneox": "gpt_neox",
-    "starcoder2": "starcoder2",
-    "command-r": "cohere",
-    "cohere2": "cohere2",
-    "glm4": "glm4",
-    "olmo2": "olmo2",
-    "granite": "granite",
-    "falcon": "falcon",
-    "bloom": "bloom",
-    "mpt": "mpt",
-    "mamba2": "mamba2",
-    "gpt2": "gpt2",
-}
+SAME = "llama qwen2 qwen3 gemma gemma2 phi3 starcoder2 cohere2 glm4 olmo2 granite falcon bloom mpt"
+FAMILIES = {name: name for name in (*SAME.split(), "mamba2", "gpt2")}
+FAMILIES |= {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text"}
+FAMILIES |= {"deepseek2": "deepseek_v3", "gpt-oss": "gpt_oss", "gptneox": "gpt_neox"}
+FAMILIES |= {"command-r": "cohere"}
 KEYS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -73,16 +53,11 @@ def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
     """The config.json of the model in a GGUF file, with its sizes only."""
     name = str(file.metadata.get("general.architecture"))
     if name not in FAMILIES:
-        raise HubError(
-            f"{where}: GGUF architecture {name!r} is not known here; give the model's "
-            "config.json instead"
-        )
+        advice = "give the model's config.json instead"
+        raise HubError(f"{where}: GGUF architecture {name!r} is not known here; {advice}")
     family = FAMILIES[name]
-    sizes = {
-        config_key: file.metadata[f"{name}.{key}"]
-        for key, config_key in KEYS.items()
-        if file.metadata.get(f"{name}.{key}") is not None
-    }
+    values = {known: file.metadata.get(f"{name}.{key}") for key, known in KEYS.items()}
+    sizes: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
     required = ("block_count", "embedding_length")
     missing = [key for key in required if KEYS[key] not in sizes]
     if missing:
@@ -92,9 +67,8 @@ def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
     if family != "deepseek_v3":
         sizes = {key: value for key, value in sizes.items() if key not in LATENT_ONLY}
     elif "v_head_dim" in sizes:
-        sizes["qk_nope_head_dim"] = (
-            file.metadata[f"{name}.attention.key_length_mla"] - sizes["qk_rope_head_dim"]
-        )
+        key_dim = file.metadata[f"{name}.attention.key_length_mla"]
+        sizes["qk_nope_head_dim"] = key_dim - sizes["qk_rope_head_dim"]
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
         sizes.pop("head_dim", None)
     renamed = RENAMED.get(family, {})

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
 from .access import HUB, access, endpoint
 from .bounds import NO_LOGIN, HubError, printable_address
 
-HUB_NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:/([\w./-]+\.gguf))?", re.ASCII)
-REVISION = re.compile(r"\w[\w.+/-]{0,254}", re.ASCII)
-PLAIN = re.compile(r"[^\x00-\x20\x7f\\]+")  # characters of an address
+HUB_NAME = r"(\w[\w.-]*/\w[\w.-]*)(?:/([\w./-]+\.gguf))?"
+REVISION = r"\w[\w.+/-]{0,254}"
+PLAIN = r"[^\x00-\x20\x7f\\]+"  # characters of an address
 SCHEMES = ("s3://", "http://", "https://")
 PAGES = ("tree", "blob", "resolve", "raw")
 OTHER_KINDS = ("datasets", "spaces", "api", "docs", "papers", "collections")
@@ -40,7 +39,7 @@ def leaves_folder(path: str) -> bool:
 
 def is_revision(text: str) -> bool:
     """Whether a text can be a branch, a tag or a commit."""
-    return REVISION.fullmatch(text) is not None and not leaves_folder(text)
+    return re.fullmatch(REVISION, text, re.ASCII) is not None and not leaves_folder(text)
 
 
 def hub_name(name: str) -> HubName | None:
@@ -49,7 +48,7 @@ def hub_name(name: str) -> HubName | None:
     Where hosts are limited, a file is not accepted.
     """
     path, sign, revision = name.partition("@")
-    match = HUB_NAME.fullmatch(path)
+    match = re.fullmatch(HUB_NAME, path, re.ASCII)
     if match is None or leaves_folder(path) or (sign and not is_revision(revision)):
         return None
     if match[2] and access().hosts is not None:
@@ -74,7 +73,9 @@ def printable_name(name: str) -> str:
 
 def check_address(address: str) -> str:
     """The address itself; a HubError where no request can be made to it."""
-    if PLAIN.fullmatch(address) is None:
+    from urllib.parse import urlsplit
+
+    if re.fullmatch(PLAIN, address) is None:
         raise HubError("an address has no spaces or backslashes; write a space as %20")
     try:
         parts = urlsplit(address)
@@ -93,6 +94,8 @@ def page(address: str) -> str | None:
 
     None where the address is not a page of the hub.
     """
+    from urllib.parse import unquote, urlsplit
+
     parts = urlsplit(check_address(address))
     hub = f"{parts.scheme.lower()}://{parts.netloc.lower()}"
     if hub not in (HUB, "https://hf.co", "https://www.huggingface.co", endpoint().lower()):

@@ -100,21 +100,15 @@ def refusals(job: Job) -> list[str]:
     run = job.resolved.run
     problems = []
     if run.mesh.pp > 1:
-        problems.append(
-            f"parallelism.pipeline_parallel_size={run.mesh.pp}: DeepSpeed's pipeline is "
-            "estimated but not run here; set it to 1"
-        )
+        why = "DeepSpeed's pipeline is estimated but not run here; set it to 1"
+        problems.append(f"parallelism.pipeline_parallel_size={run.mesh.pp}: {why}")
     shard = -(-run.arch.largest_weight // int(run.mesh.dp))
     if _option(run, "offload_param") == "nvme" and shard > SWAP_ELEMENTS:
-        problems.append(
-            f"engine.offload_param='nvme': a shard of {shard} elements is larger than the "
-            f"swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'"
-        )
+        larger = f"larger than the swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'"
+        problems.append(f"engine.offload_param='nvme': a shard of {shard} elements is {larger}")
     if run.reentrant and any(_option(run, key) for key in CHECKPOINT_KEYS):
-        problems.append(
-            "training.checkpoint_reentrant=true: deepspeed.checkpointing is reentrant by "
-            "itself; leave it out"
-        )
+        why = "deepspeed.checkpointing is reentrant by itself; leave it out"
+        problems.append(f"training.checkpoint_reentrant=true: {why}")
     return problems
 
 
@@ -191,10 +185,8 @@ def _nvme_folder(job: Job) -> Iterator[str]:
         return
     builders = import_extra("deepspeed.ops.op_builder", "measure")
     if not builders.AsyncIOBuilder().is_compatible(verbose=False):
-        raise InputError(
-            "engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
-            "asynchronous I/O; install libaio-dev or use 'cpu'"
-        )
+        needs = "needs libaio's headers to build DeepSpeed's asynchronous I/O"
+        raise InputError(f"engine.offload_*='nvme' {needs}; install libaio-dev or use 'cpu'")
     with TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
         yield folder
 

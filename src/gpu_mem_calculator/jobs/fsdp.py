@@ -18,10 +18,8 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
 
     options, device = job.resolved.run.options, job.world.device
     if options["cpu_offload"] and device == "cpu":
-        raise InputError(
-            "engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
-            "cannot tell host from GPU; use calculate or measure"
-        )
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
     if not dist.is_initialized():  # one GPU: its mesh still needs a group
         fake_group(0, 1)
     if options["sharding_strategy"] == "no_shard":
@@ -48,12 +46,9 @@ def _policy(job: Job) -> Any:
 
     run = job.resolved.run
     reduce = run.options["reduce_dtype"]
+    mixed = {"fp16_mixed": torch.float16, "bf16_mixed": torch.bfloat16}
     return MixedPrecisionPolicy(
-        param_dtype=torch.float16
-        if run.precision == "fp16_mixed"
-        else torch.bfloat16
-        if run.precision == "bf16_mixed"
-        else None,
+        param_dtype=mixed.get(run.precision),
         reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
     )
 

@@ -41,9 +41,9 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     Keys that change the model (adapters, quantization) are refused: the function must do that.
     """
     training = dict(data.get("training") or {})
+    refused = "is not done to the model of --function"
     problems = [
-        f"training.{key}={training[key]!r} is not done to the model of --function; {verb} in the "
-        "function and leave the key out"
+        f"training.{key}={training[key]!r} {refused}; {verb} in the function and leave the key out"
         for key, verb in IN_FUNCTION.items()
         if training.get(key) not in (None, "none", 0)
     ]
@@ -93,10 +93,8 @@ def _module(spec: str, name: str) -> ModuleType:
             if find_spec(".".join(parents[:count])) is None:
                 raise ModuleNotFoundError
     except (ModuleNotFoundError, ValueError):
-        raise InputError(
-            f"--function {spec}: there is no module {name!r} in the current folder "
-            "or among the installed ones"
-        ) from None
+        where = "in the current folder or among the installed ones"
+        raise InputError(f"--function {spec}: there is no module {name!r} {where}") from None
     with user_errors(spec):
         return import_module(name)
 
@@ -115,9 +113,8 @@ def user_errors(spec: str, device: str = "cpu") -> Iterator[None]:
         if _out_of_memory(error):
             raise
         hint = ON_CUDA[device] if "cuda" in str(error).lower() else ""
-        raise InputError(
-            f"--function {spec} failed with its own error{hint}:\n{user_traceback(error)}"
-        ) from error
+        trace = user_traceback(error)
+        raise InputError(f"--function {spec} failed with its own error{hint}:\n{trace}") from error
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -130,11 +127,8 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
         known = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a callable without a signature
         return
-    names = [
-        name
-        for name, one in known.items()
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    ]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [name for name, one in known.items() if one.kind in by_name]
     any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
     listed = f"it takes {', '.join(names)}" if names else "it takes none"
     problems = [
@@ -158,18 +152,12 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
 
 def user_traceback(error: BaseException) -> str:
     """A traceback that begins at the user's first frame, below this program's and torch's."""
-    libraries = (
-        OURS,
-        *(
-            str(Path(m.__file__).parent) + os.sep
-            for m in (sys.modules.get("torch"), sys.modules.get("importlib"))
-            if m is not None and m.__file__
-        ),
-    )
+    modules = (sys.modules.get("torch"), sys.modules.get("importlib"))
+    files = [module.__file__ for module in modules if module is not None and module.__file__]
+    libraries = (OURS, "<frozen", *(str(Path(file).parent) + os.sep for file in files))
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
-        file = step.tb_frame.f_code.co_filename
-        if not file.startswith((*libraries, "<frozen")):
+        if not step.tb_frame.f_code.co_filename.startswith(libraries):
             break
         step = step.tb_next
     return "".join(traceback.format_exception(type(error), error, step)).rstrip()
@@ -206,11 +194,8 @@ class UserFunction:
         import torch
         from torch.utils._pytree import tree_map_only
 
-        with (
-            torch.device(self.made_on),
-            user_errors(self.spec, self.device),
-            self._keyword_errors(),
-        ):
+        errors = user_errors(self.spec, self.device)
+        with torch.device(self.made_on), errors, self._keyword_errors():
             returned = self.function(**self.values)
         model, batch = self._pair(returned)
         self._check(model)
@@ -226,10 +211,8 @@ class UserFunction:
             match = re.match(r"(.+) got an unexpected keyword argument '(\w+)'", str(error))
             if match is None or match[2] not in self.values:
                 raise
-            raise InputError(
-                f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
-                "has no such argument"
-            ) from None
+            callee = f"{match[1]}, which has no such argument"
+            raise InputError(f"--with {match[2]}: {self.spec} hands it on to {callee}") from None
 
     def _pair(self, returned: Any) -> tuple[Any, Any]:
         import torch
@@ -238,10 +221,8 @@ class UserFunction:
             self._refuse(f"must return a model and a batch, not {_kind(returned)}")
         model, batch = returned
         if not isinstance(model, torch.nn.Module):
-            self._refuse(
-                "must return a torch.nn.Module and a batch; the first of what it "
-                f"returned is {_kind(model)}"
-            )
+            first = f"the first of what it returned is {_kind(model)}"
+            self._refuse(f"must return a torch.nn.Module and a batch; {first}")
         if isinstance(batch, torch.Tensor):
             return model, (batch,)
         if isinstance(batch, Mapping):  # also a tokenizer's BatchEncoding
@@ -264,10 +245,8 @@ class UserFunction:
         wanted = PURE.get(self.precision)
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}
         if wanted and wrong:
-            self._refuse(
-                f"made {wrong.pop()} parameters, but training.precision is "
-                f"{self.precision!r}; return model.to(torch.{wanted})"
-            )
+            precision = f"training.precision is {self.precision!r}; return model.to(torch.{wanted})"
+            self._refuse(f"made {wrong.pop()} parameters, but {precision}")
 
     def _check_loss(self, model: Any, args: Any, output: Any) -> None:
         import torch
@@ -279,25 +258,18 @@ class UserFunction:
         except (IndexError, KeyError):
             loss = None
         if not isinstance(loss, torch.Tensor):
-            self._refuse(
-                f"its model returned {_kind(output)}, which has no loss; return a scalar "
-                "tensor, a tuple that begins with it, or an output.loss"
-            )
+            fix = "return a scalar tensor, a tuple that begins with it, or an output.loss"
+            self._refuse(f"its model returned {_kind(output)}, which has no loss; {fix}")
         if loss.numel() != 1:
             shape = " x ".join(map(str, loss.shape))
-            self._refuse(
-                f"its model returned a tensor of {shape} as the loss, which must be one "
-                "number; is the loss computed in its forward?"
-            )
+            fix = "which must be one number; is the loss computed in its forward?"
+            self._refuse(f"its model returned a tensor of {shape} as the loss, {fix}")
         if torch.is_grad_enabled() and not loss.requires_grad:
             self._refuse("the loss of its model takes no gradient")
 
     def _refuse(self, why: str) -> NoReturn:
-        raise InputError(
-            f"--function {self.spec}: {why}"
-            if why[:3] in ("its", "the")
-            else f"--function {self.spec} {why}"
-        )
+        colon = ":" if why.startswith(("its", "the")) else ""
+        raise InputError(f"--function {self.spec}{colon} {why}")
 
 
 def elements(parameter: Any) -> int:

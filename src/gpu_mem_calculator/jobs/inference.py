@@ -20,17 +20,8 @@ from .quantized import QuantizationSettings, quantize
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 THRESHOLD = 6.0  # transformers' llm_int8_threshold: larger numbers are outliers
 # Key of the run file -> argument of `generate`.
-ARGUMENTS = {"new_tokens": "max_new_tokens"} | {
-    key: key
-    for key in (
-        "cache_implementation",
-        "num_beams",
-        "num_return_sequences",
-        "do_sample",
-        "top_k",
-        "top_p",
-    )
-}
+SAME = "cache_implementation num_beams num_return_sequences do_sample top_k top_p"
+ARGUMENTS = {"new_tokens": "max_new_tokens", **{key: key for key in SAME.split()}}
 
 
 def settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,10 +33,8 @@ def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     config = section("inference", InferenceConfig, values)
     engine = find_server(config)
     if engine.name != "transformers":
-        raise InputError(
-            f"inference.engine={config.engine!r} cannot be run here, only estimated; "
-            "use 'transformers'"
-        )
+        why = "cannot be run here, only estimated; use 'transformers'"
+        raise InputError(f"inference.engine={config.engine!r} {why}")
     problems = Problems()
     options: dict[str, Any] = problems.attempt(inference_options, config)
     chosen = {k: v for k, v in to_builtins(config).items() if k in engine.options and v is not None}
@@ -90,16 +79,11 @@ def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) ->
             model = transformers.AutoModelForCausalLM.from_config(auto, dtype=dtype)
     else:
         quantization = config.get("quantization_config") or {}
-        model = quantize(
-            auto,
-            QuantizationSettings(
-                name=name,
-                double=bool(quantization.get("bnb_4bit_use_double_quant", False)),
-                threshold=THRESHOLD,
-                dtype=dtype,
-                device=world.device,
-            ),
+        double = bool(quantization.get("bnb_4bit_use_double_quant", False))
+        form = QuantizationSettings(
+            name=name, double=double, threshold=THRESHOLD, dtype=dtype, device=world.device
         )
+        model = quantize(auto, form)
     model.eval()
     model.to(world.device)
     return model
@@ -110,11 +94,8 @@ def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
     name_or_config = chosen["speculative_model"]
     if name_or_config is None:
         return None
-    section = (
-        ModelConfig(name=name_or_config)
-        if isinstance(name_or_config, str)
-        else ModelConfig(config=name_or_config)
-    )
+    named = isinstance(name_or_config, str)
+    section = ModelConfig(**{"name" if named else "config": name_or_config})
     config = find_model(section).config
     assert config is not None
     model = _load(config, {**chosen, "quantization": "none"}, world)
@@ -133,20 +114,12 @@ def _generate(model: Any, ids: Any, chosen: Mapping[str, Any], assistant: Any) -
             one.generation_config.eos_token_id = None
             one.generation_config.pad_token_id = 0
     arguments = {name: chosen[key] for key, name in ARGUMENTS.items() if chosen[key] is not None}
-    if (
-        arguments["cache_implementation"] == "dynamic"
-    ):  # the default, which has no name in transformers
+    if chosen["cache_implementation"] == "dynamic":  # the default, unnamed in transformers
         del arguments["cache_implementation"]
     if not chosen["do_sample"]:
-        arguments = {
-            name: value for name, value in arguments.items() if name not in ("top_k", "top_p")
-        }
+        for name in ("top_k", "top_p"):
+            arguments.pop(name, None)
     if chosen["cache_implementation"] == "static" and chosen["max_seq_len"] is not None:
         arguments["max_cache_len"] = chosen["max_seq_len"]
-    model.generate(
-        ids,
-        **arguments,
-        min_new_tokens=chosen["new_tokens"],
-        disable_compile=True,
-        assistant_model=assistant,
-    )
+    arguments |= {"min_new_tokens": chosen["new_tokens"], "disable_compile": True}
+    model.generate(ids, **arguments, assistant_model=assistant)

@@ -13,13 +13,9 @@ from ..core.models import RunFile
 from ..core.resolved_run import ResolvedRun
 
 # Engine -> the module of this package whose `train(job)` runs it.
-TRAINERS = {
-    "pytorch_ddp": "pytorch",
-    "fsdp": "pytorch",
-    "deepspeed": "deepspeed",
-    "megatron_lm": "megatron",
-}
-FUNCTION_ENGINES = ("pytorch_ddp", "fsdp", "deepspeed")  # engines that train a user's model
+FUNCTION_TRAINERS = {"pytorch_ddp": "pytorch", "fsdp": "pytorch", "deepspeed": "deepspeed"}
+TRAINERS = {**FUNCTION_TRAINERS, "megatron_lm": "megatron"}
+FUNCTION_ENGINES = tuple(FUNCTION_TRAINERS)  # engines that train a user's model
 NONE, FAKE, NCCL = "none", "fake", "nccl"
 
 
@@ -54,18 +50,12 @@ def run(job: Job) -> None:
     """Train the run to the end of the last step; raises for what cannot be run."""
     engine = job.resolved.engine.name
     if engine not in TRAINERS:
-        raise InputError(
-            f"engine.type={engine!r} cannot be run here, only estimated; "
-            f"it works for {', '.join(TRAINERS)}"
-        )
+        works = f"it works for {', '.join(TRAINERS)}"
+        raise InputError(f"engine.type={engine!r} cannot be run here, only estimated; {works}")
     if job.resolved.run.parameters_given is not None:
-        raise InputError(
-            "model.num_parameters scales an estimate; a model that runs has its own "
-            "count: leave it out"
-        )
+        why = "a model that runs has its own count: leave it out"
+        raise InputError(f"model.num_parameters scales an estimate; {why}")
     if job.build is not None and engine not in FUNCTION_ENGINES:
-        raise InputError(
-            f"engine.type={engine!r} makes its model itself; --function works for "
-            f"{', '.join(FUNCTION_ENGINES)}"
-        )
+        works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
+        raise InputError(f"engine.type={engine!r} makes its model itself; {works}")
     import_module(f".{TRAINERS[engine]}", __package__).train(job)

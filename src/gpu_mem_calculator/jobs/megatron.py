@@ -61,10 +61,8 @@ def _missing_extensions(run: Run) -> list[str]:
         if option(run, name) and find_spec(module) is None
     ]
     if run.optimizer == "lion" and find_spec("emerging_optimizers") is None:
-        sentences.append(
-            "training.optimizer='lion' needs emerging_optimizers in Megatron-Core; "
-            "install it or use 'adamw'"
-        )
+        needs = "needs emerging_optimizers in Megatron-Core; install it or use 'adamw'"
+        sentences.append(f"training.optimizer='lion' {needs}")
     return sentences
 
 
@@ -83,12 +81,11 @@ def start(job: Job) -> None:
     else:
         fake_group(job.world.rank, int(job.resolved.hardware.num_gpus))
         _fake_new_groups()
+    chunks = int(run.virtual_stages)
     state.initialize_model_parallel(
         tensor_model_parallel_size=int(mesh.tp),
         pipeline_model_parallel_size=int(mesh.pp),
-        virtual_pipeline_model_parallel_size=int(run.virtual_stages)
-        if run.virtual_stages > 1
-        else None,
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
         context_parallel_size=int(mesh.cp),
         expert_model_parallel_size=int(mesh.ep),
     )

@@ -14,12 +14,8 @@ from ..run.run import Run
 
 LAYERS, RMS = "LayerNorm", "RMSNorm"
 ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_fast": "gelu",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"),
 }
 DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 
@@ -27,17 +23,13 @@ DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 def refusals(run: Run) -> Iterator[str]:
     """A sentence for each choice that is estimated but that GPTModel's local spec does not run."""
     if fused(run):
-        yield (
-            "engine.transformer_implementation='transformer_engine' is not run here; set "
-            f"engine.transformer_implementation={LOCAL!r}"
-        )
+        key = "engine.transformer_implementation"
+        yield f"{key}='transformer_engine' is not run here; set {key}={LOCAL!r}"
     if run.parameters_given is not None:
         yield "model.num_parameters: a program has its architecture's own count; leave it out"
     if run.implementation not in ("", "foreach"):
-        yield (
-            f"training.optimizer_implementation={run.implementation!r}: without Apex, Megatron "
-            "steps with torch's foreach; leave it out"
-        )
+        why = "without Apex, Megatron steps with torch's foreach; leave it out"
+        yield f"training.optimizer_implementation={run.implementation!r}: {why}"
     yield from _model_refusals(run.arch)
 
 
@@ -56,10 +48,8 @@ def _model_refusals(arch: Arch) -> Iterator[str]:
         yield f"{name} has weights around its layers that GPTModel has not; try pytorch_ddp"
     mixer = arch.layers[0].mixer
     if isinstance(mixer, LatentAttention):
-        yield (
-            f"{name} has latent attention, which Megatron-Core runs with Transformer Engine "
-            "alone; try pytorch_ddp"
-        )
+        alone = "which Megatron-Core runs with Transformer Engine alone; try pytorch_ddp"
+        yield f"{name} has latent attention, {alone}"
     if isinstance(mixer, Attention):
         other_weights = mixer.extra or mixer.sinks or mixer.value_dim not in (0, mixer.head_dim)
         other_norms = any(norm.size[1] != mixer.head_dim or norm.lead for norm in mixer.norms)
@@ -151,10 +141,8 @@ def _biases(arch: Arch) -> dict[str, Any]:
         return {"add_bias_linear": inputs, "add_qkv_bias": False}
     if inputs and not outputs and inner == {False}:
         return {"add_bias_linear": False, "add_qkv_bias": True}
-    raise InputError(
-        f"model family {arch.family!r} has biases on some projections only, which "
-        "GPTModel has not; try pytorch_ddp"
-    )
+    biases = "biases on some projections only, which GPTModel has not; try pytorch_ddp"
+    raise InputError(f"model family {arch.family!r} has {biases}")
 
 
 def _heads(layer: Layer) -> dict[str, Any]:
@@ -209,16 +197,11 @@ def _recompute(run: Run) -> dict[str, Any]:
     count = size * run.recompute_quarters // 4
     if run.recompute == "none" or not count:
         return {"recompute_granularity": None}
-    if run.recompute_quarters == 4:
-        return {
-            "recompute_granularity": "full",
-            "recompute_method": "uniform",
-            "recompute_num_layers": 1,
-        }
+    method, layers = ("uniform", 1) if run.recompute_quarters == 4 else ("block", count)
     return {
         "recompute_granularity": "full",
-        "recompute_method": "block",
-        "recompute_num_layers": count,
+        "recompute_method": method,
+        "recompute_num_layers": layers,
     }
 
 

@@ -26,10 +26,8 @@ def import_extra(name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and not name.startswith(error.name):
             raise
-        raise InputError(
-            f"this needs {name.partition('.')[0]}, which is not installed: "
-            f'pip install "gpu-mem-calculator[{extra}]"'
-        ) from None
+        package, fix = name.partition(".")[0], f'pip install "gpu-mem-calculator[{extra}]"'
+        raise InputError(f"this needs {package}, which is not installed: {fix}") from None
 
 
 def weight_dtype(run: Run) -> Any:
@@ -66,11 +64,9 @@ def auto_config(config: Mapping[str, Any]) -> Any:
     left_out = ("architectures", "auto_map", "quantization_config")
     values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
-        raise InputError(
-            f"model_type={values['model_type']!r} is not part of transformers "
-            f"{transformers.__version__}, and remote code is not run; use trace --function "
-            "with your own"
-        )
+        known = f"transformers {transformers.__version__}, and remote code is not run"
+        kind, fix = values["model_type"], "use trace --function with your own"
+        raise InputError(f"model_type={kind!r} is not part of {known}; {fix}")
     return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
 
 
@@ -84,9 +80,8 @@ def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
     """A causal model of transformers with random weights, ready to train."""
     torch, transformers = import_extra("torch", "torch"), import_extra("transformers", "torch")
     with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=weight_dtype(run), **rest
-        )
+        make = transformers.AutoModelForCausalLM.from_config
+        model = make(config, dtype=weight_dtype(run), **rest)
     model.train()
     model.config.use_cache = False
     return model
@@ -125,13 +120,11 @@ def recompute(run: Run, model: Any) -> None:
     if run.recompute == "none":
         return
     if run.recompute == "selective":
-        raise InputError(
-            "training.activation_checkpointing='selective' has no switch in transformers; use "
-            "'full', or trace --function with your own policy"
-        )
-    model.gradient_checkpointing_enable(
-        gradient_checkpointing_kwargs={"use_reentrant": run.reentrant}
-    )
+        setting = "training.activation_checkpointing='selective'"
+        fix = "use 'full', or trace --function with your own policy"
+        raise InputError(f"{setting} has no switch in transformers; {fix}")
+    settings = {"use_reentrant": run.reentrant}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     every = layers(model)
     for layer in every[len(every) * run.recompute_quarters // 4 :]:
         layer.gradient_checkpointing = False

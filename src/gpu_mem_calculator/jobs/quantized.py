@@ -28,10 +28,8 @@ PACKED = ("Params4bit", "Int8Params")
 def optimizer(name: str, params: Sequence[Any]) -> Any:
     """A bitsandbytes optimizer over the trained parameters."""
     if name not in OPTIMIZERS:
-        raise InputError(
-            f"training.optimizer={name!r} is not one of bitsandbytes' optimizers "
-            f"here; try {', '.join(OPTIMIZERS)}"
-        )
+        wrong = f"training.optimizer={name!r} is not one of bitsandbytes' optimizers here"
+        raise InputError(f"{wrong}; try {', '.join(OPTIMIZERS)}")
     bitsandbytes = import_extra("bitsandbytes", "measure")
     return getattr(bitsandbytes.optim, OPTIMIZERS[name])(params, lr=LEARNING_RATE)
 
@@ -112,12 +110,8 @@ def _projection(setting: QuantizationSettings, layer: Any, weight: Any) -> Any:
     """A quantized projection of `weight`: nf4 is packed on the device, int8 on the way to it."""
     torch, modules = import_extra("torch", "measure"), import_extra("bitsandbytes.nn", "measure")
     ins, outs = _sizes(layer)
-    sizes = {
-        "input_features": ins,
-        "output_features": outs,
-        "bias": layer.bias is not None,
-        "device": "meta",
-    }
+    biased = layer.bias is not None
+    sizes = {"input_features": ins, "output_features": outs, "bias": biased, "device": "meta"}
     if setting.name == NF4:
         kind = {"compress_statistics": setting.double, "quant_type": NF4}
         new = modules.Linear4bit(**sizes, compute_dtype=setting.dtype, **kind)

@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .num import Num, larger
+from .num import Bytes, Num, larger
 from .source import Source
 
 # What a byte is for, in the words of PyTorch's memory tracker, so that ledgers can be compared.
@@ -35,20 +35,8 @@ class Script(Protocol):
     """Events that allocate and free tensors (autograd/events.py has them)."""
 
     @property
-    def sizes(self) -> tuple[Num, ...]:
-        """Bytes of each tensor."""
-
-    @property
-    def entry(self) -> int:
-        """The tensor that others allocate, or -1."""
-
-    @property
     def forward(self) -> tuple[int, ...]:
         """The events: `i` allocates tensor i, `~i` frees it."""
-
-    @property
-    def left(self) -> tuple[int, ...]:
-        """The tensors that are still alive afterwards."""
 
 
 class Play(Protocol):
@@ -85,12 +73,12 @@ class Entry(Struct, frozen=True, gc=False):
 
     name: str
     kind: str
-    bytes: Num
+    bytes: Bytes
     live: Mapping[str, Num]
     source: Source
     place: str = GPU
     parts: tuple[tuple[str, Num], ...] = ()
-    tensors: Callable[[], Iterable[Num]] | None = None
+    tensors: Callable[[], Iterable[Bytes]] | None = None
     since: str = ""
     cuda_stream: int = 0
     script: Script | None = None

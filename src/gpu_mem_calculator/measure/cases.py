@@ -17,10 +17,9 @@ from .runs_file import Row, RunsFile
 from .worker import row_head
 
 Worker = Callable[[MeasureCase, Tell], Row]
-OUT_OF_MEMORY = (
-    "out of memory",
-    "ALLOC_FAILED",
-)  # in the errors of torch, CUDA and NCCL; of cuBLAS and cuDNN
+# In the errors of torch, CUDA and NCCL; of cuBLAS and cuDNN.
+OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
+OnPhase = Callable[[MeasureCase, str], None]
 
 
 class CaseResult(Struct, kw_only=True):
@@ -48,13 +47,17 @@ class CaseStoppedError(Exception):
     """A run of the bisection failed for another reason than memory."""
 
 
+def no_report(case: MeasureCase, phase: str) -> None:
+    """Do nothing at the end of a phase."""
+
+
 def measure_cases(
     cases: Iterable[MeasureCase],
     worker: Worker,
     *,
     file: RunsFile | None = None,
     minimum: bool = False,
-    on_phase: Callable[[MeasureCase, str], None] = lambda case, phase: None,
+    on_phase: OnPhase = no_report,
 ) -> Iterator[CaseResult]:
     """Measure each case; its row is in the file before the next one starts.
 
@@ -73,11 +76,7 @@ def measure_cases(
         yield result
 
 
-def measure_one(
-    case: MeasureCase,
-    worker: Worker,
-    on_phase: Callable[[MeasureCase, str], None] = lambda case, phase: None,
-) -> CaseResult:
+def measure_one(case: MeasureCase, worker: Worker, on_phase: OnPhase = no_report) -> CaseResult:
     """Measure one case in a child process."""
     messages: list[dict[str, Any]] = []
 
@@ -92,18 +91,16 @@ def measure_one(
     if outcome.problems:
         return CaseResult(case=case, refused=outcome.problems)
     if "ModuleNotFoundError" in outcome.kinds:
-        return CaseResult(
-            case=case, refused=(f"the job cannot start here: {outcome.error}",), log=outcome.log
-        )
+        why = f"the job cannot start here: {outcome.error}"
+        return CaseResult(case=case, refused=(why,), log=outcome.log)
     return CaseResult(case=case, row=failed_row(case, outcome, messages), log=outcome.log)
 
 
 def failed_row(case: MeasureCase, outcome: ChildOutcome, messages: list[dict[str, Any]]) -> Row:
     """The row of a case that failed: why, and the phases that ended before."""
     head = next((m for m in messages if "environment" in m), {})
-    phases = {
-        m["phase"]: {k: v for k, v in m.items() if k != "phase"} for m in messages if "phase" in m
-    }
+    ended = [dict(message) for message in messages if "phase" in message]
+    phases = {message.pop("phase"): message for message in ended}
     where = f"after {next(reversed(phases))}" if phases else "before its first phase ended"
     measured = {k: head[k] for k in ("context_bytes",) if k in head}
     if out_of_memory(outcome):
@@ -126,9 +123,7 @@ def out_of_memory(outcome: ChildOutcome) -> bool:
     return "OutOfMemoryError" in outcome.kinds or any(w in outcome.error for w in OUT_OF_MEMORY)
 
 
-def _add_minimum(
-    result: CaseResult, worker: Worker, on_phase: Callable[[MeasureCase, str], None]
-) -> None:
+def _add_minimum(result: CaseResult, worker: Worker, on_phase: OnPhase) -> None:
     """Bisect the cap and add both ends to the row; where a run fails otherwise, `log` says why."""
     assert result.row is not None
     measured = result.row["measured"]

@@ -58,9 +58,8 @@ def run_in_child(
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as log:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # that a process with threads forks; they are idle
+            # that a process with threads forks; they are idle
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             _child(function, argument, writer, log.fileno())
@@ -138,13 +137,9 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
     except BaseException as error:
         code = 1
         os.write(log, traceback.format_exc().encode("utf-8", "replace"))
-        send(
-            {
-                "error": error_line(error),
-                "kinds": [kind.__name__ for kind in type(error).__mro__],
-                "problems": list(getattr(error, "problems", ())),
-            }
-        )
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        problems = list(getattr(error, "problems", ()))
+        send({"error": error_line(error), "kinds": kinds, "problems": problems})
     finally:
         os._exit(code)
 

@@ -105,10 +105,8 @@ class Probe:
         if self.history is None or self.busy is None or not ended:
             return {}
         average, busy = self.history.average_bytes(max(ended)), self.busy.stop()
-        return {
-            **({} if average is None else {"average_bytes": average}),
-            **({} if busy is None else {"utilization_pct": busy}),
-        }
+        figures = {"average_bytes": average, "utilization_pct": busy}
+        return {name: figure for name, figure in figures.items() if figure is not None}
 
     def pinned_bytes(self) -> int:
         """Peak bytes of page-locked host memory, which the kernel may not count as resident."""

@@ -17,10 +17,16 @@ from .card import NO_GPU
 from .cases import failed_row, out_of_memory
 from .cases_file import MeasureCase
 from .child_process import ChildOutcome, error_line
-from .probe import Probe
 from .program import program
 from .runs_file import Row, RunsFile
-from .worker import finished_row, row_environment, run_with_snapshot, set_allocator, set_cap
+from .worker import (
+    case_probe,
+    finished_row,
+    row_environment,
+    run_with_snapshot,
+    set_allocator,
+    set_cap,
+)
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
@@ -55,23 +61,16 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     job = program(case.config, case.function, case.values)
     check_ranks(job.num_ranks, place.ranks)
     check_gpus(import_module("torch").cuda.device_count(), place)
-    case = replace(
-        case,
-        rank=place.rank,
-        id=f"{case.id}.rank{place.rank}",
-        snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}",
-    )
+    end = f".rank{place.rank}"
+    snapshot = case.snapshot and case.snapshot + end
+    case = replace(case, rank=place.rank, id=case.id + end, snapshot=snapshot)
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     import_module("torch").cuda.set_device(place.local_rank)
     messages: list[dict[str, Any]] = []
-    probe = Probe(
-        lambda name, figures: messages.append({"phase": name, **figures}),
-        None if case.snapshot else case.steps,
-    )
+    probe = case_probe(case, messages.append)
     environment = row_environment(case, conf, NCCL)
-    messages.append(
-        {"environment": environment, "group": job.group, "context_bytes": probe.context_bytes}
-    )
+    context = probe.context_bytes
+    messages.append({"environment": environment, "group": job.group, "context_bytes": context})
     set_cap(case.cap_bytes, probe.total)
     world = World(
         device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank, steps=case.steps
@@ -88,10 +87,9 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
 def check_ranks(ranks: int, started: int) -> None:
     """Raise where the launcher started another number of processes than the run has GPUs."""
     if ranks != started:
-        raise InputError(
-            f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
-            f"start {ranks}, or --set hardware.num_gpus={started}"
-        )
+        fix = f"start {ranks}, or --set hardware.num_gpus={started}"
+        launcher = f"the launcher starts {started} processes"
+        raise InputError(f"hardware.num_gpus={ranks}, but {launcher}; {fix}")
 
 
 def check_gpus(shown: int, place: RankPlace) -> None:
@@ -99,10 +97,9 @@ def check_gpus(shown: int, place: RankPlace) -> None:
     if not shown:
         raise InputError(NO_GPU.format(why="this node shows none"))
     if shown < place.local_ranks:
-        raise InputError(
-            f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
-            f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"
-        )
+        started = f"the launcher started {place.local_ranks} processes on a node"
+        fix = f"start {shown} on each (--nproc-per-node)"
+        raise InputError(f"{started} that shows {shown} GPU{'s' * (shown > 1)}; {fix}")
 
 
 def end_failed_rank(

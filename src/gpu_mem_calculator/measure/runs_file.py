@@ -48,10 +48,8 @@ class RunsFile:
         for number, line in enumerate(whole.split(b"\n"), 1):
             row = _parse(line) if line.strip() else {}
             if row is None:
-                raise InputError(
-                    f"--append {self.path} line {number}: not a measured run; give "
-                    "a file that measure wrote, or a new one"
-                )
+                fix = "give a file that measure wrote, or a new one"
+                raise InputError(f"--append {self.path} line {number}: not a measured run; {fix}")
             rows += [row] if row else []
         return rows
 
@@ -62,9 +60,8 @@ class RunsFile:
 
     def ids(self, *, failed: bool = True) -> set[str]:
         """The ids in the file; without `failed`, only those of runs that did not fail."""
-        return {
-            str(row["id"]) for row in self.rows if "id" in row and (failed or "failed" not in row)
-        }
+        rows = [row for row in self.rows if failed or "failed" not in row]
+        return {str(row["id"]) for row in rows if "id" in row}
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row; returns when it is on disk."""

@@ -34,9 +34,8 @@ def main(words: Sequence[str] | None = None) -> int:
     run = import_module("torch.distributed.run")
     failed = import_module(f"{ELASTIC}.errors").ChildFailedError
     network = import_module("torch.distributed").DistError  # the other nodes cannot be reached
-    logging.getLogger(f"{ELASTIC}.api").setLevel(
-        logging.CRITICAL
-    )  # `report_failure` replaces its message
+    # `report_failure` replaces its message
+    logging.getLogger(f"{ELASTIC}.api").setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which warns of it
     os.environ[STARTED_HERE] = "1"
     try:
@@ -55,16 +54,13 @@ def report_failure(failures: Mapping[int, Any]) -> int:
 
     torchrun ends the other ranks with SIGTERM, so those are not taken for the first.
     """
-    ordered = sorted(
-        failures.items(),
-        key=lambda one: (
-            not problems_of(one[1]),
-            one[1].exitcode == -signal.SIGTERM,
-            one[1].timestamp,
-            one[0],
-        ),
-    )
-    rank, failure = ordered[0]
+
+    def order(rank: int) -> tuple[Any, ...]:
+        one = failures[rank]
+        return not problems_of(one), one.exitcode == -signal.SIGTERM, one.timestamp, rank
+
+    rank = min(failures, key=order)
+    failure = failures[rank]
     problems = problems_of(failure)
     if problems:
         print_to_stderr(*problems)

@@ -30,22 +30,20 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     check_rank(case.rank, job.num_ranks)
     kind = job.process_group
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
-    probe = Probe(
-        lambda name, figures: tell({"phase": name, **figures}),
-        None if case.snapshot else case.steps,
-    )
+    probe = case_probe(case, tell)
     known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
     tell({"environment": known, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
-    world = World(
-        device="cuda",
-        mark=probe.mark,
-        process_group=kind,
-        rank=case.rank if kind == FAKE else 0,
-        steps=case.steps,
-    )
+    rank = case.rank if kind == FAKE else 0
+    world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=case.steps)
     run_with_snapshot(lambda: job.start(world), case.snapshot)
     return finished_row(case, job.group, probe, known)
+
+
+def case_probe(case: MeasureCase, tell: Tell) -> Probe:
+    """The probe of a case; `tell` gets each phase with its figures."""
+    steps = None if case.snapshot else case.steps
+    return Probe(lambda name, figures: tell({"phase": name, **figures}), steps)
 
 
 def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
@@ -64,16 +62,11 @@ def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
 def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, Any]) -> Row:
     """The row of a case that did not fail."""
     pinned = probe.pinned_bytes()
-    return {
-        **row_head(case, group),
-        "measured": probe.measured(),
-        "phases": probe.phases,
-        "environment": {
-            **known,
-            **environment.versions(),
-            **({"host_pinned_bytes": pinned} if pinned else {}),
-        },
-    }
+    known = {**known, **environment.versions()}
+    if pinned:
+        known["host_pinned_bytes"] = pinned
+    figures = {"measured": probe.measured(), "phases": probe.phases, "environment": known}
+    return {**row_head(case, group), **figures}
 
 
 def row_head(case: MeasureCase, group: str) -> Row:
@@ -97,10 +90,8 @@ def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str
 def check_rank(rank: int, ranks: int) -> None:
     """Raise where the job has no such rank."""
     if not 0 <= rank < ranks:
-        raise InputError(
-            f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
-            f"use 0{f' to {ranks - 1}' * (ranks > 1)}"
-        )
+        known = f"{ranks} rank{'s' * (ranks > 1)}; use 0{f' to {ranks - 1}' * (ranks > 1)}"
+        raise InputError(f"--rank {rank}: the job has {known}")
 
 
 def set_allocator(conf: str | None) -> str | None:
@@ -123,7 +114,6 @@ def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
     if cap_bytes is None:
         return
     if cap_bytes > total_bytes:
-        raise InputError(
-            f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; give less"
-        )
+        fix = f"{total_bytes}; give less"
+        raise InputError(f"--cap {cap_bytes} bytes is more than this card has, {fix}")
     import_module("torch").cuda.set_per_process_memory_fraction(cap_bytes / total_bytes)

@@ -8,22 +8,17 @@ can shard them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import overload
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import N
 from ..ledger.rules import Dim
 from .mixer_defaults import MixerDefaults
 
 Share = tuple[int, int]  # parameter counts of a model: the published one, the architecture's
 
 
-@overload
-def in_share(count: int, share: Share | None) -> int: ...
-@overload
-def in_share(count: Num, share: Share | None) -> Num: ...
-def in_share(count: Num, share: Share | None) -> Num:
+def in_share(count: N, share: Share | None) -> N:
     """Elements of a parameter, scaled to the published count of the model where there is one."""
     return count if share is None else count * share[0] // share[1]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
-
 from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
 from .terminal import paint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
 
 Span: TypeAlias = tuple[str, str]  # text, and a style of terminal.CODES ("" for none)
 Line: TypeAlias = list[Span]

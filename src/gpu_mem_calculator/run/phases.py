@@ -1,5 +1,8 @@
-"""The phases of a run: start-up, then forward, backward and optimizer in every step."""
+"""The phases of a run: start-up, then forward, backward and optimizer in every step of training, or
+prefill and decode in generation.
+"""
 
 from __future__ import annotations
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
+PREFILL, DECODE = "prefill", "decode"

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
+from ..ledger.num import sized
 from ..ledger.source import Source
 from .phases import STARTUP
 
@@ -125,7 +126,7 @@ def _entries(items: Iterable[ServerItem]) -> Iterable[Entry]:
         yield Entry(
             name=item.name,
             kind=KINDS[item.figure],
-            bytes=max(0, item.bytes),
+            bytes=sized(max(0, item.bytes), 8),
             live=ALIVE[item.figure],
             source=item.source,
             parts=item.parts,

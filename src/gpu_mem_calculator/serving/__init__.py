@@ -1,6 +1,6 @@
 """Serving engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A folder is discovered by itself, and imported when its engine is used.
+A folder is imported when its engine is used.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import cache
 
 from ..run.engine import Engine
-from ..run.registry import folder_names, load_engine
+from ..run.registry import load_engine
+
+NAMES = ("llamacpp", "sglang", "tensorrt_llm", "tgi", "transformers", "vllm")
 
 ALIASES = {
     "huggingface": "transformers",
@@ -21,10 +23,9 @@ ALIASES = {
 }
 
 
-@cache
 def server_names() -> tuple[str, ...]:
     """Every server's name, as in a run file."""
-    return folder_names(__path__)
+    return NAMES
 
 
 @cache

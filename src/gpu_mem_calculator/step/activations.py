@@ -14,7 +14,7 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
 from ..autograd.walk import HOOKS, REENTRANT, BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
@@ -26,8 +26,8 @@ from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
-from .instants import StepInstant
-from .layer_groups import LayerGroup
+from .instants import Instants, StepInstant
+from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources
 from .model_inputs import embedding_entries, embedding_events, input_entries
 from .pipeline import waiting_entries
@@ -107,7 +107,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
     )
 
 
-def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> StageWalks:
+def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
     """The walks of each distinct layer and of the head; those of plain sizes are cached."""
     if run.record is not None:
         record = run.record
@@ -151,11 +151,7 @@ def _layer_walk(
 
 
 def activation_entries(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
-    walks: StageWalks,
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
     """Saved activations, what layers and head need while they run, tables and masks."""
     yield from block_entries(run, groups, instants, walks)
@@ -173,7 +169,7 @@ def activation_entries(
 
 
 def block_entries(
-    run: Run, groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
+    run: Run, groups: LayerGroups, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
     """What layers and head save, and what they need while they run.
 
@@ -201,7 +197,7 @@ def _saved(
     index: int,
     group: LayerGroup,
     walk: BlockWalk,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     first: BlockWalk | None,
     sources: LayerSources,
 ) -> Iterator[Entry]:
@@ -234,7 +230,7 @@ def _saved(
 
 
 def _int8_inputs(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
+    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants
 ) -> Iterator[Entry]:
     """What bitsandbytes' int8 matmuls keep although a checkpoint or backward would free it.
 
@@ -275,9 +271,9 @@ def _layer_peak(
     if group.recompute != "full":
         return back
     forward = walk.forward
-    again = PeakParts(forward.act + walk.input_bytes, 0, forward.temp)  # its output's gradient
-    output = walk.input_bytes if group.reentrant else 0
-    entry = 0 if walk.holds_input else walk.input_bytes
+    again = PeakParts(forward.act + walk.input_bytes, EMPTY, forward.temp)  # its output's gradient
+    output = walk.input_bytes if group.reentrant else EMPTY
+    entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)
 
 

@@ -8,8 +8,8 @@ from ..autograd.events import BlockEvents
 from ..autograd.walk import BlockWalk
 from ..run.phases import FORWARD
 from .activations import FREE_AT_ONCE, StageWalks
-from .instants import StepInstant
-from .layer_groups import LayerGroup
+from .instants import Instants, StepInstant
+from .layer_groups import LayerGroup, LayerGroups
 
 HEAD, EMBEDDING = -1, -2
 
@@ -36,9 +36,7 @@ class BlockRun(Struct, frozen=True, kw_only=True):
     until: str = ""
 
 
-def block_runs(
-    groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
-) -> dict[str, BlockRun]:
+def block_runs(groups: LayerGroups, instants: Instants, walks: StageWalks) -> dict[str, BlockRun]:
     """The block that runs at each instant: a layer, the head or the embedding, by instant name."""
     runs: dict[str, BlockRun] = {}
     for instant in instants:

@@ -8,6 +8,8 @@ exist already, so only the last layer of a range, the first to run backward, has
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from ..ledger.ledger import FIRST, LAST, LATER, Instant, instant
@@ -51,6 +53,9 @@ class StepInstant(Struct, frozen=True, kw_only=True, gc=False):
         return self.instant.name
 
 
+Instants = tuple[StepInstant, ...]
+
+
 def in_flight(pp: Num, stage: Num, micro_batches: Num) -> Num:
     """Micro-batches whose activations a stage holds under 1F1B: min(pp - stage, m)."""
     return smaller(pp - stage, micro_batches)
@@ -64,7 +69,7 @@ def step(
     head: Num = 1,
     embedding: Num = 1,
     every: bool = False,
-) -> tuple[StepInstant, ...]:
+) -> Instants:
     """The instants of one step. `head` and `embedding` are 1 where the stage has them.
 
     `flight`: micro-batches whose activations are alive at once. `every`: forward has an instant for
@@ -81,7 +86,7 @@ def _step(
     head: Num,
     embedding: Num,
     every: bool,
-) -> tuple[StepInstant, ...]:
+) -> Instants:
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
@@ -91,7 +96,7 @@ def _step(
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
-        later: tuple[StepInstant, ...] = ()
+        later: Instants = ()
     else:
         full = tuple(more * n for n in counts)
         later = _micro_batch(
@@ -153,7 +158,7 @@ def _micro_batch(
     present: Num = 1,
     forwards: Num = 1,
     every: bool = False,
-) -> tuple[StepInstant, ...]:
+) -> Instants:
     """Forward, loss and backward of the micro-batch with which most activations are alive.
 
     `full`: layers of each range whose activations are alive when its forward ends; `before`: layers
@@ -166,96 +171,48 @@ def _micro_batch(
     instants: list[StepInstant] = []
 
     def add(
-        where: str, phase: str, title: str, exists: Num, layer: str = "", **fields: object
+        where: str, phase: str, title: str, exists: Num, layer: str = "", **fields: Any
     ) -> None:
         named = instant(where, phase, title + word, present=exists, micro_batch=tag, layer=layer)
-        values: dict[str, object] = {"grads": before, "later": later}
+        values: dict[str, Any] = {"grads": before, "later": later}
         values |= {"head_grads": old_grads * head, "embedding_grads": old_grads * embedding}
-        instants.append(StepInstant(instant=named, **values | fields))  # type: ignore[arg-type]
+        instants.append(StepInstant(instant=named, **values | fields))
 
-    last = len(ranges) - 1
+    last, layers = len(ranges) - 1, range(len(full))
     some = holds(flight > 0) * present
+    layer_fields: dict[str, Any] = {"work": "layer", "inside_forward": True}
     for i in range(last if every else 0):
         begun = tuple(n - (counts[j] if j >= i else 0) for j, n in enumerate(full))
-        add(
-            f"forward.{i}",
-            FORWARD,
-            f"forward, {ranges[i].title}",
-            some * forwards,
-            saved=begun,
-            work="layer",
-            stretch=i,
-            inside_forward=True,
-        )
+        title = f"forward, {ranges[i].title}"
+        fields = {**layer_fields, "stretch": i, "saved": begun}
+        add(f"forward.{i}", FORWARD, title, some * forwards, **fields)
     for name, i, ends in _forward_ends(counts):
         minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
-        add(
-            name,
-            FORWARD,
-            "forward, last layer",
-            ends * some * forwards,
-            saved=minus,
-            work="layer",
-            stretch=i,
-            inside_forward=True,
-        )
-    add(
-        "loss",
-        FORWARD,
-        "loss",
-        head * some * forwards,
-        saved=full,
-        work="head",
-        inside_forward=True,
-    )
-    add("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
+        fields = {**layer_fields, "stretch": i, "saved": minus}
+        add(name, FORWARD, "forward, last layer", ends * some * forwards, **fields)
+    in_head: dict[str, Any] = {"saved": full, "work": "head"}
+    add("loss", FORWARD, "loss", head * some * forwards, **in_head, inside_forward=True)
+    add("loss.backward", BACKWARD, "backward of the loss", head * some, **in_head)
     for i in range(last, -1, -1):
         title = f"backward, {ranges[i].title}"
         exists = holds(counts[i] > 0) * some
         top = tuple(
             full[j] - counts[j] if j > i else larger(full[j] - 1, 0) if j == i else full[j]
-            for j in range(len(full))
+            for j in layers
         )
-        above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
-        add(
-            f"backward.{i}.last",
-            BACKWARD,
-            f"{title}: last layer",
-            exists,
-            saved=top,
-            grads=above,
-            head_grads=head,
-            work="layer",
-            stretch=i,
-            layer=LAST,
-        )
+        above = tuple(counts[j] if later or j > i else 0 for j in layers)
+        fields = {"head_grads": head, "work": "layer", "stretch": i}
+        alive: dict[str, Any] = {"saved": top, "grads": above, "layer": LAST}
+        add(f"backward.{i}.last", BACKWARD, f"{title}: last layer", exists, **fields, **alive)
         if not later and not every:
-            low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
+            low = tuple(full[j] - (counts[j] if j >= i else 0) for j in layers)
             under = tuple(
-                counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
-                for j in range(len(full))
+                counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0) for j in layers
             )
-            add(
-                f"backward.{i}.first",
-                BACKWARD,
-                f"{title}: first layer",
-                exists,
-                saved=low,
-                grads=under,
-                head_grads=head,
-                work="layer",
-                stretch=i,
-                layer=FIRST,
-            )
-    low = tuple(full[j] - counts[j] for j in range(len(full)))
-    add(
-        "embedding.backward",
-        BACKWARD,
-        "backward of the embedding",
-        embedding * some,
-        saved=low,
-        grads=counts,
-        head_grads=head,
-        work="embedding",
-    )
+            alive = {"saved": low, "grads": under, "layer": FIRST}
+            add(f"backward.{i}.first", BACKWARD, f"{title}: first layer", exists, **fields, **alive)
+    low = tuple(full[j] - counts[j] for j in layers)
+    fields = {"saved": low, "grads": counts, "head_grads": head, "work": "embedding"}
+    title = "backward of the embedding"
+    add("embedding.backward", BACKWARD, title, embedding * some, **fields)
     return tuple(instants)

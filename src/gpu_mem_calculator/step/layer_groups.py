@@ -31,12 +31,15 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
         return LayerRange(self.title, self.count)
 
 
+LayerGroups = tuple[LayerGroup, ...]
+
+
 def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
     """How many of `count` items from `first` on are in [low, high)."""
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
-def layer_groups(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
+def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:
     """The layers [low, high) of a model, in groups.
 
     A group ends where the layer's shape, its attention window or its recompute changes; in an

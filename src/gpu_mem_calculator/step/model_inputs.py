@@ -7,15 +7,15 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import prod
 
 from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_workspace
 from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
-from ..ledger.num import Num, holds, larger, nothing
-from ..ledger.source import code
+from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
+from ..ledger.source import Source, code
 from ..model.adapters import linears
 from ..model.arch import Layer
 from ..model.blocks import Moe
@@ -34,63 +34,49 @@ from ..modelling.huggingface.inputs import (
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
-from .instants import StepInstant
-from .layer_groups import LayerGroup
+from .instants import Instants, StepInstant
+from .layer_groups import LayerGroups
 from .optimizers import OPTIMIZERS
 from .weights import adapter_shapes, embedding_tensors
 from .workspaces import lt_entry
 
-IN_STACK = ("layer", "unit")  # a layer runs, or FSDP waits for its weights
+
+def in_stack(instant: StepInstant) -> bool:
+    """Whether a layer runs forward, or FSDP waits for its weights."""
+    return instant.work in ("layer", "unit") and instant.inside_forward
 
 
 def input_entries(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """Entries of token ids, rotary tables, masks, the embedding's output and its dropout mask,
     weights that autocast has cast, and cuBLASLt's workspaces.
     """
     live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
-    yield Entry(
-        name="token ids and labels",
-        kind=ACT,
-        bytes=tokens * 24,
-        live=live,
-        source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
-    )
+    labels = code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels")
+    yield _kept("token ids and labels", sized(3 * tokens, 64), live, labels)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
     if width:
-        yield Entry(
-            name="rotary tables",
-            kind=ACT,
-            bytes=table_bytes(setting, run.seq, width),
-            live=live,
-            source=TABLE_CODE,
-        )
+        yield _kept("rotary tables", table_bytes(setting, run.seq, width), live, TABLE_CODE)
     yield from _mask_entries(run, setting, groups, instants)
     yield from _embedding_output(run, setting, groups, instants)
     if run.arch.embedding_dropout and (
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
-        yield Entry(
-            name="embedding dropout mask",
-            kind=ACT,
-            bytes=tokens * setting.hidden,
-            live=live,
-            source=code("torch 2.11 native_dropout keeps a boolean mask"),
-        )
+        boolean = code("torch 2.11 native_dropout keeps a boolean mask")
+        yield _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
     yield from _autocast_cache(run, setting, groups, instants)
     yield from _lt_workspaces(run, groups, instants)
 
 
+def _kept(name: str, size: Bytes, live: Mapping[str, Num], source: Source) -> Entry:
+    """Activations of `size` bytes."""
+    return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
+
+
 def _mask_entries(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """The masks that the model makes for its layers.
 
@@ -108,7 +94,7 @@ def _mask_entries(
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
-        size = area * run.batch * getattr(mixers[0], "heads", 1) * setting.bits // 8
+        size = sized(area * run.batch * getattr(mixers[0], "heads", 1), setting.bits)
         if not (eager or setting.autocast):  # autocast casts it in every layer
             lasting = 1
     elif eager:
@@ -123,19 +109,13 @@ def _mask_entries(
     elif run.arch.family.startswith("llama4"):  # chunks start where each sequence does
         size = mask_bytes(setting, area, run.batch, eager=False)
     lasting = min(lasting, count)
-    live = {
-        i.name: count if i.work in IN_STACK and i.inside_forward else lasting
-        for i in instants
-        if i.work
-    }
-    yield Entry(name="attention masks", kind=ACT, bytes=size, live=live, source=MASK_CODE)
+    working = [i for i in instants if i.work]
+    live = {i.name: count if in_stack(i) else lasting for i in working}
+    yield _kept("attention masks", size, live, MASK_CODE)
 
 
 def _embedding_output(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """The embedding's output, to which the model's forward refers while the layers run.
 
@@ -151,15 +131,13 @@ def _embedding_output(
         return
     alone = type(groups[0].count) is int and groups[0].count == 1
     counted = 0 if alone and tables == 1 else None
-    inside = [
-        i for i in instants if i.work in IN_STACK and i.inside_forward and i.stretch != counted
-    ]
+    inside = [i for i in instants if in_stack(i) and i.stretch != counted]
     yield Entry(
         name="embedding: output",
         kind=ACT,
         role=EMBEDDED,
         source=EMBEDDING_CODE,
-        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1)),
+        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1), EMPTY),
         live={i.name: 1 for i in (instants if normed else inside) if i.work},
     )
 
@@ -167,8 +145,8 @@ def _embedding_output(
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
     recorder = EventRecorder()
-    exit_grad = recorder.number(run.batch * run.seq * setting.hidden * setting.bits // 8)
-    grads = [recorder.weight(n * setting.weight_bits // 8) for n in embedding_tensors(run)]
+    exit_grad = recorder.number(sized(run.batch * run.seq * setting.hidden, setting.bits))
+    grads = [recorder.weight(sized(n, setting.weight_bits)) for n in embedding_tensors(run)]
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     recorder.over(recorder.work((work,)))
     recorder.free(exit_grad)
@@ -195,7 +173,7 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
 
 
 def embedding_entries(
-    run: Run, setting: BlockSetting, instants: tuple[StepInstant, ...], *, fresh: bool
+    run: Run, setting: BlockSetting, instants: Instants, *, fresh: bool
 ) -> Iterator[Entry]:
     """Backward of the embedding: its output's gradient, and a gradient of the whole table.
 
@@ -207,20 +185,18 @@ def embedding_entries(
     """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {i.name: 1 for i in instants if i.work == "embedding"}
-    grad = run.batch * run.seq * setting.hidden * setting.bits // 8
-    yield Entry(
-        name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live, source=source
-    )
+    grad = sized(run.batch * run.seq * setting.hidden, setting.bits)
+    yield _kept("embedding: gradient of its output", grad, live, source)
     if run.frozen:
         return
-    size = run.arch.embedding_parameters * setting.weight_bits // 8
+    size = sized(run.arch.embedding_parameters, setting.weight_bits)
     yield Entry(
         name="embedding: gradient being made",
         kind=GRAD,
         bytes=size,
         live=live,
         source=source,
-        tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
+        tensors=lambda: [sized(n, setting.weight_bits) for n in embedding_tensors(run)],
     )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if not nothing(work):
@@ -232,25 +208,20 @@ def embedding_entries(
             source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
         )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = run.arch.embedding[0].numel * setting.weight_bits // 8
+    table = sized(run.arch.embedding[0].numel, setting.weight_bits)
     if run.arch.tied and setting.weight_bits == setting.matmul_bits:
         yield Entry(
             name="embedding: its gradient and the head's, added",
             kind=GRAD,
-            bytes=larger(table - grad - work, 0),
+            bytes=larger(table - grad - work, EMPTY),
             live=live,
             source=buffer,
             role=TIED,
         )
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
-        waits = {
-            i.name: 1
-            for i in instants
-            if (i.later or views)
-            and i.instant.phase == BACKWARD
-            and i.work in ("layer", "embedding")
-        }
+        back = [i for i in instants if i.instant.phase == BACKWARD and (i.later or views)]
+        waits = {i.name: 1 for i in back if i.work in ("layer", "embedding")}
         yield Entry(
             name="head: gradient that waits for the embedding's",
             kind=GRAD,
@@ -262,10 +233,7 @@ def embedding_entries(
 
 
 def _autocast_cache(
-    run: Run,
-    setting: BlockSetting,
-    groups: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """16-bit copies of the weights that autocast keeps until forward ends.
 
@@ -281,16 +249,16 @@ def _autocast_cache(
         yield Entry(
             name=f"{group.title}: 16-bit weights cached by autocast",
             kind=TEMP,
-            bytes=group.count * sum(cast) * 2,
+            bytes=sized(group.count * sum(cast), 16),
             live=live,
             tensors=partial(_sizes_of_16_bits, cast, group.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )
 
 
-def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Num]:
+def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Bytes]:
     """Bytes of each 16-bit tensor, layer by layer."""
-    return [n * 2 for n in elements] * int(layers)
+    return [sized(n, 16) for n in elements] * int(layers)
 
 
 def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:
@@ -309,9 +277,7 @@ def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:
     return [w.numel for w in layer.weights() if len(w.dims) > 1 and w.dims not in experts]
 
 
-def _lt_workspaces(
-    run: Run, groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterator[Entry]:
     """cuBLASLt's workspaces, in addition to cuBLAS's: it runs matmuls that add a bias (addmm).
 
     One for each thread that runs such matmuls: forward's, which runs the optimizer too, and

@@ -7,12 +7,12 @@ were checked against traces of torch's own step on the CPU, and on a GPU where a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from ..autograd.reductions import row_sum_workspace
-from ..ledger.num import Num, ceil_div, choose, round_up
+from ..ledger.num import EMPTY, Bytes, Num, ceil_div, choose, round_up, sized
 
 FOREACH, FUSED, FORLOOP = "foreach", "fused", "forloop"
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep fp32 states (bitsandbytes optimizer.py:492-529)
@@ -74,7 +74,7 @@ OPTIMIZERS = {
 }
 
 
-def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
+def state_bytes(row: Optimizer, elements: Num, bits: int) -> Bytes:
     """Bytes of optimizer states for `elements` parameters of `bits`.
 
     8-bit states add one fp32 scale for each block of 256 (bitsandbytes functional.py, blockwise);
@@ -82,40 +82,41 @@ def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
     elements have fp32 states and are counted here like larger ones: see `tensor_state_bytes`.
     """
     width = row.bits or bits
-    size = elements * row.states * width // 8
+    size = sized(elements * row.states, width)
     if row.block:
-        size = size + row.states * 4 * ceil_div(elements, row.block)
+        size = size + sized(row.states * ceil_div(elements, row.block), 32)
     return size
 
 
-def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
+def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> Bytes:
     """Bytes of the states of one tensor, with bitsandbytes' rule for small ones."""
     if row.block and elements < MIN_8BIT_ELEMENTS:
-        return row.states * elements * 4
-    return int(state_bytes(row, elements, bits))
+        return sized(row.states * elements, 32)
+    return state_bytes(row, elements, bits)
 
 
-def tensor_states(row: Optimizer, elements: int, bits: int) -> list[int]:
+def tensor_states(row: Optimizer, elements: int, bits: int) -> list[Bytes]:
     """Bytes of each state of one tensor, then of the scales of 8-bit ones.
 
     bitsandbytes' paged states are no torch tensors and are left out.
     """
     small = row.block and elements < MIN_8BIT_ELEMENTS
     paged = bool(paged_bytes(row, elements, bits))
-    state = [] if paged else [elements * (32 if small else row.bits or bits) // 8] * row.states
-    scales = [4 * ceil_div(elements, row.block)] * row.states if row.block and not small else []
+    state = [] if paged else [sized(elements, 32 if small else row.bits or bits)] * row.states
+    scale = sized(ceil_div(elements, row.block), 32) if row.block else EMPTY
+    scales = [] if small or not row.block else [scale] * row.states
     return state + scales
 
 
-def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
+def paged_bytes(row: Optimizer, elements: int, bits: int) -> Bytes:
     """Bytes of one tensor's paged states: all but the scales, from 100,000 elements on.
 
     bitsandbytes 0.50.2 optim/optimizer.py:383-390 get_state_buffer; the scales are torch tensors
     on the GPU (init_state).
     """
     if not row.paged or elements < PAGED_ELEMENTS:
-        return 0
-    return row.states * elements * (row.bits or bits) // 8
+        return EMPTY
+    return sized(row.states * elements, row.bits or bits)
 
 
 def step_temps(
@@ -126,87 +127,88 @@ def step_temps(
     neighbours: Iterable[tuple[int, int, int, int]],
     largest: int,
     side: int,
-) -> Sequence[Num]:
+) -> list[Bytes]:
     """Bytes of each tensor that `step_temp_bytes` or `loop_temp_bytes` sums."""
     if row.matrices:
         return muon_temps(largest, side, bits)
     if implementation == FOREACH:
-        return [n * bits // 8 for n, count in sizes for _ in range(count * row.foreach)]
+        return [sized(n, bits) for n, count in sizes for _ in range(count * row.foreach)]
     if implementation != FORLOOP or not row.forloop:
         return []
-    sets = [[largest * bits // 8] * row.forloop]
+    sets = [[sized(largest, bits)] * row.forloop]
     sets += [_loop_temps(row, bits, *one) for one in neighbours]
     return max(sets[1:] or sets, key=sum)
 
 
 def step_temp_bytes(
     row: Optimizer, implementation: str, elements: Num, largest: Num, bits: int, side: Num = 0
-) -> Num:
+) -> Bytes:
     """Bytes of the step's temporaries at their peak, for `elements` parameters of `bits`.
 
     A for loop has them for one parameter at a time (`loop_temp_bytes` counts the previous one's,
     too), fused kernels have none. `side` is the shorter side of the largest matrix, for Muon.
     """
     if row.matrices:
-        total: Num = 0
+        total = EMPTY
         for size in muon_temps(largest, side, bits):
             total = total + size
         return total
     if implementation == FOREACH:
-        return elements * row.foreach * bits // 8
+        return sized(elements * row.foreach, bits)
     if implementation == FORLOOP:
-        return largest * row.forloop * bits // 8
-    return 0
+        return sized(largest * row.forloop, bits)
+    return EMPTY
 
 
 def loop_temp_bytes(
     row: Optimizer, neighbours: frozenset[tuple[int, int, int, int]], bits: int
-) -> Num:
+) -> Bytes:
     """Bytes of the temporaries of a loop over the parameters, at their peak.
 
     `neighbours`: for consecutive parameters, the elements of the previous and of the current one,
     and the rows and columns of the current one.
     """
-    return max((sum(_loop_temps(row, bits, *one)) for one in neighbours), default=0)
+    return max((sum(_loop_temps(row, bits, *one), EMPTY) for one in neighbours), default=EMPTY)
 
 
 def _loop_temps(
     row: Optimizer, bits: int, previous: int, current: int, rows: int, columns: int
-) -> list[int]:
+) -> list[Bytes]:
     """Bytes of each temporary of a loop at one parameter.
 
     Python still refers to the previous parameter's estimate while the current one's is made, and
     Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
     """
-    work = [current * bits // 8] * row.forloop
+    work = [sized(current, bits)] * row.forloop
     if row.factored and columns:
-        sums = int(row_sum_workspace(rows, columns))
+        sums = row_sum_workspace(rows, columns)
         work = [sums] if sums > sum(work) else work
-    return [previous * bits // 8, *work]
+    return [sized(previous, bits), *work]
 
 
-def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
+def muon_temps(elements: Num, side: Num, bits: int) -> list[Bytes]:
     """Bytes of each temporary of Newton-Schulz on one matrix of n elements with a shorter side m
     (_muon.py:50-70, 332-341).
 
     In bf16 max(6n + 4m², 4n + 6m²) bytes: three matrices and two m × m products, or two and
     three; fp32 parameters have the update (4n) and one matrix less.
     """
-    update = elements * (bits // 8) if bits > 16 else 0
-    matrix, square = elements * 2, side * side * 2
+    update = sized(elements, bits) if bits > 16 else EMPTY
+    matrix, square = sized(elements, 16), sized(side * side, 16)
     matrices = 2 if bits > 16 else 3
     last = choose(matrix >= square, matrix, square)
     return [update, *[matrix] * (matrices - 1), square, square, last]
 
 
-def clip_temp_bytes(tensors: Num, largest: Num) -> Num:
+def clip_temp_bytes(tensors: Num, largest: Num) -> Bytes:
     """Bytes that clip_grad_norm_ allocates, all freed before the step.
 
     One fp32 buffer of partial sums, as many for every tensor as the largest has chunks of
     65,536 elements, and a 512-byte block for each norm (nn/utils/clip_grad.py:95,
     aten ForeachReduceOp.cu); 0 B off in a measured SGD run: 4,987,904.
     """
-    return round_up(4 * tensors * ceil_div(largest, NORM_CHUNK), 512) + 512 * tensors
+    sums = sized(tensors * ceil_div(largest, NORM_CHUNK), 32)
+    return round_up(sums, 512) + sized(tensors, 8 * 512)
 
 
 def default_implementation(name: str) -> str:

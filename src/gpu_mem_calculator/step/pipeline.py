@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, FIRST, IN_FLIGHT, INPUTS_IN_FLIGHT, LAST, Entry, Instant
-from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
-from .instants import StepInstant, in_flight, step
-from .layer_groups import LayerGroup, overlap
+from .instants import Instants, StepInstant, in_flight, step
+from .layer_groups import LayerGroup, LayerGroups, overlap
 from .layer_groups import layer_groups as stack_groups
 
 
@@ -33,7 +33,7 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss.
     """
 
-    blocks: tuple[LayerGroup, ...]
+    blocks: LayerGroups
     held: tuple[Num, ...]
     opening: tuple[Num, ...]
     working: tuple[Num, ...]
@@ -121,7 +121,7 @@ def _most(chunks: Num) -> int:
 
 def beats(
     stage: PipelineStage, startup: tuple[tuple[str, str], ...], *, every: bool = False
-) -> tuple[StepInstant, ...]:
+) -> Instants:
     """The instants of start-up, (name, title) each, then of a step with all its micro-batches in
     flight. `every`: forward has one for each layer of an unrolled run.
     """
@@ -148,9 +148,7 @@ def _with_waiting(instant: StepInstant, stage: PipelineStage) -> StepInstant:
     return replace(instant, saved=saved, instant=replace(instant.instant, present=present))
 
 
-def group_ends(
-    stage: PipelineStage, instants: tuple[StepInstant, ...], *, every: bool
-) -> frozenset[str]:
+def group_ends(stage: PipelineStage, instants: Instants, *, every: bool) -> frozenset[str]:
     """Names of the instants at which the lowest layer of a group of equal ones runs backward."""
 
     def lowest(index: int) -> bool:
@@ -174,7 +172,7 @@ def waiting_entries(
     index: int,
     group: LayerGroup,
     walk: BlockWalk,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     layer_source: Source,
     checkpoint_source: Source,
 ) -> Iterator[Entry]:
@@ -198,7 +196,7 @@ def waiting_entries(
     yield Entry(
         name=f"{group.title}: kept by micro-batches in flight",
         kind=ACT,
-        bytes=sum(sizes),
+        bytes=sum(sizes, EMPTY),
         live=live,
         source=checkpoint_source if full else layer_source,
         tensors=lambda: sizes,

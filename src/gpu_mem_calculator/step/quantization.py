@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..autograd.events import BlockEvents, EventRecorder
-from ..ledger.num import ceil_div
+from ..ledger.num import ceil_div, sized
 from ..model.adapters import linears
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
@@ -22,7 +22,7 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     previous: list[int] = []
     for layer in run.arch.layers:
         for linear in linears(layer):
-            unpacked = [recorder.weight(linear.numel * 2)]
+            unpacked = [recorder.weight(sized(linear.numel, 16))]
             recorder.over(previous)
             left += _pack(recorder, run, linear)
             previous = unpacked
@@ -31,7 +31,7 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     packed = {f"{one.name}.weight" for layer, _, _ in run.arch.runs for one in linears(layer)}
     for weight in run.arch.weights():
         if not any(weight.name.endswith(f".{name}") for name in packed):
-            left.append(recorder.weight(weight.numel * bits // 8))
+            left.append(recorder.weight(sized(weight.numel, bits)))
     return recorder.forward_only(left)
 
 
@@ -39,14 +39,15 @@ def _pack(recorder: EventRecorder, run: Run, linear: Linear) -> list[int]:
     """Record how a projection is packed; the tensors that stay: packed weight, scales, code."""
     count = linear.numel
     if run.quantization != "int8" and not run.double_quant:  # scales, weight, code
-        return [recorder.weight(size) for size in (4 * ceil_div(count, 64), ceil_div(count, 2), 64)]
-    body = count if run.quantization == "int8" else ceil_div(count, 2)
+        sizes = (sized(ceil_div(count, 64), 32), sized(ceil_div(count, 2), 8), sized(16, 32))
+        return [recorder.weight(size) for size in sizes]
+    body = sized(count if run.quantization == "int8" else ceil_div(count, 2), 8)
     if run.quantization == "int8":
-        recorder.over(recorder.work((count * 2,)))
-        work = recorder.work((count * 2,))
+        recorder.over(recorder.work((sized(count, 16),)))
+        work = recorder.work((sized(count, 16),))
     else:
-        work = recorder.work((4 * ceil_div(count, 64),))
-    scales = int(quantized_bytes(run, linear)) - body
+        work = recorder.work((sized(ceil_div(count, 64), 32),))
+    scales = quantized_bytes(run, linear) - body
     tensors = [recorder.weight(body), recorder.weight(scales)]
     recorder.over(work)
     return tensors

@@ -11,10 +11,10 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts, PeakTracker
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import EMPTY, Bytes, Num, larger, sized
 from ..ledger.source import code
 from ..run.record import ModuleRecord, RecordedPart
-from .instants import StepInstant
+from .instants import Instants
 from .workspaces import lt_entry
 
 RECORDED = code("the module's own code, run once on fake tensors")
@@ -25,9 +25,9 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     events = _without_entry_free(part.script) if checkpoint else _with_entry_owner(part.script)
     once = _without_entry_free(part.once) if checkpoint else part.once
     entry = events.sizes[events.entry]
-    saved = tuple(part.kept)
-    act = sum(size for _, size in saved) + events.sizes[events.exit_grad]
-    act += entry if checkpoint and not _keeps_entry(part.script) else 0
+    saved = tuple((name, sized(size, 8)) for name, size in part.kept)
+    act = sum((size for _, size in saved), EMPTY) + events.sizes[events.exit_grad]
+    act += entry if checkpoint and not _keeps_entry(part.script) else EMPTY
     backward = _RecordedBackward(events, act)
     return BlockWalk(
         saved=saved,
@@ -80,8 +80,7 @@ def _moved_call(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
 
 def _forward_peak(block: BlockEvents) -> PeakParts:
     work = frozenset(block.work)
-    act: Num = block.entry_bytes
-    temp: Num = 0
+    act, temp = block.entry_bytes, EMPTY
     peak = PeakTracker(act)
     for event in block.forward:
         tensor = event if event >= 0 else ~event
@@ -91,7 +90,7 @@ def _forward_peak(block: BlockEvents) -> PeakParts:
         else:
             act += size
         if event >= 0:
-            peak.see(act, 0, temp)
+            peak.see(act, EMPTY, temp)
     return peak.moment
 
 
@@ -104,15 +103,13 @@ class _RecordedBackward:
     - `after_first`: the most activations and workspace after the first hook.
     """
 
-    def __init__(self, block: BlockEvents, act: Num) -> None:
+    def __init__(self, block: BlockEvents, act: Bytes) -> None:
         self.first, self.later = PeakTracker(act), PeakTracker(act)
-        self.hooks: list[tuple[Num, Num]] = []
-        self.after_first: Num = 0
+        self.hooks: list[tuple[Bytes, Bytes]] = []
+        self.after_first: Bytes = EMPTY
         grads = {tensor for _, tensor in block.drops}
         work = frozenset(block.work)
-        all_grads: Num = 0
-        new_grads: Num = 0
-        temp: Num = 0
+        all_grads = new_grads = temp = EMPTY
         waiting = list(zip(block.hooks, block.drops, strict=False))  # a table has no hooks
         for at, event in enumerate(block.backward):
             while waiting and waiting[0][0] <= at:
@@ -135,7 +132,7 @@ class _RecordedBackward:
         self.hooks += [(block.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 
-def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def record_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     """Entries outside the layers: the batch, and what is made before the stack of layers."""
     working = {i.name: 1 for i in instants if i.work}
     inside = {i.name: 1 for i in instants if i.work and i.inside_forward}
@@ -159,7 +156,7 @@ def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> I
             yield Entry(
                 name=name,
                 kind=ACT,
-                bytes=size,
+                bytes=sized(size, 8),
                 live=live,
                 source=RECORDED,
                 parts=parts,
@@ -167,9 +164,7 @@ def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> I
             )
 
 
-def bias_entries(
-    record: ModuleRecord, instants: tuple[StepInstant, ...], *, recomputes: bool
-) -> Iterator[Entry]:
+def bias_entries(record: ModuleRecord, instants: Instants, *, recomputes: bool) -> Iterator[Entry]:
     """Workspaces of matmuls that add a bias. `recomputes`: backward recomputes layers, and its
     thread has a workspace, too.
     """
@@ -178,8 +173,8 @@ def bias_entries(
         yield lt_entry(threads, instants)
 
 
-def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
-    return [size for _, size in parts]
+def _bytes(parts: tuple[tuple[str, int], ...]) -> list[Bytes]:
+    return [sized(size, 8) for _, size in parts]
 
 
 def before_events(record: ModuleRecord) -> BlockEvents | None:
@@ -187,12 +182,14 @@ def before_events(record: ModuleRecord) -> BlockEvents | None:
     return record.before.script if record.before.script.exit_grad >= 0 else None
 
 
-def table_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def table_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     """Backward of what is before the stack, as entries, where its events are not replayed."""
     block = record.before.script
     live = {i.name: 1 for i in instants if i.work == "embedding"}
     grads = sum(block.sizes[tensor] for _, tensor in block.drops)
-    backward = _RecordedBackward(block, block.sizes[block.exit_grad] if block.exit_grad >= 0 else 0)
+    backward = _RecordedBackward(
+        block, block.sizes[block.exit_grad] if block.exit_grad >= 0 else EMPTY
+    )
     peak = backward.first.moment
     for name, kind, size in (
         ("before the stack: at work", ACT, peak.act),

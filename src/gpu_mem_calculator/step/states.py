@@ -8,13 +8,13 @@ from math import prod
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import EMPTY, Bytes, Num, larger, sized
 from ..ledger.source import ARITHMETIC, code
 from ..model.arch import Buffer
 from ..replay.rounding import block_bytes
 from ..run.phases import OPTIMIZER
 from ..run.run import Run
-from .instants import StepInstant
+from .instants import Instants
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
@@ -35,7 +35,7 @@ STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
-def at_every_instant(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+def at_every_instant(instants: Instants) -> dict[str, Num]:
     """One copy at every instant, by the instant's name."""
     return {i.name: 1 for i in instants}
 
@@ -47,10 +47,10 @@ def with_startup(entry: Entry) -> Entry:
 
 def parameter_entry(
     name: str,
-    size: Num,
-    instants: tuple[StepInstant, ...],
+    size: Bytes,
+    instants: Instants,
     place: str = GPU,
-    tensors: Callable[[], Iterable[Num]] | None = None,
+    tensors: Callable[[], Iterable[Bytes]] | None = None,
 ) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
@@ -64,7 +64,7 @@ def parameter_entry(
     )
 
 
-def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None = None) -> Entry:
+def buffer_entry(run: Run, instants: Instants, layers: Num | None = None) -> Entry:
     """Tensors that belong to the model and are not trained; torch rounds each to 512 bytes.
 
     `layers`: how many layers a pipeline stage has; other layers' buffers are not on its rank.
@@ -74,25 +74,19 @@ def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num | None
         rest = tuple(b for b in rest if not run.arch.of_layer(b))
     each, others = map(_rounded_bytes, (in_layer if layers is not None else (), rest))
     count = 0 if layers is None else layers
-    return Entry(
-        name="buffers",
-        kind=PARAM,
-        bytes=sum(others) + sum(each) * count,
-        live=at_every_instant(instants),
-        source=ARITHMETIC,
-        tensors=lambda: [*others, *each * int(count)],
-    )
+    size = sum(others, EMPTY) + sum(each, EMPTY) * count
+    return parameter_entry("buffers", size, instants, tensors=lambda: [*others, *each * int(count)])
 
 
-def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[int]:
-    return [block_bytes(b.num_bytes) for b in buffers]
+def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[Bytes]:
+    return [sized(block_bytes(b.num_bytes), 8) for b in buffers]
 
 
 def optimizer_entries(
     run: Run,
     elements: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     *,
     implementation: str,
     largest: Num,
@@ -115,7 +109,7 @@ def optimizer_entries(
     temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = loop_temp_bytes(row, neighbours, bits)
-    clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
+    clip = larger(clip_temp_bytes(tensors, largest) - temp, EMPTY) if run.clipping else EMPTY
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries",
         kind=TEMP,
@@ -140,7 +134,7 @@ def _state_entries(
     row: Optimizer,
     elements: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     sizes: tuple[tuple[int, int], ...],
 ) -> Iterator[Entry]:
     """The states; bitsandbytes' are counted by tensor, since small tensors have fp32 states.
@@ -149,12 +143,12 @@ def _state_entries(
     the GPU for the step and back to the host when the GPU is full.
     """
     if row.factored:
-        size = run.scaled(sum(factored_states(run))) * bits // 8
+        size = sized(run.scaled(sum(factored_states(run))), bits)
     elif row.block and sizes:
-        size = sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes)
+        size = sum((n * tensor_state_bytes(row, one, bits) for one, n in sizes), EMPTY)
     else:
         size = state_bytes(row, elements, bits)
-    paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
+    paged = sum((n * paged_bytes(row, one, bits) for one, n in sizes), EMPTY)
     yield Entry(
         name=f"{run.optimizer} states",
         kind=OPTIM,
@@ -162,7 +156,7 @@ def _state_entries(
         live=at_every_instant(instants),
         source=OPTIMIZER_CODE,
         tensors=lambda: (
-            [n * bits // 8 for n in factored_states(run)]
+            [sized(n, bits) for n in factored_states(run)]
             if row.factored
             else _for_each(sizes, lambda n: tensor_states(row, n, bits))
         ),
@@ -178,7 +172,9 @@ def _state_entries(
         )
 
 
-def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[int]]) -> list[int]:
+def _for_each(
+    sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Bytes]]
+) -> list[Bytes]:
     """Bytes of the states of every parameter, by parameter."""
     return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
 
@@ -205,7 +201,7 @@ def gradient_entries(
     embedding: Num,
     head: Num,
     bits: int,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     shards: Num = 1,
 ) -> Iterator[Entry]:
     """Gradients, which backward allocates layer by layer; each rank has one of `shards` parts.
@@ -214,20 +210,14 @@ def gradient_entries(
     elements. In an unrolled run the events of the blocks allocate the gradients instead.
     """
     source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
-    for i, (title, elements) in enumerate(() if run.unrolled else layers):
-        yield Entry(
-            name=f"{title}: gradients",
-            kind=GRAD,
-            bytes=elements * bits // 8 // shards,
-            live={at.name: at.grads[i] for at in instants},
-            source=source,
-        )
-    ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
-    for name, elements, pick in () if run.unrolled else ends:
-        yield Entry(
-            name=f"{name}: gradients",
-            kind=GRAD,
-            bytes=elements * bits // 8 // shards,
-            live={at.name: getattr(at, pick) for at in instants},
-            source=source,
-        )
+    if run.unrolled:
+        return
+    alive: list[tuple[str, Num, dict[str, Num]]] = [
+        (title, elements, {at.name: at.grads[i] for at in instants})
+        for i, (title, elements) in enumerate(layers)
+    ]
+    alive.append(("embedding", embedding, {at.name: at.embedding_grads for at in instants}))
+    alive.append(("head", head, {at.name: at.head_grads for at in instants}))
+    for name, elements, live in alive:
+        size = sized(elements, bits) // shards
+        yield Entry(name=f"{name}: gradients", kind=GRAD, bytes=size, live=live, source=source)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger, Script
+from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
 from .block_events import EMBEDDING, BlockRun
@@ -165,6 +165,7 @@ class StreamWriter:
             entry = self.entries[index]
             begin = len(self.stream.sizes)
             if entry.script is not None:
+                assert isinstance(entry.script, BlockEvents)
                 ids = self._bind(entry.script, -1)
                 self._play(ids, entry.script.forward)
                 present.append([ids[tensor] for tensor in entry.script.left])
@@ -177,7 +178,7 @@ class StreamWriter:
         if not present:
             del self.held[index]
 
-    def _bind(self, block: Script, entry: int) -> Tensors:
+    def _bind(self, block: BlockEvents, entry: int) -> Tensors:
         """The number in the stream of each of a block's tensors; `entry` is its input's.
 
         An input that no block has made (-1) is allocated.

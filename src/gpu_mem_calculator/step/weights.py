@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ..ledger.num import Num
+from ..ledger.num import EMPTY, Bytes, Num, sized
 from ..model.adapters import adapted_linears, adapter_parameters, linears
 from ..model.arch import Layer
 from ..model.blocks import Linear
@@ -117,7 +117,7 @@ def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[int, ...]]:
             yield (linear.outs[1],)
 
 
-def quantized_bytes(run: Run, linear: Linear) -> Num:
+def quantized_bytes(run: Run, linear: Linear) -> Bytes:
     """Bytes of one quantized projection without its bias.
 
     bitsandbytes 0.50.2. int8 (nn/modules.py Int8Params): 8 bits, and one fp32 scale for each row of
@@ -126,7 +126,7 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     8 bits, with one fp32 scale for 256 of them and one offset.
     """
     packed = _format(run).stored(1, linear.outs[1], linear.ins[1])
-    return run.scaled(sum(size for _, size in packed))
+    return sized(run.scaled(sum(size for _, size in packed)), 8)
 
 
 def _format(run: Run) -> MatrixFormat:
@@ -135,7 +135,7 @@ def _format(run: Run) -> MatrixFormat:
     return NF4 if run.double_quant else NF4_PLAIN
 
 
-def tower_tensors(run: Run, precision: Precision) -> Iterator[int]:
+def tower_tensors(run: Run, precision: Precision) -> Iterator[Bytes]:
     """Bytes of each tensor of the vision tower, in the model's order.
 
     bitsandbytes packs every nn.Linear but the head (transformers 5.17.0
@@ -147,17 +147,17 @@ def tower_tensors(run: Run, precision: Precision) -> Iterator[int]:
         names, sizes = zip(*weight.dims, strict=True)
         linear = len(sizes) == 2 and weight.name.endswith(".weight") and "position" not in names
         if run.quantization is None or not linear:
-            yield weight.numel * (precision.weights if run.quantization is None else rest) // 8
+            yield sized(weight.numel, precision.weights if run.quantization is None else rest)
         else:
-            yield from (int(size) for _, size in _format(run).stored(1, *sizes))
+            yield from (sized(size, 8) for _, size in _format(run).stored(1, *sizes))
 
 
-def base_tensors(run: Run, precision: Precision) -> Iterator[int]:
+def base_tensors(run: Run, precision: Precision) -> Iterator[Bytes]:
     """Bytes of each parameter of a model that is not quantized, in the model's order."""
-    yield from (weight.numel * precision.weights // 8 for weight in run.arch.weights())
+    yield from (sized(weight.numel, precision.weights) for weight in run.arch.weights())
 
 
-def base_bytes(run: Run, precision: Precision) -> Num:
+def base_bytes(run: Run, precision: Precision) -> Bytes:
     """Bytes of the model's parameters without adapters.
 
     Where parameters that are not quantized are upcast, the first forward casts the biases of 4-bit
@@ -165,15 +165,15 @@ def base_bytes(run: Run, precision: Precision) -> Num:
     """
     arch = run.arch
     if run.quantization is None:
-        return arch.num_parameters * precision.weights // 8
-    packed: Num = 0
+        return sized(arch.num_parameters, precision.weights)
+    packed = EMPTY
     elements = biases = 0
     for layer, _, count in arch.runs:
         for linear in linears(layer):
-            packed = packed + count * quantized_bytes(run, linear)
+            packed = packed + quantized_bytes(run, linear) * count
             elements += count * linear.numel
             biases += count * linear.bias_numel
     rest = 32 if run.upcast_unquantized else precision.weights
     narrow = biases if run.quantization == "nf4" else 0
-    others = (arch.num_parameters - elements - narrow) * rest + narrow * 16
-    return packed + others // 8
+    others = sized(arch.num_parameters - elements - narrow, rest) + sized(narrow, 16)
+    return packed + others

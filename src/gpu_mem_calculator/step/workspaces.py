@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ledger.ledger import RUNTIME, Entry
-from ..ledger.num import Num
+from ..ledger.num import Bytes, Num
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
-from .instants import StepInstant
+from .instants import Instants
 
 WORKSPACES = "cuBLAS workspace"
 
 
-def cublas_bytes(compute_capability: str) -> int:
+def cublas_bytes(compute_capability: str) -> Bytes:
     """Bytes of one cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
-def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
     """One workspace for the thread that runs forward, one for the thread that runs backward, which
     is allocated by the first matmul of the first backward.
     """
@@ -35,12 +35,12 @@ def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[E
         )
 
 
-def lt_entry(count: Num, instants: tuple[StepInstant, ...]) -> Entry:
+def lt_entry(count: Num, instants: Instants) -> Entry:
     """cuBLASLt's workspaces, 1 MiB for each of `count` threads that run matmuls with a bias."""
     return Entry(
         name="cuBLASLt workspaces",
         kind=RUNTIME,
-        bytes=count * MIB,
+        bytes=MIB * count,
         live={i.name: 1 for i in instants},
         source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
     )

@@ -28,49 +28,36 @@ def check_covered(resolved: ResolvedRun, rank: int) -> None:
 def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
     run, engine = resolved.run, resolved.engine
     section = "training" if run.new_tokens is None else "inference"
+    fake = "know no fake tensors"
     if engine.serve is not None:
-        yield (
-            f"inference.engine={engine.name!r} is not traced; gpu-mem-calc infer estimates it, "
-            "and 'transformers' is traced"
-        )
+        instead = "gpu-mem-calc infer estimates it, and 'transformers' is traced"
+        yield f"inference.engine={engine.name!r} is not traced; {instead}"
     elif engine.name not in ENGINES:
-        yield (
-            f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
-            f"do as it runs; {INSTEAD}"
-        )
+        why = f"{engine.title} asks the GPU what to do as it runs"
+        yield f"engine.type={engine.name!r} is not traced: {why}; {INSTEAD}"
     if engine.name == "deepspeed" and run.options.get("partition_activations"):
-        yield (
-            "engine.partition_activations=true is not traced: DeepSpeed reads sizes back from "
-            "tensors; leave it out, without tensor parallelism it saves nothing"
-        )
+        why = "DeepSpeed reads sizes back from tensors"
+        fix = "leave it out, without tensor parallelism it saves nothing"
+        yield f"engine.partition_activations=true is not traced: {why}; {fix}"
     if run.attention == "flash_attention_2":
-        yield (
-            f"{section}.attention='flash_attention_2' is not traced: its kernels know no fake "
-            "tensors; 'sdpa' takes torch's own flash kernel where a card does"
-        )
+        fix = "'sdpa' takes torch's own flash kernel where a card does"
+        yield f"{section}.attention='flash_attention_2' is not traced: its kernels {fake}; {fix}"
     if run.quantization:
-        yield (
-            f"{section}.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
-            f"know no fake tensors; {INSTEAD}"
-        )
+        why = f"bitsandbytes' kernels {fake}"
+        yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"
     if engine.name == "deepspeed":
         yield from _deepspeed(run)
     elif run.optimizer not in TORCH:
-        yield (
-            f"training.optimizer={run.optimizer!r} is not traced: it is bitsandbytes', whose "
-            f"kernels know no fake tensors; {INSTEAD}"
-        )
+        why = f"it is bitsandbytes', whose kernels {fake}"
+        yield f"training.optimizer={run.optimizer!r} is not traced: {why}; {INSTEAD}"
 
 
 def _deepspeed(run: Run) -> Iterator[str]:
     for key in ("offload_optimizer", "offload_param"):
         if run.options.get(key) == "nvme":
-            yield (
-                f"engine.{key}='nvme' is not traced: DeepSpeed's asynchronous I/O writes real "
-                "tensors; 'cpu' is traced, and takes as much of the GPU"
-            )
+            why = "DeepSpeed's asynchronous I/O writes real tensors"
+            fix = "'cpu' is traced, and takes as much of the GPU"
+            yield f"engine.{key}='nvme' is not traced: {why}; {fix}"
     if run.optimizer not in DEEPSPEED:
-        yield (
-            f"training.optimizer={run.optimizer!r} has no DeepSpeed optimizer; "
-            f"it runs {', '.join(DEEPSPEED)}"
-        )
+        known = f"it runs {', '.join(DEEPSPEED)}"
+        yield f"training.optimizer={run.optimizer!r} has no DeepSpeed optimizer; {known}"

@@ -35,13 +35,10 @@ PATCHED = {
     "deepspeed.ops.lion.fused_lion": "FusedLionBuilder",
     "deepspeed.ops.lion.cpu_lion": "CPULionBuilder",
 }
+LEVELS = ("allocated", "reserved", "cached")
 STATISTICS = (
-    "memory_allocated",
-    "max_memory_allocated",
-    "memory_reserved",
-    "max_memory_reserved",
-    "memory_cached",
-    "max_memory_cached",
+    *(f"memory_{level}" for level in LEVELS),
+    *(f"max_memory_{level}" for level in LEVELS),
     "reset_peak_memory_stats",
 )
 

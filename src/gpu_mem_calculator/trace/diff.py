@@ -92,9 +92,8 @@ def same_instant(estimate: Ledger, instant: Instant) -> Instant:
     first = instant.name.startswith("s0.")
     heights = estimate.heights()
     phases = (PREFILL, DECODE) if instant.phase == DECODE else (instant.phase,)
-    candidates = [
-        i for i in estimate.instants if i.present and i.phase in phases and (first or not i.step)
-    ]
+    present = [i for i in estimate.instants if i.present and i.phase in phases]
+    candidates = [i for i in present if first or not i.step]
     return max(candidates, key=lambda i: int(heights[i.name]))
 
 
@@ -109,14 +108,10 @@ def _sorted(items: Iterable[T], row: Callable[[T], DiffRow]) -> list[T]:
 def _kind(
     kind: str, estimate: Ledger, estimate_instant: Instant, trace: Ledger, trace_instant: Instant
 ) -> KindDiff:
-    in_estimate, in_trace = (
-        _alive(estimate, estimate_instant, kind),
-        _alive(trace, trace_instant, kind),
-    )
-    row = DiffRow(
-        kind, sum(side.bytes for side in in_estimate), sum(side.bytes for side in in_trace)
-    )
-    return KindDiff(row, in_estimate, in_trace)
+    in_estimate = _alive(estimate, estimate_instant, kind)
+    in_trace = _alive(trace, trace_instant, kind)
+    sums = (sum(side.bytes for side in sides) for sides in (in_estimate, in_trace))
+    return KindDiff(DiffRow(kind, *sums), in_estimate, in_trace)
 
 
 def _alive(ledger: Ledger, instant: Instant, kind: str) -> tuple[DiffSide, ...]:
@@ -145,9 +140,7 @@ def _places(
     for entry in _entries(trace, ACT):
         line = str(entry.source)
         sums[place_of_trace(entry.name, line)][1] += int(entry.at(trace_instant.name))
-    return [
-        DiffRow(place, in_estimate, in_trace) for place, (in_estimate, in_trace) in sums.items()
-    ]
+    return [DiffRow(place, *pair) for place, pair in sums.items()]
 
 
 def place_of_estimate(name: str) -> str:

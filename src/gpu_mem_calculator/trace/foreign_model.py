@@ -34,9 +34,9 @@ class ForeignModel:
         """The run file with a stand-in model that can be resolved, and this model's sequence."""
         training = dict(data.get("training") or {})
         if training.get("lora") is not None:
+            fix = "use trace --function and make them there"
             raise InputError(
-                f"training.lora: the adapters of {self.title} are not made here; use "
-                "trace --function and make them there"
+                f"training.lora: the adapters of {self.title} are not made here; {fix}"
             )
         known = (getattr(self.config, key, None) for key in LENGTHS)
         if training.get("attention") is not None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
+from ..ledger.num import sized
 from ..ledger.source import code
 from ..replay.allocator import Footprint
 from ..replay.stream import AllocationStream
@@ -47,21 +48,13 @@ def ledger_of(
         end = name.rpartition(".")[2]
         instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
         alive[name] = Counter(_entry_key(stream, makers, kinds, number) for number in numbers)
-    rows = sorted({key for count in alive.values() for key in count})
-    entries = [
-        Entry(
-            name=name,
-            kind=kind,
-            bytes=size,
-            live={
-                at: count[kind, name, size, line]
-                for at, count in alive.items()
-                if (kind, name, size, line) in count
-            },
-            source=code(line or "torch"),
-        )
-        for kind, name, size, line in rows
-    ]
+    entries = []
+    for key in sorted({key for count in alive.values() for key in count}):
+        kind, entry_name, size, line = key
+        live = {at: count[key] for at, count in alive.items() if key in count}
+        source = code(line or "torch")
+        bytes_ = sized(size, 8)
+        entries.append(Entry(name=entry_name, kind=kind, bytes=bytes_, live=live, source=source))
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
@@ -110,13 +103,9 @@ def _entry_key(
     maker = makers[number]
     module = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
     op = maker.op.rpartition("::")[2]
-    back = " (backward)" if maker.backward else ""
-    return (
-        kinds[number],
-        f"{module}: {op}{back}" if module else f"{op}{back}",
-        stream.sizes[number],
-        maker.line,
-    )
+    name = f"{module}: {op}" if module else op
+    name += " (backward)" if maker.backward else ""
+    return kinds[number], name, stream.sizes[number], maker.line
 
 
 def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
@@ -126,4 +115,8 @@ def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
         requested = sum(int(entry.at(name)) for entry in entries)
         rest[name] = phase.peak_bytes - requested
     source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
-    return [Entry(name="rounding up to blocks", kind=RUNTIME, bytes=1, live=rest, source=source)]
+    return [
+        Entry(
+            name="rounding up to blocks", kind=RUNTIME, bytes=sized(1, 8), live=rest, source=source
+        )
+    ]

@@ -8,7 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
-from ..ledger.num import Num
+from ..ledger.num import Bytes, sized
 from ..run.record import ModuleGroups, RecordedPart, Shape
 from .recorded_run import (
     BACK,
@@ -21,6 +21,8 @@ from .recorded_run import (
     TraceMark,
     split_items,
 )
+
+Pieces = dict[Place, Items]
 
 
 class ModuleParts(Struct, kw_only=True):
@@ -95,9 +97,9 @@ class PartEvents:
                 calls.append((begin, len(events), self.run.elements(item.name)))
         return tuple(events), tuple(sorted(calls))
 
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Bytes, ...]:
         """Bytes of each tensor of the part."""
-        return tuple(self.run.sizes[tensor] for tensor in self.ids)
+        return tuple(sized(self.run.sizes[tensor], 8) for tensor in self.ids)
 
     def work(self) -> tuple[int, ...]:
         """The numbers of tensors that are workspace."""
@@ -144,31 +146,26 @@ class PartBackward:
             self.grads.append(self.lines.id(run.arrived[name]))
 
 
-def _part(
-    run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int
-) -> RecordedPart:
+def _part(run: RecordedRun, pieces: Pieces, ends: TensorEnds, number: int) -> RecordedPart:
     """The part with this number."""
     prefix = f"{run.stack[number - 1]}." if 0 < number < run.last else ""
-    events = (
-        _block_events(run, pieces, ends, number) if number else _before_events(run, pieces, ends)
-    )
+    if number:
+        events = _block_events(run, pieces, ends, number)
+        once = _once_events(run, pieces[ONCE, number], events.sizes[events.entry])
+    else:
+        events = once = _before_events(run, pieces, ends)
+    weights = _weights(run, pieces, number)
     return RecordedPart(
         kind={0: "before", run.last: "after"}.get(number, run.kind),
-        weights=tuple(
-            (name.removeprefix(prefix), shape) for name, shape in _weights(run, pieces, number)
-        ),
+        weights=tuple((name.removeprefix(prefix), shape) for name, shape in weights),
         modules=_groups(run, pieces[STEP, number], prefix),
         script=events,
-        once=_once_events(run, pieces[ONCE, number], events.sizes[events.entry])
-        if number
-        else events,
+        once=once,
         kept=_kept_tensors(run, pieces, ends, number, prefix),
     )
 
 
-def _block_events(
-    run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int
-) -> BlockEvents:
+def _block_events(run: RecordedRun, pieces: Pieces, ends: TensorEnds, number: int) -> BlockEvents:
     numbered = PartEvents(run, ends.moved)
     entry = numbered.id(run.flows[number - 1])
     events, calls = numbered.forward([i for i in pieces[STEP, number] if i != ~run.flows[-1]])
@@ -195,7 +192,7 @@ def _block_events(
     )
 
 
-def _before_events(run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> BlockEvents:
+def _before_events(run: RecordedRun, pieces: Pieces, ends: TensorEnds) -> BlockEvents:
     """The events of the part before the stack: its backward alone; every tensor but gradients is
     workspace.
     """
@@ -215,67 +212,59 @@ def _before_events(run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnd
     )
 
 
-def _once_events(run: RecordedRun, items: Items, entry_bytes: Num) -> BlockEvents:
+def _once_events(run: RecordedRun, items: Items, entry_bytes: Bytes) -> BlockEvents:
     """The events of a forward without a graph; its input is what it frees and did not make."""
     numbered = PartEvents(run, set())
-    allocated = [i for i in items if not isinstance(i, TraceMark) and i >= 0]
-    freed = [~i for i in items if not isinstance(i, TraceMark) and i < 0]
+    allocated, freed = _allocated(items), _freed(items)
     inputs = [t for t in freed if t not in allocated and t not in run.outside]
     entry = max(inputs, default=-1)
-    part_items = [
-        i for i in items if isinstance(i, TraceMark) or i >= 0 or ~i in allocated or ~i == entry
-    ]
+    foreign = {~tensor for tensor in freed if tensor not in allocated and tensor != entry}
     numbered.id(entry)
-    events, calls = numbered.forward(part_items)
+    events, calls = numbered.forward([i for i in items if i not in foreign])
     left = [t for t in allocated if t not in freed and t not in run.handles]
     exit_id = numbered.id(left[-1]) if left else 0
-    sizes = (entry_bytes, *(run.sizes[tensor] for tensor in list(numbered.ids)[1:]))
+    sizes = (entry_bytes, *numbered.sizes()[1:])
     return BlockEvents(
         sizes=sizes, entry=0, exit=exit_id, forward=events, calls=calls, work=numbered.work()
     )
 
 
 def _kept_tensors(
-    run: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int, prefix: str
+    run: RecordedRun, pieces: Pieces, ends: TensorEnds, number: int, prefix: str
 ) -> tuple[tuple[str, int], ...]:
     """Label and bytes of what forward keeps for backward, in the order that backward frees it."""
     if not number:
         return ()
-    alive = {
-        run.flows[number - 1],
-        *(i for i in pieces[STEP, number] if not isinstance(i, TraceMark) and i >= 0),
-    }
-    freed = (~i for i in pieces[BACK, number] if not isinstance(i, TraceMark) and i < 0)
+    entry = run.flows[number - 1]
+    alive = {entry, *_allocated(pieces[STEP, number])}
     moved = (*ends.soon.get(number, ()), *ends.late.get(number, ()))
-    kept = [
-        t
-        for t in (*freed, *moved)
-        if t in alive and (t not in ends.moved or t in moved) and t != run.flows[-1]
-    ]
-    layer = prefix[:-1]
-    return tuple(
-        (
-            "input"
-            if t == run.flows[number - 1]
-            else run.labels[t].removeprefix(prefix).removeprefix(f"{layer}: "),
-            run.sizes[t],
-        )
-        for t in kept
-    )
+    elsewhere = {*ends.moved} - {*moved} | {run.flows[-1]}
+    kept = []
+    for tensor in (*_freed(pieces[BACK, number]), *moved):
+        if tensor in alive and tensor not in elsewhere:
+            label = run.labels[tensor].removeprefix(prefix).removeprefix(f"{prefix[:-1]}: ")
+            kept.append(("input" if tensor == entry else label, run.sizes[tensor]))
+    return tuple(kept)
 
 
-def _weights(
-    run: RecordedRun, pieces: dict[Place, Items], number: int
-) -> Iterator[tuple[str, Shape]]:
+def _allocated(items: Items) -> list[int]:
+    """The tensors that items allocate, in order."""
+    return [i for i in items if not isinstance(i, TraceMark) and i >= 0]
+
+
+def _freed(items: Items) -> list[int]:
+    """The tensors that items free, in order."""
+    return [~i for i in items if not isinstance(i, TraceMark) and i < 0]
+
+
+def _weights(run: RecordedRun, pieces: Pieces, number: int) -> Iterator[tuple[str, Shape]]:
     """Name and shape of a part's parameters.
 
     Those of the modules that it calls; a parameter that a module reads from elsewhere belongs to
     the part in which its gradient arrives. Last, those without a gradient.
     """
-    called = dict.fromkeys(_called_modules(pieces[STEP, number]))
-    arrived = {
-        i.name for i in pieces[BACK, number] if isinstance(i, TraceMark) and i.word == "weight"
-    }
+    called = dict.fromkeys(_names(pieces[STEP, number], "in"))
+    arrived = set(_names(pieces[BACK, number], "weight"))
     for module in called:
         for name, shape in run.owned.get(module, {}).items():
             if name in arrived or name.rpartition(".")[0] == module:
@@ -287,15 +276,15 @@ def _weights(
     yield from ((name, shape) for name, shape in run.unused.items() if run.readers[name] in called)
 
 
-def _called_modules(items: Items) -> Iterator[str]:
-    """The modules that are called, in the order of their first calls."""
-    yield from dict.fromkeys(i.name for i in items if isinstance(i, TraceMark) and i.word == "in")
+def _names(items: Items, word: str) -> Iterator[str]:
+    """The names of the marks with a word: modules that are called ("in"), weights."""
+    return (i.name for i in items if isinstance(i, TraceMark) and i.word == word)
 
 
 def _groups(run: RecordedRun, items: Items, prefix: str) -> ModuleGroups:
     """Elements of the weights of each called module, in groups; a child of the layer begins one."""
     groups: list[list[tuple[int, ...]]] = []
-    for name in (i.name for i in items if isinstance(i, TraceMark) and i.word == "in"):
+    for name in _names(items, "in"):
         sizes = tuple(map(prod, run.owned.get(name, {}).values()))
         inner = name.removeprefix(prefix) if name.startswith(prefix) else ""
         if groups and "." in inner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
 from .module_parts import split_module
 from .recordable import check_count, check_layers
-from .recorded_run import BACK, ONCE, STEP, RecordedRun, TraceMark
+from .recorded_run import BACK, ONCE, STEP, RecordedRun, with_marks
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, memory_owners
 from .run import simulated_gpu
 from .storage_makers import StorageMaker
@@ -61,10 +61,10 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
         order=parts.order,
         after=parts.after,
         prefix=recorded.stack[0].rpartition(".")[0],
-        buffers=_buffers(model),
+        buffers=_bits(model.named_buffers()),
         held=parts.held,
         kept=parts.kept,
-        frozen=_frozen(model),
+        frozen=_bits((name, p) for name, p in model.named_parameters() if not p.requires_grad),
         unused=tuple(recorded.unused),
         biases=watch.biases(),
     )
@@ -83,18 +83,16 @@ def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
             parameter.data = parameter.data.to(dtype)
     else:
         model.to(dtype)
-    return model, tree_map(
-        lambda one: (
-            one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-        ),
-        batch,
-    )
+    return model, tree_map(lambda one: one.to(dtype) if _floats(one) else one, batch)
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _autocast(precision: str) -> Any:
     kind, _, cast = precision.partition("_")
-    on = cast == "autocast"
-    return torch.autocast("cpu", dtype=DTYPES[kind]) if on else nullcontext()
+    return torch.autocast("cpu", dtype=DTYPES[kind]) if cast == "autocast" else nullcontext()
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -106,15 +104,9 @@ def _samples(batch: Any) -> int:
     return int(tensors[0].shape[0]) if tensors and tensors[0].ndim else 1
 
 
-def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-    return tuple(
-        (name, tuple(one.shape), 8 * one.element_size()) for name, one in model.named_buffers()
-    )
-
-
-def _frozen(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    return tuple((name, tuple(p.shape), 8 * p.element_size()) for name, p in frozen)
+def _bits(tensors: Iterable[tuple[str, Any]]) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """Name, shape and bits of an element of each tensor."""
+    return tuple((name, tuple(one.shape), 8 * one.element_size()) for name, one in tensors)
 
 
 class ModuleWatcher:
@@ -178,16 +170,13 @@ class ModuleWatcher:
         handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave),
-            *(
-                layer.register_forward_pre_hook(self._flows_in(number), with_kwargs=True)
-                for number, layer in enumerate(self.stack)
-            ),
-            *(
-                p.register_post_accumulate_grad_hook(self._arrives(name))
-                for name, p in self.model.named_parameters()
-                if p.requires_grad
-            ),
         ]
+        for number, layer in enumerate(self.stack):
+            hook = self._flows_in(number)
+            handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        for name, p in self.model.named_parameters():
+            if p.requires_grad:
+                handles.append(p.register_post_accumulate_grad_hook(self._arrives(name)))
         try:
             yield
         finally:
@@ -220,10 +209,9 @@ class ModuleWatcher:
             if self.where == BACK:
                 return
             if number != self.layer + 1:
-                raise InputError(
-                    f"the module runs layer {number} behind layer {self.layer}; its "
-                    "list of layers must be run once, in order"
-                )
+                order = "its list of layers must be run once, in order"
+                runs = f"the module runs layer {number} behind layer {self.layer}"
+                raise InputError(f"{runs}; {order}")
             self.layer = number
             self._boundary(number, _first((args, kwargs)))
 
@@ -252,8 +240,8 @@ class ModuleWatcher:
 
     def batch_bytes(self, batch: Any) -> int:
         """Bytes of a batch, without a tensor that is itself the first layer's input."""
-        tensors = [one for one in _tensors(batch) if self._number(one) != self.flows[0]]
-        return sum(block_bytes(one.nbytes) for one in tensors)
+        others = (one for one in _tensors(batch) if self._number(one) != self.flows[0])
+        return sum(block_bytes(one.nbytes) for one in others)
 
     def biases(self) -> int:
         """The number of threads in which a matmul adds a bias: each has a cuBLASLt workspace."""
@@ -265,25 +253,23 @@ class ModuleWatcher:
         owner = memory_owners(recorder.events, recorder.sums)
         stream = recorder.recorded()
         parts = range(len(self.stack) + 2)
-        shapes = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
-        trained = {name: shapes[name] for name in self.readers}
+        named = dict(self.model.named_parameters())
+        trained = {name: tuple(named[name].shape) for name in self.readers}
         owned: dict[str, dict[str, tuple[int, ...]]] = {}
         for name in trained:
             if name in self.arrived:
                 owned.setdefault(self.readers[name], {})[name] = trained[name]
-        labels = [_label(maker) for maker in recorder.makers]
+        ops = [(number, maker.op) for number, maker in enumerate(recorder.makers)]
         return RecordedRun(
-            items=_items(stream.events, stream.marks),
+            items=with_marks(stream.events, stream.marks),
             sizes=recorder.sizes,
-            labels=labels,
+            labels=[_label(maker) for maker in recorder.makers],
             owned=owned,
             readers=self.readers,
             unused={name: shape for name, shape in trained.items() if name not in self.arrived},
-            work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
+            work=frozenset(n for n, op in ops if op.endswith("workspace")),
             outside=frozenset(range(self.before)),
-            handles=frozenset(
-                n for n, m in enumerate(recorder.makers) if m.op in (CUBLAS, CUBLAS_LT)
-            ),
+            handles=frozenset(n for n, op in ops if op in (CUBLAS, CUBLAS_LT)),
             flows=[owner.get(self.flows[n], self.flows[n]) for n in parts],
             grads=[owner.get(g := self.grads.get(n, -1), g) for n in parts],
             arrived={name: owner.get(g, g) for name, g in self.arrived.items()},
@@ -297,22 +283,9 @@ def _label(maker: StorageMaker) -> str:
     return f"{maker.module}: {op}" if maker.module else op
 
 
-def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | TraceMark]:
-    """Events and marks in the order in which they were recorded."""
-    items: list[int | TraceMark] = []
-    end = 0
-    for at, text in marks:
-        items += events[end:at]
-        items.append(TraceMark(*text.split("|", 2)))
-        end = at
-    return [*items, *events[end:]]
-
-
 def _first(tensors: Any) -> Any:
     for one in tree_iter(tensors):
-        if isinstance(one, torch.Tensor) and one.is_floating_point():
+        if _floats(one):
             return one
-    raise InputError(
-        "a layer is given no floating-point tensor; its first one must be what flows "
-        "from layer to layer"
-    )
+    fix = "its first one must be what flows from layer to layer"
+    raise InputError(f"a layer is given no floating-point tensor; {fix}")

@@ -148,3 +148,14 @@ class TensorEnds:
         if where == STEP:
             return part > 0 and self.run.flows[part - 1] == tensor
         return self.run.grads[part] == tensor
+
+
+def with_marks(events: list[int], marks: list[tuple[int, str]]) -> Items:
+    """Events and marks in the order in which they were recorded."""
+    items: Items = []
+    end = 0
+    for at, text in marks:
+        items += events[end:at]
+        items.append(TraceMark(*text.split("|", 2)))
+        end = at
+    return [*items, *events[end:]]

@@ -41,22 +41,19 @@ class BlockMaker(Protocol):
     def backward(self) -> bool: ...  # noqa: D102
 
 
+Makers = Sequence[BlockMaker]
+Settings = AllocatorSettings | None
+
+
 def write_snapshot(
-    file: str,
-    stream: AllocationStream,
-    makers: Sequence[BlockMaker],
-    settings: AllocatorSettings | None = None,
+    file: str, stream: AllocationStream, makers: Makers, settings: Settings = None
 ) -> None:
     """Write the snapshot that torch would have after this run to a file."""
     data = snapshot(stream, makers, settings)
     write_file(file, pickle.dumps(data, protocol=PROTOCOL), "--snapshot")
 
 
-def snapshot(
-    stream: AllocationStream,
-    makers: Sequence[BlockMaker],
-    settings: AllocatorSettings | None = None,
-) -> dict[str, Any]:
+def snapshot(stream: AllocationStream, makers: Makers, settings: Settings = None) -> dict[str, Any]:
     """What torch.cuda.memory._snapshot() returns: every event, and the segments at the end."""
     settings = settings or AllocatorSettings()
     history = AllocatorHistory(stream, makers, settings)
@@ -71,14 +68,12 @@ def snapshot(
 
 def _settings(settings: AllocatorSettings) -> Entry:
     """The allocator's settings by torch's names."""
+    divisions = enumerate(settings.roundup_power2_divisions)
     return {
         "max_split_size": -1 if settings.max_split_bytes is None else settings.max_split_bytes,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
         "expandable_segments": settings.expandable_segments,
-        "roundup_power2_divisions": {
-            str(1 << power): divisions
-            for power, divisions in enumerate(settings.roundup_power2_divisions)
-        },
+        "roundup_power2_divisions": {str(1 << power): number for power, number in divisions},
     }
 
 
@@ -96,7 +91,7 @@ class AllocatorHistory:
     """Replays a stream event by event and records what the allocator did."""
 
     def __init__(
-        self, stream: AllocationStream, makers: Sequence[BlockMaker], settings: AllocatorSettings
+        self, stream: AllocationStream, makers: Makers, settings: AllocatorSettings
     ) -> None:
         self.stream, self.makers = stream, makers
         self.plan = ReplayPlan(stream, settings)
@@ -138,9 +133,7 @@ class AllocatorHistory:
         del self.alive[number]
 
     def _allocated(self, number: int) -> None:
-        maker = self.makers[number]
-        key = (maker.op, maker.module, maker.line, maker.backward)
-        stack = self._frames.setdefault(key, frames(maker))
+        stack = self._frames.setdefault(self._key(number), frames(self.makers[number]))
         self.alive[number] = stack
         pool = self.plan.pool_of[number]
         start = self.cache.tensors[number] & ADDRESS
@@ -201,22 +194,14 @@ class AllocatorHistory:
     def segments(self) -> list[Entry]:
         """Every segment at the end of the run, with its blocks."""
         blocks: dict[int, list[Entry]] = {start: [] for start in self.starts}
-        everything: list[tuple[int, int, str, Frames]]
-        free = [(block, 0, "inactive", list[Entry]()) for block in self.cache.starts.values()]
-        used = [
-            (self.cache.tensors[number], self.stream.sizes[number], "active_allocated", stack)
-            for number, stack in self.alive.items()
+        everything: list[tuple[int, int, str, Frames]] = [
+            (block, 0, "inactive", []) for block in self.cache.starts.values()
         ]
-        pending = [
-            (
-                self.cache.tensors[number],
-                self.stream.sizes[number],
-                "active_pending_free",
-                self._frames[self._key(number)],
-            )
-            for number in self.cache.kept
-        ]
-        everything = [*free, *used, *pending]
+        states = dict.fromkeys(self.alive, "active_allocated")
+        states |= dict.fromkeys(self.cache.kept, "active_pending_free")
+        for number, state in states.items():
+            block, stack = self.cache.tensors[number], self._frames[self._key(number)]
+            everything.append((block, self.stream.sizes[number], state, stack))
         for block, requested, state, stack in sorted(everything, key=lambda one: one[0] & ADDRESS):
             start = block & ADDRESS
             segment = self.starts[bisect_right(self.starts, start) - 1]

@@ -60,8 +60,9 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         drop_gauges()
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """The JSON reply to an unknown address (404) or a method it does not take (405)."""
+    assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     sentences = {
         404: f"there is no {path}; see /docs",

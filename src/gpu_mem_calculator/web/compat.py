@@ -24,6 +24,7 @@ from ..formats import deepspeed
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import GPU
 from ..ledger.units import GIB
+from ..published.frameworks import BY_NAME
 from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
@@ -35,22 +36,6 @@ from .compat_models import fetch_model
 Options = Mapping[str, str]
 MOST_BATCH = 512
 GUESSES = 3  # replays that guess from the last one; later ones bisect
-# The repositories that formulas cite, by the first word of the citation.
-PROJECTS = {
-    "bitsandbytes": "https://github.com/bitsandbytes-foundation/bitsandbytes",
-    "deepspeed": "https://github.com/deepspeedai/DeepSpeed",
-    "flashinfer": "https://github.com/flashinfer-ai/flashinfer",
-    "llama.cpp": "https://github.com/ggml-org/llama.cpp",
-    "megatron-core": "https://github.com/NVIDIA/Megatron-LM",
-    "megatron-lm": "https://github.com/NVIDIA/Megatron-LM",
-    "peft": "https://github.com/huggingface/peft",
-    "sglang": "https://github.com/sgl-project/sglang",
-    "tensorrt-llm": "https://github.com/NVIDIA/TensorRT-LLM",
-    "text-generation-inference": "https://github.com/huggingface/text-generation-inference",
-    "torch": "https://github.com/pytorch/pytorch",
-    "transformers": "https://github.com/huggingface/transformers",
-    "vllm": "https://github.com/vllm-project/vllm",
-}
 # Engine options that its explanation repeats.
 REPEATED = ("zero_stage", "offload_optimizer", "offload_param", "sharding_strategy")
 
@@ -129,10 +114,10 @@ def _references(sources: Iterable[str]) -> Iterator[dict[str, str]]:
     for source in dict.fromkeys(sources):
         kind, _, text = source.partition(": ")
         words = text.split(maxsplit=2)
-        if kind == "code" and len(words) > 1 and words[0].lower() in PROJECTS:
+        if kind == "code" and len(words) > 1 and words[0].lower() in BY_NAME:
             lines.setdefault(" ".join(words[:2]), []).append(" ".join(words[2:]))
     for title, cited in lines.items():
-        url = PROJECTS[title.split()[0].lower()]
+        url = BY_NAME[title.split()[0].lower()].url
         yield {"title": title, "url": url, "description": "; ".join(filter(None, cited))}
 
 
@@ -146,7 +131,7 @@ def export(body: Any, options: Options) -> dict[str, Any]:
     if name not in EXPORTS:
         known = (*EXPORTS, *UNSUPPORTED)
         raise InputError(
-            [f"export format {name!r} is not known{nearest(name, known)}; use {', '.join(EXPORTS)}"]
+            f"export format {name!r} is not known{nearest(name, known)}; use {', '.join(EXPORTS)}"
         )
     file = read(from_reference(body))
     return {"format": name, **EXPORTS[name](file, resolve(file))}
@@ -175,7 +160,7 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     file = read(from_reference(body))
     if file.inference is not None:
         raise InputError(
-            ["optimize/batch-size is for training; inference/calculate says how many sequences fit"]
+            "optimize/batch-size is for training; inference/calculate says how many sequences fit"
         )
     best, result = _largest(file, resolve(file))
     if result is not None:

@@ -105,9 +105,8 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
     """The run file of its body, and the fields that were left out."""
     run = from_reference(body)
     if not isinstance(run, Mapping) or not isinstance(run.get("inference"), Mapping):
-        raise InputError(
-            [f'the body must be an object with "model" and "inference", such as {EXAMPLE}']
-        )
+        what = 'an object with "model" and "inference"'
+        raise InputError(f"the body must be {what}, such as {EXAMPLE}")
     fields = dict(run["inference"])
     names = [fields.pop(key, None) for key in ("engine_type", "engine")]
     name = next((one for one in names if one is not None), DEFAULT_ENGINE)
@@ -167,15 +166,11 @@ class ReferenceReading(Struct, kw_only=True):
             self._put(key, field.key, field.words[value])
         elif field.words is not None:
             known = ", ".join((str(field.nothing), *field.words))
-            self.problems.append(
-                f"inference.{key}={value!r} is not modelled for {title}; use one of {known}"
-            )
+            self._refuse(key, value, f"is not modelled for {title}; use one of {known}")
         elif self.whole and among(value, (field.untouched,)):
             self.left_out.append(f"inference.{key}")
         else:
-            self.problems.append(
-                f"inference.{key}={value!r} is not modelled for {title}; leave it out"
-            )
+            self._refuse(key, value, f"is not modelled for {title}; leave it out")
 
     def _take_foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
         """Read another engine's field: one of our keys has the same name, or it is refused."""
@@ -185,18 +180,17 @@ class ReferenceReading(Struct, kw_only=True):
         if key in InferenceConfig.__struct_fields__:
             self._put(key, key, value)
             return
-        self.problems.append(
-            f"inference.{key}={value!r} is for {server(whose).title}, not for "
-            f"{server(self.engine).title}; leave it out"
-        )
+        titles = f"{server(whose).title}, not for {server(self.engine).title}"
+        self._refuse(key, value, f"is for {titles}; leave it out")
+
+    def _refuse(self, key: str, value: Any, why: str) -> None:
+        self.problems.append(f"inference.{key}={value!r} {why}")
 
     def _put(self, key: str, ours: str, value: Any) -> None:
         """Set our key; refuse a second value for it."""
         if self.section.get(ours, value) != value:
-            self.problems.append(
-                f"inference.{key}={value!r} is {ours}, which is there with "
-                f"{self.section[ours]!r}; leave one out"
-            )
+            there = f"is {ours}, which is there with {self.section[ours]!r}"
+            self._refuse(key, value, f"{there}; leave one out")
         self.section[ours] = value
 
 
@@ -211,12 +205,8 @@ def _apply_shards(section: dict[str, Any], gpus: Any) -> Iterator[str]:
         return
     ranks = section.get("tensor_parallel_size") or 1
     wanted = gpus if sharded is True and shards == 1 else shards
-    if wanted == 1 or wanted == ranks:
-        return
-    if ranks == 1:
+    if ranks == 1 and wanted != 1:
         section["tensor_parallel_size"] = wanted
-        return
-    yield (
-        f"inference.num_shard={wanted!r} is tensor_parallel_size, which is there with "
-        f"{ranks!r}; leave one out"
-    )
+    elif wanted not in (1, ranks):
+        there = f"is tensor_parallel_size, which is there with {ranks!r}"
+        yield f"inference.num_shard={wanted!r} {there}; leave one out"

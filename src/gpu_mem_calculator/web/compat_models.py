@@ -70,13 +70,8 @@ def preset(name: str) -> dict[str, Any] | None:
         hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
         return {"model": section, "inference": dict(SERVER), "hardware": hardware}
     training = {**TRAINING, "seq_len": min(LONGEST, model.arch.max_seq_len)}
-    return {
-        "model": section,
-        "training": training,
-        "parallelism": dict(PARALLELISM),
-        "engine": dict(ENGINE),
-        "hardware": dict(HARDWARE),
-    }
+    place = {"parallelism": PARALLELISM, "engine": ENGINE, "hardware": HARDWARE}
+    return {"model": section, "training": training, **place}
 
 
 def model_fields(model: ResolvedModel) -> dict[str, Any]:
@@ -100,16 +95,16 @@ def model_fields(model: ResolvedModel) -> dict[str, Any]:
 def fetch_model(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
     """A model of the hub, or a preset, in the reference calculator's fields."""
     if not isinstance(body, Mapping) or not isinstance(body.get("model_id"), str):
-        raise InputError(['the body must be an object such as {"model_id": "owner/model"}'])
+        raise InputError('the body must be an object such as {"model_id": "owner/model"}')
     if body.get("token") not in (None, ""):
-        raise InputError(["token: the service uses its operator's own; leave it out"])
+        raise InputError("token: the service uses its operator's own; leave it out")
     extra = sorted(set(map(str, body)) - {"model_id", "token"})
     if extra:
         raise InputError([f"{key!r} is not a field of hf/fetch; leave it out" for key in extra])
     name = body["model_id"].strip()
     if not is_hub_name(name) and (not name or catalog.find("index", name) is None):
         raise InputError(
-            [f"model_id={name!r} must be a name on the hub, such as 'owner/model', or a preset"]
+            f"model_id={name!r} must be a name on the hub, such as 'owner/model', or a preset"
         )
     model = find_model(ModelConfig(name=name))
     fields = model_fields(model)

@@ -35,16 +35,14 @@ async def answer_request(request: Request, task: str, lane: str, **more: str) ->
         async with asyncio.timeout(settings.body_seconds):
             body = await _read_body(request, settings.body_bytes)
     except BodyTooLargeError:
-        return _response(refusal(413, [f"the body is larger than {settings.body_bytes:,} bytes"]))
+        return _refused(413, f"the body is larger than {settings.body_bytes:,} bytes")
     except TimeoutError:
-        return _response(
-            refusal(408, [f"the body took longer than {settings.body_seconds:g} seconds"])
-        )
+        return _refused(408, f"the body took longer than {settings.body_seconds:g} seconds")
     except ClientDisconnect:
         return Response(status_code=GONE)
     options = {**dict(request.query_params.items()), **more}
     if len(options) > MOST_OPTIONS or len(request.scope["query_string"]) > MOST_QUERY_BYTES:
-        return _response(refusal(414, ["the address is too long; send the run as a body"]))
+        return _refused(414, "the address is too long; send the run as a body")
     packs = "gzip" in request.headers.get("accept-encoding", "")
     key = (task, body, (*options.items(), ("gzip", str(packs))))
     replies: ReplyCache = state.reply_cache
@@ -52,9 +50,8 @@ async def answer_request(request: Request, task: str, lane: str, **more: str) ->
     if reply is not None:
         OUTCOMES.labels(lane, "remembered").inc()
         return _response(reply)
-    return await _run_task(
-        request, state.lanes[lane], TaskRequest(task, body, options, packs), replies, key
-    )
+    ask = TaskRequest(task, body, options, packs)
+    return await _run_task(request, state.lanes[lane], ask, replies, key)
 
 
 async def _read_body(request: Request, most: int) -> bytes:
@@ -85,10 +82,10 @@ async def _run_task(
         return _response(reply)
     except QueueFullError:
         outcome = "busy"
-        return _response(refusal(503, [BUSY]), {"retry-after": "1"})
+        return _refused(503, BUSY, {"retry-after": "1"})
     except TimeLimitError:
         outcome = "late"
-        return _response(refusal(504, [LATE.format(lane.seconds)]))
+        return _refused(504, LATE.format(lane.seconds))
     except ClientDisconnect:
         outcome = "left"
         return Response(status_code=GONE)
@@ -114,6 +111,10 @@ async def _wait_for_disconnect(request: Request) -> None:
     """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _refused(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return _response(refusal(status, [sentence]), headers)
 
 
 def _response(reply: TaskReply, headers: dict[str, str] | None = None) -> Response:

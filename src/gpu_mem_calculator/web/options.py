@@ -20,48 +20,38 @@ NUMBER = "[1-9][0-9]{0,8}"
 NUMBERS = f"^({NUMBER}(,{NUMBER}){{0,{MOST_NUMBERS - 1}}})?$"
 THEMES = ("light", "dark")
 REPLAYS = ("false", "true")
+Parameter = dict[str, Any]  # of OpenAPI
+
+
+def _text(description: str, example: str = "", **schema: Any) -> Parameter:
+    """A parameter that is a text, or of another `type`."""
+    shown = {"example": example} if example else {}
+    return {"schema": {"type": "string", **schema}, **shown, "description": description}
+
+
+def _choice(description: str, words: tuple[str, ...]) -> Parameter:
+    """A parameter that is one of some words, the first by default."""
+    return _text(description, enum=list(words), default=words[0])
+
+
+PIXELS: Parameter = {"minimum": WIDTHS[0], "maximum": WIDTHS[1], "default": WIDTH}
+SETTING = "a setting; every `section.key` of a run file may be one"
+PRESET = "a name of /api/presets; a beginning is enough where it is unique"
+NOT_ALL = f"in any case; not supported: {', '.join(UNSUPPORTED)}"
+FORMATS: Parameter = {"enum": [*EXPORTS, *UNSUPPORTED]}
 # Query parameters; where `model.name` is one, so is any setting, `section.key=value`.
-QUERY: dict[str, dict[str, Any]] = {
-    "contexts": {
-        "schema": {"type": "string", "pattern": NUMBERS},
-        "example": "4096,32768",
-        "description": "rows of the table, such as 4096,32768",
-    },
-    "concurrency": {
-        "schema": {"type": "string", "pattern": NUMBERS},
-        "example": "1,16,64",
-        "description": "its columns, such as 1,16,64",
-    },
-    "width": {
-        "schema": {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1], "default": WIDTH},
-        "description": "of the picture, in pixels",
-    },
-    "replay": {
-        "schema": {"type": "string", "enum": list(REPLAYS), "default": REPLAYS[0]},
-        "description": "whether torch's allocator is replayed, which takes a second",
-    },
-    "theme": {
-        "schema": {"type": "string", "enum": list(THEMES), "default": THEMES[0]},
-        "description": "the picture's colours",
-    },
-    "model.name": {
-        "schema": {"type": "string", "minLength": 1},
-        "example": "llama2-7b",
-        "description": "a setting; every `section.key` of a run file may be one",
-    },
+QUERY: dict[str, Parameter] = {
+    "contexts": _text("rows of the table, such as 4096,32768", "4096,32768", pattern=NUMBERS),
+    "concurrency": _text("its columns, such as 1,16,64", "1,16,64", pattern=NUMBERS),
+    "width": _text("of the picture, in pixels", type="integer", **PIXELS),
+    "replay": _choice("whether torch's allocator is replayed, which takes a second", REPLAYS),
+    "theme": _choice("the picture's colours", THEMES),
+    "model.name": _text(SETTING, "llama2-7b", minLength=1),
 }
 # Words of the path.
-WORDS: dict[str, dict[str, Any]] = {
-    "format": {
-        "schema": {"type": "string", "enum": [*EXPORTS, *UNSUPPORTED]},
-        "example": "deepspeed",
-        "description": f"in any case; not supported: {', '.join(UNSUPPORTED)}",
-    },
-    "name": {
-        "schema": {"type": "string", "minLength": 1},
-        "example": "llama2-7b",
-        "description": "a name of /api/presets; a beginning is enough where it is unique",
-    },
+WORDS: dict[str, Parameter] = {
+    "format": _text(NOT_ALL, "deepspeed", **FORMATS),
+    "name": _text(PRESET, "llama2-7b", minLength=1),
 }
 
 
@@ -69,7 +59,7 @@ def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
     """An option that must be one of `words`; the first where it is left out."""
     word = options.get(name, words[0])
     if word not in words:
-        raise InputError([f"{name}={word!r} must be {' or '.join(words)}"])
+        raise InputError(f"{name}={word!r} must be {' or '.join(words)}")
     return word
 
 
@@ -78,7 +68,7 @@ def width(options: Options) -> int:
     low, high = WIDTHS
     text = options.get("width", str(WIDTH))
     if not re.fullmatch(NUMBER, text) or not low <= int(text) <= high:
-        raise InputError([f"width={text[:20]!r} must be a whole number from {low} to {high}"])
+        raise InputError(f"width={text[:20]!r} must be a whole number from {low} to {high}")
     return int(text)
 
 
@@ -87,13 +77,9 @@ def numbers(options: Options, name: str) -> tuple[int, ...]:
     text = options.get(name, "")
     pieces = text.split(",") if text else []
     if len(pieces) > MOST_NUMBERS:
-        raise InputError([f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}"])
+        raise InputError(f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}")
     for piece in pieces:
         if not re.fullmatch(NUMBER, piece):
-            raise InputError(
-                [
-                    f"{name}: {piece[:20]!r} must be a whole number from 1 to 999999999, "
-                    "with nothing but commas between them"
-                ]
-            )
+            rule = "a whole number from 1 to 999999999, with nothing but commas between them"
+            raise InputError(f"{name}: {piece[:20]!r} must be {rule}")
     return tuple(map(int, pieces))

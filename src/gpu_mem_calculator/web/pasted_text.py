@@ -16,19 +16,15 @@ def read_pasted(text: str) -> dict[str, Any]:
     """The run file of a text, and which of the two kinds the text was."""
     data = _parse(text)
     if not isinstance(data, Mapping) or not data:
-        raise InputError([f"{WHERE} is neither a run file nor a config.json: both are objects"])
+        raise InputError(f"{WHERE} is neither a run file nor a config.json: both are objects")
     if data.keys() <= SECTIONS.keys():
         read(data)
         return {"run": data, "what": "run file"}
     if "model_type" in data or "architectures" in data:
         return {"run": {"model": {"config": data}}, "what": "config.json"}
     unknown = next(key for key in data if key not in SECTIONS)
-    raise InputError(
-        [
-            f"{unknown!r} is not a section of a run file, and without a model_type "
-            f"{WHERE} is no config.json"
-        ]
-    )
+    without = f"without a model_type {WHERE} is no config.json"
+    raise InputError(f"{unknown!r} is not a section of a run file, and {without}")
 
 
 def _parse(text: str) -> Any:

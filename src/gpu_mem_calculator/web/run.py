@@ -55,10 +55,6 @@ def _check_port(settings: ServiceSettings) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            [
-                f"cannot listen on {settings.host} port {settings.port}: "
-                f"{reason.lower()}; try another --port"
-            ]
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        place = f"{settings.host} port {settings.port}"
+        raise InputError(f"cannot listen on {place}: {reason}; try another --port") from None

@@ -32,6 +32,9 @@ from .worker_messages import TaskReply, TaskRequest
 
 Task = Callable[[Any, Options], Any]
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
+NO_SERVER = (
+    'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
+)
 SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
 
@@ -58,9 +61,7 @@ def _data(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(
-            [f"the body is not JSON: {str(error) or 'it is nested too deep'}"]
-        ) from None
+        raise InputError(f"the body is not JSON: {str(error) or 'it is nested too deep'}") from None
 
 
 def _estimate(body: Any, *, replay: bool = False) -> Estimate:
@@ -96,12 +97,7 @@ def infer(body: Any, options: Options) -> Any:
     table = (numbers(options, "contexts"), numbers(options, "concurrency"))
     estimate = _estimate(body)
     if not estimate.serves:
-        raise InputError(
-            [
-                "the run has no inference section; add one, such as "
-                '{"engine": "vllm"}, or use calculate'
-            ]
-        )
+        raise InputError(NO_SERVER)
     return answers_data(estimate.result, answers(estimate, *table))
 
 
@@ -144,7 +140,7 @@ def import_text(body: Any, _options: Options) -> Any:
     """A pasted text as a run file."""
     text = body.get("text") if isinstance(body, Mapping) else None
     if not isinstance(text, str) or len(body) > 1:
-        raise InputError(['the body must be an object with a text alone: {"text": "..."}'])
+        raise InputError('the body must be an object with a text alone: {"text": "..."}')
     return read_pasted(text)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .gguf import file_type
-from .quantization_config import config_scheme
 from .recipes import ALSO, BLOCKED, FP8_BLOCK, RECIPES, FormatError
 from .scheme import WeightFormat
 
@@ -23,6 +21,8 @@ def find_format(
     A `quantization_config` decides the details; a name that contradicts it raises `FormatError`.
     """
     if name not in RECIPES:
+        from .gguf import file_type
+
         gguf = (
             "is a type of GGUF files; use it with engine 'llamacpp', or"
             if file_type(name)
@@ -30,6 +30,8 @@ def find_format(
         )
         raise FormatError(f"inference.quantization={name!r} {gguf} use one of {', '.join(RECIPES)}")
     if config:
+        from .quantization_config import config_scheme
+
         stored = config_scheme(config)
         if name not in ("none", stored.name, *ALSO.get(stored.name, ())):
             raise FormatError(

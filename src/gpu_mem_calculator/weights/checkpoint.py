@@ -20,13 +20,8 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
 Group = tuple[int, str]  # layer (-1: outside the layers), and kind
 OUTSIDE_LAYERS, EXPERTS, DENSE = -1, "experts", "dense"
 LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias")
-TOWER_WORDS = (
-    "vision",
-    "visual",
-    "mm_projector",
-    "multi_modal_projector",
-    "audio",
-)  # in names of vision and audio towers
+# In names of vision and audio towers.
+TOWER_WORDS = ("vision", "visual", "mm_projector", "multi_modal_projector", "audio")
 
 
 def group(name: str, num_layers: int) -> Group | None:

@@ -107,21 +107,17 @@ def _typed_tensor(
     else:
         earlier = counts.get(untyped.category, 0)
         counts[untyped.category] = earlier + 1
-        info = gguf_types.GgufTensorInfo(
-            untyped.category, layer, earlier, untyped.row, untyped.cube
-        )
+        place = (untyped.category, layer, earlier)
+        info = gguf_types.GgufTensorInfo(*place, untyped.row, untyped.cube)
         kind = gguf_types.tensor_type(ftype, info, model)
     return GgufTensor(name, layer, kind, untyped.elements, ggml_bytes(kind, untyped.elements))
 
 
 def _gguf_model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.GgufModel:
-    mixer = next(
-        (mixer_ for layer in arch.layers if isinstance(mixer_ := layer.mixer, Attention)), None
-    )
-    experts = max(
-        (layer.mlp.num_experts for layer, _, _ in arch.runs if isinstance(layer.mlp, Moe)),
-        default=0,
-    )
+    mixers = (layer.mixer for layer in arch.layers)
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention)), None)
+    mlps = (layer.mlp for layer, _, _ in arch.runs)
+    experts = max((mlp.num_experts for mlp in mlps if isinstance(mlp, Moe)), default=0)
     queries = mixer.heads // mixer.kv_heads if mixer else 1
     grouped = queries > 1 or arch.family == "qwen2"
     known = arch.family in ("llama", "mistral", "plain", "qwen2")

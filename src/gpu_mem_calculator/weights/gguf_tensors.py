@@ -70,12 +70,8 @@ def head_tensors(arch: Arch) -> Iterator[UntypedTensor]:
     yield from (UntypedTensor(weight.name, weight.numel) for weight in arch.head_extra)
 
 
-NORMS = {
-    "pre": "attn_norm",
-    "post": "post_attention_norm",
-    "pre_mlp": "ffn_norm",
-    "post_mlp": "post_ffw_norm",
-}
+NORMS = {"pre": "attn_norm", "post": "post_attention_norm"}
+NORMS |= {"pre_mlp": "ffn_norm", "post_mlp": "post_ffw_norm"}
 
 
 def layer_tensors(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:

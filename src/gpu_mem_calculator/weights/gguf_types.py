@@ -10,46 +10,21 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from ..published.frameworks import LLAMA_CPP
 from .ggml_types import BLOCKS, UNQUANTIZED, divides
 
-# File type, and the type of the tensors that no rule below applies to.
-FILE_TYPES: Mapping[str, str] = {
-    "F32": "F32",
-    "F16": "F16",
-    "BF16": "BF16",
-    "Q8_0": "Q8_0",
-    "Q1_0": "Q1_0",
-    "Q2_0": "Q2_0",
-    "Q4_0": "Q4_0",
-    "Q4_1": "Q4_1",
-    "Q5_0": "Q5_0",
-    "Q5_1": "Q5_1",
-    "MXFP4_MOE": "MXFP4",
-    "Q2_K": "Q2_K",
-    "Q2_K_S": "Q2_K",
-    "Q3_K_S": "Q3_K",
-    "Q3_K_M": "Q3_K",
-    "Q3_K_L": "Q3_K",
-    "Q4_K_S": "Q4_K",
-    "Q4_K_M": "Q4_K",
-    "Q5_K_S": "Q5_K",
-    "Q5_K_M": "Q5_K",
-    "Q6_K": "Q6_K",
-    "IQ1_S": "IQ1_S",
-    "IQ1_M": "IQ1_M",
-    "IQ2_XXS": "IQ2_XXS",
-    "IQ2_XS": "IQ2_XS",
-    "IQ2_S": "IQ2_XS",
-    "IQ2_M": "IQ2_S",
-    "IQ3_XXS": "IQ3_XXS",
-    "IQ3_XS": "IQ3_S",
-    "IQ3_S": "IQ3_S",
-    "IQ3_M": "IQ3_S",
-    "IQ4_NL": "IQ4_NL",
-    "IQ4_XS": "IQ4_XS",
-    "TQ1_0": "TQ1_0",
-    "TQ2_0": "TQ2_0",
-}
+# Types of the tensors that no rule below applies to, where the file type has another name.
+DEFAULT_TYPES = {"MXFP4_MOE": "MXFP4", "Q2_K_S": "Q2_K", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S"}
+DEFAULT_TYPES |= dict.fromkeys(("Q3_K_S", "Q3_K_M", "Q3_K_L"), "Q3_K")
+DEFAULT_TYPES |= {"Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K"}
+DEFAULT_TYPES |= {"IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
+NAMES = (
+    "F32 F16 BF16 Q8_0 Q1_0 Q2_0 Q4_0 Q4_1 Q5_0 Q5_1 MXFP4_MOE Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L "
+    "Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S "
+    "IQ3_M IQ4_NL IQ4_XS TQ1_0 TQ2_0"
+)
+# Every file type, and the type of the tensors that no rule below applies to.
+FILE_TYPES: Mapping[str, str] = {name: DEFAULT_TYPES.get(name, name) for name in NAMES.split()}
 # Other names of file types (tools/quantize/quantize.cpp QUANT_OPTIONS).
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
 
@@ -60,17 +35,19 @@ NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
 # Before this build only attn_v.weight followed the rules of values, and a fused attn_qkv.weight had
 # separate rules (1dab5f5a).
 FUSED_AS_VALUES = 8266
-NEWEST = 10586
+NEWEST = LLAMA_CPP.numbers[0]
 
-FALLBACK = {
-    **dict.fromkeys(
-        ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"
-    ),
-    **dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
-    "Q4_K": "Q5_0",
-    "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-}
+# The type of a tensor whose rows the blocks of a type do not divide.
+TO_IQ4 = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_XS"
+FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+FALLBACK |= dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0")
+FALLBACK |= dict.fromkeys(TO_IQ4.split(), "IQ4_NL")
+# File types whose fused projection, or whose attention output, has a type other than the default.
+FUSED = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
+OUTPUT = {"Q2_K": "Q3_K", "IQ3_XXS": "IQ3_S", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K", "IQ3_M": "Q4_K"}
+TINY_OUTPUT = {"IQ1_S": "IQ2_XXS", "IQ1_M": "IQ2_XXS", "IQ2_S": "IQ3_S", "IQ2_M": "IQ3_S"}
+# File types whose attention output is Q5_K where a layer has eight experts.
+EIGHT_EXPERTS = "Q2_K IQ3_XS IQ3_XXS Q3_K_S Q3_K_M IQ4_NL Q4_K_S Q4_K_M IQ3_S IQ3_M IQ4_XS"
 
 
 class GgufModel(Struct, frozen=True, kw_only=True):
@@ -122,11 +99,9 @@ class GgufTensorInfo(Struct, frozen=True):
 def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     """The ggml type of one tensor."""
     default = FILE_TYPES[ftype]
-    return (
-        default
-        if default in UNQUANTIZED
-        else fallback(_preferred_type(ftype, tensor, model), tensor.row)
-    )
+    if default in UNQUANTIZED:
+        return default
+    return fallback(_preferred_type(ftype, tensor, model), tensor.row)
 
 
 def fallback(kind: str, row: int) -> str:
@@ -159,14 +134,7 @@ def _preferred_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str
     if category == "attn_output":
         return _attention_output_type(ftype, model)
     if category == "attn_qkv":
-        kinds = {
-            "Q3_K_M": "Q4_K",
-            "Q3_K_L": "Q4_K",
-            "IQ3_M": "Q4_K",
-            "Q4_K_M": "Q5_K",
-            "Q5_K_M": "Q6_K",
-        }
-        return kinds.get(ftype, default)
+        return FUSED.get(ftype, default)
     middle = model.layers // 8 <= place < 7 * model.layers // 8
     if category in ("ffn_gate", "ffn_up") and ftype == "IQ3_XS" and middle:
         return "IQ3_XXS"
@@ -201,11 +169,7 @@ def _tiny_type(ftype: str, category: str, place: int, model: GgufModel) -> str:
     if category == "ffn_down" and place < model.layers // 8:
         return better
     if category == "attn_output":
-        if model.experts == 8:
-            return "Q5_K"
-        return {"IQ1_S": "IQ2_XXS", "IQ1_M": "IQ2_XXS", "IQ2_S": "IQ3_S", "IQ2_M": "IQ3_S"}.get(
-            ftype, FILE_TYPES[ftype]
-        )
+        return "Q5_K" if model.experts == 8 else TINY_OUTPUT.get(ftype, FILE_TYPES[ftype])
     return FILE_TYPES[ftype]
 
 
@@ -268,24 +232,5 @@ def _attention_output_type(ftype: str, model: GgufModel) -> str:
     if model.falcon:
         return "Q4_K" if ftype == "Q3_K_L" else kind
     if model.experts == 8:
-        low = {
-            "Q2_K",
-            "IQ3_XS",
-            "IQ3_XXS",
-            "Q3_K_S",
-            "Q3_K_M",
-            "IQ4_NL",
-            "Q4_K_S",
-            "Q4_K_M",
-            "IQ3_S",
-            "IQ3_M",
-            "IQ4_XS",
-        }
-        return "Q5_K" if ftype in low else kind
-    return {
-        "Q2_K": "Q3_K",
-        "IQ3_XXS": "IQ3_S",
-        "Q3_K_M": "Q4_K",
-        "Q3_K_L": "Q5_K",
-        "IQ3_M": "Q4_K",
-    }.get(ftype, kind)
+        return "Q5_K" if ftype in EIGHT_EXPERTS.split() else kind
+    return OUTPUT.get(ftype, kind)

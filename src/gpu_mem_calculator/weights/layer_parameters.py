@@ -89,18 +89,13 @@ def _mixer_parameters(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParam
     transposed, fused_prefix, replicated, inputs = set(), "", set(), set()
     if isinstance(mixer, Attention):
         inputs = {weight.name for linear in mixer.inputs for weight in linear.weights()}
-        transposed = {
-            f"{linear.name}.weight" for linear in (*mixer.inputs, mixer.output) if linear.transposed
-        }
+        linears = (*mixer.inputs, mixer.output)
+        transposed = {f"{linear.name}.weight" for linear in linears if linear.transposed}
         fused_prefix = f"{mixer.inputs[0].name}." if _is_fused(mixer) else ""
         # norms over all heads of q and k are replicated (OLMo 2); those with a row for each head
         # are sharded (Cohere)
-        replicated = {
-            weight.name
-            for norm in mixer.norms
-            for weight in norm.weights()
-            if len(weight.dims) == 1
-        }
+        norms = (weight for norm in mixer.norms for weight in norm.weights())
+        replicated = {weight.name for weight in norms if len(weight.dims) == 1}
     for weight in mixer.weights():
         if weight.name in replicated:
             shape = _full_shape(weight)
@@ -108,13 +103,8 @@ def _mixer_parameters(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParam
             shape = _fused_qkv_shape(weight, mixer, shard)
         else:
             shape = _attention_shape(weight, mixer, shard)
-        yield _parameter(
-            weight,
-            shape,
-            part,
-            transposed=weight.name in transposed,
-            joint="qkv" if weight.name in inputs else "",
-        )
+        joint = "qkv" if weight.name in inputs else ""
+        yield _parameter(weight, shape, part, transposed=weight.name in transposed, joint=joint)
 
 
 def _is_fused(mixer: Attention) -> bool:
@@ -168,10 +158,8 @@ def _mlp_parameters(
 ) -> Iterator[ShardedParameter]:
     for linear in (*mlp.inputs, mlp.output):
         for weight in linear.weights():
-            shape = tuple(
-                int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
-                for dim, size in weight.dims
-            )
+            parts = ((ranks if dim == "ffn" else 1, size) for dim, size in weight.dims)
+            shape = tuple(int(ceil_div(size, count)) for count, size in parts)
             joint = "gate_up" if linear is not mlp.output else ""
             if joint and "." in linear.name:
                 joint = f"{linear.name.rpartition('.')[0]}.{joint}"
@@ -180,18 +168,15 @@ def _mlp_parameters(
 
 def _moe_parameters(moe: Moe, shard: ServerShard) -> Iterator[ShardedParameter]:
     """Routers are replicated; experts are distributed over `ep` and sharded over `expert_tp`."""
-    yield from (
-        ShardedParameter(weight.name, _full_shape(weight), ROUTER, part=EXPERTS)
-        for weight in moe.router
-    )
+    for weight in moe.router:
+        yield ShardedParameter(weight.name, _full_shape(weight), ROUTER, part=EXPERTS)
     for weight in moe.experts:
         inner = "expert_ffn" if "down" in weight.name else "embed"
         names = [dim for dim, _ in weight.dims]
         ins = names.index(inner) if inner in names else -1
         role = EXPERT if len(names) > 2 else OTHER  # otherwise a bias of each expert
-        yield ShardedParameter(
-            weight.name, shard_shape(weight.dims, shard), role, part=EXPERTS, ins=ins
-        )
+        shape = shard_shape(weight.dims, shard)
+        yield ShardedParameter(weight.name, shape, role, part=EXPERTS, ins=ins)
     if moe.shared is not None:
         yield from _mlp_parameters(moe.shared, shard, shard.shared_tp or shard.tp, FEED_FORWARD)
     if moe.shared_gate is not None:
@@ -207,12 +192,6 @@ def shard_shape(dims: tuple[Dim, ...], shard: ServerShard, vocab_tp: int = 0) ->
 def _shard_size(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> int:
     if dim == "vocab":
         return shard.vocab(size, vocab_tp)
-    ranks = {
-        "heads": shard.attention_tp,
-        "kv_heads": shard.attention_tp,
-        "state": shard.attention_tp,
-        "ffn": shard.tp,
-        "expert": shard.ep,
-        "expert_ffn": shard.expert_tp,
-    }.get(dim, 1)
-    return int(ceil_div(size, ranks))
+    ranks = dict.fromkeys(("heads", "kv_heads", "state"), shard.attention_tp)
+    ranks |= {"ffn": shard.tp, "expert": shard.ep, "expert_ffn": shard.expert_tp}
+    return int(ceil_div(size, ranks.get(dim, 1)))

@@ -13,14 +13,8 @@ from ..ledger.remember import remembered
 from .shards import EXPERT, EXPERTS, HEAD, LINEAR, ShardedParameter
 
 Stored = tuple[tuple[str, int], ...]
-WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
-    "",
-    "scales",
-    "swizzled scales",
-    "zeros",
-    "order",
-    "constants",
-)
+WEIGHT, SCALES, SECOND = "", "scales", "swizzled scales"
+ZEROS, INDEX, REST = "zeros", "order", "constants"
 
 
 class MatrixFormat(Struct, frozen=True, kw_only=True):

@@ -10,24 +10,11 @@ from ..ledger.num import ceil_div
 from ..model.arch import Arch, Layer
 
 # Roles of a parameter: only linear, expert and (where a format says so) head are quantized.
-LINEAR, EXPERT, ROUTER, EMBEDDING, HEAD, NORM, OTHER = (
-    "linear",
-    "expert",
-    "router",
-    "embedding",
-    "head",
-    "norm",
-    "other",
-)
+LINEAR, EXPERT, ROUTER, EMBEDDING = "linear", "expert", "router", "embedding"
+HEAD, NORM, OTHER = "head", "norm", "other"
 # Parts of a model, as reports name them.
-ATTENTION, STATE, FEED_FORWARD, EXPERTS, NORMS, TOWER = (
-    "attention",
-    "state space",
-    "feed-forward",
-    "experts",
-    "norms",
-    "vision tower",
-)
+ATTENTION, STATE, FEED_FORWARD = "attention", "state space", "feed-forward"
+EXPERTS, NORMS, TOWER = "experts", "norms", "vision tower"
 
 
 class ServerShard(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...autograd.events import BlockEvents
 from ...autograd.peak import PeakParts, PeakTracker
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Bytes, Num
 from ...ledger.remember import remembered
 from .hook_points import HookPoint, all_hook_points, forward_hook_points, weight_gradients
 
@@ -15,7 +15,7 @@ def _peaks(
     block: BlockEvents,
     events: tuple[int, ...],
     hook_points: list[HookPoint],
-    act: Num,
+    act: Bytes,
     left_out: tuple[int, ...],
 ) -> BlockPeaks:
     """Two for each hook point: the peak since the one before, and the bytes at it. Then the peak
@@ -27,10 +27,10 @@ def _peaks(
     """
     sizes, work, out = block.sizes, frozenset(block.work), frozenset(left_out)
     peaks: list[tuple[Num, PeakParts]] = []
-    temp: Num = 0
+    temp = EMPTY
     passed = 0
     for position in (*(point[0] for point in hook_points), len(events)):
-        high = PeakTracker(act, 0, temp)
+        high = PeakTracker(act, EMPTY, temp)
         for event in events[passed:position]:
             tensor = event if event >= 0 else ~event
             if tensor in out:
@@ -41,14 +41,14 @@ def _peaks(
             else:
                 act = act + size
             if event >= 0:
-                high.see(act, 0, temp)
+                high.see(act, EMPTY, temp)
         passed = max(passed, position)
-        peaks += [(high.total, high.moment), (act + temp, PeakParts(act, 0, temp))]
+        peaks += [(high.total, high.moment), (act + temp, PeakParts(act, EMPTY, temp))]
     return tuple(peaks[:-1])
 
 
 @remembered(512)
-def forward_peaks(block: BlockEvents, more: Num = 0) -> BlockPeaks:
+def forward_peaks(block: BlockEvents, more: Bytes = EMPTY) -> BlockPeaks:
     """The peaks of a block's forward. `more`: bytes that are alive all the while."""
     hook_points = sorted(forward_hook_points(block), key=lambda point: point[0])
     return _peaks(block, block.forward, hook_points, block.entry_bytes + more, ())
@@ -66,14 +66,14 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
         return _peaks(
             block, block.backward, all_hook_points(block), gradient, weight_gradients(block)
         )
-    act = gradient + (block.sizes[block.exit] if output else 0) + _saved_bytes(block)
+    act = gradient + (block.sizes[block.exit] if output else EMPTY) + _saved_bytes(block)
     peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
     return (*forward_peaks(block, gradient), *peaks) if again else peaks
 
 
-def _saved_bytes(block: BlockEvents) -> Num:
+def _saved_bytes(block: BlockEvents) -> Bytes:
     """Bytes that forward leaves for backward, without the output, which is the next block's."""
-    total: Num = block.sizes[block.entry] - block.sizes[block.exit]
+    total = block.sizes[block.entry] - block.sizes[block.exit]
     for event in block.forward:
         total = total + (block.sizes[event] if event >= 0 else -block.sizes[~event])
     return total

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Ledger
-from ...ledger.num import Num, holds, larger, smaller
+from ...ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
@@ -69,7 +69,7 @@ def ledger(run: Run) -> Ledger:
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
     width = precision.weights // 8
     plan = _zero_layout(run, width, (low, high, first, last))
-    tokens = run.batch * run.seq * setting.hidden * setting.bits // 8
+    tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
         return _rolled_ledger(plan, setting, stack, walks, zero_init)
     instants = step(
@@ -100,7 +100,7 @@ def _beside(
     plan: ZeroLayout,
     setting: BlockSetting,
     stack: Stack,
-    tokens: Num,
+    tokens: Bytes,
     instants: Instants,
     walks: StageWalks,
 ) -> Iterator[Entry]:
@@ -135,7 +135,7 @@ def _rolled_ledger(
 
 
 def _end_reduced_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Num
+    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Bytes
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.

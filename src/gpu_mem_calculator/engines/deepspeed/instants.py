@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...autograd.peak import PeakParts
 from ...ledger.ledger import FIRST, LAST
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Bytes, Num
 from ...run.phases import BACKWARD, FORWARD
 from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
@@ -40,7 +40,7 @@ class ZeroInstant(Struct, frozen=True, kw_only=True):
     label: str
     work: str = "unit"
     group: int = 0
-    layer_bytes: Num = 0
+    layer_bytes: Bytes = EMPTY
     checkpoint: bool = False
     layer: str = ""
 

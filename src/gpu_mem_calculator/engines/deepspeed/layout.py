@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, Entry, Instant
-from ...ledger.num import Num, holds, larger
+from ...ledger.num import EMPTY, Bytes, Num, holds, larger, sized
 from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
@@ -68,15 +68,15 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return max(self.counts)
 
     @property
-    def table(self) -> Num:
+    def table(self) -> Bytes:
         """Bytes of the head's gradient that waits for the embedding's, where both share a table.
 
         torch 2.11 csrc/autograd/input_buffer.cpp: a parameter's hook runs when all is added up.
         """
         run = self.run
         if not run.arch.tied or run.frozen or self.copied:
-            return 0
-        return run.arch.embedding[0].numel * self.width
+            return EMPTY
+        return sized(run.arch.embedding[0].numel, 8 * self.width)
 
     @property
     def copied(self) -> bool:
@@ -126,9 +126,9 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return (*cast, "optimizer") if self.apart else cast
 
     @property
-    def bucket_bytes(self) -> int:
+    def bucket_bytes(self) -> Bytes:
         """Bytes of one gradient bucket."""
-        return int(zero.bucket_bytes(self.width, self.bucket))
+        return zero.bucket_bytes(self.width, self.bucket)
 
     @property
     def states_name(self) -> str:
@@ -143,7 +143,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         self,
         name: str,
         kind: str,
-        size: Num,
+        size: Bytes,
         live: Callable[[StepInstant], Num],
         source: str,
         startup: tuple[str, ...] = (),

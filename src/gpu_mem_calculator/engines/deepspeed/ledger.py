@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...autograd.peak import PeakParts
 from ...ledger import ledger as kinds
 from ...ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, instant
-from ...ledger.num import Num, choose, holds, larger, nothing
+from ...ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
 from ...run.run import Run
@@ -63,7 +63,7 @@ class PeakPoint(Struct, frozen=True):
 
     waiting: Num
     block: PeakParts
-    parts: tuple[Num, ...]
+    parts: tuple[Bytes, ...]
 
 
 def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]], Any]:
@@ -123,7 +123,7 @@ def _highest_of_arrays(
     return best
 
 
-def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
+def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Bytes, ...]:
     """Bytes of each of DeepSpeed's groups; arrays where the elements differ."""
     if which is None:
         return tables[0].parts(waiting, level)
@@ -137,7 +137,7 @@ def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
     block = PeakParts(
         choose(higher, new.block.act, old.block.act),
-        0,
+        EMPTY,
         choose(higher, new.block.temp, old.block.temp),
     )
     return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
@@ -210,7 +210,8 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     last = [several[1] for several in each]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
-    return Entry(name, kind, sum(parts), dict.fromkeys(plan.slice_gradient_instants, 1), source)
+    live = dict.fromkeys(plan.slice_gradient_instants, 1)
+    return Entry(name, kind, sum(parts, EMPTY), live, source)
 
 
 def _step_instant(

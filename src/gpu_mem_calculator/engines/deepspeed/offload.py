@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
-from ...ledger.num import Num, ceil_div, choose, holds, larger, power_of_two, round_up, smaller
+from ...ledger.num import (
+    Bytes,
+    Num,
+    ceil_div,
+    choose,
+    holds,
+    larger,
+    power_of_two,
+    round_up,
+    sized,
+    smaller,
+)
 from ...ledger.units import MIB
 from ...step.instants import StepInstant, in_flight
 from ...step.layer_groups import LayerGroup
@@ -28,7 +39,7 @@ SWAP, CPU_ADAM = "runtime/swap_tensor", "ops/adam/cpu_adam.py:158"
 
 
 def _host(
-    plan: ZeroLayout, name: str, kind: str, size: Num, source: str, pinned: bool = False
+    plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str, pinned: bool = False
 ) -> Entry:
     size = power_of_two(size) if pinned else size
     name = f"{name}, {'pinned' if pinned else 'pageable'}"
@@ -42,7 +53,7 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     the host as well, to which the next ones are added.
     """
     sizes, pin = plan.sizes, plan.pinned
-    summed = plan.width * owned_by_rank(plan) * holds(plan.run.micro_batches > 1)
+    summed = sized(owned_by_rank(plan) * holds(plan.run.micro_batches > 1), 8 * plan.width)
     yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pin)
     yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pin)
     yield _host(plan, plan.states_name, OPTIM, sizes.states, CPU_ADAM)
@@ -62,12 +73,13 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
         yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337", pin)
         yield _host(plan, plan.states_name, OPTIM, sizes.states, CPU_ADAM)
     if plan.offload != "none":
-        yield _host(plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791", pin)
+        size = sized(local, 8 * plan.width)
+        yield _host(plan, "gradient shards", GRAD, size, f"{FILE3}:791", pin)
     if plan.offload == "nvme":
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
         still = shard_elements(plan.frozen_counts, plan.ranks)
-        size = sizes.flat + plan.width * still
+        size = sizes.flat + sized(still, 8 * plan.width)
         yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", True)
     if plan.offload_param == "nvme":
         yield from _parameters_on_disk(plan, local)
@@ -86,11 +98,12 @@ def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Ent
     """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
     where, swapper = f"{SWAP}/optimizer_utils.py:180", f"{SWAP}/partitioned_optimizer_swapper.py:79"
     tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
-    buffers, states = 4 * round_up(4 * group, ALIGN), tensors * round_up(4 * local, ALIGN)
+    buffers = 4 * round_up(sized(group, 32), ALIGN)
+    states = tensors * round_up(sized(local, 32), ALIGN)
     yield _host(plan, "optimizer swap buffers", OPTIM, buffers, where)
     yield _disk(plan, "master weights and optimizer states", OPTIM, states, where)
     large = _large_shards(plan, plan.counts, 4)
-    yield _disk(plan, "fp32 gradients", GRAD, 4 * large, swapper)
+    yield _disk(plan, "fp32 gradients", GRAD, sized(large, 32), swapper)
 
 
 def _parameters_on_disk(
@@ -98,14 +111,14 @@ def _parameters_on_disk(
 ) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
     where, width = f"{SWAP}/partitioned_param_swapper.py:125", plan.width
-    kept = width * smaller(local, in_cpu)
-    yield _host(plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * width, where)
+    buffers, kept = sized(5 * 100_000_000, 8 * width), sized(smaller(local, in_cpu), 8 * width)
+    yield _host(plan, "parameter swap buffers", PARAM, buffers, where)
     yield _host(plan, "parameter shards", PARAM, kept, f"{FILE3}:891", True)
     large = _large_shards(plan, plan.counts, width) + _large_shards(plan, plan.frozen_counts, width)
-    yield _disk(plan, "parameter shards", PARAM, width * large, where)
+    yield _disk(plan, "parameter shards", PARAM, sized(large, 8 * width), where)
 
 
-def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Entry:
+def _disk(plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str) -> Entry:
     return plan.entry(name, kind, size, always, source, (BUILD, SETUP), NVME)
 
 

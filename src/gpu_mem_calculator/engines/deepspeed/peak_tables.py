@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.num import Bytes
 from ...ledger.remember import remembered
 from ...step.block_events import HEAD
 from . import levels as hook_levels
@@ -98,13 +100,13 @@ class LevelTable(Struct, frozen=True, dict=True):
         """Bytes of every candidate, in the order of `best`."""
         return [self.rows[waiting][level] for waiting, level in self.best]
 
-    def parts(self, waiting: int, level: int) -> tuple[int, ...]:
+    def parts(self, waiting: int, level: int) -> tuple[Bytes, ...]:
         """Bytes of each of DeepSpeed's groups at a level."""
         buckets = max(row[level] for row in self.buckets[waiting])[1]
         if waiting not in self.gathered:
-            return buckets
+            return cast(tuple[Bytes, ...], buckets)
         gathered = self.gathered[waiting][level][1]
-        return tuple(a + b for a, b in zip(buckets, gathered, strict=True))
+        return cast(tuple[Bytes, ...], tuple(a + b for a, b in zip(buckets, gathered, strict=True)))
 
 
 def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from ...ledger.ledger import ACT, COMM, Entry
-from ...ledger.num import Num, holds, take, together
+from ...ledger.num import Bytes, Num, holds, take, together
 from ...ledger.remember import remembered
 from ...ledger.sym import Sym
 from ...model.arch import Arch
@@ -112,7 +112,7 @@ def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iter
         yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 
 
-def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
+def buffer_entries(plan: ZeroLayout, tokens_bytes: Bytes) -> Iterator[Entry]:
     """Tensors between stages: what is received, copies of received inputs, outputs."""
     run = plan.run
     first, last = holds(run.stage == 0), holds(run.stage == run.mesh.pp - 1)

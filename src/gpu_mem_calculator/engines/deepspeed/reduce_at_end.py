@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ...autograd.walk import BlockWalk
 from ...ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
-from ...ledger.num import Num, holds, larger, together
+from ...ledger.num import EMPTY, Bytes, Num, holds, larger, sized, together
 from ...ledger.remember import remembered
 from ...run.phases import BACKWARD, OPTIMIZER
 from ...step.activations import StageWalks
@@ -108,22 +108,22 @@ def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup,
     return alone if instant.work in ("layer", "embedding") else 0
 
 
-def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Num) -> Num:
+def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Bytes) -> Bytes:
     """Bytes by which a bucket raises a layer's peak, which may come before its first gradient.
 
     size: bytes of the bucket
     """
     events = walk.script
-    alive: Num = events.sizes[events.exit_grad] + (
+    alive = events.sizes[events.exit_grad] + (
         walk.input_bytes if group.recompute == "full" else walk.saved_bytes
     )
-    before: Num = alive
+    before = alive
     if group.recompute == "full":
         for event in events.forward:
             alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
             before = larger(before, alive)
-        alive = alive - (0 if group.reentrant else events.sizes[events.exit])
-    highs = [before, 0]
+        alive = alive - (EMPTY if group.reentrant else events.sizes[events.exit])
+    highs = [before, EMPTY]
     hook = events.hooks[0] if events.hooks else len(events.backward)
     for index, event in enumerate(events.backward):
         alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
@@ -133,7 +133,7 @@ def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Num) -> Num:
     return larger(highs[0], highs[1] + size) - larger(highs[0], highs[1])
 
 
-def _reduction_bytes(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
+def _reduction_bytes(plan: ZeroLayout, order: Order) -> tuple[Bytes, Bytes]:
     """Bytes that the reduction needs beyond gradients and buckets, and bytes of what it leaves."""
 
     def one(ranks: int, *units: int) -> tuple[int, int]:
@@ -142,7 +142,7 @@ def _reduction_bytes(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
         return reduction(CacheKey(plain(plan, ranks, 1, runs), gradients))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
-    return most, left
+    return sized(most, 8), sized(left, 8)
 
 
 @remembered(256, always=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Bytes, Num, sized
 from ...step.optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from .shards import padded_elements, shard_elements, slice_elements
 
@@ -66,54 +66,54 @@ class ZeroSizes(Struct, frozen=True, kw_only=True):
     implementation: str = "fused"
 
     @property
-    def unflattened(self) -> Num:
+    def unflattened(self) -> Bytes:
         """Bytes of the trained weights as the model makes them, one by one."""
-        return self.width * self.elements
+        return sized(self.elements, 8 * self.width)
 
     @property
-    def flat(self) -> Num:
+    def flat(self) -> Bytes:
         """Bytes of the weights that stay: a flat copy, or in stage 3 the shards."""
-        return self.width * self.whole
+        return sized(self.whole, 8 * self.width)
 
     @property
-    def clone(self) -> Num:
+    def clone(self) -> Bytes:
         """Bytes of the weights that the rank steps, in their dtype: a copy before the cast to
         masters, or after the step.
         """
-        return self.width * self.local
+        return sized(self.local, 8 * self.width)
 
     @property
-    def masters(self) -> Num:
+    def masters(self) -> Bytes:
         """Bytes of the fp32 master weights."""
-        return FP32 * self.local
+        return sized(self.local, 32)
 
     @property
-    def states(self) -> Num:
+    def states(self) -> Bytes:
         """Bytes of the optimizer states."""
         return state_bytes(OPTIMIZERS[self.optimizer], self.local, 32)
 
     @property
-    def step_flat(self) -> Num:
+    def step_flat(self) -> Bytes:
         """Bytes of the flat gradients that the rank steps, if they are narrower than fp32, before
         the cast.
         """
-        return self.width * self.local if self.width < FP32 else 0
+        return sized(self.local, 8 * self.width) if self.width < FP32 else EMPTY
 
     @property
-    def step_grad(self) -> Num:
+    def step_grad(self) -> Bytes:
         """Bytes of the gradients that the rank steps, in fp32."""
-        return FP32 * self.local
+        return sized(self.local, 32)
 
     @property
-    def update(self) -> Num:
+    def update(self) -> Bytes:
         """Bytes of the update's temporaries: none with FusedAdam, a copy with torch's foreach."""
         row = OPTIMIZERS[self.optimizer]
         return step_temp_bytes(row, self.implementation, self.local, self.local, 32)
 
     @property
-    def staging(self) -> Num:
+    def staging(self) -> Bytes:
         """Bytes of the buffer in which gradients are copied to an offloaded optimizer."""
-        return self.width * self.largest
+        return sized(self.largest, 8 * self.width)
 
     def stepping(self, local: Num) -> ZeroSizes:
         """The sizes when the rank steps `local` elements at once: a sub-group of stage 3."""
@@ -145,13 +145,13 @@ def zero_sizes(
     )
 
 
-def norm_bytes(elements: Num) -> Num:
+def norm_bytes(elements: Num) -> Bytes:
     """Bytes of the fp64 copy of a gradient for its norm (zero/utils.py:59)."""
-    return FP64 * elements
+    return sized(elements, 64)
 
 
-def bucket_bytes(width: int, elements: Num) -> Num:
+def bucket_bytes(width: int, elements: Num) -> Bytes:
     """Bytes of a bucket in which gradients of a micro-batch are collected
     (zero/stage_1_and_2.py:3256).
     """
-    return width * elements
+    return sized(elements, 8 * width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, ceil_div, holds, together
+from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ...run.phases import OPTIMIZER
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
@@ -44,15 +44,15 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     if plan.offload_param == "none":
         name, where = "frozen parameter shards", f"{PARAMETERS}:1817"
         yield entry("parameter shards", PARAM, sizes.flat, always, f"{FILE}:972", both)
-        yield entry(name, PARAM, width * still, always, where, both)
+        yield entry(name, PARAM, sized(still, 8 * width), always, where, both)
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
     name, where = "parameters before they are cut", f"{PARAMETERS}:1242"
-    yield entry(name, PARAM, width * every, never, where, (BUILD,))
+    yield entry(name, PARAM, sized(every, 8 * width), never, where, (BUILD,))
     name = "largest trained parameter, gathered"
     yield entry(name, PARAM, sizes.staging, never, f"{FILE}:1504", setup)
     if plan.offload_param != "none":
-        shard = plan.trained_width * ceil_div(plan.largest, plan.ranks)
+        shard = sized(ceil_div(plan.largest, plan.ranks), 8 * plan.trained_width)
         yield entry("its shard, come from the host", COMM, shard, never, ON_ITS_WAY, setup)
     if plan.contiguous:
         yield entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779", setup)
@@ -63,7 +63,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
 def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     entry, setup = plan.entry, (SETUP,)
-    local, largest = plan.width * sizes.local, ceil_div(plan.largest, plan.ranks)
+    local, largest = sized(sizes.local, 8 * plan.width), ceil_div(plan.largest, plan.ranks)
     norm, cast_only = named("optimizer.norm"), named("optimizer.cast")
     yield entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", setup)
     yield entry("gradient shards", GRAD, local, always, f"{FILE}:791", setup)
@@ -114,12 +114,12 @@ def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
     One rank's shard is the whole parameter already, where it is on the GPU
     (partition_parameters.py:1560).
     """
-    small: Num = 0
+    small = EMPTY
     several = holds(plan.ranks > 1) if plan.offload_param == "none" else 1
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
-            small = small + (whole * times * width if size <= limits.persist else 0)
+            small = small + (sized(whole * times, 8 * width) if size <= limits.persist else EMPTY)
 
     def live(instant: StepInstant) -> Num:
         return int(instant.instant.phase != OPTIMIZER and not instant.instant.step)

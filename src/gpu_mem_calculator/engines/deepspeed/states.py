@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import Entry
+from ...ledger.num import sized
 from ...step.states import buffer_entry
 from . import offload, stage0, stage3, stage12
 from .coordinator import GatherLimits
@@ -33,7 +34,7 @@ def state_entries(
         yield plan.entry(
             "frozen parameters",
             "param",
-            plan.width * plan.frozen,
+            sized(plan.frozen, 8 * plan.width),
             always,
             "runtime/engine.py:2091",
             (BUILD, SETUP),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ...ledger.ledger import ACT, Entry
-from ...ledger.num import Num
+from ...ledger.num import Bytes, sized
 from ...ledger.source import code
 from ...step.activations import StageWalks
 from .instants import FsdpInstant
 from .layout import FsdpLayout
 
-LOSS_BYTES = 4
+LOSS_BYTES = sized(1, 32)
 
 
 def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
@@ -23,7 +23,7 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
     size, top = walks.layers[0].input_bytes, len(plan.layers)
     source = code("torch 2.13 F/_fsdp_state.py: hooks before and after each unit")
 
-    def entry(name: str, size: Num, alive: Callable[[FsdpInstant], bool]) -> Entry:
+    def entry(name: str, size: Bytes, alive: Callable[[FsdpInstant], bool]) -> Entry:
         live = {i.step.name: 1 for i in plan.instants if alive(i)}
         return Entry(name, ACT, size, live, source)
 

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 
 from ...ledger.ledger import COMM, PARAM, Entry
-from ...ledger.num import Num, nothing
+from ...ledger.num import Bytes, Num, nothing
 from ...ledger.source import code
 from .instants import FsdpInstant
 from .layout import COPY_IN, NO_LAYER, FsdpLayout, UnitPart, during, one_layer
@@ -30,7 +30,7 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
             return range(instant.layer + (not freed))
         return one_layer(instant.layer) if instant.action in GATHERED else NO_LAYER
 
-    def tensors(unit: FsdpUnit) -> Iterable[Num]:
+    def tensors(unit: FsdpUnit) -> Iterable[Bytes]:
         return (parameter.whole for parameter in unit.parameters)
 
     single_rank = plan.run.unrolled and nothing(plan.several)

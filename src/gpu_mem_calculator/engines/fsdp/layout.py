@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...autograd.events import BlockEvents
 from ...ledger.ledger import Entry
-from ...ledger.num import Num, holds, nothing
+from ...ledger.num import EMPTY, Bytes, Num, holds, nothing, sized
 from ...ledger.remember import remembered
 from ...ledger.source import Source
 from ...model.arch import Layer
@@ -26,7 +26,7 @@ from .units import FsdpUnit, ParameterBytes, fsdp_unit, layer_parameters, root_p
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3
 
 LayerPicker = Callable[[FsdpInstant], range]  # the layers that hold something at an instant
-UnitTensors = Callable[[FsdpUnit], Iterable[Num]]  # bytes of each tensor
+UnitTensors = Callable[[FsdpUnit], Iterable[Bytes]]  # bytes of each tensor
 UnitEvents = Callable[[FsdpUnit], BlockEvents]
 NO_LAYER = range(0)
 
@@ -48,7 +48,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
     kinds: tuple[tuple[str, FsdpUnit], ...]
     layers: tuple[int, ...]
     root: FsdpUnit
-    head_grads: Num
+    head_grads: Bytes
     several: Num
     stays_gathered: bool
     replicas: bool
@@ -98,7 +98,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         kinds=tuple((title, unit(layer)) for _, title, layer in kinds.values()),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
         root=fsdp_unit(run, root_parameters(run, base), ranks, offload=offload),
-        head_grads=0 if run.frozen else head * base.compute // 8,
+        head_grads=EMPTY if run.frozen else sized(head, base.compute),
         several=several,
         stays_gathered=stays_gathered,
         replicas=strategy in ("hybrid_shard", "no_shard"),
@@ -126,7 +126,7 @@ class UnitPart(Struct, frozen=True):
     tensors: UnitTensors | None = None
     events: UnitEvents | None = None
 
-    def _entry(self, title: str, unit: FsdpUnit, size: Num, live: dict[str, Num]) -> Entry:
+    def _entry(self, title: str, unit: FsdpUnit, size: Bytes, live: dict[str, Num]) -> Entry:
         return Entry(
             f"{title}: {self.name}",
             self.kind,
@@ -138,7 +138,7 @@ class UnitPart(Struct, frozen=True):
             tensors=self.tensors and partial(self.tensors, unit),
         )
 
-    def of_root(self, plan: FsdpLayout, size: Num, copies: Callable[[FsdpInstant], Num]) -> Entry:
+    def of_root(self, plan: FsdpLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
         """`size` bytes of the root unit, with `copies` of them at each instant."""
         live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
         return self._entry("embedding and head", plan.root, size, live)
@@ -146,7 +146,7 @@ class UnitPart(Struct, frozen=True):
     def of_layers(
         self,
         plan: FsdpLayout,
-        size: Callable[[FsdpUnit], Num],
+        size: Callable[[FsdpUnit], Bytes],
         pick: LayerPicker,
         times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
     ) -> Iterator[Entry]:
@@ -189,11 +189,11 @@ def during(*actions: str) -> Callable[[FsdpInstant], Num]:
     return lambda instant: int(instant.action in chosen)
 
 
-def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
+def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Bytes, Callable[[], list[Bytes]] | None]]:
     """A title, bytes of the shards, and in an unrolled run bytes of each, in the model's order."""
     if plan.run.unrolled:
         shards = [parameter.shard for parameter in parameters_in_order(plan)]
-        yield "model", sum(shards), lambda: shards
+        yield "model", sum(shards, EMPTY), lambda: shards
         return
     for kind, (title, unit) in enumerate(plan.kinds):
         yield title, plan.layers.count(kind) * unit.shard, None

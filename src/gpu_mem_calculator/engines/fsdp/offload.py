@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
-from ...ledger.num import Num, larger, nothing
+from ...ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
 from ...ledger.source import code
 from ...run.phases import OPTIMIZER
 from ...step.optimizers import FORLOOP
@@ -58,17 +58,17 @@ def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
     yield "embedding and head", 1, plan.root
 
 
-def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
+def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory. `untied_head`: bytes of a tied head's own tensor,
     which is freed when it is tied again.
     """
     steady = {i.step.name: 1 for i in plan.instants}
     always: dict[str, Num] = {START.name: 1, **steady}
-    largest: Num = 0
+    largest = EMPTY
     for title, count, unit in _units(plan):
-        name, size = f"{title}: sharded parameters, pinned", count * unit.pinned
+        name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
         yield Entry(name, PARAM, size, always, PINNED_CODE, place=CPU)
-        name, size = f"{title}: sharded gradients, pinned", count * unit.pinned_grads
+        name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
         yield Entry(name, GRAD, size, steady, CACHED_CODE, place=CPU)
         largest = larger(largest, unit.shard)
     name, size = "one unit before it is pinned, a tied head", largest + untied_head
@@ -102,9 +102,9 @@ def host_step_entries(
             yield replace(entry, place=CPU)
     if run.clipping:
         live = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
-        size = 2 * tensors * bits // 8
+        size = sized(2 * tensors, bits)
         yield Entry("gradient norms", TEMP, size, live, CLIPPING_CODE, place=CPU)
     later = [i for i in plan.instants if i.step.later]
     live = {i.step.name: 1 for i in later if i.action in ("scatter", "scatter.root")}
-    name, size = "a gradient that is added to the one before", largest * bits // 8
+    name, size = "a gradient that is added to the one before", sized(largest, bits)
     yield Entry(name, GRAD, size, live, ADDED_CODE, place=CPU)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from ...ledger.ledger import COMM, GRAD, Entry
-from ...ledger.num import Num, holds, nothing
+from ...ledger.num import Bytes, Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .instants import FsdpInstant
@@ -39,7 +39,7 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
         above = instant.action in UNREDUCED or instant.action == "embedding"
         return one_layer(instant.layer + 1) if above else NO_LAYER
 
-    def last(unit: FsdpUnit) -> Num:
+    def last(unit: FsdpUnit) -> Bytes:
         return unit.last_grad * plan.several
 
     part = UnitPart("reduce-scatter input", COMM, source)

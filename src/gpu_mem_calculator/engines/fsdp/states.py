@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import PARAM, Entry
-from ...ledger.num import Num, larger
+from ...ledger.num import EMPTY, Num, larger
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...run.run import Run
@@ -78,7 +78,7 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
     if run.arch.tower:
         tower = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
         name, tensors = "vision tower: sharded parameters", lambda: tower
-        yield Entry(name, PARAM, sum(tower), live, source, tensors=tensors)
+        yield Entry(name, PARAM, sum(tower, EMPTY), live, source, tensors=tensors)
     yield replace(buffer_entry(run, instants), live=live)
     if run.arch.tied:
         name, size = "tied head, before it is the embedding again", _untied_head(run).shard

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from msgspec import Struct
 
 from ...autograd.events import BlockEvents, EventRecorder
-from ...ledger.num import Num, ceil_div, larger, power_of_two
+from ...ledger.num import EMPTY, Bytes, Num, ceil_div, larger, power_of_two, sized
 from ...model.adapters import Adapter, adapted_linears
 from ...model.arch import Layer
 from ...model.blocks import Linear, Weight
@@ -48,9 +49,9 @@ class ParameterBytes(Struct, frozen=True):
     casts: the compute dtype is not the dtype of the shard
     """
 
-    shard: Num
-    cast: Num
-    whole: Num
+    shard: Bytes
+    cast: Bytes
+    whole: Bytes
     elements: Num
     trained: bool
     casts: bool
@@ -59,20 +60,22 @@ class ParameterBytes(Struct, frozen=True):
 class FsdpUnit(Struct, frozen=True, kw_only=True):
     """Bytes of one unit on one rank; two fields are elements."""
 
-    shard: Num = 0  # the parameters it stores
-    cast: Num = 0  # their copy in the compute dtype, where that is another one
-    gathered: Num = 0  # whole parameters in the compute dtype; the all-gather buffer is as big
-    grads: Num = 0  # whole gradients in the compute dtype
-    last_grad: Num = 0  # the whole gradient of the last parameter
-    reduce_in: Num = 0  # reduce-scatter's flat input, in the reduce dtype
-    reduced: Num = 0  # its flat output
-    shard_grads: Num = 0  # sharded gradients, in the dtype of the shards
-    converted: Num = 0  # shard_grads where they are a cast of `reduced`, else 0
+    shard: Bytes = EMPTY  # the parameters it stores
+    cast: Bytes = EMPTY  # their copy in the compute dtype, where that is another one
+    gathered: Bytes = (
+        EMPTY  # whole parameters in the compute dtype; the all-gather buffer is as big
+    )
+    grads: Bytes = EMPTY  # whole gradients in the compute dtype
+    last_grad: Bytes = EMPTY  # the whole gradient of the last parameter
+    reduce_in: Bytes = EMPTY  # reduce-scatter's flat input, in the reduce dtype
+    reduced: Bytes = EMPTY  # its flat output
+    shard_grads: Bytes = EMPTY  # sharded gradients, in the dtype of the shards
+    converted: Bytes = EMPTY  # shard_grads where they are a cast of `reduced`, else 0
     trained_elements: Num = 0  # elements of its trained shards
     largest_trained: Num = 0  # elements of the largest of them
-    pinned: Num = 0  # under offload: pinned host blocks of the shards
-    pinned_grads: Num = 0  # and of their gradients
-    staging: Num = 0  # what one rank alone needs beyond `gathered` while it gathers
+    pinned: Bytes = EMPTY  # under offload: pinned host blocks of the shards
+    pinned_grads: Bytes = EMPTY  # and of their gradients
+    staging: Bytes = EMPTY  # what one rank alone needs beyond `gathered` while it gathers
     parameters: tuple[ParameterBytes, ...] = ()
 
     @property
@@ -102,16 +105,16 @@ def fsdp_unit(
     run: Run, parameters: Sequence[UnitParameter], ranks: Num, *, offload: bool = False
 ) -> FsdpUnit:
     """The unit of the parameters that one `fully_shard` call owns, over a number of ranks."""
-    sums: dict[str, Num] = dict.fromkeys(SUMS, 0)
+    sums: dict[str, Any] = dict.fromkeys(SUMS, 0)
     sizes: list[ParameterBytes] = []
 
     def add(name: str, elements: Num, bits: int) -> None:
-        sums[name] = sums[name] + elements * bits // 8
+        sums[name] = sums[name] + sized(elements, bits)
 
     for parameter in parameters:
         bits, elements = parameter.bits, _scaled_elements(run, parameter, ranks)
-        shard, cast = elements * bits.stored // 8, elements * bits.compute // 8
-        casts, whole = bits.compute != bits.stored, elements * ranks * bits.compute // 8
+        shard, cast = sized(elements, bits.stored), sized(elements, bits.compute)
+        casts, whole = bits.compute != bits.stored, sized(elements * ranks, bits.compute)
         sizes.append(ParameterBytes(shard, cast, whole, elements, parameter.trained, casts))
         add("shard", elements, bits.stored)
         if casts or offload:
@@ -119,7 +122,7 @@ def fsdp_unit(
         add("gathered", elements * ranks, bits.compute)
         if parameter.trained:
             add("grads", parameter.weight.numel, bits.compute)
-            sums["last_grad"] = parameter.weight.numel * bits.compute // 8
+            sums["last_grad"] = sized(parameter.weight.numel, bits.compute)
             add("reduce_in", elements * ranks, bits.reduce)
             add("reduced", elements, bits.reduce)
             add("shard_grads", elements, bits.stored)
@@ -133,20 +136,18 @@ def fsdp_unit(
     return FsdpUnit(**sums, parameters=tuple(sizes))
 
 
-def _staging_bytes(parameters: Sequence[ParameterBytes], *, offload: bool) -> Num:
+def _staging_bytes(parameters: Sequence[ParameterBytes], *, offload: bool) -> Bytes:
     """Peak of a gather by one rank alone, beyond the gathered parameters.
 
     Each parameter is cast and copied into its gathered tensor while a variable still refers to the
     cast of the one before; under offload it is copied to the GPU first, as it is stored
     (F/_fsdp_param_group.py:437-460, F/_fsdp_param.py:896-901).
     """
-    gathered: Num = 0
-    before: Num = 0
-    peak: Num = 0
+    gathered = before = peak = EMPTY
     for parameter in parameters:
-        cast = parameter.cast if parameter.casts else 0
-        fresh = (parameter.shard if offload else 0) + cast
-        copy = parameter.cast if parameter.casts or offload else 0
+        cast = parameter.cast if parameter.casts else EMPTY
+        fresh = (parameter.shard if offload else EMPTY) + cast
+        copy = parameter.cast if parameter.casts or offload else EMPTY
         peak = larger(peak, gathered + larger(before + fresh, copy + parameter.cast))
         gathered, before = gathered + parameter.cast, copy
     return peak - gathered
@@ -245,9 +246,9 @@ def root_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
     return [*tower, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
 
 
-def tower_shards(run: Run, ranks: Num, bits: int) -> list[Num]:
+def tower_shards(run: Run, ranks: Num, bits: int) -> list[Bytes]:
     """Bytes of the shards of a vision tower's blocks, which a batch of text never gathers: units
     like the layers (transformers 5.17.0 `_no_split_modules` names both).
     """
     blocks = (weight for weight in run.arch.tower if IN_BLOCK.search(weight.name))
-    return [shard_elements(weight, ranks) * bits // 8 for weight in blocks]
+    return [sized(shard_elements(weight, ranks), bits) for weight in blocks]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import REENTRANT, BlockWalk, walk
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Num, sized
 from ...model.arch import Layer
 from ...model.blocks import Attention, Mlp, Norm
 from ...modelling.megatron.attention import softmax, softmax_kernel
@@ -47,7 +47,7 @@ def rotate(tape: Tape, x: Value, block: Attention) -> Value:
     If only a part of each head is rotated, it is joined with the rest in a new tensor.
     """
     size = x.elements() * block.rotary_dim // block.head_dim
-    half = size * x.bits // 16
+    half = sized(size, x.bits) // 2
     left = tape.op(f"{x.name}.left", x, elements=size)
     half_turn = tape.op(f"{x.name}.half", x, elements=size, temp=half, back_temp=half)
     right = tape.op(f"{x.name}.right", half_turn)
@@ -163,7 +163,7 @@ def head_walk(
     out = norm(tape, setting, x, final)
     logits = column_linear(tape, setting, out, "output_layer", (setting.hidden, vocab))
     tape.ops[-1].ins[1].waits = tied
-    fp32_logits = setting.tokens * vocab * 4
+    fp32_logits = sized(setting.tokens * vocab, 32)
     saved = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
     softmaxed = tape.value("loss.softmax", logits.elements(), 32, grad=False)
     if setting.bits < 32:
@@ -177,6 +177,6 @@ def head_walk(
         bits=32,
         saves=saved,
         passes=setting.bits == 32,
-        temp=0 if piped or setting.bits == 32 else fp32_logits,
+        temp=EMPTY if piped or setting.bits == 32 else fp32_logits,
     )
     return walk(tape, x, loss)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, holds, larger, nothing, smaller
+from ...ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
 from ...ledger.source import Source, code
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD
@@ -64,7 +64,7 @@ def at_work(instant: StepInstant) -> bool:
     return bool(instant.work) and instant.instant.where != "epilogue"
 
 
-def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
+def _entry(name: str, kind: str, size: Bytes, live: Live, source: Source) -> Iterator[Entry]:
     if not nothing(size):
         yield Entry(name, kind, size, live, source)
 
@@ -87,17 +87,18 @@ def _batch(
     takes its buffer (:907). It copies the batch again for forward (:703); the embedding saves ids
     and positions of the second copy. One more mask is an argument of the whole job.
     """
-    tokens, mask, ids = run.batch * run.seq, run.seq * run.seq, "token ids, labels and loss mask"
+    tokens, mask = run.batch * run.seq, sized(run.seq * run.seq, 8)
+    ids = "token ids, labels and loss mask"
     always: Live = {b.name: 1 for b in instants}
     if not plan.pipeline:
-        yield from _entry(ids, ACT, 28 * tokens, always, IDS_CODE)
+        yield from _entry(ids, ACT, sized(28 * tokens, 8), always, IDS_CODE)
         yield from _entry("attention mask", ACT, mask, always, MASK)
         return
     places = buffers(run)
     size = 16 * stage.first * (places + stage.flight) + 20 * stage.last * places
     loaded, copied = mask * places * stage.first, mask * stage.first
     running: Live = {b.name: 1 for b in instants if b.instant.phase == FORWARD and at_work(b)}
-    yield from _entry(ids, ACT, size * tokens, always, IDS_CODE)
+    yield from _entry(ids, ACT, sized(size * tokens, 8), always, IDS_CODE)
     yield from _entry("attention mask", RUNTIME, mask, always | {BUILD: 1, SETUP: 1}, MASK)
     yield from _entry("attention masks of loaded batches", ACT, loaded, always, MASK)
     yield from _entry("attention mask, copied for forward", ACT, copied, running, FORWARD_CODE)
@@ -110,10 +111,10 @@ def _tables(
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
     # frequencies in fp32; cosines and sines as the activations are
-    size = (4 + 2 * setting.bits // 8) * run.seq * rotary
+    size = sized(run.seq * rotary, 32 + 2 * setting.bits)
     yield from _entry("rotary tables", RUNTIME, size, always, ROTARY_CODE)
     heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-    scores = setting.batch * heads * setting.seq * setting.seq * setting.bits // 8
+    scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
     size = larger(scores, setting.full_bytes(setting.hidden))
     yield from _entry("global memory buffer", COMM, size, always, BUFFER_CODE)
 
@@ -127,14 +128,14 @@ def _embedding(
     dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
     """
     live: Live = {b.name: stage.flight * stage.first for b in instants if at_work(b)}
-    masked = 9 * setting.tokens * holds(run.mesh.tp > 1)
+    masked = sized(9 * setting.tokens * holds(run.mesh.tp > 1), 8)
     yield from _entry("embedding: masked token ids", ACT, masked, live, MASKED_CODE)
     if run.arch.embedding_dropout:
-        size = setting.local_tokens * setting.hidden
+        size = sized(setting.local_tokens * setting.hidden, 8)
         yield from _entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE)
     else:
         name = "embedding: output of the other ranks' tokens"
-        rest = (setting.tokens - setting.local_tokens) * setting.hidden * setting.bits // 8
+        rest = sized((setting.tokens - setting.local_tokens) * setting.hidden, setting.bits)
         yield from _entry(name, ACT, rest, live, OUTPUT_CODE)
 
 
@@ -167,12 +168,12 @@ def _logits(
     """
     source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
     places = buffers(run)
-    size = setting.tokens * local_vocab(run) * 4
+    size = sized(setting.tokens * local_vocab(run), 32)
     live: Live = {b.name: places * stage.last for b in instants}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
     live = {b.name: alone * (places - int(_runs_backward(b))) for b in instants}
-    size = 2 * setting.local_tokens * setting.hidden * setting.bits // 8
+    size = sized(2 * setting.local_tokens * setting.hidden, setting.bits)
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
 
 
@@ -191,7 +192,7 @@ def _between_stages(
     """
     if int(run.mesh.pp) == 1:
         return
-    whole = setting.local_tokens * setting.hidden * setting.bits // 8
+    whole = sized(setting.local_tokens * setting.hidden, setting.bits)
     parts = int(run.mesh.tp)
     before, after = 1 - stage.first, 1 - stage.last
     always: Live = {b.name: 1 for b in instants}

@@ -10,7 +10,7 @@ set_jit_fusion_options switches NNC off and asks for nvFuser, which torch has re
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, larger
+from ...ledger.num import EMPTY, Num, larger, sized
 from ...model.blocks import Norm, in_share
 from ...modelling.megatron.ops import MegatronSetting, bias_sum
 
@@ -39,9 +39,9 @@ def column_linear(
     weights = [weight(tape, setting, f"{name}.weight", ins * outs)]
     if bias:
         weights.append(weight(tape, setting, f"{name}.bias", outs))
-    temp, back = (
-        (size * setting.bits // 8, full + bias_sum(setting.tokens, outs)) if bias else (0, full)
-    )
+    temp, back = EMPTY, full
+    if bias:
+        temp, back = sized(size, setting.bits), full + bias_sum(setting.tokens, outs)
     return tape.op(name, x, *weights, saves=(x,), elements=size, temp=temp, back_temp=back)
 
 
@@ -107,7 +107,7 @@ def biased_gelu(tape: Tape, setting: MegatronSetting, x: Value, width: Num) -> V
     """gelu(x + bias), which saves only x (model/fused_bias_gelu.py:30-43)."""
     vector = weight(tape, setting, "gelu.bias", width)
     back = [x.bytes] * GELU_BACKWARD
-    rest = larger(bias_sum(setting.tokens, width) - GELU_BACKWARD * x.bytes, 0)
+    rest = larger(bias_sum(setting.tokens, width) - GELU_BACKWARD * x.bytes, EMPTY)
     return tape.op(
         "gelu", x, vector, saves=(x,), temp=(x.bytes,) * GELU_FORWARD, back_temp=(*back, rest)
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ...autograd.events import BlockEvents, EventRecorder
 from ...autograd.reductions import embedding_sort_workspace
 from ...autograd.walk import BlockWalk
-from ...ledger.num import Num, holds, larger, nothing
+from ...ledger.num import EMPTY, Bytes, holds, larger, nothing, sized
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...model.arch import Layer
@@ -71,18 +71,18 @@ class EmbeddingBackward(Struct, frozen=True):
     work: the workspace that the gradient of `words` needs
     """
 
-    steps: tuple[Num, ...]
-    words: Num
-    positions: Num
-    work: Num
+    steps: tuple[Bytes, ...]
+    words: Bytes
+    positions: Bytes
+    work: Bytes
 
     @property
-    def turning(self) -> Num:
+    def turning(self) -> Bytes:
         """Bytes by which two consecutive `steps` exceed the last step with the other tensors."""
-        pair: Num = 0
+        pair = EMPTY
         for old, new in zip(self.steps, self.steps[1:], strict=False):
             pair = larger(pair, old + new)
-        return larger(pair - self.steps[-1] - self.words - self.positions - self.work, 0)
+        return larger(pair - self.steps[-1] - self.words - self.positions - self.work, EMPTY)
 
 
 def embedding_backward(run: Run, rank: Run) -> EmbeddingBackward:
@@ -92,15 +92,15 @@ def embedding_backward(run: Run, rank: Run) -> EmbeddingBackward:
     a copy in [b, s, h] if there are several samples.
     """
     setting = rank_setting(run)
-    local = setting.local_tokens * setting.hidden * setting.bits // 8
-    full = setting.tokens * setting.hidden * setting.bits // 8
+    local = sized(setting.local_tokens * setting.hidden, setting.bits)
+    full = sized(setting.tokens * setting.hidden, setting.bits)
     steps = [local, *[local] * bool(run.arch.embedding_dropout)]
     steps += [full] * setting.sequence_parallel + [full] * bool(run.mesh.tp > 1)
     words, *others = (weight.numel for weight in rank.arch.embedding)
     work = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
     work = work + full * holds(setting.batch > 1)
     return EmbeddingBackward(
-        tuple(steps), words * setting.bits // 8, sum(others) * setting.bits // 8, work
+        tuple(steps), sized(words, setting.bits), sized(sum(others), setting.bits), work
     )
 
 

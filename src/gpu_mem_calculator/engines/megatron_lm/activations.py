@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...autograd.peak import PeakParts
 from ...autograd.walk import BlockWalk
 from ...ledger.ledger import ACT, GRAD, TEMP, Entry
-from ...ledger.num import Num, choose, nothing
+from ...ledger.num import EMPTY, Num, choose, nothing
 from ...ledger.source import Source, code
 from ...model.blocks import Moe
 from ...run.phases import FORWARD
@@ -95,7 +95,7 @@ def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> Pea
     if not full:
         return walk.later
     again, back = walk.forward, walk.later
-    rerun = PeakParts(again.act + walk.input_bytes, 0, again.temp)
+    rerun = PeakParts(again.act + walk.input_bytes, EMPTY, again.temp)
     return rerun.or_higher(back.act + walk.input_bytes, back.grad, back.temp)
 
 

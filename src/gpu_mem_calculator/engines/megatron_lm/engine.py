@@ -1,4 +1,7 @@
-"""Megatron-LM: tensor, sequence, pipeline, context and expert parallelism."""
+"""Megatron-LM: tensor, sequence, pipeline, context and expert parallelism.
+
+Line numbers in this folder refer to Megatron-Core 0.19.2.
+"""
 
 from __future__ import annotations
 

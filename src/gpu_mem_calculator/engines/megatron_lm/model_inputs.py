@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...autograd.reductions import embedding_sort_workspace
 from ...ledger.ledger import ACT, COMM, GRAD, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, holds, larger
+from ...ledger.num import Bytes, Num, holds, larger, sized
 from ...ledger.source import code
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
@@ -49,11 +49,11 @@ def _embedding(
 ) -> Iterator[Entry]:
     """Ids with a mask where the table is sharded, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
-    masked = holds(run.mesh.tp > 1) * 9 * setting.tokens
+    masked = sized(holds(run.mesh.tp > 1) * 9 * setting.tokens, 8)
     role, name = PER_MICRO_BATCH, "embedding: masked token ids"
     yield Entry(name, ACT, masked, live, EMBEDDING_CODE, role=role)
     if run.arch.embedding_dropout:
-        size = setting.local_tokens * setting.hidden
+        size = sized(setting.local_tokens * setting.hidden, 8)
         yield Entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE, role=role)
     yield from _embedding_backward(run, setting, instants)
 
@@ -66,8 +66,8 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     of it, dropout.
     """
     setting = megatron_setting(run, selective=False)
-    full = int(setting.tokens * setting.hidden * setting.bits // 8)
-    local = int(setting.local_tokens * setting.hidden * setting.bits // 8)
+    full = int(sized(setting.tokens * setting.hidden, setting.bits))
+    local = int(sized(setting.local_tokens * setting.hidden, setting.bits))
     learnt = len(run.arch.embedding) > 1
     steps = [full, *[full] * (2 * learnt), *[full] * bool(setting.batch > 1)]
     if setting.gathers:
@@ -82,12 +82,12 @@ def _embedding_backward(
     and a dense gradient of the table; that of learnt positions is freed by then.
     """
     now = {i.name: 1 for i in instants if i.work == "embedding"}
-    output, several = setting.tokens * setting.hidden * setting.bits // 8, holds(setting.batch > 1)
+    output, several = sized(setting.tokens * setting.hidden, setting.bits), holds(setting.batch > 1)
     for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
         yield Entry(f"embedding: {name}", ACT, size, now, EMBEDDING_CODE)
     table = run.scaled(local_vocab(run) * setting.hidden)
     rest = embedding_shard(run).dense - table
-    size = larger(table, rest) * setting.bits // 8
+    size = sized(larger(table, rest), setting.bits)
     yield Entry("embedding: gradient being made", GRAD, size, now, EMBEDDING_CODE)
     size = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
     yield Entry("embedding: sorted ids and partial sums", TEMP, size, now, SORT_CODE)
@@ -103,10 +103,10 @@ def _micro_batches(
     alone, role = holds(run.mesh.pp == 1), PER_MICRO_BATCH
     started = [i for i in instants if i.instant.phase != STARTUP]
     flight = {i.name: stage.flight if i.work else alone for i in started}
-    size = 16 * setting.tokens
+    size, mask = sized(2 * setting.tokens, 64), sized(run.seq * run.seq, 8)
     yield Entry("token ids and positions", ACT, size, flight, BATCH_CODE, role=role)
     if not fused(run):
-        yield Entry("attention mask", ACT, run.seq * run.seq, flight, MASK_CODE, role=role)
+        yield Entry("attention mask", ACT, mask, flight, MASK_CODE, role=role)
     if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
         return
     yield from _between_stages(run, setting, stage, instants)
@@ -121,7 +121,7 @@ def _between_stages(
     chunk with the loss sends nothing on.
     """
     names, working = in_step(instants), [i for i in instants if i.work]
-    stream = setting.local_tokens * setting.hidden * setting.bits // 8 * holds(run.mesh.pp > 1)
+    stream = sized(setting.local_tokens * setting.hidden, setting.bits) * holds(run.mesh.pp > 1)
     woven = holds(run.virtual_stages > 1)
     steady = holds(run.micro_batches * run.virtual_stages > stage.flight)
     alone = {i.name: stage.last * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
@@ -166,17 +166,17 @@ def _buffers(
         shared = gathered * stage.last
     else:
         heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-        scores = setting.batch * heads * setting.seq * setting.seq * setting.bits // 8
+        scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
         shared = larger(scores, gathered)
     rotary = max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
     yield Entry("global memory buffer", COMM, shared, live, BUFFER_CODE)
-    yield Entry("rotary frequencies", RUNTIME, 4 * run.seq * rotary, live, ROTARY_CODE)
+    yield Entry("rotary frequencies", RUNTIME, sized(run.seq * rotary, 32), live, ROTARY_CODE)
     if setting.fused_weight_gradients:
         size = _dummy_gradient_bytes(run, setting, stage)
         yield Entry("dummy weight gradients", GRAD, size, live, DUMMY_CODE)
 
 
-def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Num:
+def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Bytes:
     """Bytes of one 16-bit tensor for each distinct shape of a weight with fused gradients."""
     sizes: dict[tuple[int, ...], Num] = {}
     for block, count in zip(stage.blocks, stage.held, strict=True):
@@ -186,4 +186,4 @@ def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineSta
     for size in sizes.values():
         total = total + size
     total = total + stage.last * local_vocab(run) * setting.hidden
-    return total * setting.bits // 8
+    return sized(total, setting.bits)

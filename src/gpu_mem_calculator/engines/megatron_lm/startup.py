@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
+from ...ledger.num import EMPTY, Bytes, Num, ceil_div, choose, holds, larger, sized, smaller
 from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe
 from ...run.run import Run
@@ -26,23 +26,23 @@ def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, Megatro
     return first, last
 
 
-def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: int) -> Num:
+def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: int) -> Bytes:
     """Peak bytes while the distributed optimizer's buffers are made, beyond what they end with.
 
     Each chunk gets one buffer of weights and gradients for its dense parameters, then one for its
     experts; the old weights are freed when a buffer is made (distributed_data_parallel.py:60-90,
-    param_and_grad_buffer.py:1160-1180). `width`, `wide`: bytes of a weight, of its gradient. The
+    param_and_grad_buffer.py:1160-1180). `width`, `wide`: bits of a weight, of its gradient. The
     peak is in the first buffer, or in one of the last chunk's.
     """
     first, last = chunk_shards(run, stage)
-    begin = (width + wide) * first.dense - wide * total
-    end = larger(width * last.dense - wide * last.experts, width * last.experts)
-    return larger(begin, end)
+    begin = sized(first.dense, width + wide) - sized(total, wide)
+    end = sized(last.dense, width) - sized(last.experts, wide)
+    return larger(begin, larger(end, sized(last.experts, width)))
 
 
 def widening_bytes(
     run: Run, stage: PipelineStage, shard: MegatronShard, ranks: Num, *, split: bool
-) -> Num:
+) -> Bytes:
     """Bytes of the 16-bit copy of a weight being cast to fp32, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
@@ -71,7 +71,7 @@ def widening_bytes(
             dense=ceil_div(last.dense, ranks),
             experts=ceil_div(last.experts * run.mesh.ep, ranks),
         )
-    above = _peak_excess(inside[::order], shard.experts) if inside else 0
+    above = _peak_excess(inside[::order], shard.experts) if inside else EMPTY
     return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
 
 
@@ -89,14 +89,14 @@ def _matrix_elements(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
     return first + rest, []
 
 
-def _peak_excess(units: Units, total: Num) -> Num:
+def _peak_excess(units: Units, total: Num) -> Bytes:
     """The most bytes by which the 16-bit copy of a matrix exceeds the fp32 copies of all that
     follow.
 
     `total` elements are cast, from the first unit on. The peak can only be near their end: in the
     last unit, or in the one before it.
     """
-    most: Num = 0
+    most = EMPTY
     start: Num = 0
     for sizes, count in units:
         unit: Num = sum(sizes)
@@ -105,7 +105,8 @@ def _peak_excess(units: Units, total: Num) -> Num:
             at = start + larger(last - back, 0) * unit
             for size in sizes:
                 piece = smaller(larger(total - at, 0), size) * holds(count > 0)
-                most = larger(most, 2 * piece - 4 * larger(total - at - piece, 0))
+                rest = larger(total - at - piece, 0)
+                most = larger(most, sized(piece, 16) - sized(rest, 32))
                 at = at + size
         start = start + count * unit
     return most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.events import BlockEvents, EventRecorder
+from ...ledger.num import sized
 from ...run.run import Run
 from .options import bits, gradient_bits, option
 from .parameters import stage_tensors, stepped_parameters
@@ -21,8 +22,8 @@ def startup_events(run: Run) -> BlockEvents:
         for _, elements in stepped_parameters(
             run, split=split
         ):  # optimizer.py:1012 `clone().float()`
-            narrow = recorder.make(elements * bits(run) // 8)
-            recorder.make(elements * 4)
+            narrow = recorder.make(sized(elements, bits(run)))
+            recorder.make(sized(elements, 32))
             recorder.free(narrow)
     return BlockEvents(
         sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
@@ -34,16 +35,16 @@ def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
     Returns the tensors of the weights.
     """
     parameters = list(enumerate(stage_tensors(run)))
-    width, tensors = bits(run) // 8, [-1] * len(parameters)
+    width, tensors = bits(run), [-1] * len(parameters)
     for chunk in range(int(run.virtual_stages)):
         in_chunk = [(i, parameter) for i, parameter in parameters if parameter.chunk == chunk]
         for moved in (False, True):
             for i, parameter in in_chunk:
                 if parameter.moved == moved:
-                    tensors[i] = recorder.make(parameter.elements * (4 if moved else width))
+                    tensors[i] = recorder.make(sized(parameter.elements, 32 if moved else width))
         for i, parameter in in_chunk:
-            if parameter.moved and width < 4:
-                old, tensors[i] = tensors[i], recorder.make(parameter.elements * width)
+            if parameter.moved and width < 32:
+                old, tensors[i] = tensors[i], recorder.make(sized(parameter.elements, width))
                 recorder.free(old)
     return tensors
 
@@ -54,14 +55,14 @@ def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int], *, sp
     With the distributed optimizer (`split`) also buffers of weights, which then leave their own
     tensors (distributed/param_and_grad_buffer.py:1160-1260).
     """
-    width, grad_width = bits(run) // 8, gradient_bits(run) // 8
+    width, grad_width = bits(run), gradient_bits(run)
     parameters = list(enumerate(stage_tensors(run)))
     for chunk in range(int(run.virtual_stages)):
         for expert in (False, True):
             buffered = [(i, p) for i, p in parameters if p.chunk == chunk and p.expert == expert]
             total = sum(parameter.elements for _, parameter in buffered)
-            for element_bytes in (width, grad_width) if split else (grad_width,):
+            for element_bits in (width, grad_width) if split else (grad_width,):
                 if total:
-                    recorder.make(total * element_bytes)
+                    recorder.make(sized(total, element_bits))
             for i, _ in buffered[::-1] if split else ():
                 recorder.free(weights[i])

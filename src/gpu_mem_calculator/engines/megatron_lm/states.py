@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
-from ...ledger.num import Num, ceil_div, larger, nothing, smaller
+from ...ledger.num import EMPTY, Bytes, Num, ceil_div, larger, nothing, sized, smaller
 from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
 from ...run.phases import OPTIMIZER, STARTUP
@@ -103,7 +103,8 @@ def state_entries(
     mixers = [layer.mixer for layer in run.arch.layers]
     rotary = any(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
     live = after | {STARTUP_INSTANTS[-1][0]: 1}
-    yield Entry("rotary and loss-scale scalars", PARAM, 512 * (1 + rotary), live, ARITHMETIC)
+    size = sized(512 * (1 + rotary), 8)
+    yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
     late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
@@ -128,15 +129,16 @@ def _startup_entries(
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
     buffered = after | {buffers: 1, optimizer: 1}
-    size = shard.total * width // 8
+    size = sized(shard.total, width)
     always = after | {model: 1, buffers: 1, optimizer: 1}
     yield Entry("parameters", PARAM, size, always, ARITHMETIC)
     if distributed:
-        size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
+        size = moving_bytes(run, stage, shard.total, width, wide)
         yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
-    yield Entry("main gradients", GRAD, shard.total * wide // 8, buffered, BUFFER_CODE)
+    yield Entry("main gradients", GRAD, sized(shard.total, wide), buffered, BUFFER_CODE)
     if width < 32:
-        yield Entry("main weights", OPTIM, owned(run, shard) * 4, after | {optimizer: 1}, MAIN_CODE)
+        size = sized(owned(run, shard), 32)
+        yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
         name, ranks = "16-bit copy of the weight being widened", run.mesh.dp * run.mesh.cp
         size = widening_bytes(run, stage, shard, ranks, split=distributed)
         yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
@@ -144,15 +146,15 @@ def _startup_entries(
 
 def _parameter_bytes(
     run: Run, width: int, *, expert: bool | None = None, vectors: bool = True, copies: int = 1
-) -> Callable[[], list[int]]:
+) -> Callable[[], list[Bytes]]:
     """A function that lists `width` bytes for each element of each stepped parameter, in `copies`
     tensors.
     """
 
-    def sizes() -> list[int]:
+    def sizes() -> list[Bytes]:
         parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
         return [
-            n * width // copies
+            sized(n, 8 * width) // copies
             for tensor, n in parts
             for _ in range(copies)
             if expert in (None, tensor.expert) and (vectors or not tensor.vector)
@@ -161,16 +163,16 @@ def _parameter_bytes(
     return sizes
 
 
-def _matrix_bytes(run: Run, size: Num, *, expert: bool) -> list[int]:
+def _matrix_bytes(run: Run, size: Bytes, *, expert: bool) -> list[Bytes]:
     """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
 
     The ledger divides the vectors evenly over the parts of the distributed optimizer. The first
     rank's part may have a few more or fewer, so the last matrix is sized to sum to `size`.
     """
-    matrices: list[int] = []
+    matrices: list[Bytes] = []
     for one in _parameter_bytes(run, 4, expert=expert, vectors=False)():
-        matrices.append(min(one, int(size) - sum(matrices)))
-    return [*matrices[:-1], int(size) - sum(matrices[:-1])]
+        matrices.append(min(one, size - sum(matrices, EMPTY)))
+    return [*matrices[:-1], size - sum(matrices[:-1], EMPTY)]
 
 
 def _step_entries(
@@ -186,7 +188,7 @@ def _step_entries(
     if gradient_bits(run) < 32:
         title, live = "fp32 copies of the main gradients", dict.fromkeys(updates, 1)
         each = _parameter_bytes(run, 4)
-        yield Entry(title, GRAD, owned_elements * 4, live, COPIES_CODE, tensors=each)
+        yield Entry(title, GRAD, sized(owned_elements, 32), live, COPIES_CODE, tensors=each)
     dense, experts = stepped_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
     row, name = optimizer_row(run), implementation(run)

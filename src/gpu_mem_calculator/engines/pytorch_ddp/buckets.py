@@ -5,19 +5,20 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ...autograd.events import BlockEvents, EventRecorder
+from ...ledger.num import EMPTY, Bytes
 from ...ledger.units import MIB
 
 BROADCAST_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # limits of the first bucket, of the others
 
 
-def fill_buckets(sizes: list[int], *limits: int) -> list[list[int]]:
+def fill_buckets(sizes: list[Bytes], *limits: int) -> list[list[Bytes]]:
     """The tensors of each bucket, in order; a bucket is closed when it has reached its limit.
 
     torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size. The last limit
     applies to all further buckets.
     """
-    buckets: list[list[int]] = [[]]
+    buckets: list[list[Bytes]] = [[]]
     for size in sizes:
         if sum(buckets[-1]) >= limits[min(len(buckets), len(limits)) - 1]:
             buckets.append([])
@@ -25,20 +26,20 @@ def fill_buckets(sizes: list[int], *limits: int) -> list[list[int]]:
     return buckets
 
 
-def gradient_buckets(sizes: list[int]) -> list[int]:
+def gradient_buckets(sizes: list[Bytes]) -> list[Bytes]:
     """Bytes of the buckets from the second forward on, in the order backward fills them."""
-    return [sum(bucket) for bucket in fill_buckets(sizes[::-1], FIRST_BYTES, BUCKET_BYTES)]
+    return [sum(bucket, EMPTY) for bucket in fill_buckets(sizes[::-1], FIRST_BYTES, BUCKET_BYTES)]
 
 
-def broadcast_buffers(sizes: list[int]) -> list[int]:
+def broadcast_buffers(sizes: list[Bytes]) -> list[Bytes]:
     """Bytes of the flat copies in which parameters are broadcast; 0 where a parameter is alone in
     its copy, because it is sent without one.
     """
     chunks = fill_buckets(sizes, BROADCAST_BYTES)
-    return [sum(chunk) if len(chunk) > 1 else 0 for chunk in chunks]
+    return [sum(chunk, EMPTY) if len(chunk) > 1 else EMPTY for chunk in chunks]
 
 
-def broadcast_events(sizes: list[int]) -> BlockEvents:
+def broadcast_events(sizes: list[Bytes]) -> BlockEvents:
     """Allocations and frees while parameters are broadcast, two flat copies at a time.
 
     torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced.
@@ -55,6 +56,6 @@ def broadcast_events(sizes: list[int]) -> BlockEvents:
     )
 
 
-def broadcast_bytes(sizes: list[int]) -> int:
+def broadcast_bytes(sizes: list[Bytes]) -> Bytes:
     """Bytes of the two consecutive flat copies that are largest together."""
-    return max(a + b for a, b in pairwise([0, *broadcast_buffers(sizes)]))
+    return max(a + b for a, b in pairwise([EMPTY, *broadcast_buffers(sizes)]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, OLD_BUCKETS, OPTIM, Entry, Ledger
-from ...ledger.num import holds
+from ...ledger.num import holds, sized
 from ...ledger.source import measured
 from ...run.phases import OPTIMIZER
 from ...run.run import Run
@@ -41,7 +41,7 @@ def with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     old = Entry(
         "gradient buckets of the first micro-batch",
         COMM,
-        trained_total(run) * bits // 8,
+        sized(trained_total(run), bits),
         dict.fromkeys((*names.values(), *step.values()), 1),
         measured(
             "NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, PARAM, Entry, Instant
-from ...ledger.num import holds
+from ...ledger.num import Bytes, holds, sized
 from ...ledger.source import code
 from ...run.phases import STARTUP
 from ...run.run import Precision, Run
@@ -38,7 +38,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
         yield Entry(
             "largest weight that is widened, in 16 bits",
             PARAM,
-            run.arch.largest_weight * 2,
+            sized(run.arch.largest_weight, 16),
             {"startup": 1},
             code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
         )
@@ -46,13 +46,13 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
         yield Entry(
             "head before it is tied to the embedding",
             PARAM,
-            run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
+            sized(run.scaled(run.arch.vocab * run.arch.hidden), precision.weights),
             {"startup": 1},
             code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
 
 
-def broadcast_entry(run: Run, sizes: list[int]) -> Entry:
+def broadcast_entry(run: Run, sizes: list[Bytes]) -> Entry:
     """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
     return Entry(
         "parameters sent to the other ranks",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import BUCKETS, COMM, Entry
-from ...ledger.num import holds
+from ...ledger.num import EMPTY, holds, sized
 from ...ledger.source import code
 from ...run.run import Precision, Run
 from ...step import states, weights
@@ -26,13 +26,13 @@ def state_entries(
 ) -> Iterator[Entry]:
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = weights.trained_total(run), trained_bits(run, precision)
-    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
+    sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
     yield with_startup(_base_entry(run, precision, instants))
     if run.arch.tower:
         yield with_startup(_tower_entry(run, precision, instants))
     if run.adapter is not None:
         adapters = parameter_entry(
-            "LoRA adapters", trained * bits // 8, instants, tensors=lambda: sizes
+            "LoRA adapters", sized(trained, bits), instants, tensors=lambda: sizes
         )
         yield replace(adapters, live={**dict.fromkeys(states.STARTUPS[1:], 1), **adapters.live})
     yield with_startup(buffer_entry(run, instants))
@@ -53,7 +53,7 @@ def state_entries(
     yield Entry(
         "gradient buckets",
         COMM,
-        holds(run.mesh.dp > 1) * trained * bits // 8,
+        sized(holds(run.mesh.dp > 1) * trained, bits),
         {**states.at_every_instant(instants), "startup.wrapped": 1},
         code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         role=BUCKETS,
@@ -80,7 +80,7 @@ def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ..
     (reducer.cpp ensure_prior_reduction_finished), so they are frozen where there are several ranks.
     """
     sizes = list(weights.tower_tensors(run, precision))
-    tower = parameter_entry("vision tower", sum(sizes), instants, tensors=lambda: sizes)
+    tower = parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
     return replace(tower, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
 
 

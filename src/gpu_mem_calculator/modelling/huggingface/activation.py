@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...autograd.tape import Tape, Value
+from ...ledger.num import EMPTY, sized
 from .ops import add, multiply, scale
 from .setting import BlockSetting
 
@@ -85,15 +86,15 @@ def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     source = tape.value("act.zero", 0, 8, grad=False)
     above = tape.op("act.above", source, elements=x.elements())
     learns = not setting.frozen  # a product with a number that does not keeps nothing
-    work = x.bytes * bits // x.bits if learns else 0
+    work = x.bytes * bits // x.bits if learns else EMPTY
     slope = tape.op("act.slope", x, bits=bits, saves=(x,) if learns else (), back_temp=work)
     square = multiply(tape, slope, x, "act.square")
     right = add(tape, square, scale(tape, x, "act.beta"), "act.right")
-    low = tape.op("act.low", x, saves=(x,), back_temp=x.elements())
+    low = tape.op("act.low", x, saves=(x,), back_temp=sized(x.elements(), 8))
     base = tape.cast(low, 32) if setting.autocast else low
     power = tape.op("act.expm1", base, save_out=True)
     bent = add(tape, power, x, "act.bent")
-    kept, work = ((bent,), bent.bytes) if learns else ((), 0)
+    kept, work = (bent,) if learns else (), bent.bytes if learns else EMPTY
     bent = tape.op("act.bent_slope", bent, bits=bits, saves=kept, back_temp=work)
     left = add(tape, bent, scale(tape, x, "act.beta_again"), "act.left")
     out = tape.op("act", right, left, above, saves=(above,))

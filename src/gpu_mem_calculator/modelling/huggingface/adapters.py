@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num
+from ...ledger.num import Num, sized
 from ...model.adapters import Adapter
 from ...model.blocks import Linear
 from .ops import add, dropout
@@ -97,7 +97,7 @@ def _scale_columns(tape: Tape, scales: Value, x: Value, layer: Linear, name: str
     of the product, then reduced and cast.
     """
     bits = max(scales.bits, x.bits)
-    product = x.elements() * bits // 8
+    product = sized(x.elements(), bits)
     sums = row_sum_workspace(x.elements() // layer.outs[1], layer.outs[1])
     return tape.op(
         f"{layer.name}.{name}",

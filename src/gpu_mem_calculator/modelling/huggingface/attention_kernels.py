@@ -7,7 +7,7 @@ expression holds at every size tried.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, choose, holds, round_up
+from ...ledger.num import EMPTY, Bytes, Num, choose, holds, round_up, sized
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .eager_attention import eager
 from .ops import maybe_dropout, scale
@@ -87,7 +87,7 @@ def _fused(
     heads: AttentionInputs,
     rows: Num,
     mask: list[Value],
-    work: tuple[Num, ...],
+    work: tuple[Bytes, ...],
     lse_name: str = "attn.logsumexp",
 ) -> Value:
     """A fused kernel: it saves q, k, v, the mask, the output and one fp32 log-sum-exp for each of
@@ -134,8 +134,8 @@ def _cudnn(
     grouped heads dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
     """
     rows = setting.tokens * heads.heads
-    dk_dv = 2 * q.bytes if heads.grouped and not heads.masked else 0
-    work = (rows * (4 * heads.head_dim + 4) + 256 + dk_dv,)  # one workspace
+    dk_dv = 2 * q.bytes if heads.grouped and not heads.masked else EMPTY
+    work = (sized(rows * (heads.head_dim + 1) + 64, 32) + dk_dv,)  # one workspace
     mask = _own_mask(tape, setting, q, heads, setting.keys)
     return _token_major(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
 
@@ -156,7 +156,7 @@ def _flash(
     padded = setting.batch * round_up(setting.seq, 128) * heads.heads
     dk_dv = (q.bytes, q.bytes) if heads.grouped else ()
     size = flash_head_size(heads.head_dim)
-    work = (padded * 4 * size, padded * 4, *dk_dv)
+    work = (sized(padded * size, 32), sized(padded, 32), *dk_dv)
     rows = setting.tokens * heads.heads
     name = "attn.logsumexp" if setting.training else "attn.rows"
     out = _fused(tape, setting, (q, k, v), heads, rows, [], work, name)
@@ -173,9 +173,9 @@ def _efficient(
     twice the sums.
     """
     rows = setting.batch * round_up(setting.seq, 32) * heads.heads
-    work: tuple[Num, ...] = (rows * 4,)
+    work: tuple[Bytes, ...] = (sized(rows, 32),)
     if q.bits == 32:
-        work = (rows * 4, rows * 4, _out_elements(setting, heads) * 4)
+        work = (*work, *work, sized(_out_elements(setting, heads), 32))
     mask = _own_mask(tape, setting, q, heads, round_up(setting.keys, 8))
     return _fused(tape, setting, (q, k, v), heads, rows, mask, work)
 
@@ -206,10 +206,15 @@ def _math(
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
     # The gradient of an expanded view is as large as q.
-    work = q.bytes - k.bytes if broadcast else 0
+    work = q.bytes - k.bytes if broadcast else EMPTY
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
     probs = tape.op(  # a mask is added in place
-        "attn.softmax", scores, save_out=True, temp=area, back_temp=scores.bytes, inside=True
+        "attn.softmax",
+        scores,
+        save_out=True,
+        temp=sized(area, 8),
+        back_temp=scores.bytes,
+        inside=True,
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if broadcast:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, holds
+from ...ledger.num import Num, holds, sized
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
@@ -212,7 +212,7 @@ def _probabilities(
     if heads.sinks:
         return _with_sinks(tape, setting, scores, heads, bits)
     logits = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
-    work = scores.elements() * bits // 8
+    work = sized(scores.elements(), bits)
     probs = tape.op("attn.softmax", logits, bits=bits, save_out=True, back_temp=work)
     tape.hold(scores)
     return probs

@@ -6,7 +6,7 @@ Line numbers refer to transformers 5.17.0.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num
+from ...ledger.num import Num, sized
 from ...model.blocks import Moe, Weight, in_share
 from .activation import activation, gated
 from .feedforward import halves, mlp
@@ -178,7 +178,7 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     scores' gradient is then summed, the rows' is cast where the scores have a wider dtype.
     """
     bits = max(down.bits, scores.bits)
-    product = down.elements() * bits // 8
+    product = sized(down.elements(), bits)
     widened = down.bits < bits
     return tape.op(
         "moe.weighted",
@@ -198,21 +198,21 @@ def _all_experts(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Val
     weight = tape.param("router", size, setting.weight_bits, grad=not setting.frozen)
     tokens_in, weight = tape.cast(x, bits), tape.cast(weight, bits)
     saves = _matmul_saves(setting, tokens_in, weight)
-    count = tokens * block.num_experts
-    logits = tape.op("moe.logits", tokens_in, weight, elements=count, bits=bits, saves=saves)
+    rows = tokens * block.num_experts
+    logits = tape.op("moe.logits", tokens_in, weight, elements=rows, bits=bits, saves=saves)
     index = tape.value("moe.index", tokens * block.top_k, 64, grad=False)
     sigmoid = tape.op("moe.sigmoid", tape.cast(logits, 32), saves=(index,), save_out=True)
     scores = tape.op("moe.scores", tape.cast(sigmoid, bits))
-    copies = tape.op("moe.repeated", x, elements=size * setting.hidden)
+    copies = tape.op("moe.repeated", x, elements=rows * setting.hidden)
     scaled = tape.op("moe.scaled", copies, scores, saves=(copies, scores), back_temp=copies.bytes)
     experts_in = tape.cast(scaled, bits)
     up_weight, down_weight = _weights(tape, setting, block, bits)
     width: Num = block.ffn * (2 if block.gated else 1)
     saves = _matmul_saves(setting, experts_in, up_weight)
-    up = tape.op("moe.up", experts_in, up_weight, elements=size * width, saves=saves)
+    up = tape.op("moe.up", experts_in, up_weight, elements=rows * width, saves=saves)
     inner = _inner(tape, setting, up, block)
     saves = _matmul_saves(setting, inner, down_weight)
-    down = tape.op("moe.down", inner, down_weight, elements=size * setting.hidden, saves=saves)
+    down = tape.op("moe.down", inner, down_weight, elements=rows * setting.hidden, saves=saves)
     shared = None if block.shared is None else mlp(tape, setting, x, block.shared)
     out = tape.op("moe.sum", down, elements=tokens * setting.hidden)
     if shared is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...autograd.events import BlockEvents, EventRecorder
-from ...ledger.num import Num
+from ...ledger.num import Bytes, Num, sized
 from ...ledger.source import code
 from ...model.blocks import Mixer
 from .setting import BlockSetting
@@ -40,33 +40,33 @@ def needs_mask(setting: BlockSetting, mixer: Mixer | None, *, eager: bool, slide
     return eager or always_masked(mixer) or (setting.attention == "sdpa" and slides)
 
 
-def mask_bytes(setting: BlockSetting, area: Num, sequences: Num, *, eager: bool) -> Num:
+def mask_bytes(setting: BlockSetting, area: Num, sequences: Num, *, eager: bool) -> Bytes:
     """Bytes of one mask with `area` pairs of a query and a key.
 
     Eager attention has a number in the activations' dtype for every sequence of the batch, SDPA a
     boolean for each of `sequences`.
     """
-    return area * setting.batch * setting.bits // 8 if eager else area * sequences
+    return sized(area * setting.batch, setting.bits) if eager else sized(area * sequences, 8)
 
 
 def mask_events(
-    area: Num, sequences: Num | None, eager_bytes: Num | None, *, slides: bool
+    area: Num, sequences: Num | None, eager_bytes: Bytes | None, *, slides: bool
 ) -> BlockEvents:
     """How a mask is made, one boolean map after another (masking_utils.py:57 and_masks).
 
     The window where it `slides`, the triangle, the padding of each of `sequences` (None: no
     padding), and the numbers of eager attention (`eager_bytes`; None: SDPA). Only the last stays.
     """
-    recorder = EventRecorder()
-    mask = recorder.make(area)
+    recorder, size = EventRecorder(), sized(area, 8)
+    mask = recorder.make(size)
     if slides:
-        window, mask = mask, recorder.make(area)
+        window, mask = mask, recorder.make(size)
         recorder.free(window)
-        triangle = recorder.make(area)
-        window, mask = mask, recorder.make(area)
+        triangle = recorder.make(size)
+        window, mask = mask, recorder.make(size)
         recorder.free(triangle)
         recorder.free(window)
-    padding = () if sequences is None else (area, area * sequences)
+    padding = () if sequences is None else (size, size * sequences)
     for size in (*padding, *(() if eager_bytes is None else (eager_bytes,))):
         before, mask = mask, recorder.make(size)
         recorder.free(before)
@@ -86,9 +86,9 @@ def table_bits(setting: BlockSetting) -> int:
     return 32 if setting.quirks.fp32_rotary_tables else setting.bits
 
 
-def table_bytes(setting: BlockSetting, positions: Num, width: int) -> Num:
+def table_bytes(setting: BlockSetting, positions: Num, width: int) -> Bytes:
     """Bytes of cos and sin, each of `positions` rows with `width` elements."""
-    return 2 * positions * width * table_bits(setting) // 8
+    return sized(2 * positions * width, table_bits(setting))
 
 
 def table_events(elements: Num, bits: int) -> BlockEvents:
@@ -97,7 +97,7 @@ def table_events(elements: Num, bits: int) -> BlockEvents:
     In fp32: frequencies, the same twice over, their cos and sin, each times a scale; then copies
     where the tables have fewer `bits`. cos and sin stay.
     """
-    recorder, size = EventRecorder(), elements * 4
+    recorder, size = EventRecorder(), sized(elements, 32)
     freed = [recorder.make(size // 2), recorder.make(size)]
     tables = []
     for _ in ("cos", "sin"):
@@ -106,7 +106,7 @@ def table_events(elements: Num, bits: int) -> BlockEvents:
         recorder.free(unscaled)
     if bits < 32:
         freed += tables
-        tables = [recorder.make(elements * bits // 8) for _ in tables]
+        tables = [recorder.make(sized(elements, bits)) for _ in tables]
     for tensor in freed:
         recorder.free(tensor)
     return recorder.forward_only(tables)
@@ -114,15 +114,15 @@ def table_events(elements: Num, bits: int) -> BlockEvents:
 
 def embedding_bytes(
     setting: BlockSetting, tokens: Num, tables: int, *, position_rows: Num
-) -> tuple[Num, ...]:
+) -> tuple[Bytes, ...]:
     """Bytes of what the embedding gives for `tokens` of each sequence: the token table's rows, and
     where there is a second table those of learnt positions, for `position_rows` sequences.
     """
-    row = tokens * setting.hidden * setting.bits // 8
-    return (setting.batch * row, position_rows * row)[:tables]
+    row = sized(tokens * setting.hidden, setting.bits)
+    return (row * setting.batch, row * position_rows)[:tables]
 
 
-def scaled_embedding_events(size: Num) -> BlockEvents:
+def scaled_embedding_events(size: Bytes) -> BlockEvents:
     """An embedding's output that is multiplied by a number (modeling_gemma2.py:349)."""
     recorder = EventRecorder()
     unscaled, scaled = recorder.make(size), recorder.make(size)

@@ -13,7 +13,6 @@ from .feedforward import mlp
 from .norms import norm
 from .ops import add, maybe_dropout
 from .setting import BlockSetting
-from .state_space import state_space
 
 
 def _run_mixer(
@@ -30,6 +29,8 @@ def _run_mixer(
     elif isinstance(block, LatentAttention):
         out = latent_attention(tape, setting, x, block, masked=masked, cache=cache)
     else:
+        from .state_space import state_space
+
         assert isinstance(block, StateSpace)
         out = state_space(tape, setting, x, block, cache)
     tape.hold(x)  # the layer's code names it until the block returns

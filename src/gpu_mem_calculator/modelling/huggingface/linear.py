@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, larger
+from ...ledger.num import EMPTY, Bytes, Num, larger, sized
 from ...model.blocks import Linear
 from .adapters import add_adapter
 from .quantized import NF4, eight_bits, four_bits
@@ -30,7 +30,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
             y = add_adapter(tape, setting, x, y, layer, adapter)
         return y
     ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel)]
-    work: Num | None = None
+    work: Bytes | None = None
     if layer.bias:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])
@@ -40,7 +40,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         elements=out,
         bits=bits,
         saves=ins[:2],
-        back_temp=0 if work is None else work,
+        back_temp=EMPTY if work is None else work,
         settle=work,
     )
 
@@ -77,7 +77,7 @@ def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: N
     1,536 rows (backends/cuda/ops.py _dequant_linear_fallback; fewer may have a fused kernel,
     which is left out) and in backward (_functions.py, dequantize_4bit).
     """
-    unpacked = layer.ins[1] * layer.outs[1] * 2
+    unpacked = sized(layer.ins[1] * layer.outs[1], 16)
     x16 = tape.cast(x, 16)
     y = tape.op(layer.name, x16, elements=out, bits=16, temp=unpacked, back_temp=unpacked)
     tape.hold(x, x16)
@@ -93,9 +93,10 @@ def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
     not see it. Backward unpacks the weight to the dtype of x.
     """
     rows = x.elements() // layer.ins[1]
-    quantized = x.elements() + rows * 4
-    temp = larger(quantized + 6 * out, quantized + 2 * x.elements() - out * x.bits // 8)
-    weight = layer.ins[1] * layer.outs[1] * x.bits // 8 + layer.outs[1] * 4
+    quantized, products = sized(x.elements(), 8) + sized(rows, 32), sized(out, 32 + 16)
+    half = sized(x.elements(), 16)
+    temp = larger(quantized + products, quantized + half - sized(out, x.bits))
+    weight = sized(layer.ins[1] * layer.outs[1], x.bits) + sized(layer.outs[1], 32)
     if x.grad:
         tape.pin(x)
     return tape.op(layer.name, x, elements=out, saves=(x,), temp=temp, back_temp=weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
+from ...ledger.num import sized
 from .setting import BlockSetting
 
 
@@ -34,7 +35,7 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
     if a.bits == b.bits:
         return tape.op(name, a, b, bits=bits, saves=saves)
     narrow = a if a.bits < b.bits else b
-    work = a.elements() * bits // 8
+    work = sized(a.elements(), bits)
     return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work, casts=narrow)
 
 

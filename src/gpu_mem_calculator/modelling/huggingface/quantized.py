@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, ceil_div, choose
+from ...ledger.num import EMPTY, Num, ceil_div, choose, sized
 from ...model.blocks import Linear
 from .setting import BlockSetting
 
@@ -22,9 +22,9 @@ def four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Val
     """
     ins, outs = layer.ins[1], layer.outs[1]
     rows = x.elements() // ins
-    scales = 4 * ceil_div(ins * outs, BLOCK) if setting.double_quant else 0
-    few = rows <= fused_rows(setting, ins, outs)
-    work = tuple(choose(few, 0, size) for size in (scales, scales, ins * outs * 2))
+    scales = sized(ceil_div(ins * outs, BLOCK) if setting.double_quant else 0, 32)
+    few, unpacked = rows <= fused_rows(setting, ins, outs), sized(ins * outs, 16)
+    work = tuple(choose(few, EMPTY, size) for size in (scales, scales, unpacked))
     y = tape.op(layer.name, x, elements=rows * outs, temp=work)
     tape.hold(x)
     return y

@@ -7,6 +7,7 @@ whether each layer makes its tables.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
+from ...ledger.num import sized
 from .ops import add
 from .setting import BlockSetting
 
@@ -35,7 +36,7 @@ def rotate(
     bits = max(x.bits, setting.bits)
     count = x.elements() if part == head else x.elements() * part // head
     left = tape.op("rotary.cos", x, elements=count, bits=bits, saves=tables[:1])
-    half = tape.op("rotary.half", x, elements=count, temp=count * x.bits // 16)
+    half = tape.op("rotary.half", x, elements=count, temp=sized(count, x.bits) // 2)
     right = tape.op("rotary.sin", half, bits=bits, saves=tables[1:])
     rotated = add(tape, left, right, "rotary")
     if part == head and impl != "joined":

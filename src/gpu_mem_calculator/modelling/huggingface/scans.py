@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, round_up
+from ...ledger.num import Num, round_up, sized
 from ...model.blocks import StateSpace
 from .ops import add, multiply, scale
 from .setting import BlockSetting
@@ -90,7 +90,7 @@ def chunk_scan(
     padded = tape.value("ssm.padded", size.values, 32, grad=False)
     values = tape.op("ssm.x_dt", input32, elements=size.values, saves=(input32, padded))
     decay = tape.value("ssm.decay", size.area, 32, grad=False)
-    products = size.area * (4 * block.state)
+    products = sized(size.area * block.state, 32)
     scores = tape.op(
         "ssm.scores",
         queries,
@@ -103,7 +103,7 @@ def chunk_scan(
     masked = tape.op(
         "ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes)
     )
-    products = size.area * (4 * head)
+    products = sized(size.area * head, 32)
     inside = tape.op(
         "ssm.inside",
         masked,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, choose, holds, larger, round_up
+from ...ledger.num import EMPTY, Num, choose, holds, larger, round_up, sized
 from ...model.blocks import Attention, LatentAttention
 from .norms import norm
 from .ops import MegatronSetting, column_linear, replicated_linear, row_linear
@@ -78,8 +78,9 @@ def _rotate(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) ->
     cos = tape.value(f"{name}.cos", tables, setting.bits, grad=False)
     sin = tape.value(f"{name}.sin", tables, setting.bits, grad=False)
     size = x.elements() * block.rotary_dim // block.head_dim
-    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,), temp=(4 * tables, 4 * tables))
-    half = tape.op(f"{name}.half", x, elements=size, temp=size * setting.bits // 16)
+    wide = sized(tables, 32)
+    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,), temp=(wide, wide))
+    half = tape.op(f"{name}.half", x, elements=size, temp=sized(size, setting.bits) // 2)
     right = tape.op(f"{name}.right", half, saves=(sin,))
     rotated = tape.op(f"{name}.sum", left, right, passes=True)
     return tape.op(name, rotated, elements=x.elements(), passes=True)
@@ -112,9 +113,9 @@ def _fused(
     out = rows * heads.value_dim
     in_ring = holds(setting.cp > 1)
     second = tape.value("attn.out_for_backward", out * in_ring, setting.bits, grad=False)
-    ring = in_ring * (out * 4 + 2 * (k.bytes + v.bytes))
-    repeated = 2 * q.bytes if heads.grouped else 0
-    work = rows * 4 + rows * round_up(heads.head_dim, 32) * 4 + repeated
+    ring = (sized(out, 32) + (k.bytes + v.bytes) * 2) * in_ring
+    repeated = 2 * q.bytes if heads.grouped else EMPTY
+    work = sized(rows, 32) + sized(rows * round_up(heads.head_dim, 32), 32) + repeated
     return tape.op(
         "attn.out",
         q,
@@ -188,7 +189,7 @@ def softmax(tape: Tape, setting: MegatronSetting, scores: Value, kernel: Num) ->
         elements=4 * unfused + 2 * area * kernel,
         bits=8,
         save_out=True,
-        back_temp=4 * unfused,
+        back_temp=sized(unfused, 32),
     )
     probs = tape.op("attn.probabilities", soft, elements=unfused, bits=setting.bits)
     tape.hold(scores, scores32)

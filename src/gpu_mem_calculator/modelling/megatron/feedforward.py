@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, holds
+from ...ledger.num import EMPTY, Num, holds
 from ...model.blocks import Mlp, Moe
 from .ops import MegatronSetting, bias_sum, column_linear, row_linear, weight
 
@@ -17,7 +17,7 @@ def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
     ffn = block.ffn // setting.tp
     columns = ffn * (2 if block.gated else 1)
     up = column_linear(tape, setting, x, "linear_fc1", setting.hidden, columns)
-    work = bias_sum(setting.tokens, columns) if block.inputs[0].bias else 0
+    work = bias_sum(setting.tokens, columns) if block.inputs[0].bias else EMPTY
     inner = tape.op(
         "activation", up, elements=setting.tokens * ffn, saves=(up,), back_temp=work, settle=work
     )

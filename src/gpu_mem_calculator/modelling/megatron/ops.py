@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, holds, together
+from ...ledger.num import EMPTY, Bytes, Num, holds, sized, together
 from ...model.blocks import Share
 
 
@@ -64,9 +64,9 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
         """1 where activations are gathered around matmuls, else 0."""
         return holds(self.tp > 1) if self.sequence_parallel else 0
 
-    def full_bytes(self, width: Num) -> Num:
+    def full_bytes(self, width: Num) -> Bytes:
         """Bytes of a gathered [s, b, width] tensor; 0 where nothing is gathered."""
-        return self.tokens * width * self.bits // 8 * self.gathers
+        return sized(self.tokens * width, self.bits) * self.gathers
 
 
 def weight(tape: Tape, setting: MegatronSetting, name: str, elements: Num) -> Value:
@@ -110,17 +110,18 @@ def column_linear(
         weight(tape, setting, name, ins * outs),
         saves=(x,),
         elements=size,
-        temp=(full if new_gather else 0, size * setting.bits // 8 if separate_bias else 0),
+        temp=(full if new_gather else EMPTY, sized(size, setting.bits) if separate_bias else EMPTY),
         back_temp=back_gather + bias_work if bias_work is not None else (full, back_gather - full),
         settle=bias_work,
     )
 
 
-def bias_sum(rows: Num, columns: Num) -> Num:
+def bias_sum(rows: Num, columns: Num) -> Bytes:
     """Bytes of workspace of a bias's gradient, which is a sum over rows."""
     if type(columns) is int:
         return row_sum_workspace(rows, columns)
-    return together(lambda r, c: (int(row_sum_workspace(r, c)),), rows, columns)[0]
+    (size,) = together(lambda r, c: (int(row_sum_workspace(r, c)),), rows, columns)
+    return sized(size, 8)
 
 
 def row_linear(

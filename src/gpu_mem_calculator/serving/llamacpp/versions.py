@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 
-NEWEST = 10586  # b21e4de7, August 2026
-OLDEST = 2500  # March 2024: since then micro-batches, offloaded products and masks are the same
+from ...published.frameworks import LLAMA_CPP, numbers
+
+NEWEST = LLAMA_CPP.numbers[0]  # August 2026
+# March 2024: since then micro-batches, offloaded products and masks are the same
+OLDEST = numbers(LLAMA_CPP.oldest)[0]
 MANY_DECODED = 4882  # one token is reserved with the outputs of a whole micro-batch
 LATENT = 5137  # a latent cache; before, the keys and values of every head
 SLIDING_CACHE = 5429  # layers with a window have cells for the window only

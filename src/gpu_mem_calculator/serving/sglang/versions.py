@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ...published.frameworks import SGLANG, numbers
 from ...run.releases import Version, version_text
 from ...run.run import Run
 
-OLDEST, NEWEST = (0, 4, 3), (0, 5, 18)
+OLDEST, NEWEST = numbers(SGLANG.oldest), SGLANG.numbers
 
 GRAPH_TABLES = (0, 4, 8)  # chunk, graphs and share come from tables by the card's memory
 ONE_LOGITS_BUFFER = (0, 5, 0)  # all decode graphs share one logits buffer

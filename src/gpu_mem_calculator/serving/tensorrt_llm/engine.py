@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TENSORRT_LLM
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run
@@ -110,7 +111,7 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
 
 
 OPTIONS = COMMON_OPTIONS | {
-    "engine_version": "1.2.1",
+    "engine_version": TENSORRT_LLM.version,
     "engine_generation": None,
     "pipeline_parallel_size": 1,
     "expert_parallel_size": 1,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...published.frameworks import TENSORRT_LLM, numbers
 from ...run.releases import Version, modelled_version
 from ...run.run import Run
 
-NEWEST, OLDEST = (1, 2, 1), (0, 8, 0)
+NEWEST, OLDEST = TENSORRT_LLM.numbers, numbers(TENSORRT_LLM.oldest)
 TORCH, ENGINES = "pytorch", "tensorrt"
 
 

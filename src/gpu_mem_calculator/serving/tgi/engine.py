@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...published.frameworks import TGI
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, COMMON_OPTIONS, POOL, ServerItem, ServerMemory
@@ -81,7 +82,7 @@ def _problem(run: Run, left_bytes: int) -> str:
 
 
 OPTIONS = COMMON_OPTIONS | {
-    "engine_version": "3.3.7",
+    "engine_version": TGI.version,
     "gpu_memory_utilization": 1.0,
     "max_num_batched_tokens": None,
     "max_num_seqs": 128,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...published.frameworks import TGI, numbers
 from ...run.releases import Version, modelled_version
 from ...run.run import Run
 
-NEWEST, OLDEST = (3, 3, 7), (1, 4, 0)
+NEWEST, OLDEST = TGI.numbers, numbers(TGI.oldest)
 MARLIN = (2, 2, 0)  # AWQ uses Marlin's kernels from here on, from compute capability 8.0 on
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, StateSpace
 from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
+from ...published.frameworks import TRANSFORMERS
 from ...run.run import Run
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
-    "engine_version": "5.17.0",
+    "engine_version": TRANSFORMERS.version,
     "kv_cache_dtype": "auto",
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
@@ -29,8 +30,8 @@ def problems(run: Run) -> Iterator[str]:
     yield from option_problems(options)
     if run.arch.family in NO_CACHE:
         yield (
-            f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
-            "is not modelled; measure it"
+            f"model: {run.arch.family} keeps no cache in transformers {TRANSFORMERS.version}, "
+            "and its inference is not modelled; measure it"
         )
     mixers = [layer.mixer for layer, _, _ in run.arch.runs]
     if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):

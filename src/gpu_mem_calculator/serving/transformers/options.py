@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...published.frameworks import TRANSFORMERS
 from ...run.served import COMMON_OPTIONS
 
 OPTIONS = COMMON_OPTIONS | {
-    "engine_version": "5.17.0",
+    "engine_version": TRANSFORMERS.version,
     "batch_size": 1,
     "prompt_len": 1024,
     "new_tokens": 8,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...generation.entries import GenerationCase
 from ...generation.instants import MASKS, GenerationInstant
 from ...ledger.ledger import PARAM, RUNTIME, Entry
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Num, sized
 from ...ledger.source import ARITHMETIC, code
 from ...ledger.units import MIB
 from ...model.adapters import linears
@@ -41,13 +41,14 @@ def weight_entries(
         tensors=None if packed else lambda: list(base_tensors(run, precision)),
         script=loading_events(run, precision) if packed and run.unrolled else None,
     )
-    buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
-    yield Entry(f"{title}buffers", PARAM, sum(buffers), always, ARITHMETIC, tensors=lambda: buffers)
+    buffers = [sized(block_bytes(b.num_bytes), 8) for b in arch.buffers]
+    size, name = sum(buffers, EMPTY), f"{title}buffers"
+    yield Entry(name, PARAM, size, always, ARITHMETIC, tensors=lambda: buffers)
     if arch.tied:
         yield Entry(
             f"{title}head before it is tied to the embedding",
             PARAM,
-            run.scaled(arch.vocab * arch.hidden) * bits // 8,
+            sized(run.scaled(arch.vocab * arch.hidden), bits),
             {startup: 1},
             code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
@@ -60,7 +61,7 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
     run = case.run
     source = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
     biases = any(one.bias for layer, _, _ in run.arch.runs for one in linears(layer))
-    added = MIB if biases and run.quantization != "int8" else 0
+    added = MIB * (biases and run.quantization != "int8")
     cublas = cublas_bytes(run.compute_capability)
     for name, size in ((WORKSPACES, cublas), ("cuBLASLt workspace", added)):
         if size:

@@ -9,11 +9,12 @@ import re
 
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Moe
+from ...published.frameworks import VLLM, numbers
 from ...run.run import Run
 
 Version = tuple[int, int, int]
-NEWEST = "0.32.0"  # the newest whose source was read; newer ones are treated as this one
-FIRST, FIRST_V1, LAST_V0 = (0, 4, 0), (0, 8, 0), (0, 10, 2)
+NEWEST = VLLM.version  # newer ones are treated as this one
+FIRST, FIRST_V1, LAST_V0 = numbers(VLLM.oldest), (0, 8, 0), (0, 10, 2)
 EARLY_V1 = (0, 6, 4)
 LAST_VERSIONS = {"v0": ".".join(map(str, LAST_V0))}  # by engine generation
 # As people write it: `0.11`, `v0.15.2rc1`, `vLLM 0.9.1`, `~0.11.1`, `>=0.21`.

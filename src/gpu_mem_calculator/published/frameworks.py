@@ -1,0 +1,183 @@
+"""The frameworks whose source code is modelled: which version was read, and when.
+
+Every version that a citation in this package names is in a row of this table, and defaults that
+name a version take it from here. docs/frameworks.md shows the table; `make drift` compares it
+with the newest releases.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+GITHUB = "https://github.com/"
+RELEASE = re.compile(r"v?\d+\.\d|b\d+$")  # not a commit
+
+
+class Framework(NamedTuple):
+    """A framework at the newest version whose source was read.
+
+    - names: in citations, in any case; the first is the framework's own spelling
+    - version: a release, a build (b and a number) or a commit
+    - date: the day on which it was read; where that is not known, the day of the first citation
+    - oldest: the first release whose rules are modelled; citations name any from it on
+    - also: other versions that citations name
+    - package: its name on the Python package index
+    """
+
+    names: tuple[str, ...]
+    version: str
+    date: str
+    url: str
+    oldest: str = ""
+    also: tuple[str, ...] = ()
+    package: str = ""
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Major, minor and patch of the version."""
+        return numbers(self.version)
+
+    def is_read(self, version: str) -> bool:
+        """Whether a version is the newest one that was read, in full or without last numbers."""
+        return _abbreviates(version, self.version)
+
+    def covers(self, version: str) -> bool:
+        """Whether a citation may name a version, in full or without its last numbers."""
+        if any(_abbreviates(version, known) for known in (self.version, *self.also)):
+            return True
+        is_release = bool(self.oldest) and RELEASE.match(version) is not None
+        return is_release and numbers(self.oldest) <= numbers(version) <= numbers(self.version)
+
+
+def numbers(version: str) -> tuple[int, int, int]:
+    """Major, minor and patch of a release such as `v0.5.18` or `1.2`; of a build, its number."""
+    parts = [int(part) for part in re.findall(r"\d+", version)]
+    first, second, third = (*parts, 0, 0, 0)[:3]
+    return first, second, third
+
+
+def _abbreviates(version: str, known: str) -> bool:
+    """Whether a version is a known one, or its first numbers, or a commit's first digits."""
+    plain = version.partition("+")[0]
+    commit = len(plain) >= 7 and "." not in plain and known.startswith(plain)
+    return commit or f"{known}.".startswith(f"{plain}.")
+
+
+TORCH = Framework(
+    ("torch",),
+    "2.13.0",
+    "2026-11-15",
+    GITHUB + "pytorch/pytorch",
+    also=("2.8", "2.11.0"),
+    package="torch",
+)
+TRANSFORMERS = Framework(
+    ("transformers",),
+    "5.17.0",
+    "2026-11-15",
+    GITHUB + "huggingface/transformers",
+    package="transformers",
+)
+PEFT = Framework(("PEFT",), "0.21.2", "2026-11-15", GITHUB + "huggingface/peft", package="peft")
+BITSANDBYTES = Framework(
+    ("bitsandbytes",),
+    "0.50.2",
+    "2026-11-15",
+    GITHUB + "bitsandbytes-foundation/bitsandbytes",
+    package="bitsandbytes",
+)
+DEEPSPEED = Framework(
+    ("DeepSpeed",), "0.19.8", "2026-11-15", GITHUB + "deepspeedai/DeepSpeed", package="deepspeed"
+)
+MEGATRON_CORE = Framework(
+    ("Megatron-Core", "Megatron-LM"),
+    "0.19.2",
+    "2026-11-15",
+    GITHUB + "NVIDIA/Megatron-LM",
+    package="megatron-core",
+)
+MEGATRON_DEEPSPEED = Framework(
+    ("Megatron-DeepSpeed",), "6acc370a", "2026-11-17", GITHUB + "deepspeedai/Megatron-DeepSpeed"
+)
+TRANSFORMER_ENGINE = Framework(
+    ("Transformer Engine",),
+    "2.18.0",
+    "2026-11-15",
+    GITHUB + "NVIDIA/TransformerEngine",
+    package="transformer-engine",
+)
+VLLM = Framework(
+    ("vLLM",), "0.32.0", "2026-11-16", GITHUB + "vllm-project/vllm", oldest="0.4.0", package="vllm"
+)
+SGLANG = Framework(
+    ("SGLang",),
+    "0.5.18",
+    "2026-11-16",
+    GITHUB + "sgl-project/sglang",
+    oldest="0.4.3",
+    package="sglang",
+)
+TENSORRT_LLM = Framework(
+    ("TensorRT-LLM",),
+    "1.2.1",
+    "2026-11-16",
+    GITHUB + "NVIDIA/TensorRT-LLM",
+    oldest="0.8.0",
+    package="tensorrt-llm",
+)
+TGI = Framework(
+    ("text-generation-inference", "TGI"),
+    "3.3.7",
+    "2026-11-16",
+    GITHUB + "huggingface/text-generation-inference",
+    oldest="1.4.0",
+)
+LLAMA_CPP = Framework(
+    ("llama.cpp",), "b10586", "2026-11-16", GITHUB + "ggml-org/llama.cpp", oldest="b2500"
+)
+FLASHINFER = Framework(
+    ("flashinfer",),
+    "0.6.6",
+    "2026-11-16",
+    GITHUB + "flashinfer-ai/flashinfer",
+    package="flashinfer-python",
+)
+TRITON_KERNELS = Framework(
+    ("triton_kernels",), "3.5.0", "2026-11-16", GITHUB + "triton-lang/triton"
+)
+NCCL = Framework(
+    ("NCCL",), "2.28.9", "2026-11-15", GITHUB + "NVIDIA/nccl", package="nvidia-nccl-cu13"
+)
+HUGGINGFACE_HUB = Framework(
+    ("huggingface_hub",),
+    "1.33.0",
+    "2026-11-16",
+    GITHUB + "huggingface/huggingface_hub",
+    package="huggingface_hub",
+)
+ESTIMATOR = Framework(
+    ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
+)
+
+FRAMEWORKS = (
+    TORCH,
+    TRANSFORMERS,
+    PEFT,
+    BITSANDBYTES,
+    DEEPSPEED,
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    TRANSFORMER_ENGINE,
+    VLLM,
+    SGLANG,
+    TENSORRT_LLM,
+    TGI,
+    LLAMA_CPP,
+    FLASHINFER,
+    TRITON_KERNELS,
+    NCCL,
+    HUGGINGFACE_HUB,
+    ESTIMATOR,
+)
+BY_NAME = {name.lower(): row for row in FRAMEWORKS for name in row.names}

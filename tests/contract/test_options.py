@@ -1,0 +1,107 @@
+"""Every option of every engine changes an estimate: none is accepted and ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines import engine, engine_names
+from tests.conftest import SMALL_LLAMA, small_run
+
+ZERO_3 = {"zero_stage": 3}
+LOCAL = {"transformer_implementation": "local"}
+HOST = {"zero_stage": 2, "offload_optimizer": "cpu"}
+WIDE = {"config": {**SMALL_LLAMA, "vocab_size": 50_000}}
+STAGES = {"pipeline_parallel_size": 2}
+# engine, option: another value, the options around it, other sections of the run
+CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
+    ("deepspeed", "zero_stage"): (1, {}, {}),
+    ("deepspeed", "offload_optimizer"): ("cpu", ZERO_3, {}),
+    ("deepspeed", "offload_param"): ("cpu", ZERO_3, {}),
+    ("deepspeed", "reduce_bucket_size"): (1_000_000, {"zero_stage": 2}, {}),
+    # weights are gathered in place: it is only checked, and an odd one is refused
+    ("deepspeed", "allgather_bucket_size"): (100_001, {"zero_stage": 1}, {}),
+    ("deepspeed", "amp"): (True, {}, {"training": {"precision": "fp32"}}),
+    ("deepspeed", "overlap_comm"): (True, {"zero_stage": 2}, {}),
+    ("deepspeed", "contiguous_gradients"): (False, {"zero_stage": 2}, {}),
+    ("deepspeed", "stage3_prefetch_bucket_size"): (10_000, ZERO_3, {}),
+    ("deepspeed", "stage3_max_live_parameters"): (100_000, ZERO_3, {}),
+    ("deepspeed", "stage3_max_reuse_distance"): (
+        0,
+        {**ZERO_3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0},
+        {},
+    ),
+    ("deepspeed", "stage3_param_persistence_threshold"): (10, ZERO_3, {}),
+    ("deepspeed", "sub_group_size"): (10_000, ZERO_3, {}),
+    ("deepspeed", "pin_memory"): (False, HOST, {}),
+    ("deepspeed", "zero_init"): (False, ZERO_3, {}),
+    ("deepspeed", "partition_activations"): (True, {}, {}),
+    ("deepspeed", "cpu_checkpointing"): (True, {}, {}),
+    ("deepspeed", "partition_method"): (
+        "uniform",
+        {},
+        {"parallelism": {"pipeline_parallel_size": 4}, "model": WIDE},
+    ),
+    ("fsdp", "sharding_strategy"): ("shard_grad_op", {}, {}),
+    ("fsdp", "reduce_dtype"): ("fp32", {}, {}),
+    ("fsdp", "hybrid_shard_size"): (4, {"sharding_strategy": "hybrid_shard"}, {}),
+    ("fsdp", "reshard_root_after_forward"): (False, {}, {}),
+    ("fsdp", "cpu_offload"): (True, {}, {}),
+    ("megatron_deepspeed", "zero_stage"): (1, {}, {}),
+    ("megatron_deepspeed", "offload_optimizer"): ("cpu", {"zero_stage": 2}, {}),
+    ("megatron_deepspeed", "reduce_bucket_size"): (1_000_000, {"zero_stage": 2}, {}),
+    ("megatron_deepspeed", "overlap_comm"): (True, {"zero_stage": 2}, {}),
+    ("megatron_deepspeed", "transformer_implementation"): ("transformer_engine", {}, {}),
+    ("megatron_deepspeed", "masked_softmax_fusion"): (False, {}, {}),
+    ("megatron_deepspeed", "attention_softmax_in_fp32"): (
+        False,
+        {"masked_softmax_fusion": False},
+        {},
+    ),
+    ("megatron_deepspeed", "make_vocab_size_divisible_by"): (1000, {}, {}),
+    ("megatron_lm", "distributed_optimizer"): (True, {}, {}),
+    ("megatron_lm", "transformer_implementation"): ("local", {}, {}),
+    ("megatron_lm", "masked_softmax_fusion"): (False, LOCAL, {}),
+    ("megatron_lm", "gradient_accumulation_fusion"): (False, {}, {}),
+    ("megatron_lm", "attention_softmax_in_fp32"): (
+        False,
+        {**LOCAL, "masked_softmax_fusion": False},
+        {},
+    ),
+    ("megatron_lm", "accumulate_allreduce_grads_in_fp32"): (False, {}, {}),
+    ("megatron_lm", "make_vocab_size_divisible_by"): (1000, {}, {}),
+    ("megatron_lm", "deallocate_pipeline_outputs"): (False, {}, {"parallelism": STAGES}),
+    ("pytorch_ddp", "gradient_as_bucket_view"): (True, {}, {}),
+}
+
+
+def figures(name: str, options: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Any:
+    """All entries of the ledger, or the sentences of a refusal."""
+    try:
+        found = resolve(read(small_run(name, **sections, engine=options)))
+    except InputError as error:
+        return tuple(error.problems)
+    ledger = found.engine.ledger(found.run)
+    return [
+        (entry.name, entry.place, int(entry.bytes), sorted(entry.live.items()))
+        for entry in ledger.entries
+    ]
+
+
+def test_every_option_has_a_case() -> None:
+    """An option that is new needs one."""
+    options = {(name, key) for name in engine_names() for key in engine(name).options}
+    assert options == set(CASES)
+
+
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_an_option_changes_the_estimate(name: str, option: str) -> None:
+    """Another value gives another ledger, or a sentence that says it is not modelled."""
+    value, around, sections = CASES[name, option]
+    before = figures(name, around, sections)
+    assert isinstance(before, list), before
+    assert figures(name, {**around, option: value}, sections) != before
