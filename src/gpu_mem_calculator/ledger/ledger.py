@@ -54,7 +54,7 @@ class Writer(Protocol):
         """Write what is allocated and freed at the instant of this name."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, gc=False):
+class Entry(Struct, frozen=True, gc=False):
     """Bytes on one rank, and when they are alive.
 
     - kind: what the bytes are for, one of KINDS

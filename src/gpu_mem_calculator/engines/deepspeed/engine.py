@@ -37,6 +37,9 @@ from .options import OPTIONS, PRECISIONS, number, option, pipelined
 from .states import state_entries
 from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
 
+Stack = tuple[LayerGroup, ...]
+Instants = tuple[StepInstant, ...]
+
 
 def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
     """The layers [low, high) of this stage, and whether it has the embedding and the head."""
@@ -79,9 +82,8 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(plan, instants=instants)
-        rank = rank_factory(
-            plan, stack, walks, _limits(run), number(run, "sub_group_size"), zero_init
-        )
+        group = number(run, "sub_group_size")
+        rank = rank_factory(plan, stack, walks, _limits(run), group, zero_init)
         if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
             table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
@@ -90,17 +92,16 @@ def ledger(run: Run) -> Ledger:
     several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
-    return _end_reduced_ledger(
-        replace(plan, instants=with_hooks(instants, head=several)), setting, stack, walks, tokens
-    )
+    plan = replace(plan, instants=with_hooks(instants, head=several))
+    return _end_reduced_ledger(plan, setting, stack, walks, tokens)
 
 
 def _beside(
     plan: ZeroLayout,
     setting: BlockSetting,
-    stack: tuple[LayerGroup, ...],
+    stack: Stack,
     tokens: Bytes,
-    instants: tuple[StepInstant, ...],
+    instants: Instants,
     walks: StageWalks,
 ) -> Iterator[Entry]:
     """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
@@ -111,11 +112,7 @@ def _beside(
 
 
 def _rolled_ledger(
-    plan: ZeroLayout,
-    setting: BlockSetting,
-    stack: tuple[LayerGroup, ...],
-    walks: StageWalks,
-    zero_init: bool,
+    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, zero_init: bool
 ) -> Ledger:
     """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
     run = plan.run
@@ -123,15 +120,13 @@ def _rolled_ledger(
         walks = replace(walks, embedding=before_events(run.record))
     elif not run.frozen:
         table = embedding_events(run, setting)
-        shared = zero_init and run.arch.tied
-        walks = replace(
-            walks, embedding=shared_table_events(table, alone=False) if shared else table
-        )
+        if zero_init and run.arch.tied:
+            table = shared_table_events(table, alone=False)
+        walks = replace(walks, embedding=table)
     instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
     plan = replace(plan, instants=instants)
-    saved = without_first_input(
-        run, activation_entries(run, setting, stack, instants, walks), instants
-    )
+    saved = activation_entries(run, setting, stack, instants, walks)
+    saved = without_first_input(run, saved, instants)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
@@ -140,11 +135,7 @@ def _rolled_ledger(
 
 
 def _end_reduced_ledger(
-    plan: ZeroLayout,
-    setting: BlockSetting,
-    stack: tuple[LayerGroup, ...],
-    walks: StageWalks,
-    tokens: Bytes,
+    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Bytes
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.

@@ -34,16 +34,10 @@ def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
             act = larger(act, walks.head.after_first)
         elif instant.later:
             yield Entry(
-                name="head: gradient that waits for the embedding's",
-                kind=GRAD,
-                bytes=plan.table,
-                live={instant.name: 1},
-                source=code("torch 2.11 csrc/autograd/input_buffer.cpp"),
+                "head: gradient that waits for the embedding's",
+                GRAD,
+                plan.table,
+                {instant.name: 1},
+                code("torch 2.11 csrc/autograd/input_buffer.cpp"),
             )
-        yield Entry(
-            name="final norm and head: kept for backward",
-            kind=ACT,
-            bytes=act,
-            live={instant.name: 1},
-            source=SOURCE,
-        )
+        yield Entry("final norm and head: kept for backward", ACT, act, {instant.name: 1}, SOURCE)

@@ -13,15 +13,8 @@ from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
-from .sizes import (
-    Group,
-    ZeroSizes,
-    bucket_bytes,
-    replicated_group,
-    sharded_group,
-    sliced_group,
-    zero_sizes,
-)
+from . import sizes as zero
+from .sizes import Group, ZeroSizes
 
 BUILD, SETUP = "startup", "startup.optimizer"
 
@@ -105,17 +98,17 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     def groups(self) -> list[Group]:
         """What this rank has of each parameter group."""
         if self.stage == 3:
-            return [sharded_group(self.trainable, self.counts, self.ranks)]
+            return [zero.sharded_group(self.trainable, self.counts, self.ranks)]
         parts = [listed(runs) for runs in self.parameter_groups[1:]]
         parts = [self.trainable - sum(parts), *parts]
         if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
-            return [sliced_group(part, self.ranks) for part in parts]
-        return [replicated_group(part) for part in parts]
+            return [zero.sliced_group(part, self.ranks) for part in parts]
+        return [zero.replicated_group(part) for part in parts]
 
     @property
     def sizes(self) -> ZeroSizes:
         """Bytes of the states that this rank trains."""
-        return zero_sizes(
+        return zero.zero_sizes(
             self.groups,
             width=self.trained_width,
             largest=self.largest,
@@ -135,7 +128,12 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     @property
     def bucket_bytes(self) -> Bytes:
         """Bytes of one gradient bucket."""
-        return bucket_bytes(self.width, self.bucket)
+        return zero.bucket_bytes(self.width, self.bucket)
+
+    @property
+    def states_name(self) -> str:
+        """The name of the optimizer states' entry."""
+        return f"{self.run.optimizer} states"
 
     def boundary(self, instant: StepInstant) -> Num:
         """1 in the micro-batch before the optimizer's step, which may be the only one; else 0."""
@@ -158,19 +156,17 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
             if not isinstance(copies := live(b), int) or copies
         }
         alive |= dict.fromkeys(startup, 1)
-        return Entry(
-            name=name,
-            kind=kind,
-            bytes=size,
-            live=alive,
-            place=place,
-            source=code(f"deepspeed 0.19.8 {source}"),
-        )
+        return Entry(name, kind, size, alive, code(f"deepspeed 0.19.8 {source}"), place=place)
 
 
 def always(instant: StepInstant) -> Num:
     """One copy at every instant of a step."""
     return 1
+
+
+def never(instant: StepInstant) -> Num:
+    """No copy during a step."""
+    return 0
 
 
 def named(*names: str) -> Callable[[StepInstant], Num]:

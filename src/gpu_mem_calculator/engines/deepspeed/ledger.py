@@ -10,20 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...autograd.peak import PeakParts
-from ...ledger.ledger import (
-    ACT,
-    COMM,
-    EMBEDDED,
-    FIRST,
-    FIRST_STEP,
-    GRAD,
-    LATER,
-    PARAM,
-    TEMP,
-    Entry,
-    Instant,
-    instant,
-)
+from ...ledger import ledger as kinds
+from ...ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, instant
 from ...ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
@@ -40,6 +28,7 @@ from .model_parts import block_table
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
 GROUPS = tuple(
     (name, kind, code(f"deepspeed 0.19.8 {where}"))
     for name, kind, where in (
@@ -48,11 +37,7 @@ GROUPS = tuple(
         ("gradients of the slice's parameters", GRAD, f"{FILE12}:2183 grads_in_partition"),
         ("bucket, copies for reduction", COMM, f"{FILE12}:1555, {FILE3}:1440,2024"),
         ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
-        (
-            "shards, come from the host",
-            COMM,
-            "runtime/zero/partition_parameters.py:1359 until the gather has begun",
-        ),
+        ("shards, come from the host", COMM, ON_ITS_WAY),
     )
 )
 STEP = (
@@ -62,9 +47,9 @@ STEP = (
 )
 TAGS = (
     ("", "", ""),
-    ("", LATER, ", later micro-batch"),
-    (FIRST_STEP, LATER, ", second micro-batch of the first step"),
-    (FIRST_STEP, "", ", first micro-batch of all"),
+    ("", kinds.LATER, ", later micro-batch"),
+    (kinds.FIRST_STEP, kinds.LATER, ", second micro-batch of the first step"),
+    (kinds.FIRST_STEP, "", ", first micro-batch of all"),
 )
 
 
@@ -93,9 +78,8 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-    each: list[tuple[Tables, ...]] = [
-        tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique
-    ]
+    keys = (CacheKey(plain(plan, int(a), int(b)), model) for a, b in unique)
+    each: list[tuple[Tables, ...]] = [tables(key) for key in keys]
     return each, which.reshape(pairs.shape[:-1])
 
 
@@ -211,9 +195,9 @@ def without_first_input(
     """
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
-    out = {b.name for b in instants if b.instant.layer == FIRST or b.instant.where == "begin"}
+    out = {b.name for b in instants if b.instant.layer == kinds.FIRST or b.instant.where == "begin"}
     for entry in entries:
-        if entry.role == EMBEDDED and not apart:
+        if entry.role == kinds.EMBEDDED and not apart:
             entry = replace(
                 entry, live={name: copies for name, copies in entry.live.items() if name not in out}
             )
@@ -226,13 +210,8 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     last = [several[1] for several in each]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
-    return Entry(
-        name=name,
-        kind=kind,
-        bytes=sum(parts, EMPTY),
-        live=dict.fromkeys(plan.slice_gradient_instants, 1),
-        source=source,
-    )
+    live = dict.fromkeys(plan.slice_gradient_instants, 1)
+    return Entry(name, kind, sum(parts, EMPTY), live, source)
 
 
 def _step_instant(
@@ -261,13 +240,11 @@ def _entries(
 ) -> Iterator[Entry]:
     source = sources.head if zero_instant.work == "loss" else sources.layer
     rows = [
-        (zero_instant.label, ACT, high.block.act, source),
-        (f"{zero_instant.label}, kernel workspace", TEMP, high.block.temp, source),
+        (zero_instant.label, kinds.ACT, high.block.act, source),
+        (f"{zero_instant.label}, kernel workspace", kinds.TEMP, high.block.temp, source),
     ]
     for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
         rows.append((name, kind, size, origin))
     for name, kind, size, origin in rows:
         if not nothing(size):
-            yield Entry(
-                name=name, kind=kind, bytes=size, live={step_instant.name: 1}, source=origin
-            )
+            yield Entry(name, kind, size, {step_instant.name: 1}, origin)

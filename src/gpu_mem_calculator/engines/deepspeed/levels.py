@@ -20,16 +20,8 @@ from .rank_stage3 import Stage3Bucket, Stage3Rank
 from .rank_stage12 import Stage12Rank
 
 GROUPS: dict[Hashable, int] = {
-    WEIGHT_GRADIENT: 0,
-    "bucket": 1,
-    "own": 2,
-    "sum": 2,
-    "moment": 3,
-    "padded": 3,
-    "shard": 3,
-    "swapped": 3,
-    "": 4,
-    FROM_HOST: 5,
+    **{WEIGHT_GRADIENT: 0, "bucket": 1, "own": 2, "sum": 2, "": 4, FROM_HOST: 5},
+    **dict.fromkeys(("moment", "padded", "shard", "swapped"), 3),
 }
 Level = tuple[int, tuple[int, ...]]  # bytes in all, and of each group
 NOTHING: Level = (0, (0,) * 6)

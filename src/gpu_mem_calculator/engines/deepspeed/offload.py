@@ -35,15 +35,15 @@ from .stage12 import owned_by_rank
 ALIGN = 1024  # bytes: 1024 × aio.intra_op_parallelism, runtime/swap_tensor/utils.py:14
 SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+SWAP, CPU_ADAM = "runtime/swap_tensor", "ops/adam/cpu_adam.py:158"
 
 
 def _host(
-    plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str, *, pinned: bool
+    plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str, pinned: bool = False
 ) -> Entry:
     size = power_of_two(size) if pinned else size
-    return plan.entry(
-        f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source, (SETUP,), CPU
-    )
+    name = f"{name}, {'pinned' if pinned else 'pageable'}"
+    return plan.entry(name, kind, size, always, source, (SETUP,), CPU)
 
 
 def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
@@ -52,107 +52,70 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     With several micro-batches every parameter that reaches into the slice has its whole gradient on
     the host as well, to which the next ones are added.
     """
-    sizes, pin, width = plan.sizes, plan.pinned, plan.width
-    yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pinned=pin)
-    yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pinned=pin)
-    yield _host(
-        plan,
-        f"{plan.run.optimizer} states",
-        OPTIM,
-        sizes.states,
-        "ops/adam/cpu_adam.py:158",
-        pinned=False,
-    )
-    yield _host(
-        plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567", pinned=pin
-    )
-    yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pinned=pin)
-    owned = owned_by_rank(plan)
-    yield _host(
-        plan,
-        "gradients being added up",
-        GRAD,
-        sized(owned * holds(plan.run.micro_batches > 1), 8 * width),
-        f"{FILE12}:1818",
-        pinned=False,
-    )
+    sizes, pin = plan.sizes, plan.pinned
+    summed = sized(owned_by_rank(plan) * holds(plan.run.micro_batches > 1), 8 * plan.width)
+    yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pin)
+    yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pin)
+    yield _host(plan, plan.states_name, OPTIM, sizes.states, CPU_ADAM)
+    yield _host(plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567", pin)
+    yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pin)
+    yield _host(plan, "gradients being added up", GRAD, summed, f"{FILE12}:1818")
 
 
 def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
     """Stage 3: optimizer and parameters on the host or on NVMe. `group_limit`: elements of a
     sub-group.
     """
-    sizes = plan.sizes
+    sizes, pin = plan.sizes, plan.pinned
     local = sizes.local
     if plan.offload == "cpu":
-        yield _host(
-            plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157", pinned=False
-        )
-        yield _host(
-            plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337", pinned=plan.pinned
-        )
-        yield _host(
-            plan,
-            f"{plan.run.optimizer} states",
-            OPTIM,
-            sizes.states,
-            "ops/adam/cpu_adam.py:158",
-            pinned=False,
-        )
+        yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157")
+        yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337", pin)
+        yield _host(plan, plan.states_name, OPTIM, sizes.states, CPU_ADAM)
     if plan.offload != "none":
         size = sized(local, 8 * plan.width)
-        yield _host(plan, "gradient shards", GRAD, size, f"{FILE3}:791", pinned=plan.pinned)
+        yield _host(plan, "gradient shards", GRAD, size, f"{FILE3}:791", pin)
     if plan.offload == "nvme":
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
         still = shard_elements(plan.frozen_counts, plan.ranks)
         size = sizes.flat + sized(still, 8 * plan.width)
-        yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
+        yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", True)
     if plan.offload_param == "nvme":
         yield from _parameters_on_disk(plan, local)
 
 
+def _large_shards(plan: ZeroLayout, counts: dict[int, Num], width: int) -> Num:
+    """Elements of the shards that are large enough to be swapped; `width`: bytes of an element."""
+    large: Num = 0
+    for size, times in counts.items():
+        shard = ceil_div(size, plan.ranks)
+        large = large + times * shard * holds(width * shard >= SWAPPED)
+    return large
+
+
 def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Entry]:
     """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
-    where = "runtime/swap_tensor/optimizer_utils.py:180"
+    where, swapper = f"{SWAP}/optimizer_utils.py:180", f"{SWAP}/partitioned_optimizer_swapper.py:79"
     tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
     buffers = 4 * round_up(sized(group, 32), ALIGN)
-    yield _host(plan, "optimizer swap buffers", OPTIM, buffers, where, pinned=False)
-    yield _disk(
-        plan,
-        "master weights and optimizer states",
-        OPTIM,
-        tensors * round_up(sized(local, 32), ALIGN),
-        where,
-    )
-    large: Num = 0
-    for size, times in plan.counts.items():
-        shard = ceil_div(size, plan.ranks)
-        large = large + times * shard * holds(4 * shard >= SWAPPED)
-    yield _disk(
-        plan,
-        "fp32 gradients",
-        GRAD,
-        sized(large, 32),
-        "runtime/swap_tensor/partitioned_optimizer_swapper.py:79",
-    )
+    states = tensors * round_up(sized(local, 32), ALIGN)
+    yield _host(plan, "optimizer swap buffers", OPTIM, buffers, where)
+    yield _disk(plan, "master weights and optimizer states", OPTIM, states, where)
+    large = _large_shards(plan, plan.counts, 4)
+    yield _disk(plan, "fp32 gradients", GRAD, sized(large, 32), swapper)
 
 
 def _parameters_on_disk(
     plan: ZeroLayout, local: Num, in_cpu: int = 1_000_000_000
 ) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
-    where = "runtime/swap_tensor/partitioned_param_swapper.py:125"
-    bits = 8 * plan.width
-    buffers, in_ram = sized(5 * 100_000_000, bits), sized(smaller(local, in_cpu), bits)
-    yield _host(plan, "parameter swap buffers", PARAM, buffers, where, pinned=False)
-    yield _host(plan, "parameter shards", PARAM, in_ram, f"{FILE3}:891", pinned=True)
-    large: Num = 0
-    for counts in (plan.counts, plan.frozen_counts):
-        for size, times in counts.items():
-            shard = ceil_div(size, plan.ranks)
-            large = large + times * shard * holds(plan.width * shard >= SWAPPED)
-    yield _disk(plan, "parameter shards", PARAM, sized(large, bits), where)
+    where, width = f"{SWAP}/partitioned_param_swapper.py:125", plan.width
+    buffers, kept = sized(5 * 100_000_000, 8 * width), sized(smaller(local, in_cpu), 8 * width)
+    yield _host(plan, "parameter swap buffers", PARAM, buffers, where)
+    yield _host(plan, "parameter shards", PARAM, kept, f"{FILE3}:891", True)
+    large = _large_shards(plan, plan.counts, width) + _large_shards(plan, plan.frozen_counts, width)
+    yield _disk(plan, "parameter shards", PARAM, sized(large, 8 * width), where)
 
 
 def _disk(plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str) -> Entry:
@@ -174,10 +137,8 @@ def checkpoints_on_host(
     for entry in entries:
         if entry.role == CHECKPOINTED:
             index = next(full)
-            newest = {
-                i.name: _newest(i, index, stack, later if i.later else first) for i in plan.instants
-            }
-            near = {name: newest[name] for name in entry.live}
+            live = [i for i in plan.instants if i.name in entry.live]
+            near = {i.name: _newest(i, index, stack, later if i.later else first) for i in live}
             far = {name: count - near[name] for name, count in entry.live.items()}
             size = power_of_two(entry.bytes) if pinned else entry.bytes
             yield replace(entry, name=f"{entry.name} on the host", bytes=size, live=far, place=CPU)
@@ -206,9 +167,8 @@ def with_second(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
         if instant.instant.layer == FIRST:
             group = instant.stretch
             saved = tuple(n + 1 if i == group else n for i, n in enumerate(instant.saved))
-            grads = tuple(
-                larger(n - 1, 0) if i == group else n for i, n in enumerate(instant.grads)
-            )
+            numbered = enumerate(instant.grads)
+            grads = tuple(larger(n - 1, 0) if i == group else n for i, n in numbered)
             moved = instant.instant.moved(
                 f"backward.{group}.second",
                 layer=SECOND,

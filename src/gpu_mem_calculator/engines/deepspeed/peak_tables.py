@@ -12,20 +12,13 @@ from msgspec.structs import replace
 from ...ledger.num import Bytes
 from ...ledger.remember import remembered
 from ...step.block_events import HEAD
+from . import levels as hook_levels
 from .cache_key import CacheKey
 from .coordinator import GatherLimits, ModuleStack
 from .gather import Reads
 from .hook_points import HookedBlock
 from .layout import ZeroLayout
-from .levels import (
-    BUCKETS,
-    CountingAllocator,
-    HookLevels,
-    Level,
-    ModelShape,
-    gather_levels,
-    micro_batches,
-)
+from .levels import CountingAllocator, HookLevels, Level, ModelShape
 from .rank_stage3 import Stage3Rank
 
 
@@ -135,8 +128,9 @@ def tables(key: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
     plan, model = key.plan, key.more
     counts = [count for _, _, count in model.groups]
     counter = CountingAllocator()
-    rank = BUCKETS[plan.stage](plan, counter)
-    levels = micro_batches(rank, counter, model.shape(counts), int(plan.run.micro_batches))
+    rank = hook_levels.BUCKETS[plan.stage](plan, counter)
+    micro = int(plan.run.micro_batches)
+    levels = hook_levels.micro_batches(rank, counter, model.shape(counts), micro)
     if model.stack is None:
         first = _tables(levels[:1], None, model)
         return first, _tables(levels[1:], None, model) if levels[1:] else first, {}, {}
@@ -214,7 +208,7 @@ def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[Hook
         group=1 << 62,
         zero_init=True,
     )
-    return gather_levels(rank, counter, model.shape(counts), small=small, known=known)
+    return hook_levels.gather_levels(rank, counter, model.shape(counts), small=small, known=known)
 
 
 def _tables(

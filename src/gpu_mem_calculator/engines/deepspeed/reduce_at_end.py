@@ -5,7 +5,7 @@ The bucket that a stage's first gradient makes, and the reduction at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...autograd.walk import BlockWalk
 from ...ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
@@ -36,13 +36,13 @@ def reduction_entries(
     if plan.stage:
         yield from _bucket_entries(plan, stack, walks, order)
         return
-    yield plan.entry(
-        "gradients, flat copy for all-reduce",
-        COMM,
-        _reduction_bytes(plan, order)[0],
-        lambda b: named("epilogue")(b) * plan.boundary(b),
-        "runtime/engine.py:3795 flat buffers",
-    )
+    name, size = "gradients, flat copy for all-reduce", _reduction_bytes(plan, order)[0]
+    yield plan.entry(name, COMM, size, _at_the_end(plan), "runtime/engine.py:3795 flat buffers")
+
+
+def _at_the_end(plan: ZeroLayout) -> Callable[[StepInstant], Num]:
+    """One copy while the gradients of the last micro-batch are reduced."""
+    return lambda instant: named("epilogue")(instant) * plan.boundary(instant)
 
 
 def _bucket_entries(
@@ -64,35 +64,21 @@ def _bucket_entries(
                 walk, group = walks.layers[instant.stretch], stack[instant.stretch]
                 first = _first_gradient(instant, order, stack)
                 more = _added_bytes(walk, group, size) * first
-                yield plan.entry(
-                    "gradient bucket, which the layer's first gradient makes",
-                    COMM,
-                    more,
-                    lambda b, this=instant: int(b is this),  # type: ignore[misc]
-                    f"{FILE}:3256",
-                )
-        yield plan.entry(
-            "gradient bucket of the pipeline",
-            COMM,
-            size,
-            lambda b: named("epilogue")(b) * plan.boundary(b),
-            f"{FILE}:962",
-        )
+                alone = _only_at(instant)
+                name = "gradient bucket, which the layer's first gradient makes"
+                yield plan.entry(name, COMM, more, alone, f"{FILE}:3256")
+        name = "gradient bucket of the pipeline"
+        yield plan.entry(name, COMM, size, _at_the_end(plan), f"{FILE}:962")
     reduced, left = _reduction_bytes(plan, order)
-    yield plan.entry(
-        "gradients of the slice's parameters",
-        GRAD,
-        left,
-        named(*plan.slice_gradient_instants),
-        f"{FILE}:2183 grads_in_partition",
-    )
-    yield plan.entry(
-        "bucket being reduced, and the slice's gradients",
-        GRAD,
-        reduced,
-        lambda b: named("epilogue")(b) * plan.boundary(b),
-        f"{FILE}:973, :2183 a gradient in the bucket has no other copy",
-    )
+    owned, where = named(*plan.slice_gradient_instants), f"{FILE}:2183 grads_in_partition"
+    yield plan.entry("gradients of the slice's parameters", GRAD, left, owned, where)
+    name = "bucket being reduced, and the slice's gradients"
+    where = f"{FILE}:973, :2183 a gradient in the bucket has no other copy"
+    yield plan.entry(name, GRAD, reduced, _at_the_end(plan), where)
+
+
+def _only_at(instant: StepInstant) -> Callable[[StepInstant], Num]:
+    return lambda other: int(other is instant)
 
 
 def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Order:

@@ -5,65 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
-from .layout import BUILD, SETUP, ZeroLayout, always, named
+from .layout import BUILD, SETUP, ZeroLayout, always, named, never
 from .sizes import ZeroSizes
 
+FUSED_ADAM = "ops/adam/fused_adam.py:155"  # where the optimizer states are made
 REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:151
 
 
 def fused_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """FP16_Optimizer around FusedAdam: 16-bit weights, fp32 masters, states from the start."""
-    sizes, where = plan.sizes, "runtime/fp16/fused_optimizer.py"
-    both = (BUILD, SETUP)
-    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:94", both)
-    yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:100", both)
-    yield plan.entry(
-        f"{plan.run.optimizer} states",
-        OPTIM,
-        sizes.states,
-        always,
-        f"{where}:125 a first step with zero gradients",
-        both,
-    )
-    yield plan.entry(
-        "zero gradients of the first step",
-        GRAD,
-        sizes.step_grad,
-        lambda b: 0,
-        f"{where}:127",
-        (SETUP,),
-    )
-    yield plan.entry(
-        "fp32 gradients, one by one", TEMP, sizes.step_grad, named("optimizer.cast"), f"{where}:285"
-    )
-    yield plan.entry(
-        "fp32 gradients, flat",
-        GRAD,
-        sizes.step_grad,
-        named("optimizer.cast", "optimizer"),
-        f"{where}:290",
-    )
+    entry, sizes, where = plan.entry, plan.sizes, "runtime/fp16/fused_optimizer.py"
+    both, first_step = (BUILD, SETUP), f"{where}:125 a first step with zero gradients"
+    steps, flat = named("optimizer.cast", "optimizer"), sizes.step_grad
+    yield entry("parameters", PARAM, sizes.flat, always, f"{where}:94", both)
+    yield entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:100", both)
+    yield entry(plan.states_name, OPTIM, sizes.states, always, first_step, both)
+    yield entry("zero gradients of the first step", GRAD, flat, never, f"{where}:127", (SETUP,))
+    yield entry("fp32 gradients, one by one", TEMP, flat, named("optimizer.cast"), f"{where}:285")
+    yield entry("fp32 gradients, flat", GRAD, flat, steps, f"{where}:290")
 
 
 def plain_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """fp32: the optimizer steps on the weights themselves."""
     sizes, where = plan.sizes, "runtime/engine.py:2314"
     yield plan.entry("parameters", PARAM, sizes.flat, always, where, (BUILD, SETUP))
-    yield plan.entry(
-        f"{plan.run.optimizer} states", OPTIM, sizes.states, always, "ops/adam/fused_adam.py:155"
-    )
+    yield plan.entry(plan.states_name, OPTIM, sizes.states, always, FUSED_ADAM)
     yield update_entry(plan, sizes)
 
 
 def update_entry(plan: ZeroLayout, sizes: ZeroSizes) -> Entry:
     """The temporaries of the optimizer's update."""
-    return plan.entry(
-        "optimizer temporaries",
-        TEMP,
-        sizes.update,
-        named("optimizer"),
-        "runtime/engine.py:2380 torch_adam",
-    )
+    step, where = named("optimizer"), "runtime/engine.py:2380 torch_adam"
+    return plan.entry("optimizer temporaries", TEMP, sizes.update, step, where)
 
 
 def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
@@ -71,27 +44,12 @@ def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
 
     The gradient buffer has the whole stage's gradients and is never freed.
     """
-    sizes, where = plan.sizes, "runtime/bf16_optimizer.py"
-    both = (BUILD, SETUP)
-    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:160", both)
-    yield plan.entry(
-        "parameters before flattening",
-        PARAM,
-        sizes.unflattened,
-        lambda b: 0,
-        f"{where}:160",
-        (BUILD,),
-    )
-    yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:182", (SETUP,))
-    yield plan.entry("gradient buffer", GRAD, sizes.flat, always, f"{where}:191", (SETUP,))
-    yield plan.entry(
-        f"{plan.run.optimizer} states", OPTIM, sizes.states, always, "ops/adam/fused_adam.py:155"
-    )
-    yield plan.entry(
-        "fp32 gradients",
-        GRAD,
-        sizes.step_grad,
-        named("optimizer.cast", "optimizer"),
-        f"{where}:417",
-    )
+    entry, sizes, where = plan.entry, plan.sizes, "runtime/bf16_optimizer.py"
+    steps, whole = named("optimizer.cast", "optimizer"), sizes.unflattened
+    yield entry("parameters", PARAM, sizes.flat, always, f"{where}:160", (BUILD, SETUP))
+    yield entry("parameters before flattening", PARAM, whole, never, f"{where}:160", (BUILD,))
+    yield entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:182", (SETUP,))
+    yield entry("gradient buffer", GRAD, sizes.flat, always, f"{where}:191", (SETUP,))
+    yield entry(plan.states_name, OPTIM, sizes.states, always, FUSED_ADAM)
+    yield entry("fp32 gradients", GRAD, sizes.step_grad, steps, f"{where}:417")
     yield update_entry(plan, sizes)

@@ -10,83 +10,46 @@ from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, larger
 from ...step.layer_groups import LayerGroup
 from ...step.states import gradient_entries as autograd_gradients
-from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named
+from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named, never
 from .modules import layer_sizes
 from .shards import largest_owned, owned_elements, slice_elements
 from .sizes import FP32, norm_bytes
-from .stage0 import update_entry
+from .stage0 import FUSED_ADAM, update_entry
 
 FILE = "runtime/zero/stage_1_and_2.py"
 
 
 def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
-    sizes = plan.sizes
-    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BUILD, SETUP))
-    yield plan.entry(
-        "parameters before flattening",
-        PARAM,
-        sizes.unflattened,
-        lambda b: 0,
-        f"{FILE}:449 the flat copy is made beside them",
-        (BUILD,),
-    )
+    entry, sizes, setup = plan.entry, plan.sizes, (SETUP,)
+    beside, whole = f"{FILE}:449 the flat copy is made beside them", sizes.unflattened
+    yield entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BUILD, SETUP))
+    yield entry("parameters before flattening", PARAM, whole, never, beside, (BUILD,))
     if plan.offload == "none":
-        yield plan.entry(
-            "fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560", (SETUP,)
-        )
-        yield plan.entry(
-            "fp32 gradients at start-up",
-            GRAD,
-            sizes.step_grad,
-            lambda b: 0,
-            f"{FILE}:937",
-            (SETUP,),
-        )
-        yield plan.entry(
-            f"{plan.run.optimizer} states",
-            OPTIM,
-            sizes.states,
-            always,
-            "ops/adam/fused_adam.py:155",
-        )
+        gradients = sizes.step_grad
+        yield entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560", setup)
+        yield entry("fp32 gradients at start-up", GRAD, gradients, never, f"{FILE}:937", setup)
+        yield entry(plan.states_name, OPTIM, sizes.states, always, FUSED_ADAM)
         yield update_entry(plan, sizes)
     else:
-        yield plan.entry(
-            "gradient staging for offload", COMM, sizes.staging, always, f"{FILE}:653", (SETUP,)
-        )
+        name = "gradient staging for offload"
+        yield entry(name, COMM, sizes.staging, always, f"{FILE}:653", setup)
 
 
 def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """The copies of the slice's gradients that the optimizer's step makes."""
     if plan.offload != "none":
         return
-    sizes = plan.sizes
+    sizes, cast, step = plan.sizes, "optimizer.cast", "optimizer"
     piece: Num = 0
     for runs, local in _slices(plan):
         piece = larger(piece, largest_owned(runs, local))
-    yield plan.entry(
-        "fp64 copy for the gradient norm",
-        TEMP,
-        norm_bytes(piece),
-        named("optimizer.norm"),
-        f"{FILE}:2684, runtime/zero/utils.py:59",
-    )
+    name, where = "fp64 copy for the gradient norm", f"{FILE}:2684, runtime/zero/utils.py:59"
+    yield plan.entry(name, TEMP, norm_bytes(piece), named("optimizer.norm"), where)
     if sizes.width < FP32:
-        yield plan.entry(
-            "slice's gradients, flat",
-            GRAD,
-            sizes.step_flat,
-            named("optimizer.cast"),
-            f"{FILE}:3103",
-        )
-    yield plan.entry(
-        "fp32 gradients",
-        GRAD,
-        sizes.step_grad,
-        named("optimizer.cast", "optimizer"),
-        f"{FILE}:3115",
-    )
+        name = "slice's gradients, flat"
+        yield plan.entry(name, GRAD, sizes.step_flat, named(cast), f"{FILE}:3103")
+    yield plan.entry("fp32 gradients", GRAD, sizes.step_grad, named(cast, step), f"{FILE}:3115")
 
 
 def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:

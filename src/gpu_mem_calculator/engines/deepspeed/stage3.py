@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ...run.phases import OPTIMIZER
+from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
-from .layout import BUILD, SETUP, ZeroLayout, always, named
+from .layout import BUILD, SETUP, ZeroLayout, always, named, never
 from .modules import after_modules, before_modules, layer_modules
 from .shards import largest_sub_groups, shard_elements
 from .sizes import FP32, ZeroSizes, norm_bytes
-from .stage0 import update_entry
+from .stage0 import FUSED_ADAM, update_entry
 
 FILE = "runtime/zero/stage3.py"
-ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
+PARAMETERS = "runtime/zero/partition_parameters.py"
+ON_ITS_WAY = f"{PARAMETERS}:1359 until the gather has begun"
 
 
 def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
@@ -36,107 +38,56 @@ def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
 
 def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterator[Entry]:
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
-    width, sizes = plan.width, plan.sizes
+    entry, width, sizes, setup = plan.entry, plan.width, plan.sizes, (SETUP,)
     still = shard_elements(plan.frozen_counts, plan.ranks)
     both = (BUILD, SETUP)
     if plan.offload_param == "none":
-        yield plan.entry("parameter shards", PARAM, sizes.flat, always, f"{FILE}:972", both)
-        yield plan.entry(
-            "frozen parameter shards",
-            PARAM,
-            sized(still, 8 * width),
-            always,
-            "runtime/zero/partition_parameters.py:1817",
-            both,
-        )
+        name, where = "frozen parameter shards", f"{PARAMETERS}:1817"
+        yield entry("parameter shards", PARAM, sizes.flat, always, f"{FILE}:972", both)
+        yield entry(name, PARAM, sized(still, 8 * width), always, where, both)
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
-    yield plan.entry(
-        "parameters before they are cut",
-        PARAM,
-        sized(every, 8 * width),
-        lambda b: 0,
-        "runtime/zero/partition_parameters.py:1242",
-        (BUILD,),
-    )
-    yield plan.entry(
-        "largest trained parameter, gathered",
-        PARAM,
-        sizes.staging,
-        lambda b: 0,
-        f"{FILE}:1504",
-        (SETUP,),
-    )
+    name, where = "parameters before they are cut", f"{PARAMETERS}:1242"
+    yield entry(name, PARAM, sized(every, 8 * width), never, where, (BUILD,))
+    name = "largest trained parameter, gathered"
+    yield entry(name, PARAM, sizes.staging, never, f"{FILE}:1504", setup)
     if plan.offload_param != "none":
-        yield plan.entry(
-            "its shard, come from the host",
-            COMM,
-            sized(ceil_div(plan.largest, plan.ranks), 8 * plan.trained_width),
-            lambda b: 0,
-            ON_ITS_WAY,
-            (SETUP,),
-        )
+        shard = sized(ceil_div(plan.largest, plan.ranks), 8 * plan.trained_width)
+        yield entry("its shard, come from the host", COMM, shard, never, ON_ITS_WAY, setup)
     if plan.contiguous:
-        yield plan.entry(
-            "gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779", (SETUP,)
-        )
+        yield entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779", setup)
     if plan.offload == "none":
         yield from _optimizer(plan, sizes, sub_group(plan, sizes.local, group_limit))
 
 
 def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
-    yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
-    yield plan.entry(
-        "gradient shards", GRAD, sized(sizes.local, 8 * plan.width), always, f"{FILE}:791", (SETUP,)
-    )
-    yield plan.entry(
-        f"{plan.run.optimizer} states",
-        OPTIM,
-        sizes.states,
-        lambda b: int(not b.instant.step),
-        "ops/adam/fused_adam.py:155",
-    )
-    yield plan.entry(
-        "fp64 copy for the gradient norm",
-        TEMP,
-        norm_bytes(ceil_div(plan.largest, plan.ranks)),
-        named("optimizer.norm"),
-        f"{FILE}:2457",
-    )
+    entry, setup = plan.entry, (SETUP,)
+    local, largest = sized(sizes.local, 8 * plan.width), ceil_div(plan.largest, plan.ranks)
+    norm, cast_only = named("optimizer.norm"), named("optimizer.cast")
+    yield entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", setup)
+    yield entry("gradient shards", GRAD, local, always, f"{FILE}:791", setup)
+    yield entry(plan.states_name, OPTIM, sizes.states, _after_first_step, FUSED_ADAM)
+    name = "fp64 copy for the gradient norm"
+    yield entry(name, TEMP, norm_bytes(largest), norm, f"{FILE}:2457")
     most, cast, flat = group
     if sizes.width < FP32:
-        yield plan.entry(
-            "sub-group's gradients, flat",
-            GRAD,
-            sizes.stepping(flat).step_flat,
-            named("optimizer.cast"),
-            f"{FILE}:2683",
-        )
-    for name, size in (("optimizer.cast", cast), ("optimizer", most)):
-        yield plan.entry(
-            "sub-group's fp32 gradients",
-            GRAD,
-            sizes.stepping(size).step_grad,
-            named(name),
-            f"{FILE}:2690",
-        )
+        name, size = "sub-group's gradients, flat", sizes.stepping(flat).step_flat
+        yield entry(name, GRAD, size, cast_only, f"{FILE}:2683")
+    for where, elements in (("optimizer.cast", cast), ("optimizer", most)):
+        name, size = "sub-group's fp32 gradients", sizes.stepping(elements).step_grad
+        yield entry(name, GRAD, size, named(where), f"{FILE}:2690")
     yield update_entry(plan, sizes.stepping(most))
+
+
+def _after_first_step(instant: StepInstant) -> Num:
+    return int(not instant.instant.step)
 
 
 def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     """The modules of the model, as the coordinator needs them."""
     arch, adapter = plan.run.arch, plan.run.adapter
-    layers = tuple(
-        (
-            layer_modules(b.layer, adapter),
-            int(b.count),
-            (RECOMPUTE if b.reentrant else RECOMPUTE_HOLDS)
-            if b.recompute == "full"
-            else NO_RECOMPUTE,
-        )
-        for b in blocks
-    )
+    layers = tuple((layer_modules(b.layer, adapter), int(b.count), _recompute(b)) for b in blocks)
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
     return ModuleStack(
         before_modules(arch),
@@ -151,6 +102,12 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     )
 
 
+def _recompute(group: LayerGroup) -> int:
+    if group.recompute != "full":
+        return NO_RECOMPUTE
+    return RECOMPUTE if group.reentrant else RECOMPUTE_HOLDS
+
+
 def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
     """Small parameters stay gathered from one step to the next, padded to the ranks.
 
@@ -163,10 +120,8 @@ def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (sized(whole * times, 8 * width) if size <= limits.persist else EMPTY)
-    return plan.entry(
-        "persistent parameters",
-        PARAM,
-        small * several,
-        lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
-        f"{FILE}:2878",
-    )
+
+    def live(instant: StepInstant) -> Num:
+        return int(instant.instant.phase != OPTIMIZER and not instant.instant.step)
+
+    return plan.entry("persistent parameters", PARAM, small * several, live, f"{FILE}:2878")

@@ -25,7 +25,7 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
 
     def entry(name: str, size: Bytes, alive: Callable[[FsdpInstant], bool]) -> Entry:
         live = {i.step.name: 1 for i in plan.instants if alive(i)}
-        return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
+        return Entry(name, ACT, size, live, source)
 
     yield entry(
         "output of the embedding", size, lambda i: i.action in ("flat", "gather") and i.layer == 0

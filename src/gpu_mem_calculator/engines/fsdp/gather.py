@@ -13,10 +13,11 @@ from ...ledger.ledger import COMM, PARAM, Entry
 from ...ledger.num import Bytes, Num, nothing
 from ...ledger.source import code
 from .instants import FsdpInstant
-from .layout import COPY_IN, NO_LAYER, FsdpLayout, during, layer_entries, one_layer, root_entry
+from .layout import COPY_IN, NO_LAYER, FsdpLayout, UnitPart, during, one_layer
 from .units import FsdpUnit, shard_copy_events, single_rank_events
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
+LOSS = ("loss", "loss.backward")
 
 
 def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -34,28 +35,10 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
 
     single_rank = plan.run.unrolled and nothing(plan.several)
     events = partial(single_rank_events, offload=plan.offload) if single_rank else None
-    yield root_entry(
-        plan,
-        "gathered parameters",
-        PARAM,
-        plan.root.gathered,
-        during(
-            "root", "flat", *GATHERED, "loss", "loss.backward", "reduce", "scatter", "embedding"
-        ),
-        copied,
-        tensors=tensors,
-        events=events,
-    )
-    yield from layer_entries(
-        plan,
-        "gathered parameters",
-        PARAM,
-        attrgetter("gathered"),
-        whole_layers,
-        copied,
-        tensors=tensors,
-        events=events,
-    )
+    part = UnitPart("gathered parameters", PARAM, copied, tensors=tensors, events=events)
+    held = during("root", "flat", *GATHERED, *LOSS, "reduce", "scatter", "embedding")
+    yield part.of_root(plan, plan.root.gathered, held)
+    yield from part.of_layers(plan, attrgetter("gathered"), whole_layers)
 
 
 def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -90,35 +73,9 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
         return int(first or instant.action in ("root.flat", "root"))
 
     events = shard_copy_events if plan.offload and plan.run.unrolled else None
-    yield root_entry(
-        plan,
-        "shards, cast",
-        COMM,
-        plan.root.cast * several,
-        during("root.flat"),
-        cast,
-        stream=COPY_IN,
-        events=events,
-    )
-    yield from layer_entries(
-        plan,
-        "shards, cast",
-        COMM,
-        lambda u: u.cast * several,
-        casts,
-        cast,
-        stream=COPY_IN,
-        events=events,
-    )
-    yield root_entry(
-        plan, "all-gather buffer", COMM, plan.root.gathered * several, root, source, stream=COPY_IN
-    )
-    yield from layer_entries(
-        plan,
-        "all-gather buffer",
-        COMM,
-        lambda u: u.gathered * several,
-        buffers,
-        source,
-        stream=COPY_IN,
-    )
+    shards = UnitPart("shards, cast", COMM, cast, COPY_IN, events=events)
+    yield shards.of_root(plan, plan.root.cast * several, during("root.flat"))
+    yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
+    buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
+    yield buffer.of_root(plan, plan.root.gathered * several, root)
+    yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)

@@ -77,6 +77,11 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     for group in stack:
         title = f"{group.layer.kind} layers"
         kinds.setdefault(id(group.layer), (len(kinds), title, group.layer))
+
+    def unit(layer: Layer) -> FsdpUnit:
+        parameters = layer_parameters(run, layer, base, adapter)
+        return fsdp_unit(run, parameters, ranks, offload=offload)
+
     arch = run.arch
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     several = holds(ranks > 1)
@@ -90,13 +95,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     )
     return FsdpLayout(
         run=run,
-        kinds=tuple(
-            (
-                title,
-                fsdp_unit(run, layer_parameters(run, layer, base, adapter), ranks, offload=offload),
-            )
-            for _, title, layer in kinds.values()
-        ),
+        kinds=tuple((title, unit(layer)) for _, title, layer in kinds.values()),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
         root=fsdp_unit(run, root_parameters(run, base), ranks, offload=offload),
         head_grads=EMPTY if run.frozen else sized(head, base.compute),
@@ -109,58 +108,66 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
 
 
 def one_layer(layer: int) -> range:
-    """A range of one layer; that below the first is empty in `layer_entries`."""
+    """A range of one layer; that below the first is empty in `UnitPart`."""
     return range(layer, layer + 1)
 
 
-def layer_entries(
-    plan: FsdpLayout,
-    name: str,
-    kind: str,
-    size: Callable[[FsdpUnit], Bytes],
-    pick: LayerPicker,
-    source: Source,
-    *,
-    times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
-    stream: int = 0,
-    tensors: UnitTensors | None = None,
-    events: UnitEvents | None = None,
-) -> Iterator[Entry]:
-    """One entry for each kind of layer; in an unrolled run two, of the even and the odd layers, so
-    that the tensors of one layer are freed before the next layer allocates its own.
+class UnitPart(Struct, frozen=True):
+    """Something that units hold: its name and kind, and who says so.
 
-    size: bytes of one layer's unit
-    pick: the layers that hold them at an instant, `times` so often
-    stream: number of the CUDA stream
+    stream: number of the CUDA stream that allocates it
+    tensors, events: its tensors, or the events that allocate them, in an unrolled run
     """
-    top = len(plan.layers)
-    picked = [(i, max(r.start, 0), min(r.stop, top)) for i in plan.instants if (r := pick(i))]
-    for index, (title, unit) in enumerate(plan.kinds):
-        if nothing(size(unit)):
-            continue
-        for counts in _layers_below(plan.layers, index, plan.run.unrolled):
-            live: dict[str, Num] = {
-                i.step.name: counts[high] - counts[low]
-                for i, low, high in picked
-                if low < high and counts[high] > counts[low]
-            }
-            if times is not None:
-                live = {
-                    i.step.name: live[i.step.name] * times(i, unit)
-                    for i, _, _ in picked
-                    if i.step.name in live
-                }
-            if live:
-                yield Entry(
-                    name=f"{title}: {name}",
-                    kind=kind,
-                    bytes=size(unit),
-                    live=live,
-                    source=source,
-                    cuda_stream=stream,
-                    script=events and events(unit),
-                    tensors=tensors and partial(tensors, unit),
-                )
+
+    name: str
+    kind: str
+    source: Source
+    stream: int = 0
+    tensors: UnitTensors | None = None
+    events: UnitEvents | None = None
+
+    def _entry(self, title: str, unit: FsdpUnit, size: Bytes, live: dict[str, Num]) -> Entry:
+        return Entry(
+            f"{title}: {self.name}",
+            self.kind,
+            size,
+            live,
+            self.source,
+            cuda_stream=self.stream,
+            script=self.events and self.events(unit),
+            tensors=self.tensors and partial(self.tensors, unit),
+        )
+
+    def of_root(self, plan: FsdpLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
+        """`size` bytes of the root unit, with `copies` of them at each instant."""
+        live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
+        return self._entry("embedding and head", plan.root, size, live)
+
+    def of_layers(
+        self,
+        plan: FsdpLayout,
+        size: Callable[[FsdpUnit], Bytes],
+        pick: LayerPicker,
+        times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
+    ) -> Iterator[Entry]:
+        """One entry for each kind of layer; in an unrolled run two, of the even and the odd layers,
+        so that the tensors of one layer are freed before the next layer allocates its own.
+
+        size: bytes of one layer's unit
+        pick: the layers that hold them at an instant, `times` so often
+        """
+        top = len(plan.layers)
+        picked = [(i, max(r.start, 0), min(r.stop, top)) for i in plan.instants if (r := pick(i))]
+        for index, (title, unit) in enumerate(plan.kinds):
+            if nothing(size(unit)):
+                continue
+            for counts in _layers_below(plan.layers, index, plan.run.unrolled):
+                held = [(i, counts[high] - counts[low]) for i, low, high in picked if low < high]
+                live: dict[str, Num] = {i.step.name: n for i, n in held if n > 0}
+                if times is not None:
+                    live = {i.step.name: n * times(i, unit) for i, n in held if n > 0}
+                if live:
+                    yield self._entry(title, unit, size(unit), live)
 
 
 @remembered(64, always=True)
@@ -169,41 +176,11 @@ def _layers_below(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[li
     unrolled run one of the even and one of the odd layers.
     """
     parities = (0, 1) if unrolled else (None,)
-    return [
-        list(
-            accumulate(
-                (other == kind and parity in (None, i % 2) for i, other in enumerate(layers)),
-                initial=0,
-            )
-        )
-        for parity in parities
-    ]
-
-
-def root_entry(
-    plan: FsdpLayout,
-    name: str,
-    kind: str,
-    size: Bytes,
-    copies: Callable[[FsdpInstant], Num],
-    source: Source,
-    *,
-    stream: int = 0,
-    tensors: UnitTensors | None = None,
-    events: UnitEvents | None = None,
-) -> Entry:
-    """`size` bytes of the root unit, with `copies` of them at each instant."""
-    live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
-    return Entry(
-        name=f"embedding and head: {name}",
-        kind=kind,
-        bytes=size,
-        source=source,
-        live=live,
-        cuda_stream=stream,
-        tensors=tensors and partial(tensors, plan.root),
-        script=events and events(plan.root),
-    )
+    rows = []
+    for parity in parities:
+        below = (other == kind and parity in (None, i % 2) for i, other in enumerate(layers))
+        rows.append(list(accumulate(below, initial=0)))
+    return rows
 
 
 def during(*actions: str) -> Callable[[FsdpInstant], Num]:

@@ -27,6 +27,11 @@ from .layout import FsdpLayout
 from .units import FsdpUnit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"
+PINNED_CODE = code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}")
+CACHED_CODE = code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached")
+PINNING_CODE = code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply")
+CLIPPING_CODE = code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors")
+ADDED_CODE = code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy")
 
 
 def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -36,26 +41,14 @@ def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
     if nothing(1 - plan.several) or plan.run.unrolled:  # the units' events contain them
         return
     source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
+    gathers = [i for i in plan.instants if i.action in ("gather", "regather")]
+    alone = 1 - plan.several
     for kind, (title, unit) in enumerate(plan.kinds):
-        live = {
-            i.step.name: 1
-            for i in plan.instants
-            if i.action in ("gather", "regather") and plan.layers[i.layer] == kind
-        }
-        yield Entry(
-            name=f"{title}: copies of the shards",
-            kind=COMM,
-            live=live,
-            source=source,
-            bytes=unit.staging * (1 - plan.several),
-        )
-    yield Entry(
-        name="embedding and head: copies of the shards",
-        kind=COMM,
-        source=source,
-        bytes=plan.root.staging * (1 - plan.several),
-        live={i.step.name: 1 for i in plan.instants if i.action == "root"},
-    )
+        live = {i.step.name: 1 for i in gathers if plan.layers[i.layer] == kind}
+        yield Entry(f"{title}: copies of the shards", COMM, unit.staging * alone, live, source)
+    live = {i.step.name: 1 for i in plan.instants if i.action == "root"}
+    name, size = "embedding and head: copies of the shards", plan.root.staging * alone
+    yield Entry(name, COMM, size, live, source)
 
 
 def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
@@ -70,34 +63,16 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     which is freed when it is tied again.
     """
     steady = {i.step.name: 1 for i in plan.instants}
-    for title, count, unit in _units(plan):
-        yield Entry(
-            name=f"{title}: sharded parameters, pinned",
-            kind=PARAM,
-            bytes=unit.pinned * count,
-            live={START.name: 1, **steady},
-            place=CPU,
-            source=code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}"),
-        )
-        yield Entry(
-            name=f"{title}: sharded gradients, pinned",
-            kind=GRAD,
-            bytes=unit.pinned_grads * count,
-            live=steady,
-            place=CPU,
-            source=code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached"),
-        )
+    always: dict[str, Num] = {START.name: 1, **steady}
     largest = EMPTY
-    for _, _, unit in _units(plan):
+    for title, count, unit in _units(plan):
+        name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
+        yield Entry(name, PARAM, size, always, PINNED_CODE, place=CPU)
+        name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
+        yield Entry(name, GRAD, size, steady, CACHED_CODE, place=CPU)
         largest = larger(largest, unit.shard)
-    yield Entry(
-        name="one unit before it is pinned, a tied head",
-        kind=PARAM,
-        bytes=largest + untied_head,
-        live={START.name: 1},
-        place=CPU,
-        source=code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply"),
-    )
+    name, size = "one unit before it is pinned, a tied head", largest + untied_head
+    yield Entry(name, PARAM, size, {START.name: 1}, PINNING_CODE, place=CPU)
 
 
 def host_step_entries(
@@ -126,23 +101,10 @@ def host_step_entries(
         if not nothing(entry.bytes):
             yield replace(entry, place=CPU)
     if run.clipping:
-        yield Entry(
-            name="gradient norms",
-            kind=TEMP,
-            bytes=sized(2 * tensors, bits),
-            place=CPU,
-            live={i.name: 1 for i in instants if i.instant.phase == OPTIMIZER},
-            source=code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors"),
-        )
-    yield Entry(
-        name="a gradient that is added to the one before",
-        kind=GRAD,
-        bytes=sized(largest, bits),
-        live={
-            i.step.name: 1
-            for i in plan.instants
-            if i.step.later and i.action in ("scatter", "scatter.root")
-        },
-        place=CPU,
-        source=code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy"),
-    )
+        live = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
+        size = sized(2 * tensors, bits)
+        yield Entry("gradient norms", TEMP, size, live, CLIPPING_CODE, place=CPU)
+    later = [i for i in plan.instants if i.step.later]
+    live = {i.step.name: 1 for i in later if i.action in ("scatter", "scatter.root")}
+    name, size = "a gradient that is added to the one before", sized(largest, bits)
+    yield Entry(name, GRAD, size, live, ADDED_CODE, place=CPU)

@@ -13,19 +13,11 @@ from ...ledger.num import Bytes, Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .instants import FsdpInstant
-from .layout import (
-    NO_LAYER,
-    SCATTER,
-    FsdpLayout,
-    LayerPicker,
-    during,
-    layer_entries,
-    one_layer,
-    root_entry,
-)
+from .layout import NO_LAYER, SCATTER, FsdpLayout, LayerPicker, UnitPart, during, one_layer
 from .units import FsdpUnit
 
 UNREDUCED = ("regather", "prefetch", "layer")  # the layer has not reduced its gradients yet
+HEAD_CODE = code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over")
 
 
 def _layer_during(action: str) -> LayerPicker:
@@ -50,33 +42,20 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     def last(unit: FsdpUnit) -> Bytes:
         return unit.last_grad * plan.several
 
-    yield from layer_entries(
-        plan, "reduce-scatter input", COMM, attrgetter("reduce_in"), inputs, source
-    )
-    yield root_entry(
-        plan,
-        "reduce-scatter input",
-        COMM,
-        plan.root.reduce_in,
-        during("reduce.root", "scatter.root"),
-        source,
-    )
-    yield from layer_entries(plan, "last gradient", COMM, last, _layer_during("scatter"), made)
-    yield root_entry(plan, "last gradient", COMM, last(plan.root), during("scatter.root"), made)
+    part = UnitPart("reduce-scatter input", COMM, source)
+    yield from part.of_layers(plan, attrgetter("reduce_in"), inputs)
+    yield part.of_root(plan, plan.root.reduce_in, during("reduce.root", "scatter.root"))
+    part = UnitPart("last gradient", COMM, made)
+    yield from part.of_layers(plan, last, _layer_during("scatter"))
+    yield part.of_root(plan, last(plan.root), during("scatter.root"))
     if plan.run.unrolled:  # the events of layers, head and embedding make them
         return
-    yield from layer_entries(
-        plan, "whole gradients", GRAD, attrgetter("grads"), _layer_during("reduce"), made
-    )
-    yield root_entry(
-        plan,
-        "whole gradients of the head",
-        GRAD,
-        plan.head_grads,
-        during(*UNREDUCED, "reduce", "scatter", "embedding"),
-        code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over"),
-    )
-    yield root_entry(plan, "whole gradients", GRAD, plan.root.grads, during("reduce.root"), made)
+    whole = UnitPart("whole gradients", GRAD, made)
+    yield from whole.of_layers(plan, attrgetter("grads"), _layer_during("reduce"))
+    head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
+    waits = during(*UNREDUCED, "reduce", "scatter", "embedding")
+    yield head.of_root(plan, plan.head_grads, waits)
+    yield whole.of_root(plan, plan.root.grads, during("reduce.root"))
 
 
 def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -108,43 +87,18 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
         casting = instant.action == "scatter" and temporary(instant)
         return one_layer(instant.layer) if casting else NO_LAYER
 
-    yield from layer_entries(
-        plan,
-        "reduce-scatter output",
-        COMM,
-        attrgetter("reduced"),
-        outputs,
-        made,
-        times=copies,
-        stream=SCATTER,
-    )
-    yield from layer_entries(
-        plan,
-        "reduced gradients, cast",
-        COMM,
-        attrgetter("converted"),
-        casts,
-        cast,
-        stream=plan.cast_stream,
-    )
-    yield root_entry(
-        plan,
-        "reduce-scatter output",
-        COMM,
-        plan.root.reduced,
-        lambda i: copies(i, plan.root) if i.action == "scatter.root" else 0,
-        made,
-        stream=SCATTER,
-    )
-    yield root_entry(
-        plan,
-        "reduced gradients, cast",
-        COMM,
-        plan.root.converted,
-        lambda i: int(i.action == "scatter.root" and temporary(i)),
-        cast,
-        stream=plan.cast_stream,
-    )
+    def root(instant: FsdpInstant) -> Num:
+        return copies(instant, plan.root) if instant.action == "scatter.root" else 0
+
+    def root_cast(instant: FsdpInstant) -> Num:
+        return int(instant.action == "scatter.root" and temporary(instant))
+
+    output = UnitPart("reduce-scatter output", COMM, made, SCATTER)
+    casted = UnitPart("reduced gradients, cast", COMM, cast, plan.cast_stream)
+    yield from output.of_layers(plan, attrgetter("reduced"), outputs, copies)
+    yield from casted.of_layers(plan, attrgetter("converted"), casts)
+    yield output.of_root(plan, plan.root.reduced, root)
+    yield casted.of_root(plan, plan.root.converted, root_cast)
 
 
 def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -163,21 +117,11 @@ def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
-    yield from layer_entries(
-        plan,
-        "sharded gradients",
-        GRAD,
-        attrgetter("shard_grads"),
-        reduced_layers,
-        source,
-        stream=max(stream(unit) for _, unit in plan.kinds),
-    )
-    yield root_entry(
-        plan,
-        "sharded gradients",
-        GRAD,
-        plan.root.shard_grads,
-        lambda i: int(i.step.later or i.action == "scatter.root"),
-        source,
-        stream=stream(plan.root),
-    )
+    def root(instant: FsdpInstant) -> Num:
+        return int(instant.step.later or instant.action == "scatter.root")
+
+    name, layers_stream = "sharded gradients", max(stream(unit) for _, unit in plan.kinds)
+    part = UnitPart(name, GRAD, source, layers_stream)
+    yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
+    part = UnitPart(name, GRAD, source, stream(plan.root))
+    yield part.of_root(plan, plan.root.shard_grads, root)

@@ -74,33 +74,16 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
     live: dict[str, Num] = {START.name: 1, **{i.name: 1 for i in instants}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
     for title, size, tensors in shard_rows(plan):
-        yield Entry(
-            name=f"{title}: sharded parameters",
-            kind=PARAM,
-            bytes=size,
-            live=live,
-            source=source,
-            tensors=tensors,
-        )
+        yield Entry(f"{title}: sharded parameters", PARAM, size, live, source, tensors=tensors)
     if run.arch.tower:
         tower = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
-        yield Entry(
-            name="vision tower: sharded parameters",
-            kind=PARAM,
-            bytes=sum(tower, EMPTY),
-            live=live,
-            source=source,
-            tensors=lambda: tower,
-        )
+        name, tensors = "vision tower: sharded parameters", lambda: tower
+        yield Entry(name, PARAM, sum(tower, EMPTY), live, source, tensors=tensors)
     yield replace(buffer_entry(run, instants), live=live)
     if run.arch.tied:
-        yield Entry(
-            name="tied head, before it is the embedding again",
-            kind=PARAM,
-            bytes=_untied_head(run).shard,
-            live={START.name: 1},
-            source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
-        )
+        name, size = "tied head, before it is the embedding again", _untied_head(run).shard
+        source = code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor")
+        yield Entry(name, PARAM, size, {START.name: 1}, source)
 
 
 def _untied_head(run: Run) -> FsdpUnit:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Ledger
@@ -48,6 +49,16 @@ OPTIONS: dict[str, Any] = {
     "attention_softmax_in_fp32": True,
     "make_vocab_size_divisible_by": 128,
 }
+
+
+class RankPart(Struct, frozen=True):
+    """One rank's part of a run: ZeRO's plan, the stage, its layer groups and their walks."""
+
+    run: Run
+    plan: ZeroLayout
+    stage: PipelineStage
+    stack: tuple[LayerGroup, ...]
+    walks: StageWalks
 
 
 def _with_defaults(run: Run) -> Run:
@@ -95,9 +106,9 @@ def ledger(run: Run) -> Ledger:
     stage, rank = pipeline_stage(run), rank_run(run)
     stage_walks = walks(run, rank, stage, piped=piped(run))
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
-    plan = plan_of(run, rank, stage)
+    part = RankPart(run, plan_of(run, rank, stage), stage, stack, stage_walks)
     if not piped(run) and not run.unrolled:
-        return _rolled_ledger(run, plan, stage, stack, stage_walks)
+        return _rolled_ledger(part)
     instants = step(
         tuple(b.stretch for b in stack),
         micro_batches=run.micro_batches,
@@ -107,14 +118,13 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )
     if run.unrolled:
-        plan = replace(plan, instants=_with_epilogue(instants))
+        plan = replace(part.plan, instants=_with_epilogue(instants))
         rank_maker = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
-        return unrolled_ledger(
-            plan, stack, stage_walks, partial(_stream_entries, run, plan, stage, stack), rank_maker
-        )
-    several = len(stage_walks.head.hooks) > first_hook(plan)
-    plan = replace(plan, instants=with_hooks(instants, head=several))
-    return _end_reduced_ledger(run, plan, stage, stack, stage_walks)
+        beside = partial(_stream_entries, replace(part, plan=plan))
+        return unrolled_ledger(plan, stack, stage_walks, beside, rank_maker)
+    several = len(stage_walks.head.hooks) > first_hook(part.plan)
+    plan = replace(part.plan, instants=with_hooks(instants, head=several))
+    return _end_reduced_ledger(replace(part, plan=plan))
 
 
 def _with_epilogue(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
@@ -125,53 +135,38 @@ def _with_epilogue(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]
 
 
 def _stream_entries(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    stack: tuple[LayerGroup, ...],
-    instants: tuple[StepInstant, ...],
-    stage_walks: StageWalks,
+    part: RankPart, instants: tuple[StepInstant, ...], stage_walks: StageWalks
 ) -> Iterator[Entry]:
     """Entries of an unrolled run that are neither block events nor DeepSpeed's tensors."""
-    yield from block_entries(plan.run, stack, instants, stage_walks)
-    yield from model_input_entries(run, plan, stage, instants, embedding_runs=True)
+    yield from block_entries(part.plan.run, part.stack, instants, stage_walks)
+    yield from model_input_entries(part.run, part.plan, part.stage, instants, embedding_runs=True)
 
 
-def _rolled_ledger(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    stack: tuple[LayerGroup, ...],
-    stage_walks: StageWalks,
-) -> Ledger:
+def _rolled_ledger(part: RankPart) -> Ledger:
     """ZeRO 2 and 3: each gradient is copied into a bucket as soon as backward has made it."""
-    instants, working = instants_and_entries(plan, stack, stage_walks, LIMITS)
-    plan = replace(plan, instants=instants)
+    run, stack, stage_walks = part.run, part.stack, part.walks
+    instants, working = instants_and_entries(part.plan, stack, stage_walks, LIMITS)
+    plan = replace(part.plan, instants=instants)
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
         *block_entries(plan.run, stack, instants, stage_walks),
-        *model_input_entries(run, plan, stage, instants, embedding_runs=True),
+        *model_input_entries(run, plan, part.stage, instants, embedding_runs=True),
         *working,
         *workspace_entries(run, instants),
     )
     return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
 
 
-def _end_reduced_ledger(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    stack: tuple[LayerGroup, ...],
-    stage_walks: StageWalks,
-) -> Ledger:
+def _end_reduced_ledger(part: RankPart) -> Ledger:
     """ZeRO 0 and 1 in the PipelineEngine: gradients stay until the whole backward is over."""
+    plan, stack, stage_walks = part.plan, part.stack, part.walks
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
         *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, stage_walks),
         *block_entries(plan.run, stack, plan.instants, stage_walks),
         *hook_entries(plan, stage_walks),
-        *model_input_entries(run, plan, stage, plan.instants, embedding_runs=False),
+        *model_input_entries(part.run, plan, part.stage, plan.instants, embedding_runs=False),
         *pipeline.pipeline_workspaces(plan, stack),
     )
     return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), entries)

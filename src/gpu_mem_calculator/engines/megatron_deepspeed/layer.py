@@ -15,6 +15,8 @@ from ...modelling.megatron.attention import softmax, softmax_kernel
 from ...modelling.megatron.ops import MegatronSetting
 from .ops import add_bias, biased_gelu, column_linear, dropout_add, norm, row_linear
 
+Heads = tuple[Value, Value, Value]  # queries, keys and values
+
 
 def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) -> Value:
     """query_key_value, grouped heads repeated, rotary embedding, core attention, dense (:690-859).
@@ -23,9 +25,8 @@ def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) 
     """
     size, heads, kv_heads = block.head_dim, block.heads // setting.tp, block.kv_heads // setting.tp
     rows = (heads + 2 * kv_heads) * size
-    mixed = column_linear(
-        tape, setting, x, "query_key_value", setting.hidden, rows, bias=block.inputs[0].bias
-    )
+    sizes, bias = (setting.hidden, rows), block.inputs[0].bias
+    mixed = column_linear(tape, setting, x, "query_key_value", sizes, bias=bias)
     parts = [("attn.q", heads), ("attn.k", kv_heads), ("attn.v", kv_heads)]
     q, k, v = tape.split("attn.split", mixed, [(n, setting.tokens * c * size) for n, c in parts])
     if block.heads != block.kv_heads:  # reshape copies q; k and v are repeated (:660-679)
@@ -35,7 +36,7 @@ def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) 
     if block.rotary_dim:
         q, k = rotate(tape, q, block), rotate(tape, k, block)
     out = core_attention(tape, setting, (q, k, v), heads, block.dropout)
-    dense = row_linear(tape, setting, out, "dense", heads * size, setting.hidden)
+    dense = row_linear(tape, setting, out, "dense", (heads * size, setting.hidden))
     tape.hold(mixed)
     return dense
 
@@ -58,11 +59,7 @@ def rotate(tape: Tape, x: Value, block: Attention) -> Value:
 
 
 def core_attention(
-    tape: Tape,
-    setting: MegatronSetting,
-    inputs: tuple[Value, Value, Value],
-    heads: Num,
-    dropout: float,
+    tape: Tape, setting: MegatronSetting, inputs: Heads, heads: Num, dropout: float
 ) -> Value:
     """baddbmm, mask and softmax, dropout, bmm, and a contiguous copy (:277-363).
 
@@ -87,13 +84,12 @@ def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
     """dense_h_to_4h, the activation, dense_4h_to_h with its bias (:91-177)."""
     inner = block.ffn // setting.tp
     width = inner * (2 if block.gated else 1)
-    product = column_linear(tape, setting, x, "dense_h_to_4h", setting.hidden, width)
+    product = column_linear(tape, setting, x, "dense_h_to_4h", (setting.hidden, width))
     if block.gated:
         if block.inputs[0].bias:
             product = add_bias(tape, setting, product, "dense_h_to_4h", width)
-        gate, up = tape.split(
-            "chunk", product, [(n, setting.tokens * inner) for n in ("gate", "up")]
-        )
+        halves = [(name, setting.tokens * inner) for name in ("gate", "up")]
+        gate, up = tape.split("chunk", product, halves)
         silu = tape.op("silu", gate, saves=(gate,))
         acted = tape.op("swiglu", silu, up, saves=(silu, up))
         tape.hold(product)
@@ -101,9 +97,8 @@ def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
         acted = biased_gelu(tape, setting, product, width)
     else:
         acted = tape.op("gelu", product, saves=(product,))
-    return row_linear(
-        tape, setting, acted, "dense_4h_to_h", inner, setting.hidden, bias=block.output.bias
-    )
+    sizes, bias = (inner, setting.hidden), block.output.bias
+    return row_linear(tape, setting, acted, "dense_4h_to_h", sizes, bias=bias)
 
 
 def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> Value:
@@ -166,7 +161,7 @@ def head_walk(
     tape.inputs_first = True
     x = tape.value("stack.output", setting.local_tokens * setting.hidden, setting.bits)
     out = norm(tape, setting, x, final)
-    logits = column_linear(tape, setting, out, "output_layer", setting.hidden, vocab)
+    logits = column_linear(tape, setting, out, "output_layer", (setting.hidden, vocab))
     tape.ops[-1].ins[1].waits = tied
     fp32_logits = sized(setting.tokens * vocab, 32)
     saved = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]

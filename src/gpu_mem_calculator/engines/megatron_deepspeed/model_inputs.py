@@ -23,6 +23,14 @@ from .walks import CODE, embedding_backward, rank_setting
 FORK = "Megatron-DeepSpeed 6acc370a"
 PIPE = "deepspeed 0.19.8 runtime/pipe/engine.py"
 MASK = code(f"{FORK} pretrain_gpt.py:63-75, megatron/utils.py:181-221: boolean [1, 1, s, s]")
+IDS_CODE = code(f"{FORK} pretrain_gpt.py get_batch, get_batch_pipe; {PIPE}:907")
+FORWARD_CODE = code(f"{PIPE}:703")
+ROTARY_CODE = code(f"{CODE}/model/rotary_pos_embedding.py:48-72, utils.py:39")
+BUFFER_CODE = code(f"{CODE}/core/utils.py:70 GlobalMemoryBuffer, model/transformer.py:298")
+MASKED_CODE = code(f"{CODE}/core/tensor_parallel/layers.py:199-211")
+DROPOUT_CODE = code("torch 2.11 native_dropout keeps a boolean mask")
+OUTPUT_CODE = code(f"{CODE}/model/language_model.py:255-262")
+WAITS_CODE = code("torch 2.11 csrc/autograd/input_buffer.cpp")
 Live = dict[str, Num]
 
 
@@ -41,7 +49,7 @@ def model_input_entries(
     """
     setting = rank_setting(run)
     always: Live = {b.name: 1 for b in instants}
-    yield from _batch(run, plan, stage, instants, always)
+    yield from _batch(run, plan, stage, instants)
     yield from _tables(run, setting, stage, always)
     yield from _embedding(run, setting, stage, instants)
     if not embedding_runs:
@@ -58,7 +66,7 @@ def at_work(instant: StepInstant) -> bool:
 
 def _entry(name: str, kind: str, size: Bytes, live: Live, source: Source) -> Iterator[Entry]:
     if not nothing(size):
-        yield Entry(name=name, kind=kind, bytes=size, live=live, source=source)
+        yield Entry(name, kind, size, live, source)
 
 
 def buffers(run: Run) -> Num:
@@ -71,11 +79,7 @@ def buffers(run: Run) -> Num:
 
 
 def _batch(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    instants: tuple[StepInstant, ...],
-    always: Live,
+    run: Run, plan: ZeroLayout, stage: PipelineStage, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Ids, positions, labels and masks.
 
@@ -84,25 +88,20 @@ def _batch(
     and positions of the second copy. One more mask is an argument of the whole job.
     """
     tokens, mask = run.batch * run.seq, sized(run.seq * run.seq, 8)
-    ids = code(f"{FORK} pretrain_gpt.py get_batch, get_batch_pipe; {PIPE}:907")
+    ids = "token ids, labels and loss mask"
+    always: Live = {b.name: 1 for b in instants}
     if not plan.pipeline:
-        yield from _entry(
-            "token ids, labels and loss mask", ACT, sized(28 * tokens, 8), always, ids
-        )
+        yield from _entry(ids, ACT, sized(28 * tokens, 8), always, IDS_CODE)
         yield from _entry("attention mask", ACT, mask, always, MASK)
         return
     places = buffers(run)
     size = 16 * stage.first * (places + stage.flight) + 20 * stage.last * places
-    yield from _entry("token ids, labels and loss mask", ACT, sized(size * tokens, 8), always, ids)
-    born = always | {BUILD: 1, SETUP: 1}
-    yield from _entry("attention mask", RUNTIME, mask, born, MASK)
-    yield from _entry(
-        "attention masks of loaded batches", ACT, mask * places * stage.first, always, MASK
-    )
+    loaded, copied = mask * places * stage.first, mask * stage.first
     running: Live = {b.name: 1 for b in instants if b.instant.phase == FORWARD and at_work(b)}
-    yield from _entry(
-        "attention mask, copied for forward", ACT, mask * stage.first, running, code(f"{PIPE}:703")
-    )
+    yield from _entry(ids, ACT, sized(size * tokens, 8), always, IDS_CODE)
+    yield from _entry("attention mask", RUNTIME, mask, always | {BUILD: 1, SETUP: 1}, MASK)
+    yield from _entry("attention masks of loaded batches", ACT, loaded, always, MASK)
+    yield from _entry("attention mask, copied for forward", ACT, copied, running, FORWARD_CODE)
 
 
 def _tables(
@@ -111,23 +110,13 @@ def _tables(
     """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
-    widths = 32 + 2 * setting.bits  # frequencies in fp32; cosines and sines as the activations are
-    yield from _entry(
-        "rotary tables",
-        RUNTIME,
-        sized(run.seq * rotary, widths),
-        always,
-        code(f"{CODE}/model/rotary_pos_embedding.py:48-72, utils.py:39"),
-    )
+    # frequencies in fp32; cosines and sines as the activations are
+    size = sized(run.seq * rotary, 32 + 2 * setting.bits)
+    yield from _entry("rotary tables", RUNTIME, size, always, ROTARY_CODE)
     heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
     scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
-    yield from _entry(
-        "global memory buffer",
-        COMM,
-        larger(scores, setting.full_bytes(setting.hidden)),
-        always,
-        code(f"{CODE}/core/utils.py:70 GlobalMemoryBuffer, model/transformer.py:298"),
-    )
+    size = larger(scores, setting.full_bytes(setting.hidden))
+    yield from _entry("global memory buffer", COMM, size, always, BUFFER_CODE)
 
 
 def _embedding(
@@ -140,30 +129,14 @@ def _embedding(
     """
     live: Live = {b.name: stage.flight * stage.first for b in instants if at_work(b)}
     masked = sized(9 * setting.tokens * holds(run.mesh.tp > 1), 8)
-    yield from _entry(
-        "embedding: masked token ids",
-        ACT,
-        masked,
-        live,
-        code(f"{CODE}/core/tensor_parallel/layers.py:199-211"),
-    )
+    yield from _entry("embedding: masked token ids", ACT, masked, live, MASKED_CODE)
     if run.arch.embedding_dropout:
-        yield from _entry(
-            "embedding: dropout mask",
-            ACT,
-            sized(setting.local_tokens * setting.hidden, 8),
-            live,
-            code("torch 2.11 native_dropout keeps a boolean mask"),
-        )
+        size = sized(setting.local_tokens * setting.hidden, 8)
+        yield from _entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE)
     else:
+        name = "embedding: output of the other ranks' tokens"
         rest = sized((setting.tokens - setting.local_tokens) * setting.hidden, setting.bits)
-        yield from _entry(
-            "embedding: output of the other ranks' tokens",
-            ACT,
-            rest,
-            live,
-            code(f"{CODE}/model/language_model.py:255-262"),
-        )
+        yield from _entry(name, ACT, rest, live, OUTPUT_CODE)
 
 
 def _embedding_backward(
@@ -176,23 +149,14 @@ def _embedding_backward(
     now: Live = {b.name: 1 for b in instants if b.work == "embedding"}
     table = embedding_backward(run, plan.run)
     source = code(f"{CODE}/model/language_model.py:229-270, torch 2.11 Embedding.cu")
+    made, work = table.words + table.positions, table.work + table.turning
     yield from _entry("embedding: gradient of its output", ACT, table.steps[-1], now, source)
-    yield from _entry(
-        "embedding: gradients being made", GRAD, table.words + table.positions, now, source
-    )
-    yield from _entry("embedding: workspace", TEMP, table.work + table.turning, now, source)
-    waits: Live = {
-        b.name: 1
-        for b in instants
-        if b.later and b.instant.phase == BACKWARD and b.work in ("layer", "embedding")
-    }
-    yield from _entry(
-        "head: gradient that waits for the embedding's",
-        GRAD,
-        plan.table,
-        waits,
-        code("torch 2.11 csrc/autograd/input_buffer.cpp"),
-    )
+    yield from _entry("embedding: gradients being made", GRAD, made, now, source)
+    yield from _entry("embedding: workspace", TEMP, work, now, source)
+    back = [b for b in instants if b.later and b.instant.phase == BACKWARD]
+    waits: Live = {b.name: 1 for b in back if b.work in ("layer", "embedding")}
+    name = "head: gradient that waits for the embedding's"
+    yield from _entry(name, GRAD, plan.table, waits, WAITS_CODE)
 
 
 def _logits(

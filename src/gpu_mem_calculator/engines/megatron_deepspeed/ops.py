@@ -14,6 +14,7 @@ from ...ledger.num import EMPTY, Num, larger, sized
 from ...model.blocks import Norm, in_share
 from ...modelling.megatron.ops import MegatronSetting, bias_sum
 
+Sizes = tuple[Num, Num]  # inputs and outputs of a matmul
 GELU_FORWARD, GELU_BACKWARD = 7, 5
 """Temporaries of the activation's size besides the result, one for each product and sum
 (model/fused_bias_gelu.py:15-28)."""
@@ -25,14 +26,7 @@ def weight(tape: Tape, setting: MegatronSetting, name: str, elements: Num) -> Va
 
 
 def column_linear(
-    tape: Tape,
-    setting: MegatronSetting,
-    x: Value,
-    name: str,
-    ins: Num,
-    outs: Num,
-    *,
-    bias: bool = False,
+    tape: Tape, setting: MegatronSetting, x: Value, name: str, sizes: Sizes, *, bias: bool = False
 ) -> Value:
     """A matmul that is sharded along its output (core/tensor_parallel/layers.py:249-384).
 
@@ -40,36 +34,26 @@ def column_linear(
     backward; the gradient of the whole gathered input is alive together with this rank's part.
     `bias`: the layer adds it, in a new tensor.
     """
+    ins, outs = sizes
     full, size = setting.full_bytes(ins), setting.tokens * outs
     weights = [weight(tape, setting, f"{name}.weight", ins * outs)]
     if bias:
         weights.append(weight(tape, setting, f"{name}.bias", outs))
-    return tape.op(
-        name,
-        x,
-        *weights,
-        saves=(x,),
-        elements=size,
-        temp=sized(size, setting.bits) if bias else EMPTY,
-        back_temp=full + (bias_sum(setting.tokens, outs) if bias else EMPTY),
-    )
+    temp, back = EMPTY, full
+    if bias:
+        temp, back = sized(size, setting.bits), full + bias_sum(setting.tokens, outs)
+    return tape.op(name, x, *weights, saves=(x,), elements=size, temp=temp, back_temp=back)
 
 
 def row_linear(
-    tape: Tape,
-    setting: MegatronSetting,
-    x: Value,
-    name: str,
-    ins: Num,
-    outs: Num,
-    *,
-    bias: bool = False,
+    tape: Tape, setting: MegatronSetting, x: Value, name: str, sizes: Sizes, *, bias: bool = False
 ) -> Value:
     """A matmul that is sharded along its input (layers.py:740-805).
 
     The ranks' results are summed in place; with sequence parallelism they are reduce-scattered, and
     the gradient is gathered (mappings.py:101, 121). `bias`: the layer adds it, in a new tensor.
     """
+    ins, outs = sizes
     matrix = weight(tape, setting, f"{name}.weight", ins * outs)
     out = tape.op(name, x, matrix, saves=(x,), elements=setting.tokens * outs)
     if setting.sequence_parallel:
@@ -88,13 +72,8 @@ def add_bias(
     """
     summed = bias_sum(x.elements() // width, width)
     vector = weight(tape, setting, f"{name}.bias", width)
-    return tape.op(
-        f"{name}.biased",
-        x,
-        vector,
-        passes=True,
-        back_temp=(x.bytes, summed) if expanded else summed,
-    )
+    back = (x.bytes, summed) if expanded else summed
+    return tape.op(f"{name}.biased", x, vector, passes=True, back_temp=back)
 
 
 def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:

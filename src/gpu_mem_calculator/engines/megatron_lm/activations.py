@@ -23,6 +23,7 @@ from .walks import sent_gradient
 LAYER_CODE = code("megatron-core 0.19.2 transformer layer, walked with autograd's saving rules")
 LOSS_CODE = code("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181")
 CHECKPOINT_CODE = code("megatron-core 0.19.2 tensor_parallel/random.py: a layer's input is kept")
+DISPATCHER_CODE = code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs")
 
 
 def activation_entries(
@@ -50,15 +51,12 @@ def activation_entries(
 def _saved_entry(
     index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
 ) -> Entry:
-    full = group.recompute == "full"
-    return Entry(
-        name=f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}",
-        kind=ACT,
-        bytes=walk.input_bytes if full else walk.saved_bytes,
-        live={i.name: i.saved[index] for i in instants},
-        source=CHECKPOINT_CODE if full else LAYER_CODE,
-        parts=() if full else walk.saved,
-    )
+    live = {i.name: i.saved[index] for i in instants}
+    if group.recompute == "full":
+        name = f"{group.title}: checkpointed inputs"
+        return Entry(name, ACT, walk.input_bytes, live, CHECKPOINT_CODE)
+    name = f"{group.title}: kept for backward"
+    return Entry(name, ACT, walk.saved_bytes, live, LAYER_CODE, parts=walk.saved)
 
 
 def _dispatcher_entry(
@@ -69,13 +67,9 @@ def _dispatcher_entry(
     Its dispatcher refers to the router's scores, and with them to the graph that the checkpoint
     made: the layer's input as a leaf of it, and the gradient of that.
     """
-    return Entry(
-        name=f"{group.title}: input and its gradient, held by the dispatcher",
-        kind=ACT,
-        bytes=2 * walk.input_bytes,
-        live={i.name: i.grads[index] for i in instants},
-        source=code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
-    )
+    name = f"{group.title}: input and its gradient, held by the dispatcher"
+    live = {i.name: i.grads[index] for i in instants}
+    return Entry(name, ACT, 2 * walk.input_bytes, live, DISPATCHER_CODE)
 
 
 def _layer_entries(
@@ -124,7 +118,7 @@ def _peak_entries(
     )
     for title, kind, size in parts:
         if not nothing(size):
-            yield Entry(name=title, kind=kind, bytes=size, live={instant.name: 1}, source=source)
+            yield Entry(title, kind, size, {instant.name: 1}, source)
 
 
 def _head_entries(walk: BlockWalk, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:

@@ -20,6 +20,14 @@ from .walks import sent_gradient
 
 EMBEDDING_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py:339 VocabParallelEmbedding")
 PIPELINE_CODE = code("megatron-core 0.19.2 pipeline_parallel/schedules.py:2300-2440")
+DROPOUT_CODE = code("torch 2.11 native_dropout keeps a boolean mask")
+SORT_CODE = code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu")
+BATCH_CODE = code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch")
+MASK_CODE = code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]")
+INPUT_CODE = code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor")
+BUFFER_CODE = code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs")
+ROTARY_CODE = code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32")
+DUMMY_CODE = code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever")
 
 
 def in_step(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
@@ -42,23 +50,11 @@ def _embedding(
     """Ids with a mask where the table is sharded, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
     masked = sized(holds(run.mesh.tp > 1) * 9 * setting.tokens, 8)
-    yield Entry(
-        name="embedding: masked token ids",
-        kind=ACT,
-        bytes=masked,
-        live=live,
-        role=PER_MICRO_BATCH,
-        source=EMBEDDING_CODE,
-    )
+    role, name = PER_MICRO_BATCH, "embedding: masked token ids"
+    yield Entry(name, ACT, masked, live, EMBEDDING_CODE, role=role)
     if run.arch.embedding_dropout:
-        yield Entry(
-            name="embedding: dropout mask",
-            kind=ACT,
-            bytes=sized(setting.local_tokens * setting.hidden, 8),
-            live=live,
-            role=PER_MICRO_BATCH,
-            source=code("torch 2.11 native_dropout keeps a boolean mask"),
-        )
+        size = sized(setting.local_tokens * setting.hidden, 8)
+        yield Entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE, role=role)
     yield from _embedding_backward(run, setting, instants)
 
 
@@ -88,25 +84,13 @@ def _embedding_backward(
     now = {i.name: 1 for i in instants if i.work == "embedding"}
     output, several = sized(setting.tokens * setting.hidden, setting.bits), holds(setting.batch > 1)
     for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
-        yield Entry(
-            name=f"embedding: {name}", kind=ACT, bytes=size, live=now, source=EMBEDDING_CODE
-        )
+        yield Entry(f"embedding: {name}", ACT, size, now, EMBEDDING_CODE)
     table = run.scaled(local_vocab(run) * setting.hidden)
     rest = embedding_shard(run).dense - table
-    yield Entry(
-        name="embedding: gradient being made",
-        kind=GRAD,
-        live=now,
-        source=EMBEDDING_CODE,
-        bytes=sized(larger(table, rest), setting.bits),
-    )
-    yield Entry(
-        name="embedding: sorted ids and partial sums",
-        kind=TEMP,
-        live=now,
-        bytes=embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden),
-        source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
-    )
+    size = sized(larger(table, rest), setting.bits)
+    yield Entry("embedding: gradient being made", GRAD, size, now, EMBEDDING_CODE)
+    size = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
+    yield Entry("embedding: sorted ids and partial sums", TEMP, size, now, SORT_CODE)
 
 
 def _micro_batches(
@@ -116,27 +100,13 @@ def _micro_batches(
 
     Without a pipeline the last ones stay alive until the next step replaces them.
     """
-    alone = holds(run.mesh.pp == 1)
-    flight = {
-        i.name: stage.flight if i.work else alone for i in instants if i.instant.phase != STARTUP
-    }
-    yield Entry(
-        name="token ids and positions",
-        kind=ACT,
-        bytes=sized(2 * setting.tokens, 64),
-        live=flight,
-        role=PER_MICRO_BATCH,
-        source=code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"),
-    )
+    alone, role = holds(run.mesh.pp == 1), PER_MICRO_BATCH
+    started = [i for i in instants if i.instant.phase != STARTUP]
+    flight = {i.name: stage.flight if i.work else alone for i in started}
+    size, mask = sized(2 * setting.tokens, 64), sized(run.seq * run.seq, 8)
+    yield Entry("token ids and positions", ACT, size, flight, BATCH_CODE, role=role)
     if not fused(run):
-        yield Entry(
-            name="attention mask",
-            kind=ACT,
-            bytes=sized(run.seq * run.seq, 8),
-            live=flight,
-            role=PER_MICRO_BATCH,
-            source=code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
-        )
+        yield Entry("attention mask", ACT, mask, flight, MASK_CODE, role=role)
     if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
         return
     yield from _between_stages(run, setting, stage, instants)
@@ -150,55 +120,25 @@ def _between_stages(
     With interleaving the first and the last stage have neighbours on both sides, too; only the
     chunk with the loss sends nothing on.
     """
-    names = in_step(instants)
+    names, working = in_step(instants), [i for i in instants if i.work]
     stream = sized(setting.local_tokens * setting.hidden, setting.bits) * holds(run.mesh.pp > 1)
     woven = holds(run.virtual_stages > 1)
     steady = holds(run.micro_batches * run.virtual_stages > stage.flight)
     alone = {i.name: stage.last * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
     if not option(run, "deallocate_pipeline_outputs"):
-        yield Entry(
-            name="stage outputs",
-            kind=COMM,
-            bytes=stream,
-            source=PIPELINE_CODE,
-            role=PER_MICRO_BATCH,
-            live={
-                i.name: stage.flight - (1 if i.instant.phase == FORWARD else alone[i.name])
-                for i in instants
-                if i.work
-            },
-        )
-    yield Entry(
-        name="gradient received from the next stage",
-        kind=COMM,
-        bytes=stream,
-        live={
-            i.name: 1 - alone[i.name] - sent_gradient(stage, i)
-            for i in instants
-            if i.work and i.instant.phase == BACKWARD
-        },
-        source=PIPELINE_CODE,
-    )
-    before = larger(1 - stage.first, woven)
-    yield Entry(
-        name="gradient sent to the stage before",
-        kind=COMM,
-        bytes=stream,
-        live=dict.fromkeys(names, before * steady),
-        source=PIPELINE_CODE,
-    )
+        none = {i.name: 1 if i.instant.phase == FORWARD else alone[i.name] for i in working}
+        live: dict[str, Num] = {name: stage.flight - less for name, less in none.items()}
+        yield Entry("stage outputs", COMM, stream, live, PIPELINE_CODE, role=PER_MICRO_BATCH)
+    back = [i for i in working if i.instant.phase == BACKWARD]
+    live = {i.name: 1 - alone[i.name] - sent_gradient(stage, i) for i in back}
+    yield Entry("gradient received from the next stage", COMM, stream, live, PIPELINE_CODE)
+    live = dict.fromkeys(names, larger(1 - stage.first, woven) * steady)
+    yield Entry("gradient sent to the stage before", COMM, stream, live, PIPELINE_CODE)
     fed = run.virtual_stages - stage.first  # chunks that get their input from another stage
-    yield Entry(
-        name="last inputs of idle chunks, and their gradients",
-        kind=COMM,
-        bytes=2 * stream,
-        live={
-            i.name: idle_chunks(run) if i.work else fed
-            for i in instants
-            if i.work == "layer" or i.instant.phase == OPTIMIZER
-        },
-        source=code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor"),
-    )
+    waiting = [i for i in instants if i.work == "layer" or i.instant.phase == OPTIMIZER]
+    live = {i.name: idle_chunks(run) if i.work else fed for i in waiting}
+    name = "last inputs of idle chunks, and their gradients"
+    yield Entry(name, COMM, 2 * stream, live, INPUT_CODE)
 
 
 def idle_chunks(run: Run) -> Num:
@@ -220,38 +160,20 @@ def _buffers(
 ) -> Iterator[Entry]:
     """Buffers that are made in the first step and never freed."""
     live = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
-    gathered = setting.full_bytes(setting.hidden)
+    mixers = [group.layer.mixer for group in stage.blocks]
+    shared = gathered = setting.full_bytes(setting.hidden)
     if fused(run):
         shared = gathered * stage.last
     else:
-        heads = max(getattr(group.layer.mixer, "heads", 0) for group in stage.blocks) // setting.tp
-        shared = larger(
-            sized(setting.batch * heads * setting.seq * setting.seq, setting.bits), gathered
-        )
-    yield Entry(
-        name="global memory buffer",
-        kind=COMM,
-        bytes=shared,
-        live=live,
-        source=code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs"),
-    )
-    mixers = [group.layer.mixer for group in stage.blocks]
+        heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
+        scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
+        shared = larger(scores, gathered)
     rotary = max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
-    yield Entry(
-        name="rotary frequencies",
-        kind=RUNTIME,
-        bytes=sized(run.seq * rotary, 32),
-        live=live,
-        source=code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32"),
-    )
+    yield Entry("global memory buffer", COMM, shared, live, BUFFER_CODE)
+    yield Entry("rotary frequencies", RUNTIME, sized(run.seq * rotary, 32), live, ROTARY_CODE)
     if setting.fused_weight_gradients:
-        yield Entry(
-            name="dummy weight gradients",
-            kind=GRAD,
-            live=live,
-            bytes=_dummy_gradient_bytes(run, setting, stage),
-            source=code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever"),
-        )
+        size = _dummy_gradient_bytes(run, setting, stage)
+        yield Entry("dummy weight gradients", GRAD, size, live, DUMMY_CODE)
 
 
 def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Bytes:

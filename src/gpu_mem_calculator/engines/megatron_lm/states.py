@@ -30,6 +30,7 @@ STARTUP_INSTANTS = (
 BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
 MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")
 STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
+COPIES_CODE = code("megatron-core 0.19.2 optimizer.py:1097")
 
 
 def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
@@ -99,33 +100,21 @@ def state_entries(
     after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     if not run.unrolled:
         yield from _startup_entries(run, stage, shard, after)
-    rotary = any(
-        getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
-        for x in run.arch.layers
-    )
-    yield Entry(
-        name="rotary and loss-scale scalars",
-        kind=PARAM,
-        bytes=sized(512 * (1 + rotary), 8),
-        live=after | {STARTUP_INSTANTS[-1][0]: 1},
-        source=ARITHMETIC,
-    )
+    mixers = [layer.mixer for layer in run.arch.layers]
+    rotary = any(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+    live = after | {STARTUP_INSTANTS[-1][0]: 1}
+    size = sized(512 * (1 + rotary), 8)
+    yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
     late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
     row, (dense, experts) = OPTIMIZERS[run.optimizer], stepped_parts(run, shard)
+    width, copies = 4 * row.states, row.states
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
-            yield Entry(
-                name=f"{run.optimizer} {title}",
-                kind=OPTIM,
-                bytes=state_bytes(row, elements, 32),
-                live=after,
-                source=STEP_CODE,
-                tensors=_parameter_bytes(
-                    run, 4 * row.states, expert=title != "states", copies=row.states
-                ),
-            )
+            name, size = f"{run.optimizer} {title}", state_bytes(row, elements, 32)
+            each = _parameter_bytes(run, width, expert=title != "states", copies=copies)
+            yield Entry(name, OPTIM, size, after, STEP_CODE, tensors=each)
     for entry in () if late else _step_entries(run, shard, instants):
         yield entry
 
@@ -139,44 +128,20 @@ def _startup_entries(
     model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
-    yield Entry(
-        name="parameters",
-        kind=PARAM,
-        bytes=sized(shard.total, width),
-        source=ARITHMETIC,
-        live=after | {model: 1, buffers: 1, optimizer: 1},
-    )
+    buffered = after | {buffers: 1, optimizer: 1}
+    size = sized(shard.total, width)
+    always = after | {model: 1, buffers: 1, optimizer: 1}
+    yield Entry("parameters", PARAM, size, always, ARITHMETIC)
     if distributed:
         size = moving_bytes(run, stage, shard.total, width, wide)
-        yield Entry(
-            name="parameters that move into a buffer",
-            kind=PARAM,
-            bytes=size,
-            live={buffers: 1},
-            source=BUFFER_CODE,
-        )
-    yield Entry(
-        name="main gradients",
-        kind=GRAD,
-        bytes=sized(shard.total, wide),
-        live=after | {buffers: 1, optimizer: 1},
-        source=BUFFER_CODE,
-    )
+        yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
+    yield Entry("main gradients", GRAD, sized(shard.total, wide), buffered, BUFFER_CODE)
     if width < 32:
-        yield Entry(
-            name="main weights",
-            kind=OPTIM,
-            bytes=sized(owned(run, shard), 32),
-            live=after | {optimizer: 1},
-            source=MAIN_CODE,
-        )
-        yield Entry(
-            name="16-bit copy of the weight being widened",
-            kind=TEMP,
-            live={optimizer: 1},
-            bytes=widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
-            source=MAIN_CODE,
-        )
+        size = sized(owned(run, shard), 32)
+        yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
+        name, ranks = "16-bit copy of the weight being widened", run.mesh.dp * run.mesh.cp
+        size = widening_bytes(run, stage, shard, ranks, split=distributed)
+        yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
 
 
 def _parameter_bytes(
@@ -221,27 +186,16 @@ def _step_entries(
     updates = [i.name for i in instants if i.instant.phase == OPTIMIZER]
     owned_elements = owned(run, shard)
     if gradient_bits(run) < 32:
-        yield Entry(
-            name="fp32 copies of the main gradients",
-            kind=GRAD,
-            bytes=sized(owned_elements, 32),
-            live=dict.fromkeys(updates, 1),
-            tensors=_parameter_bytes(run, 4),
-            source=code("megatron-core 0.19.2 optimizer.py:1097"),
-        )
+        title, live = "fp32 copies of the main gradients", dict.fromkeys(updates, 1)
+        each = _parameter_bytes(run, 4)
+        yield Entry(title, GRAD, sized(owned_elements, 32), live, COPIES_CODE, tensors=each)
     dense, experts = stepped_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
     row, name = optimizer_row(run), implementation(run)
     for title, size, update in (("", dense, updates[0]), (" of the experts", experts, updates[-1])):
         temp = step_temp_bytes(row, name, size, smaller(shard.largest, owned_elements), 32)
         if not nothing(size) and not nothing(temp):
-            yield Entry(
-                name=f"{run.optimizer} {name} temporaries{title}",
-                kind=TEMP,
-                bytes=temp,
-                live={update: 1},
-                source=STEP_CODE,
-                tensors=partial(_matrix_bytes, run, temp, expert=bool(title))
-                if name == FOREACH
-                else None,
-            )
+            whole = f"{run.optimizer} {name} temporaries{title}"
+            each = partial(_matrix_bytes, run, temp, expert=bool(title))
+            tensors = each if name == FOREACH else None
+            yield Entry(whole, TEMP, temp, {update: 1}, STEP_CODE, tensors=tensors)

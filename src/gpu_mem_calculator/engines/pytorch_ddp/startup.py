@@ -36,29 +36,29 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
     """Bytes that are freed before the model is complete: an upcast weight, or an untied head."""
     if run.quantization is not None and run.upcast_unquantized:
         yield Entry(
-            name="largest weight that is widened, in 16 bits",
-            kind=PARAM,
-            bytes=sized(run.arch.largest_weight, 16),
-            live={"startup": 1},
-            source=code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
+            "largest weight that is widened, in 16 bits",
+            PARAM,
+            sized(run.arch.largest_weight, 16),
+            {"startup": 1},
+            code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
         )
     elif run.arch.tied:
         yield Entry(
-            name="head before it is tied to the embedding",
-            kind=PARAM,
-            bytes=sized(run.scaled(run.arch.vocab * run.arch.hidden), precision.weights),
-            live={"startup": 1},
-            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+            "head before it is tied to the embedding",
+            PARAM,
+            sized(run.scaled(run.arch.vocab * run.arch.hidden), precision.weights),
+            {"startup": 1},
+            code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
 
 
 def broadcast_entry(run: Run, sizes: list[Bytes]) -> Entry:
     """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
     return Entry(
-        name="parameters sent to the other ranks",
-        kind=COMM,
-        bytes=broadcast_bytes(sizes) * holds(run.mesh.dp > 1),
-        live={"startup.sent": 1},
+        "parameters sent to the other ranks",
+        COMM,
+        broadcast_bytes(sizes) * holds(run.mesh.dp > 1),
+        {"startup.sent": 1},
+        code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
         script=broadcast_events(sizes) if sizes else None,
-        source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
     )

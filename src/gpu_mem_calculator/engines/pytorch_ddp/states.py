@@ -10,31 +10,13 @@ from ...ledger.ledger import BUCKETS, COMM, Entry
 from ...ledger.num import EMPTY, holds, sized
 from ...ledger.source import code
 from ...run.run import Precision, Run
+from ...step import states, weights
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
 from ...step.quantization import loading_events
-from ...step.states import (
-    STARTUPS,
-    at_every_instant,
-    buffer_entry,
-    gradient_entries,
-    optimizer_entries,
-    parameter_entry,
-    with_startup,
-)
-from ...step.weights import (
-    base_bytes,
-    base_tensors,
-    largest_trained,
-    shorter_side,
-    tower_tensors,
-    trained_bits,
-    trained_elements,
-    trained_sizes,
-    trained_tensors,
-    trained_total,
-)
+from ...step.states import buffer_entry, parameter_entry, with_startup
+from ...step.weights import trained_bits, trained_sizes
 from .buckets import gradient_buckets
 from .startup import broadcast_entry, build_entries
 
@@ -43,7 +25,7 @@ def state_entries(
     run: Run, precision: Precision, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
-    trained, bits = trained_total(run), trained_bits(run, precision)
+    trained, bits = weights.trained_total(run), trained_bits(run, precision)
     sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
     yield with_startup(_base_entry(run, precision, instants))
     if run.arch.tower:
@@ -52,29 +34,29 @@ def state_entries(
         adapters = parameter_entry(
             "LoRA adapters", sized(trained, bits), instants, tensors=lambda: sizes
         )
-        yield replace(adapters, live={**dict.fromkeys(STARTUPS[1:], 1), **adapters.live})
+        yield replace(adapters, live={**dict.fromkeys(states.STARTUPS[1:], 1), **adapters.live})
     yield with_startup(buffer_entry(run, instants))
-    yield from optimizer_entries(
+    yield from states.optimizer_entries(
         run,
         trained,
         bits,
         instants,
         implementation=run.implementation or default_implementation(run.optimizer),
-        largest=largest_trained(run),
-        side=shorter_side(run),
-        tensors=trained_tensors(run),
+        largest=weights.largest_trained(run),
+        side=weights.shorter_side(run),
+        tensors=weights.trained_tensors(run),
         sizes=trained_sizes(run),
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
     yield Entry(
-        name="gradient buckets",
-        kind=COMM,
+        "gradient buckets",
+        COMM,
+        sized(holds(run.mesh.dp > 1) * trained, bits),
+        {**states.at_every_instant(instants), "startup.wrapped": 1},
+        code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         role=BUCKETS,
-        bytes=sized(holds(run.mesh.dp > 1) * trained, bits),
-        live={**at_every_instant(instants), "startup.wrapped": 1},
-        source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         tensors=lambda: gradient_buckets(sizes),
     )
 
@@ -83,9 +65,9 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
     """The weights of the model without adapters; quantized ones with the events of their load."""
     base = parameter_entry(
         "parameters",
-        base_bytes(run, precision),
+        weights.base_bytes(run, precision),
         instants,
-        tensors=lambda: base_tensors(run, precision),
+        tensors=lambda: weights.base_tensors(run, precision),
     )
     if run.unrolled and run.quantization is not None:
         return replace(base, script=loading_events(run, precision))
@@ -97,7 +79,7 @@ def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ..
     and torch makes states with the first gradient. DDP refuses parameters that stay without one
     (reducer.cpp ensure_prior_reduction_finished), so they are frozen where there are several ranks.
     """
-    sizes = list(tower_tensors(run, precision))
+    sizes = list(weights.tower_tensors(run, precision))
     tower = parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
     return replace(tower, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
 
@@ -113,9 +95,9 @@ def weight_gradients(
     before = 0 if run.frozen else run.arch.embedding_parameters
     after = 0 if run.frozen else run.arch.after_parameters
     shared = run.arch.embedding[0].numel if run.arch.tied and not run.frozen else 0
-    return gradient_entries(
+    return states.gradient_entries(
         run,
-        tuple((group.title, trained_elements(run, group.layer)) for group in stack),
+        tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack),
         before - shared,
         after + shared,
         trained_bits(run, precision),

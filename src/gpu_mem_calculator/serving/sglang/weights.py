@@ -14,14 +14,8 @@ from ...cuda.libraries import KERNELS_SOURCE, kernels_bytes
 from ...ledger.source import ARITHMETIC, Source, code
 from ...ledger.units import GIB
 from ...model.blocks import LatentAttention
-from ...weights.rank_weights import (
-    BITS,
-    rotary_tables,
-    run_format,
-    stored,
-    weight_items,
-    weights_bytes,
-)
+from ...weights import rank_weights
+from ...weights.rank_weights import BITS, run_format, weight_items
 from ...weights.shards import LINEAR, held
 from .options import SglangOptions
 from .segments import reserved_bytes
@@ -53,7 +47,7 @@ def load_items(setting: SglangOptions) -> Iterator[Named]:
         yield name, on_gpu, ARITHMETIC
     yield "rotary tables", sum(tables), ROTARY
     yield "latent attention: unpacked", sum(copies), ABSORBED
-    parts = [size for _, size in stored(run.arch, shard, run_format(run), bits)]
+    parts = [size for _, size in rank_weights.stored(run.arch, shard, run_format(run), bits)]
     sizes = [*parts, *tables, *copies]
     yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS
     yield "torch's kernels", 0 if kernels_loaded_first(run) else kernels_bytes(run), KERNELS_SOURCE
@@ -67,13 +61,14 @@ def offloaded_bytes(setting: SglangOptions) -> int:
     limit = int(float(setting.run.options["cpu_offload_gb"] or 0) * GIB)
     if not limit:
         return 0
-    return min(limit, weights_bytes(weight_items(setting.run, setting.shard, rounded=False)))
+    items = weight_items(setting.run, setting.shard, rounded=False)
+    return min(limit, rank_weights.weights_bytes(items))
 
 
 def rotary_sizes(setting: SglangOptions) -> list[tuple[str, int]]:
     """Name and bytes of each table of cosines and sines: fp32, one row for each position."""
     positions = max(setting.run.arch.max_seq_len, setting.context)
-    return rotary_tables(setting.run.arch, setting.shard, positions, 32)
+    return rank_weights.rotary_tables(setting.run.arch, setting.shard, positions, 32)
 
 
 def absorbed_copies(setting: SglangOptions) -> Iterator[int]:

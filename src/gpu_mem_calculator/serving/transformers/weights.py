@@ -33,30 +33,24 @@ def weight_entries(
     precision = Precision(bits, bits)
     packed = run.quantization is not None
     yield Entry(
-        name=f"{title}parameters",
-        kind=PARAM,
-        bytes=base_bytes(run, precision),
+        f"{title}parameters",
+        PARAM,
+        base_bytes(run, precision),
+        always,
+        BITSANDBYTES if packed else ARITHMETIC,
         tensors=None if packed else lambda: list(base_tensors(run, precision)),
         script=loading_events(run, precision) if packed and run.unrolled else None,
-        live=always,
-        source=BITSANDBYTES if packed else ARITHMETIC,
     )
     buffers = [sized(block_bytes(b.num_bytes), 8) for b in arch.buffers]
-    yield Entry(
-        name=f"{title}buffers",
-        kind=PARAM,
-        bytes=sum(buffers, EMPTY),
-        tensors=lambda: buffers,
-        live=always,
-        source=ARITHMETIC,
-    )
+    size, name = sum(buffers, EMPTY), f"{title}buffers"
+    yield Entry(name, PARAM, size, always, ARITHMETIC, tensors=lambda: buffers)
     if arch.tied:
         yield Entry(
-            name=f"{title}head before it is tied to the embedding",
-            kind=PARAM,
-            bytes=sized(run.scaled(arch.vocab * arch.hidden), bits),
-            live={startup: 1},
-            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+            f"{title}head before it is tied to the embedding",
+            PARAM,
+            sized(run.scaled(arch.vocab * arch.hidden), bits),
+            {startup: 1},
+            code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )
 
 
@@ -72,4 +66,4 @@ def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) 
     for name, size in ((WORKSPACES, cublas), ("cuBLASLt workspace", added)):
         if size:
             live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
-            yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)
+            yield Entry(name, RUNTIME, size, live, source)
