@@ -50,6 +50,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     casts: shards are cast before they are gathered
     single_rank: a shard group may have one rank
     offload: shards are on the host
+    replicas: reduce-scatter's outputs stay until backward is over, to be all-reduced
     every: instants of all layers and all actions, not only of those that may be the peak
     """
 
@@ -58,6 +59,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     casts: bool
     single_rank: bool
     offload: bool
+    replicas: bool
     every: bool
 
 
@@ -109,6 +111,8 @@ def _with_actions(
         yield from _forward(base, stack, shape)
     elif base.work == "layer":
         yield from _backward(base, stack, shape)
+        if base.later and shape.replicas and not shape.every:
+            yield from _backward(_at_first_layer(base, stack), stack, shape)
     elif base.work == "head" and base.instant.phase == BACKWARD:
         yield from _loss_backward(base, _count(stack), shape)
     elif base.work == "head":
@@ -230,6 +234,18 @@ def _backward(
     yield FsdpInstant(base, "layer", layer)
     yield FsdpInstant(_block_instant(base, "reduce", f"{title}, reduce"), "reduce", layer)
     yield FsdpInstant(_block_instant(base, "scatter", f"{title}, scatter"), "scatter", layer)
+
+
+def _at_first_layer(base: StepInstant, stack: tuple[LayerGroup, ...]) -> StepInstant:
+    """The instant at the other end of the group, where its layers' outputs have added up.
+
+    In later micro-batches that end is lower without replicas, so `step` leaves it out.
+    """
+    where = base.instant.where.replace(LAST, FIRST)
+    title = base.instant.title.replace("last layer", "first layer")
+    run = int(stack[base.stretch].count) - 1
+    saved = tuple(n - run * (j == base.stretch) for j, n in enumerate(base.saved))
+    return replace(base, instant=base.instant.moved(where, title=title, layer=FIRST), saved=saved)
 
 
 def _unit_instant(

@@ -85,7 +85,9 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     arch = run.arch
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     several = holds(ranks > 1)
+    replicas = strategy in ("hybrid_shard", "no_shard")
     shape = StepShape(
+        replicas=replicas,
         reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
@@ -101,7 +103,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         head_grads=EMPTY if run.frozen else sized(head, base.compute),
         several=several,
         stays_gathered=stays_gathered,
-        replicas=strategy in ("hybrid_shard", "no_shard"),
+        replicas=replicas,
         offload=offload,
         instants=tuple(fsdp_instants(stack, run.micro_batches, shape)),
     )
