@@ -17,7 +17,7 @@ from gpu_mem_calculator.core.inference_config import InferenceConfig
 from gpu_mem_calculator.published.frameworks import numbers
 from gpu_mem_calculator.serving import server
 from tests.families.test_shapes import CASES
-from tests.golden.drawn_values import drawn_setting, values
+from tests.golden.drawn_values import drawn_setting, joined, values
 from tests.golden.stored_runs import run_file
 
 FOLDER = Path(gpu_mem_calculator.serving.__file__).parent
@@ -62,34 +62,33 @@ def quantized_names() -> tuple[str, ...]:
 
 
 def drawn(name: str, count: int) -> Iterator[str]:
-    """The settings of each run."""
+    """The settings of each run; the first ones have each option of the server once."""
+    options = tuple(server(name).options)
     for index in range(count):
         rng = Random(f"{name}/{index}")
-        yield next(run for run in _candidates(rng, name) if run)
-
-
-def _candidates(rng: Random, name: str) -> Iterator[str]:
-    """Runs until one is accepted; an empty text for each that is not.
-
-    A few are returned as they are, with what is refused or does not fit.
-    """
-    if rng.random() < REFUSED:
-        yield " ".join((*_start(rng, name), *(_option(rng, name) for _ in range(3))))
-    while True:
+        key, unfit = options[index] if index < len(options) else "", rng.random() < UNFIT
         settings = _start(rng, name)
-        unfit = rng.random() < UNFIT
-        if not _accepted(settings, unfit=unfit):
-            yield ""
-            continue
-        wanted = rng.randint(1, MOST_OPTIONS)
-        for _ in range(TRIES):
-            longer = list(dict.fromkeys([*settings, *_with_pair(rng, name)]))
-            keys = [one.partition("=")[0] for one in longer]
-            if len(set(keys)) == len(keys) and _accepted(longer, unfit=unfit):
-                settings, wanted = longer, wanted - 1
-            if not wanted:
-                break
+        while not _accepted(settings, unfit=unfit):
+            settings = _start(rng, name)
+        if key and key != "engine_version":
+            settings = joined(settings, _with_pair(rng, name, key))
+        elif rng.random() < REFUSED:
+            settings = joined(settings, [_option(rng, name) for _ in range(3)])
+        if _accepted(settings, unfit=unfit):
+            settings = _with_options(rng, name, settings, unfit=unfit)
         yield " ".join(settings)
+
+
+def _with_options(rng: Random, name: str, settings: list[str], *, unfit: bool) -> list[str]:
+    """The settings and up to six options that the server accepts with them."""
+    wanted = rng.randint(1, MOST_OPTIONS)
+    for _ in range(TRIES):
+        longer = joined(settings, _with_pair(rng, name))
+        if len(longer) > len(settings) and _accepted(longer, unfit=unfit):
+            settings, wanted = longer, wanted - 1
+        if not wanted:
+            break
+    return settings
 
 
 def _start(rng: Random, name: str) -> list[str]:
@@ -103,31 +102,34 @@ def _start(rng: Random, name: str) -> list[str]:
     else:
         model = drawn_setting(rng, "model.case", tuple(CASES))
     cards = tuple(row["name"] for row in catalog.rows("gpus") if "compute_capability" in row)
-    settings = [f"engine={name}", model, drawn_setting(rng, "hardware.gpu", cards)]
+    settings = [f"engine={name}", model, drawn_setting(rng, "gpu", cards)]
     if rng.random() < 0.7:
         settings.append(drawn_setting(rng, "engine_version", versions(name)))
     if rng.random() < 0.4:
         key = "tensor_parallel_size"
         spread = "tensor_parallel_size" not in server(name).options
-        settings.append(drawn_setting(rng, "hardware.num_gpus" if spread else key, (2, 4, 8)))
+        settings.append(drawn_setting(rng, "num_gpus" if spread else key, (2, 4, 8)))
     if rng.random() < 0.1:
-        settings.append(drawn_setting(rng, "hardware.interconnect", catalog.names("links")))
+        settings.append(drawn_setting(rng, "interconnect", catalog.names("links")))
     return settings
 
 
 def _option(rng: Random, name: str, key: str = "") -> str:
-    key = key or rng.choice([one for one in server(name).options if one != "engine_version"])
+    """A setting with another value than the default, of a key or of any."""
+    options = server(name).options
+    key = key or rng.choice([one for one in options if one != "engine_version"])
     if key == "speculative_model":
-        return drawn_setting(rng, f"{key}", DRAFTS)
-    among = values("inference", InferenceConfig, key, name)
-    return drawn_setting(rng, f"{key}", among or GENERATIONS)
+        return drawn_setting(rng, key, DRAFTS)
+    among = values("inference", InferenceConfig, key, name) or GENERATIONS
+    others = tuple(value for value in among if value != options[key])
+    return drawn_setting(rng, key, others or among)
 
 
-def _with_pair(rng: Random, name: str) -> list[str]:
+def _with_pair(rng: Random, name: str, key: str = "") -> list[str]:
     """An option, or two that mean nothing without each other."""
-    first = _option(rng, name)
+    first = _option(rng, name, key)
     key = first.partition("=")[0]
-    pairs = {key, PAIRS.get(key, key), *(one for one, other in PAIRS.items() if other == key)}
+    pairs = {PAIRS.get(key, key), *(one for one, other in PAIRS.items() if other == key)}
     known = [one for one in sorted(pairs - {key}) if one in server(name).options]
     return [first, *(_option(rng, name, one) for one in known if rng.random() < 0.8)]
 

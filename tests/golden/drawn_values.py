@@ -75,3 +75,11 @@ def setting(path: str, value: Any) -> str:
 def drawn_setting(rng: Random, path: str, among: tuple[Any, ...]) -> str:
     """A setting with one of the values."""
     return setting(path, rng.choice(among))
+
+
+def joined(settings: list[str], more: list[str]) -> list[str]:
+    """Settings and more of them; of two with the same key the first."""
+    first: dict[str, str] = {}
+    for one in (*settings, *more):
+        first.setdefault(one.partition("=")[0], one)
+    return list(first.values())

@@ -1,7 +1,7 @@
 """Many runs in a text file, one a line: its settings, then its figures.
 
-A model is a preset's name, or a case of tests/families/cases.json as `model.case=NAME`. A key
-without a section is of `inference`.
+A model is a preset's name, or a case of tests/families/cases.json as `model.case=NAME`. Other
+keys are without their section.
 """
 
 from __future__ import annotations
@@ -12,28 +12,51 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.models import (
+    EngineConfig,
+    GPUConfig,
+    InferenceConfig,
+    LoraConfig,
+    ParallelismConfig,
+    TrainingConfig,
+)
 from gpu_mem_calculator.core.runfile import with_settings
 from tests.families.test_shapes import CASES
 
 BETWEEN = " | "
 HERE = Path(__file__).parent
+SERVING: dict[str, type[Struct]] = {"hardware": GPUConfig, "inference": InferenceConfig}
+TRAINING: dict[str, type[Struct]] = {
+    "hardware": GPUConfig,
+    "training": TrainingConfig,
+    "training.lora": LoraConfig,
+    "parallelism": ParallelismConfig,
+    "engine": EngineConfig,
+}
 SHOWN = 60  # letters of a refusal; a digest is of all of it
 os.environ["HF_HUB_OFFLINE"] = "1"  # as in tests/conftest.py, for the writer
 Figures = Callable[[dict[str, Any]], str]
 
 
 def run_file(settings: str) -> dict[str, Any]:
-    """The run file of settings such as `engine=vllm model.name=gpt2 hardware.gpu=t4`."""
-    run = with_settings({}, map(_with_section, settings.split(" ")))
+    """The run file of settings such as `engine=vllm model.name=gpt2 gpu=t4`."""
+    sections = SERVING if settings.startswith("engine=") else TRAINING
+    run = with_settings({}, (_with_section(one, sections) for one in settings.split(" ")))
     case = run["model"].pop("case", None)
     if case is not None:
         run["model"]["config"] = CASES[case]
     return run
 
 
-def _with_section(setting: str) -> str:
-    return setting if "." in setting.partition("=")[0] else f"inference.{setting}"
+def _with_section(setting: str, sections: dict[str, type[Struct]]) -> str:
+    key = setting.partition("=")[0]
+    if key.startswith("model."):
+        return setting
+    section = next(name for name, kinds in sections.items() if key in kinds.__struct_fields__)
+    return f"{section}.{setting}"
 
 
 def figures_or_sentences(settings: str, figures: Figures) -> str:
