@@ -160,3 +160,11 @@ def test_learned_positions_end() -> None:
     """Prompt and new tokens stay within them."""
     with pytest.raises(InputError, match="use at most 2048"):
         estimate(served("gpt2", prompt_len=2048))
+
+
+def test_a_checkpoint_in_another_format_is_refused() -> None:
+    """An NF4 checkpoint is not loaded as INT8, and its speed is not asked for."""
+    run = served(quantization="int8")
+    run["model"] = {"name": "unsloth/Llama-3.2-1B-bnb-4bit"}
+    with pytest.raises(InputError, match="own quantization_config says 'nf4'"):
+        full_estimate(run)

@@ -10,6 +10,7 @@ from ...model.blocks import Attention, StateSpace
 from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ...published.frameworks import TRANSFORMERS
 from ...run.run import Run
+from ...weights.rank_weights import format_problems
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
@@ -28,6 +29,8 @@ def problems(run: Run) -> Iterator[str]:
     """What generate refuses of a run, and what is not modelled."""
     options = run.options
     yield from option_problems(options)
+    if options["quantization"] in QUANTIZATIONS:
+        yield from format_problems(run)
     if run.arch.family in NO_CACHE:
         yield (
             f"model: {run.arch.family} keeps no cache in transformers {TRANSFORMERS.version}, "
