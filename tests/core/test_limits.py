@@ -174,3 +174,12 @@ def test_a_network_is_the_link_of_ranks_in_several_nodes(
     rates = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect=link), ranks, per_node)
     assert rates is not None
     assert rates.link_bytes_per_second == gb_per_s * 1e9
+
+
+def test_a_change_that_is_refused_has_no_figures() -> None:
+    """It has a sentence instead: five GPUs cannot share the 12 heads of GPT-2."""
+    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm"}})
+    change = serving_capacity.try_settings(file, "", ("inference.tensor_parallel_size=5",))
+    assert change.problem.startswith("inference.tensor_parallel_size=5 does not divide 12 heads")
+    assert (change.device_bytes, change.kv_tokens, change.max_concurrency) == (0, 0, 0.0)
+    assert not change.fits
