@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ from gpu_mem_calculator.web.compat import _references
 from gpu_mem_calculator.web.compat_bodies import _hardware, among
 from gpu_mem_calculator.web.compat_fields import inference_run
 from gpu_mem_calculator.web.compat_models import fetch_model
+from gpu_mem_calculator.web.dispatch import _run_task
 from gpu_mem_calculator.web.pasted_text import read_pasted
+from gpu_mem_calculator.web.reply_cache import ReplyCache
 from gpu_mem_calculator.web.tasks import _data
+from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
 
 TOTAL = "total_gpu_memory_gb"
 
@@ -134,3 +139,19 @@ def test_the_module_has_an_app_and_no_other_late_name() -> None:
     """A server imports `app`, which is created then."""
     with pytest.raises(AttributeError, match="nothing"):
         app.__getattr__("nothing")
+
+
+@pytest.mark.parametrize(("status", "kept"), [(200, True), (422, False), (500, False)])
+def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
+    """It may be another one next time; a reply with figures stays the same."""
+
+    async def reply(_: TaskRequest) -> TaskReply:
+        return TaskReply(status, b"{}")
+
+    lane: Any = SimpleNamespace(name="short", long=False, seconds=1, run=reply)
+    request: Any = None
+    replies, question = ReplyCache(10_000), ("calculate", b"", ())
+    ask = TaskRequest("calculate", b"", {}, False)
+    response = asyncio.run(_run_task(request, lane, ask, replies, question))
+    assert response.status_code == status
+    assert (replies.get(question) is not None) is kept
