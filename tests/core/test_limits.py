@@ -183,3 +183,11 @@ def test_a_change_that_is_refused_has_no_figures() -> None:
     assert change.problem.startswith("inference.tensor_parallel_size=5 does not divide 12 heads")
     assert (change.device_bytes, change.kv_tokens, change.max_concurrency) == (0, 0, 0.0)
     assert not change.fits
+
+
+@pytest.mark.parametrize(("ranks", "gb_per_s"), [(1, 450), (8, 450), (9, 50)])
+def test_a_node_has_eight_gpus_where_it_is_not_said(ranks: int, gb_per_s: float) -> None:
+    """A ninth rank is in another node, at the other end of the network."""
+    rates = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband-ndr"), ranks)
+    assert rates is not None
+    assert rates.link_bytes_per_second == gb_per_s * 1e9

@@ -177,3 +177,14 @@ def test_a_model_without_sdpa_runs_eagerly(
 ) -> None:
     """As transformers chooses it."""
     assert resolved("transformers", model, **keys).run.attention == attention
+
+
+def test_problems_of_all_sections_are_named_at_once() -> None:
+    """A dtype that is not known, and one rank on two nodes."""
+    inference = {"engine": "vllm", "dtype": "fp8"}
+    file = read({"model": {"name": "gpt2"}, "inference": inference, "hardware": {"num_nodes": 2}})
+    with pytest.raises(InputError) as error:
+        resolve_inference(file)
+    first, second = error.value.problems
+    assert first.startswith("inference.dtype='fp8' must be ")
+    assert second.startswith("hardware: 2 nodes of 1 GPUs are not num_gpus=1; ")
