@@ -9,6 +9,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
+from gpu_mem_calculator.core.roofline_stages import stage_shard
 from gpu_mem_calculator.core.runfile import read
 from tests.conftest import SMALL_LLAMA
 
@@ -188,3 +189,26 @@ def test_problems_of_all_sections_are_named_at_once() -> None:
     first, second = error.value.problems
     assert first.startswith("inference.dtype='fp8' must be ")
     assert second.startswith("hardware: 2 nodes of 1 GPUs are not num_gpus=1; ")
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "experts"),
+    [
+        ("vllm", {"tensor_parallel_size": 4}, (1, 4)),
+        ("vllm", {"tensor_parallel_size": 4, "expert_parallel_size": 4}, (4, 1)),
+        ("vllm", {"tensor_parallel_size": 2, "data_parallel_size": 2}, (1, 4)),
+        ("sglang", {"tensor_parallel_size": 4}, (1, 4)),
+        ("sglang", {"tensor_parallel_size": 4, "expert_parallel_size": 2}, (2, 2)),
+    ],
+)
+def test_experts_are_shared_out_or_sharded(
+    engine: str, keys: dict[str, Any], experts: tuple[int, int]
+) -> None:
+    """vLLM's replicas share experts, too; what is not shared out is sharded by tensors."""
+    model = {**SMALL_LLAMA, "model_type": "mixtral", "num_local_experts": 8}
+    made = resolved(engine, {**model, "num_experts_per_tok": 2}, **keys)
+    shard = stage_shard(made.run, made.engine, range(0, 4), 4)
+    assert (shard.ep, shard.expert_tp) == experts
+    assert (shard.embedding, shard.head) == (True, True)
+    last = stage_shard(made.run, made.engine, range(2, 4), 4)
+    assert (last.embedding, last.head) == (False, True)

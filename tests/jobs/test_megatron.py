@@ -96,6 +96,11 @@ def test_a_llama() -> None:
     }
 
 
+def test_one_layer_is_enough() -> None:
+    """Its norms are those of the model."""
+    assert transformer_arguments(resolved({"num_layers": 1}))["normalization"] == "RMSNorm"
+
+
 def test_a_gpt() -> None:
     """Plain gelu with biases, layer norms, learned positions, dropout, a tied table."""
     made = transformer_arguments(resolved(GPT))

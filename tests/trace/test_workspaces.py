@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.jobs.model import recompute  # noqa: E402
-from gpu_mem_calculator.trace import cuda, workspaces  # noqa: E402
+from gpu_mem_calculator.trace import cuda, shapes, workspaces  # noqa: E402
+from gpu_mem_calculator.trace.device_names import DeviceNames  # noqa: E402
+from gpu_mem_calculator.trace.host_storages import HostStorages  # noqa: E402
 from gpu_mem_calculator.trace.snapshot import frames  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -115,3 +117,40 @@ def test_a_share_of_the_layers_is_recomputed(quarters: int, on: int) -> None:
     run: Any = SimpleNamespace(recompute="full", reentrant=False, recompute_quarters=quarters)
     recompute(run, model)
     assert [layer.gradient_checkpointing for layer in model.stack] == [n < on for n in range(8)]
+
+
+@pytest.mark.parametrize(("dtype", "result"), [(None, BF16), (FP32, FP32)])
+@pytest.mark.parametrize("place", ["meta", "cpu"])
+def test_a_tensor_keeps_its_dtype_unless_another_is_named(
+    place: str, dtype: Any, result: Any
+) -> None:
+    """Wherever it is moved."""
+    names = DeviceNames(HostStorages())
+    moved = names._to(torch.ones(2, dtype=BF16), torch.device(place), dtype)
+    assert (moved.dtype, moved.device.type) == (result, place)
+
+
+def test_integers_are_counted_as_on_a_gpu() -> None:
+    """torch's own function refuses them on the CPU; floats go through it."""
+    whole = shapes.result(shapes.COUNTS, (torch.ones(10, dtype=torch.int64), 5), {})
+    assert (tuple(whole.shape), whole.dtype) == ((5,), torch.int64)
+    floats = shapes.result(shapes.COUNTS, (torch.ones(10), 5), {})
+    assert tuple(floats.shape) == (5,)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "groups", "shape"),
+    [
+        ((10, 4), (3, 4, 6), None, (10, 6)),
+        ((4, 10), (10, 6), 3, (3, 4, 6)),  # the gradient of the weights, a matrix for each group
+    ],
+)
+def test_grouped_matmuls_have_a_row_or_a_matrix_for_each_group(
+    left: tuple[int, ...], right: tuple[int, ...], groups: int | None, shape: tuple[int, ...]
+) -> None:
+    """In dtypes that torch's own shape function refuses."""
+    ends = None if groups is None else meta(groups, dtype=torch.int32)
+    product = shapes.result(
+        shapes.GROUPED, (meta(*left, dtype=FP32), meta(*right, dtype=FP32), ends), {}
+    )
+    assert tuple(product.shape) == shape
