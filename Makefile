@@ -10,6 +10,7 @@
 # make gptlite-bench          the worked example, predicted and, where there is a GPU, measured
 
 PYTHON ?= python3
+unexport PYTHONDONTWRITEBYTECODE # programs that tests start should find compiled modules
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
