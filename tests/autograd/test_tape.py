@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from gpu_mem_calculator.autograd.peak import PeakTracker
 from gpu_mem_calculator.autograd.tape import Tape
@@ -147,3 +148,14 @@ def test_a_tracker_begins_at_nothing() -> None:
     assert tracker.moment == PeakParts(0, 0, 0)
     tracker.see(0, 1, 0)
     assert (tracker.total, tracker.moment) == (1, PeakParts(0, 1, 0))
+
+
+@pytest.mark.parametrize(("elements", "others"), [(30, []), (31, [1]), (130, [100])])
+def test_weights_that_no_operation_reads_are_added(elements: int, others: list[int]) -> None:
+    """As one more weight of the first operation, so that the tape has all elements."""
+    tape = Tape()
+    x, weight = tape.value("x", 100, 16), tape.param("w", 30, 16)
+    tape.op("y", x, weight, elements=50, saves=(x, weight))
+    tape.add_other_weights(elements, 16)
+    sizes = [int(one.elements()) for one in tape.weights()]
+    assert sizes == [30, *others]

@@ -81,3 +81,45 @@ def test_gptq_has_the_names_bits(bits: int) -> None:
     assert found is not None
     config = found[1] or {}
     assert (config["bits"], config["group_size"]) == (bits, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen/Qwen3-32B-FP8", {"weight_block_size": [128, 128], "fmt": "e4m3"}),
+        ("Qwen/Qwen3-32B-AWQ", {"bits": 4, "group_size": 128, "zero_point": True}),
+        ("unsloth/Llama-3.3-70B-Instruct-AWQ-INT4", {"bits": 4, "group_size": 128}),
+        (
+            "unsloth/Meta-Llama-3.1-8B-Instruct-unsloth-bnb-4bit",
+            {"load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+        ),
+    ],
+)
+def test_a_config_is_what_the_publisher_writes(name: str, expected: dict[str, Any]) -> None:
+    """The quantization_config of their config.json."""
+    row = variant(name)
+    assert row is not None
+    config = row[1] or {}
+    assert {key: config[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "weights", "inputs"),
+    [
+        ("-FP8-dynamic", {"strategy": "channel"}, {"num_bits": 8, "dynamic": True}),
+        ("-quantized.w8a8", {"strategy": "channel"}, {"num_bits": 8, "dynamic": True}),
+        ("-quantized.w4a16", {"strategy": "group", "group_size": 128}, {}),
+        ("-quantized.w8a16", {"strategy": "group", "group_size": 128}, {}),
+    ],
+)
+def test_scales_are_for_a_row_or_for_128_weights(
+    end: str, weights: dict[str, Any], inputs: dict[str, Any]
+) -> None:
+    """Inputs are quantized, token by token, where the name ends with a8 or dynamic."""
+    row = variant(f"RedHatAI/Llama-3.3-70B-Instruct{end}")
+    assert row is not None
+    group = (row[1] or {})["config_groups"]["group_0"]
+    assert {key: group["weights"][key] for key in weights} == weights
+    given = group.get("input_activations", {})
+    assert {key: given[key] for key in inputs} == inputs
+    assert bool(given) is bool(inputs)

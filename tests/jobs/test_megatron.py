@@ -14,7 +14,7 @@ from gpu_mem_calculator.jobs.job import Job, World
 from gpu_mem_calculator.jobs.megatron import optimizer_arguments
 from gpu_mem_calculator.jobs.megatron_config import model_arguments, refusals, transformer_arguments
 from gpu_mem_calculator.run.run import Run
-from tests.conftest import small_run
+from tests.conftest import SMALL_LLAMA, small_run
 
 NUMBERS = {
     "num_layers": 8,
@@ -94,6 +94,11 @@ def test_a_llama() -> None:
         "share_embeddings_and_output_weights": False,
         "rotary_percent": 1.0,
     }
+
+
+def test_one_layer_is_enough() -> None:
+    """Its norms are those of the model."""
+    assert transformer_arguments(resolved({"num_layers": 1}))["normalization"] == "RMSNorm"
 
 
 def test_a_gpt() -> None:
@@ -320,3 +325,11 @@ def test_models_that_gpt_cannot_say_are_refused() -> None:
     }
     assert any("norms" in t for t in family({"model_type": "gemma2", "head_dim": 32, **shared}))
     assert not family({"model_type": "llama", **shared})
+    assert not family({"model_type": "llama", **shared, "num_hidden_layers": 1})
+
+
+def test_norms_of_queries_and_keys_are_over_a_head() -> None:
+    """Those of Qwen3 are GPTModel's; OLMo 2's are over all heads."""
+    shared = {**SMALL_LLAMA, "head_dim": 32}
+    assert not family({**shared, "model_type": "qwen3"})
+    assert any("attention weights" in t for t in family({**shared, "model_type": "olmo2"}))

@@ -86,3 +86,22 @@ def test_helpers_agree_on_ints_arrays_and_syms(kind: str) -> None:
     assert value(choose(seven > three, seven, three)) == 7
     assert value(holds(seven > three)) == 1
     assert value(take((5, 6, 7, 8), three)) == 8
+
+
+@pytest.mark.parametrize(
+    ("number", "formula", "value"),
+    [
+        (H // B, "h / b", 1024),  # exact, but not a term of the other
+        (H // (B * 2), "h / (2 × b)", 512),
+        (Sym.named(6156, "v") // (B + S), "floor(v / (s + b))", 3),
+        (2 * H // 3, "floor((2 × h) / 3)", 2730),
+        ((B + H) // 8, "floor((h + b) / 8)", 512),
+        ((B + H) // B, "floor((h + b) / b)", 1025),
+        ((B * H + B * S) // B, "h + s", 6144),
+        (-B, "- b", -4),
+        (H - B, "h - b", 4092),
+    ],
+)
+def test_a_quotient_is_a_term_a_fraction_or_a_floor(number: Sym, formula: str, value: int) -> None:
+    """A term where every part divides; a fraction where the numbers do; else rounded down."""
+    assert (number.formula, number.value) == (formula, value)

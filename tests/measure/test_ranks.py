@@ -16,7 +16,7 @@ from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import ranks
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.program import MeasuredProgram
-from gpu_mem_calculator.measure.ranks import RankPlace, launched_rank, measure_rank
+from gpu_mem_calculator.measure.ranks import RankPlace, check_gpus, launched_rank, measure_rank
 from tests.conftest import small_run
 
 from .conftest import FakeCuda
@@ -100,6 +100,13 @@ def test_every_process_of_a_node_has_a_gpu(
         measure_rank(CASE, RankPlace(rank=0, ranks=8, local_rank=0, local_ranks=8), None)
 
 
+def test_one_process_needs_one_gpu() -> None:
+    """A node may have more; where the launcher says nothing, it started one process."""
+    place = RankPlace(rank=1, ranks=2, local_rank=0)
+    check_gpus(1, place)
+    check_gpus(2, place)
+
+
 def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
     jobs: list[World],
     tmp_path: Path,
@@ -132,8 +139,9 @@ def test_a_rank_that_fails_keeps_its_row_and_ends(
         raise SystemExit(code)
 
     monkeypatch.setattr(os, "_exit", leave)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as end:
         measure_rank(CASE, RankPlace(rank=6, ranks=8, local_rank=0), str(path))
+    assert end.value.code == 1
     row = json.loads(path.read_text())
     assert (row["id"], row["rank"]) == ("run.rank6", 6)
     assert row["failed"].startswith("out of memory after s0.opt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 
@@ -100,6 +101,18 @@ def test_a_bar_is_as_long_as_its_share(finished: int, bar: str) -> None:
     line = ProgressBar(Screen(), 8)
     line.show("a steps", finished)
     assert COLOURS.sub("", line.line()) == f"a steps {bar} {finished}/8 0:00:00"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59, "0:00:59"), (61, "0:01:01"), (3599, "0:59:59"), (7325, "2:02:05")]
+)
+def test_the_time_has_hours_minutes_and_seconds(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
+) -> None:
+    """Since the bar was made."""
+    line = ProgressBar(Screen(), 8)
+    monkeypatch.setattr(time, "monotonic", lambda: line.start + seconds)
+    assert COLOURS.sub("", line.line()).endswith(f" 0/8 {text}")
 
 
 def test_half_a_column() -> None:

@@ -157,6 +157,11 @@ def test_an_error_at_import_is_shown() -> None:
             "'no_such.module' in the current folder or among the installed ones",
         ),
         (
+            "no_such:make",
+            "--function no_such:make: there is no module "
+            "'no_such' in the current folder or among the installed ones",
+        ),
+        (
             "users_model:tenso",
             "--function users_model:tenso: users_model has no function 'tenso'; "
             "did you mean 'tensor'?",

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from .session import OPTIONS
 from .sites import ROOT, Site, sample
+from .switch import OPTIONS
 
 FLOOR = 90.0
 # Whole programs, browsers, clusters and traces: too slow to be run for each mutant.
@@ -52,9 +52,7 @@ def environment(folder: Path, arguments: argparse.Namespace) -> dict[str, str]:
         **os.environ,
         "HYPOTHESIS_PROFILE": "mutants",
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "MUTANTS_SAMPLE": str(folder / "sample.json"),
-        "MUTANTS_RECORD": str(folder / "record.txt"),
-        "MUTANTS_RESULTS": str(folder / "results.jsonl"),
+        "MUTANTS_FOLDER": str(folder.absolute()),
         "MUTANTS_WORKERS": str(arguments.workers),
         "MUTANTS_BUDGET": str(arguments.budget),
         "MUTANTS_ONLY": json.dumps(arguments.only),

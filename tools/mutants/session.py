@@ -16,10 +16,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import Phase, settings
 
@@ -27,7 +29,8 @@ from . import switch
 from .sites import Site
 
 CPU_S, WALL_S = 10, 240  # what a mutant may take beyond its tests' usual time, and in all
-BUDGET_S = float(os.environ.get("MUTANTS_BUDGET", "20"))  # tests of one mutant, usual CPU seconds
+BUDGET_S = float(os.environ["MUTANTS_BUDGET"])  # tests of one mutant, usual CPU seconds
+WORKERS = int(os.environ["MUTANTS_WORKERS"])
 MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
@@ -37,11 +40,11 @@ settings.register_profile(
 class Record:
     """Which tests reach a mutant, and the CPU seconds of each test that passes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         self.tests: dict[int, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
         self.failed: set[str] = set()
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in (switch.FOLDER / "record.txt").read_text(encoding="utf-8").splitlines():
             first, test, *rest = line.split("\t")
             if first == "passed":
                 self.seconds[test] = float(rest[0])
@@ -77,7 +80,7 @@ class Record:
 
     def within_budget(self, tests: list[str], most_files: int) -> Iterator[str]:
         """The first tests that fit into the budget of one mutant, out of so many files at most."""
-        left, files = float(BUDGET_S), set[str]()
+        left, files = BUDGET_S, set[str]()
         for test in tests:
             file = test.partition("::")[0]
             if self.seconds[test] <= left and (file in files or len(files) < most_files):
@@ -145,13 +148,11 @@ def in_fork(work: Callable[[], bool], folder: Path) -> int:
     os._exit(code)
 
 
-def in_forks(
-    works: dict[int, Callable[[], bool]], workers: int
-) -> Iterator[tuple[int, int, float]]:
+def in_forks(works: Mapping[int, Callable[[], bool]]) -> Iterator[tuple[int, int, float]]:
     """Run works side by side: (number, exit status, seconds) of each as it ends."""
     waiting, running, folder = list(works), dict[int, tuple[int, float]](), Path(tempfile.mkdtemp())
     while waiting or running:
-        while waiting and len(running) < workers:
+        while waiting and len(running) < WORKERS:
             number = waiting.pop(0)
             running[in_fork(works[number], folder / str(number))] = (number, time.monotonic())
         time.sleep(0.02)
@@ -169,10 +170,8 @@ def in_forks(
 
 def end_group(pid: int) -> None:
     """End what a fork's tests left running."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def mutant_work(
@@ -192,58 +191,53 @@ def mutant_work(
         order.write_text(json.dumps(tests))
         os.environ["MUTANT_TESTS"] = str(order)
         files = sorted({test.partition("::")[0] for test in tests})
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", "-x", *OPTIONS, *files])
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", "-x", *switch.OPTIONS, *files])
 
     return work
 
 
-OPTIONS = [
-    *("-q", "-s", "--assert=plain", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"),
-    *("-p", "no:randomly", "-p", "tools.mutants.session", "--continue-on-collection-errors"),
-]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Record, then try each mutant; writes (number, tests, exit status, seconds) as JSON lines."""
+    """Record tests that are not yet recorded, then try each mutant; writes results.jsonl."""
     if os.environ.get("MUTANT_TESTS"):
         return None
-    sites = msgspec.json.decode(Path(os.environ["MUTANTS_SAMPLE"]).read_bytes(), type=list[Site])
-    workers, only = int(os.environ["MUTANTS_WORKERS"]), json.loads(os.environ["MUTANTS_ONLY"])
-    before = Record(Path(os.environ["MUTANTS_RECORD"]))
-    by_file: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in session.items:
-        if item.nodeid not in before.seconds and item.nodeid not in before.failed:
-            by_file[str(item.path)].append(item)
-    shares = [
-        [item for group in list(by_file.values())[share::workers] for item in group]
-        for share in range(workers)
-    ]
     start = time.monotonic()
-    recording = {
-        -at: (lambda share=share: run_items(share, False)) for at, share in enumerate(shares)
-    }
-    list(in_forks(recording, workers))
-    record = Record(Path(os.environ["MUTANTS_RECORD"]))
+    record_tests(session.items)
+    record = Record()
     print(f"{len(record.seconds)} tests recorded in {time.monotonic() - start:.0f} s", flush=True)
-    items = {item.nodeid: item for item in session.items}
-    results = Path(os.environ["MUTANTS_RESULTS"])
+    try_mutants({item.nodeid: item for item in session.items}, record)
+    return True
+
+
+def record_tests(items: list[pytest.Item]) -> None:
+    """Run each test that is not yet recorded once, the files side by side."""
+    before = Record()
+    by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.nodeid not in before.seconds and item.nodeid not in before.failed:
+            by_file[item.path].append(item)
+    files = list(by_file.values())
+    shares = [list(chain(*files[share::WORKERS])) for share in range(WORKERS)]
+    list(in_forks({-at: partial(run_items, share, False) for at, share in enumerate(shares)}))
+
+
+def try_mutants(items: dict[str, pytest.Item], record: Record) -> None:
+    """Run the tests of each mutant that is asked for and was not killed before."""
+    sites = switch.read_sample()
+    only = json.loads(os.environ["MUTANTS_ONLY"])
+    results = switch.FOLDER / "results.jsonl"
     rows = map(json.loads, results.read_text().splitlines())
     killed = {row["number"] for row in rows if row["status"]}
+    by_number = {s.number: s for s in sites if s.number in ({*only} or {s.number}) - killed}
     tests = {
-        s.number: [test for test in record.chosen(s, sites) if test in items]
-        for s in sites
-        if s.number in (only or {s.number}) and s.number not in killed
+        number: [test for test in record.chosen(site, sites) if test in items]
+        for number, site in by_number.items()
     }
     order = random.Random(0).sample(sorted(tests), len(tests))  # all packages from the start
-    by_number = {site.number: site for site in sites}
     works = {n: mutant_work(by_number[n], tests[n], items, record) for n in order}
     with results.open("a") as file:
-        for number, status, seconds in in_forks(works, workers):
+        for number, status, seconds in in_forks(works):
             row = {"number": number, "tests": len(tests[number]), "status": status, "s": seconds}
             print(json.dumps(row), file=file, flush=True)
-            print(
-                f"mutant {number}: {'killed' if status else 'survived'}, {seconds:.0f} s",
-                flush=True,
-            )
-    return True
+            word = "killed" if status else "survived"
+            print(f"mutant {number}: {word}, {seconds:.0f} s", flush=True)

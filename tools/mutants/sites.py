@@ -50,13 +50,15 @@ class Site(Struct, frozen=True):
         return f"{self.path}:{self.line}  {self.before}  ->  {self.after}"
 
 
-def changed(node: ast.AST, numbers: bool) -> ast.AST | None:
+Code = ast.expr | ast.stmt
+
+
+def changed(node: ast.AST, numbers: bool) -> Code | None:
     """The node with one operator or number changed; None where nothing is to be changed."""
     match node:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPS:
-            if any(isinstance(side, TEXT) or is_text(side) for side in (left, right)):
-                return None
-            return ast.BinOp(left, SWAPS[type(op)](), right)
+            if not any(is_text(side) for side in (left, right)):
+                return ast.BinOp(left, SWAPS[type(op)](), right)
         case ast.AugAssign(target=target, op=op, value=value) if type(op) in SWAPS:
             return ast.AugAssign(target, SWAPS[type(op)](), value)
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
@@ -69,63 +71,58 @@ def changed(node: ast.AST, numbers: bool) -> ast.AST | None:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether a node is a string."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    """Whether a node is a string or a list of parts, for which `+` and `*` mean something else."""
+    return isinstance(getattr(node, "value", None), str) or isinstance(node, TEXT)
 
 
 def places(
     node: ast.AST, numbers: bool, at_import: bool = True
-) -> Iterator[tuple[ast.AST, ast.AST, bool]]:
+) -> Iterator[tuple[Code, Code, bool]]:
     """(node, its change, whether it runs at import) of every place below a node, in order."""
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
-        LAYOUT_CALLS
-    ):
-        numbers = False
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        numbers = numbers and name not in LAYOUT_CALLS
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
-    if (new := changed(node, numbers)) is not None:
+    if isinstance(node, Code) and (new := changed(node, numbers)) is not None:
         yield node, new, at_import
+    is_function = isinstance(node, ast.FunctionDef | ast.Lambda)
     for name, value in ast.iter_fields(node):
-        if name in SKIPPED_FIELDS:
-            continue
-        inner = at_import and not (
-            isinstance(node, ast.FunctionDef | ast.Lambda) and name == "body"
-        )
-        for child in value if isinstance(value, list) else [value]:
+        children = value if isinstance(value, list) else [value]
+        for child in () if name in SKIPPED_FIELDS else children:
             if isinstance(child, ast.AST):
-                yield from places(child, numbers, inner)
+                yield from places(
+                    child, numbers, at_import and not (is_function and name == "body")
+                )
 
 
-def places_of(path: str, tree: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
+def places_of(path: str, tree: ast.AST) -> list[tuple[Code, Code, bool]]:
     """All places of a file of the package."""
     return list(places(tree, path.partition("/")[0] not in LAYOUT_PACKAGES))
 
 
 def sample(number: int, seed: int, packages: str = "*") -> list[Site]:
     """About `number` sites, drawn by package: a share by lines, and three or more of each."""
-    drawn: list[Site] = []
     folders = sorted(path.parent for path in SOURCE.glob(f"{packages}/__init__.py"))
-    files = {folder: sorted(folder.rglob("*.py")) for folder in folders}
-    lines = {
-        folder: sum(path.read_text().count("\n") for path in files[folder]) for folder in folders
+    texts = {
+        folder: {
+            str(path.relative_to(SOURCE)): path.read_text() for path in sorted(folder.rglob("*.py"))
+        }
+        for folder in folders
     }
+    lines = {folder: "".join(texts[folder].values()).count("\n") for folder in folders}
+    drawn: list[Site] = []
     for folder in folders:
-        chance = random.Random(f"{seed} {folder.name}")
-        found = [
-            (str(path.relative_to(SOURCE)), index, place)
-            for path in files[folder]
-            if path.name not in SKIPPED_FILES
-            for index, place in enumerate(
-                places_of(str(path.relative_to(SOURCE)), ast.parse(path.read_text()))
-            )
+        sites = [
+            (path, index, place)
+            for path, text in texts[folder].items()
+            if Path(path).name not in SKIPPED_FILES
+            for index, place in enumerate(places_of(path, ast.parse(text)))
         ]
         share = max(3, round(number * lines[folder] / sum(lines.values())))
-        for path, index, (node, new, at_import) in sorted(
-            chance.sample(found, min(share, len(found))), key=lambda one: one[:2]
-        ):
-            before, after = (ast.unparse(part) for part in (node, new))
-            text = (SOURCE / path).read_text().splitlines()[node.lineno - 1].strip()
-            drawn.append(
-                Site(len(drawn) + 1, path, index, node.lineno, text, before, after, at_import)
-            )
+        chosen = random.Random(f"{seed} {folder.name}").sample(sites, min(share, len(sites)))
+        for path, index, (node, new, at_import) in sorted(chosen, key=lambda site: site[:2]):
+            before, after, line = ast.unparse(node), ast.unparse(new), node.lineno
+            text = texts[folder][path].splitlines()[line - 1].strip()
+            drawn.append(Site(len(drawn) + 1, path, index, line, text, before, after, at_import))
     return drawn

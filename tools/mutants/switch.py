@@ -18,8 +18,13 @@ from typing import Any
 
 import msgspec
 
-from .sites import SOURCE, Site, places_of
+from .sites import SOURCE, Code, Site, places_of
 
+OPTIONS = [
+    *("-q", "-s", "--assert=plain", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-p", "no:randomly", "-p", "tools.mutants.session", "--continue-on-collection-errors"),
+]
+FOLDER = Path(os.environ.get("MUTANTS_FOLDER", ""))  # sample.json, record.txt and results.jsonl
 active = int(os.environ.get("MUTANT", "0"))
 seen: set[int] = set()  # reached by the test that runs
 
@@ -36,8 +41,13 @@ def mutant(number: int) -> bool:
 
 def record(line: str) -> None:
     """Append a line to the record, also from a child process."""
-    with open(os.environ["MUTANTS_RECORD"], "a", encoding="utf-8") as file:
+    with (FOLDER / "record.txt").open("a", encoding="utf-8") as file:
         file.write(line)
+
+
+def read_sample() -> list[Site]:
+    """The mutants of the session."""
+    return msgspec.json.decode((FOLDER / "sample.json").read_bytes(), type=list[Site])
 
 
 def call(number: int) -> ast.Call:
@@ -48,7 +58,7 @@ def call(number: int) -> ast.Call:
 class Switches(ast.NodeTransformer):
     """Puts switches into a module; each function says that its module is used (-number)."""
 
-    def __init__(self, sites: dict[int, tuple[Site, ast.AST]], module: int) -> None:
+    def __init__(self, sites: dict[int, tuple[Site, Code]], module: int) -> None:
         self.sites, self.module = sites, module
 
     def visit(self, node: ast.AST) -> Any:
@@ -64,6 +74,8 @@ class Switches(ast.NodeTransformer):
         if isinstance(node, ast.stmt):
             assert isinstance(new, ast.stmt)
             return ast.If(call(site.number), [new], [node])
+        assert isinstance(node, ast.expr)
+        assert isinstance(new, ast.expr)
         return ast.IfExp(call(site.number), new, node)
 
 
@@ -106,5 +118,5 @@ def install(sites: list[Site]) -> None:
 
 
 by_path: dict[str, list[Site]] = {}
-if "MUTANTS_SAMPLE" in os.environ:
-    install(msgspec.json.decode(Path(os.environ["MUTANTS_SAMPLE"]).read_bytes(), type=list[Site]))
+if "MUTANTS_FOLDER" in os.environ:
+    install(read_sample())

@@ -2,5 +2,5 @@
 
 import os
 
-if "MUTANTS_SAMPLE" in os.environ:
+if "MUTANTS_FOLDER" in os.environ:
     import tools.mutants.switch  # noqa: F401

@@ -1,0 +1,110 @@
+"""The record of a small module, event by event, so that a changed recording is a readable diff.
+
+`python -m tests.golden.test_record` writes it anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_mem_calculator.core.resolve import resolve  # noqa: E402
+from gpu_mem_calculator.core.runfile import read  # noqa: E402
+from gpu_mem_calculator.run.record import ModuleRecord, read_record  # noqa: E402
+from gpu_mem_calculator.trace.record import record  # noqa: E402
+from tests.conftest import small_run  # noqa: E402
+
+HERE = Path(__file__).parent
+PRECISIONS = ("fp32", "bf16_mixed")
+
+
+class Block(torch.nn.Module):  # type: ignore[misc]
+    """A norm, two linears and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(64)
+        self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        """The branch added to its input."""
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Language(torch.nn.Module):  # type: ignore[misc]
+    """An embedding, three blocks, and a head that reads the embedding's table; a frozen scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(96, 64)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+        self.norm = torch.nn.LayerNorm(64)
+        self.scale = torch.nn.Parameter(torch.ones(64), requires_grad=False)
+        self.register_buffer("places", torch.zeros(32, 64))
+
+    def forward(self, ids: Any) -> Any:
+        """The loss of the next token."""
+        x = self.table(ids) + self.places
+        for block in self.blocks:
+            x = block(x)
+        logits = torch.nn.functional.linear(self.norm(x) * self.scale, self.table.weight)
+        return torch.nn.functional.cross_entropy(logits.view(-1, 96), ids.view(-1))
+
+
+def recorded(precision: str) -> ModuleRecord:
+    """The record of the module with four samples of 32 tokens."""
+    run = small_run(gpus=1, training={"precision": precision})
+    del run["training"]["batch_size"], run["training"]["seq_len"]
+    build = lambda: (Language(), (torch.randint(0, 96, (4, 32)),))  # noqa: E731
+    return record(build, resolve(read(run)), "language")
+
+
+def text(module: ModuleRecord) -> str:
+    """The record, a field on each line."""
+    lines: list[str] = []
+    for key, value in msgspec.to_builtins(module).items():
+        parts = value if key == "layers" else [value] if key in ("before", "after") else []
+        lines += [] if parts else [f"{key}: {value}"]
+        for number, part in enumerate(parts):
+            for name, inner in part.items():
+                pairs = inner.items() if isinstance(inner, dict) else [("", inner)]
+                lines += [f"{key} {number} {name} {field}: {one}" for field, one in pairs]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, ModuleRecord]:
+    """The module in two arithmetics."""
+    return {precision: recorded(precision) for precision in PRECISIONS}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_record_is_as_it_was(records: dict[str, ModuleRecord], precision: str) -> None:
+    """Tensors, events, weights and what forward keeps."""
+    module = records[precision]
+    assert text(module) == (HERE / f"record-{precision}.txt").read_text(encoding="utf-8")
+    assert read_record(msgspec.to_builtins(module)) == module
+
+
+def test_a_record_has_the_modules_figures(records: dict[str, ModuleRecord]) -> None:
+    """Four samples of 32 tokens, 64 wide; three equal blocks; a table that two parts read."""
+    module = records["fp32"]
+    assert (module.batch, module.tokens, module.width) == (4, 32, 64)
+    assert (len(module.layers), module.order, module.prefix) == (1, (0, 0, 0), "blocks")
+    assert module.frozen == (("scale", (64,), 32),)
+    assert module.buffers == (("places", (32, 64), 32),)
+    assert (module.batch_bytes, module.biases) == (4 * 32 * 8, 1)
+    weights = [name for part in (module.before, module.after) for name, _ in part.weights]
+    assert sorted(weights) == ["norm.bias", "norm.weight", "table.weight"]
+
+
+if __name__ == "__main__":
+    for case in PRECISIONS:
+        (HERE / f"record-{case}.txt").write_text(text(recorded(case)), encoding="utf-8")
+    sys.exit(0)

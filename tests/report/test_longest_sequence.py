@@ -1,0 +1,133 @@
+"""The search for the longest sequence, on made-up bytes for each token."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from gpu_mem_calculator.report import longest_sequence
+
+
+class OneSequence(Struct):
+    """What the search reads of a run."""
+
+    seq: int
+    record: object = None
+    new_tokens: int | None = None
+
+
+class OneResolved(Struct):
+    """What it reads of a resolved run."""
+
+    run: OneSequence
+    longest_seq: int | None = None
+
+
+def by_ledger(
+    monkeypatch: pytest.MonkeyPatch, limit: int, seq: int, most: int | None, each: int = 10
+) -> tuple[int | None, int]:
+    """The longest sequence where each token takes 10 bytes, and how many lengths were tried."""
+    tried = []
+
+    def needs(_: object, run: OneSequence) -> int:
+        tried.append(run.seq)
+        return each * run.seq
+
+    monkeypatch.setattr(longest_sequence, "needed_bytes", needs)
+    resolved: Any = OneResolved(OneSequence(seq), most)
+    return longest_sequence._longest_by_ledger(resolved, limit), len(tried)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seq", "most", "longest", "tries"),
+    [
+        (1280, 512, None, 128, 3),  # as many bytes as 128 tokens take: 512, 128, 256
+        (1279, 512, None, None, 2),
+        (5120, 512, 1024, 512, 3),
+        (5119, 512, 1024, 384, 3),
+        (10240, 512, 1024, 1024, 2),  # all of the model's positions
+        (10239, 512, 1024, 896, 4),
+        (10**9, 512, 1000, 896, 2),  # a multiple of 128 below 1000
+        (10**12, 512, None, 2**24, 16),
+        (3840, 100, None, 384, 5),
+    ],
+)
+def test_the_limit_itself_fits(
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    seq: int,
+    most: int | None,
+    longest: int | None,
+    tries: int,
+) -> None:
+    """A length that takes all bytes fits; one byte less, and it is the next shorter one."""
+    assert by_ledger(monkeypatch, limit, seq, most) == (longest, tries)
+
+
+def test_a_long_sequence_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 1/32 below the exact answer, after a few tries."""
+    longest, tries = by_ledger(monkeypatch, 10 * 1_000_000, 1024, None)
+    assert longest is not None
+    assert 1_000_000 * 31 / 32 <= longest <= 1_000_000
+    assert tries <= 14
+
+
+@pytest.mark.parametrize(
+    ("fits", "longest", "serves", "words"),
+    [
+        (True, 512, False, ""),
+        (True, 513, False, "fits up to a sequence of about 513 at this micro-batch"),
+        (True, 2048, True, "fits up to a prompt of about 2,048 at this batch"),
+        (True, None, False, ""),
+        (False, None, False, "no sequence length fits"),
+        (False, 384, True, "a prompt of about 384 would fit"),
+    ],
+)
+def test_a_longer_sequence_is_named(
+    monkeypatch: pytest.MonkeyPatch, fits: bool, longest: int | None, serves: bool, words: str
+) -> None:
+    """Not one that is as long as the run's own."""
+    monkeypatch.setattr(longest_sequence, "longest_sequence", lambda _: longest)
+    run = OneSequence(512, new_tokens=8 if serves else None)
+    estimate: Any = SimpleNamespace(
+        resolved=OneResolved(run), result=SimpleNamespace(fits_on_gpu=fits)
+    )
+    assert longest_sequence.longest_sequence_words(estimate) == words
+
+
+@pytest.mark.parametrize(
+    ("seq", "survives", "longest", "replays"),
+    [
+        (1024, 8192, 8192, 1),  # the ledger's answer survives
+        (1024, 4096, 4096, 11),  # guess: 10 bytes a token, 20480 of 81920 are fragments: 6144
+        (1024, 6143, 6016, 9),
+        (1024, 6144, 6144, 8),
+        (9000, 256, 256, 15),  # the run itself does not fit
+        (9000, 127, None, 2),
+    ],
+)
+def test_fragments_shorten_the_sequence(
+    monkeypatch: pytest.MonkeyPatch, seq: int, survives: int, longest: int | None, replays: int
+) -> None:
+    """Lengths are replayed by bisection, the first guess by the fragments of the run itself."""
+    tried = []
+
+    def replay(_: object, length: int) -> bool:
+        tried.append(length)
+        return length <= survives
+
+    monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 10 * run.seq)
+    monkeypatch.setattr(longest_sequence, "_longest_by_ledger", lambda _, limit: limit // 10)
+    monkeypatch.setattr(longest_sequence, "_survives", replay)
+    limit, fits = 81920, seq < 8192
+    resolved = SimpleNamespace(
+        run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=limit), longest_seq=None
+    )
+    result = SimpleNamespace(fits_on_gpu=fits, headroom_bytes=limit - 10 * seq - 20480)
+    estimate: Any = SimpleNamespace(resolved=resolved, result=result, replayed=object())
+    found = longest_sequence.longest_sequence(estimate)
+    assert (found, len(tried)) == (longest, replays)
+    assert found is None or found > survives * 15 / 16 - 128

@@ -1,0 +1,59 @@
+"""The largest entries of a trace, on made-up ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.ledger.ledger import ACT, RUNTIME
+from gpu_mem_calculator.report.lines import plain
+from gpu_mem_calculator.report.tracing import LARGEST, _largest
+
+
+def report(kinds: list[tuple[str, int, int]]) -> Any:
+    """A trace with an entry for each kind, bytes and copies."""
+    source = SimpleNamespace(text="model.py:7")
+    entries = [
+        SimpleNamespace(
+            name="layers.0: mul",
+            kind=kind,
+            bytes=size,
+            live={"peak": copies},
+            source=source,
+            at=lambda _, total=size * copies: total,
+        )
+        for kind, size, copies in kinds
+    ]
+    peak = SimpleNamespace(name="peak", title="backward")
+    return SimpleNamespace(
+        peak=peak, trace=SimpleNamespace(ledger=SimpleNamespace(entries=entries))
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "copies", "shown"),
+    [
+        (ACT, 2048, 3, "   6.00 KiB  3 × 2.00 KiB      activations   layers.0"),
+        (ACT, 2048, 1, "   2.00 KiB                    activations   layers.0"),
+        (ACT, 1, 2048, "   2.00 KiB  2048 × 1 bytes    activations   layers.0"),
+        (RUNTIME, 1, 2048, "   2.00 KiB                    runtime       layers.0"),
+        (RUNTIME, 2, 1024, "   2.00 KiB  1024 × 2 bytes    runtime       layers.0"),
+    ],
+)
+def test_an_entry_has_its_copies(kind: str, size: int, copies: int, shown: str) -> None:
+    """Bytes of the runtime that are counted one by one are no copies."""
+    _, first, second = plain(_largest(report([(kind, size, copies)]))).splitlines()[:3]
+    assert first == shown
+    assert second.strip() == "mul, model.py:7"
+
+
+@pytest.mark.parametrize(("count", "more"), [(LARGEST, 0), (LARGEST + 2, 2)])
+def test_ten_entries_are_shown_and_the_rest_counted(count: int, more: int) -> None:
+    """Those without bytes at the peak are left out."""
+    entries = [(ACT, 1024 * (number + 1), 1) for number in range(count)]
+    lines = plain(_largest(report([*entries, (ACT, 5, 0)]))).splitlines()
+    assert sum("layers.0" in line for line in lines) == 10
+    assert any(f"{more} more" in line for line in lines) is bool(more)
+    assert lines[1].lstrip().startswith(f"{count}.00 KiB ")
