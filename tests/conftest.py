@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import Coverage
 from hypothesis import settings
 
 # The same examples every time, so that a test run says something about the change alone;
@@ -33,12 +34,23 @@ web/test_killed.py families/test_training.py
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Switch coverage off for those."""
-    paths = tuple(str(HERE / path) for path in UNCOVERED.split())
-    for item in items:
-        if str(item.path).startswith(paths):
-            item.add_marker(pytest.mark.no_cover)
+PAUSED = tuple(str(HERE / path) for path in UNCOVERED.split())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Stop coverage during those. In a worker of xdist two run: one of the process, one of the
+    tests; pytest-cov's own mark stops the second alone.
+    """
+    stopped: list[Coverage] = []
+    while str(item.path).startswith(PAUSED) and (running := Coverage.current()) is not None:
+        running.stop()
+        stopped.append(running)
+    try:
+        return (yield)
+    finally:
+        for one in reversed(stopped):
+            one.start()
 
 
 def pytest_collection_finish() -> None:
