@@ -28,17 +28,15 @@ MODELS = (
     "jamba-periods",
     "qwen2_5_vl",
 )
+CARDS = ("h100-80gb-sxm", "a100-80gb-sxm tensor_parallel_size=2 enforce_eager=true")
+LLAMACPP_CARDS = ("l4", "l4 num_gpus=2 cache_type_k=q8_0 flash_attn=true", "l4 kv_unified=false")
 TITLE = "digests of the figures of " + ", ".join(MODELS)
 
 
 def runs(name: str, version: str, model: str) -> list[str]:
     """The settings of a model's runs at one version of a server."""
     start = f"engine={name} model.case={model} engine_version={version} gpu="
-    if name == "llamacpp":
-        rest = ("l4", "l4 num_gpus=2 cache_type_k=q8_0 flash_attn=true", "l4 kv_unified=false")
-    else:
-        rest = ("h100-80gb-sxm", "a100-80gb-sxm tensor_parallel_size=2 enforce_eager=true")
-    return [start + one for one in rest]
+    return [start + one for one in (CARDS if name != "llamacpp" else LLAMACPP_CARDS)]
 
 
 def line(name: str, version: str) -> str:
