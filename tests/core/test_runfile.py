@@ -199,3 +199,12 @@ def test_a_parameter_count_is_at_most_1000t() -> None:
     for wrong in ("1001T", 0, "7e20"):
         with pytest.raises(InputError, match="from 1 to 1000T"):
             parameter_count(wrong)
+
+
+def test_a_text_may_be_one_letter_and_not_empty() -> None:
+    """An empty text is refused where it is read."""
+    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm", "engine_version": "1"}})
+    assert file.inference is not None
+    assert file.inference.engine_version == "1"
+    with pytest.raises(InputError, match="engine_version"):
+        read({"model": {"name": "gpt2"}, "inference": {"engine_version": ""}})

@@ -15,6 +15,7 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.inference_config import InferenceConfig
 from gpu_mem_calculator.published.frameworks import numbers
+from gpu_mem_calculator.run.releases import version_text
 from gpu_mem_calculator.serving import server
 from tests.families.test_shapes import CASES
 from tests.golden.drawn_values import drawn_setting, joined, values
@@ -35,22 +36,30 @@ GENERATIONS = ("v0", "v1", "pytorch", "tensorrt")
 REFUSED, PRESETS = 0.12, {"llamacpp": 0.12}  # shares of runs; others have presets in PRESET
 PRESET, VARIANT, UNFIT = 0.35, 0.1, 0.1
 MOST_OPTIONS, TRIES = 6, 60
+FREE = tuple(part * 2**28 for part in (3, 5, 8, 11, 16, 33))  # bytes of a card that is in use
+
+
+@cache
+def boundaries(name: str) -> tuple[str, ...]:
+    """The newest version of a server, and those at which its source changes a rule."""
+    text = "\n".join(file.read_text(encoding="utf-8") for file in (FOLDER / name).glob("*.py"))
+    newest = str(server(name).options["engine_version"])
+    if name == "llamacpp":
+        return (newest, *(f"b{build}" for build in sorted(set(BUILD.findall(text)), key=int)))
+    named = sorted({(int(one[0]), int(one[1]), int(one[2])) for one in RELEASE.findall(text)})
+    return (newest, *(version_text(one) for one in named if one <= numbers(newest)))
 
 
 @cache
 def versions(name: str) -> tuple[str, ...]:
-    """Versions at which the source of a server changes a rule, and those before them."""
-    text = "\n".join(file.read_text(encoding="utf-8") for file in (FOLDER / name).glob("*.py"))
-    if name == "llamacpp":
-        builds = sorted({int(number) for number in BUILD.findall(text)})
-        return tuple(f"b{number - before}" for number in builds for before in (0, 1))
-    newest = str(server(name).options["engine_version"])
-    found = [newest]
-    for one in sorted(set(RELEASE.findall(text))):
-        first, second, third = map(int, one)
-        earlier = (first, second, third - 1) if third else (first, max(0, second - 1), 9)
-        if (first, second, third) <= numbers(newest):  # other triples are no versions
-            found += [f"{first}.{second}.{third}", "{}.{}.{}".format(*earlier)]
+    """Those versions, and the ones before them."""
+    found = list(boundaries(name))
+    for first, second, third in map(numbers, boundaries(name)):
+        if name == "llamacpp":
+            found.append(f"b{first - 1}")
+        elif name != "transformers":
+            earlier = (first, second, third - 1) if third else (first, max(0, second - 1), 9)
+            found.append(version_text(earlier))
     return tuple(found)
 
 
@@ -109,6 +118,8 @@ def _start(rng: Random, name: str) -> list[str]:
         key = "tensor_parallel_size"
         spread = "tensor_parallel_size" not in server(name).options
         settings.append(drawn_setting(rng, "num_gpus" if spread else key, (2, 4, 8)))
+    if rng.random() < 0.25:
+        settings.append(drawn_setting(rng, "available_memory_bytes", FREE))
     if rng.random() < 0.1:
         settings.append(drawn_setting(rng, "interconnect", catalog.names("links")))
     return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from random import Random
 from typing import Any
@@ -72,7 +73,7 @@ def setting(path: str, value: Any) -> str:
     return f"{path}={text}"
 
 
-def drawn_setting(rng: Random, path: str, among: tuple[Any, ...]) -> str:
+def drawn_setting(rng: Random, path: str, among: Sequence[Any]) -> str:
     """A setting with one of the values."""
     return setting(path, rng.choice(among))
 

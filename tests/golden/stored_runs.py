@@ -66,6 +66,9 @@ def figures_or_sentences(settings: str, figures: Figures) -> str:
     except InputError as error:
         text = "; ".join(error.problems)
         return f"refused {digest(text)}: {text[:SHOWN].strip()}"
+    except Exception as error:
+        error.add_note(settings)
+        raise
 
 
 def digest(values: object) -> str:

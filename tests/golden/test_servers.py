@@ -71,7 +71,9 @@ def _speeds(rates: SpeedResult | None) -> tuple[str, str]:
 def _digests(
     found: Estimate, serving: ServingResult | None, rates: SpeedResult | None
 ) -> tuple[str, ...]:
-    """Digests of all items of all stages; of the command and its context; of speed; of capacity."""
+    """Digests of all items of all stages; of the command and what is assumed; of speed; of
+    capacity.
+    """
     items = [
         (entry.kind, int(entry.bytes), entry.place, [size for _, size in entry.parts])
         for ledger in found.ledgers
@@ -82,7 +84,9 @@ def _digests(
         (one.token_bytes, one.most_sequences, one.needs_bytes, one.on_host, one.longest_context)
         for one in found.served
     ]
-    command = (serving and serving.command, serving and serving.max_seq_len, sizes)
+    result = found.result
+    said = len(result.warnings), result.assumed
+    command = (serving and serving.command, serving and serving.max_seq_len, sizes, said)
     table = matrix(found, CONTEXTS, COUNTS)
     times = no_speed(found) if rates is None else _times(rates)
     shares = [rounded(share) for row in table.shares for share in row]
