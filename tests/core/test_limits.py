@@ -10,6 +10,7 @@ import pytest
 from gpu_mem_calculator.core import batch_bytes, serving_capacity
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
+from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.models import GPUConfig
 from gpu_mem_calculator.core.runfile import parameter_count, parse_text, read, with_settings
 from gpu_mem_calculator.core.serving_speed import find_card_rates
@@ -194,3 +195,12 @@ def test_a_node_has_eight_gpus_where_it_is_not_said(ranks: int, gb_per_s: float)
     rates = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband-ndr"), ranks)
     assert rates is not None
     assert rates.link_bytes_per_second == gb_per_s * 1e9
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(1, (1, 1)), (8, (8, 1)), (9, (8, 2)), (16, (8, 2)), (17, (8, 3))]
+)
+def test_gpus_are_in_nodes_of_eight(gpus: int, nodes: tuple[int, int]) -> None:
+    """Where the section does not say how many a node has."""
+    hardware = find_hardware(GPUConfig(gpu="h100-80gb-sxm", num_gpus=gpus), None)
+    assert (hardware.gpus_per_node, hardware.num_nodes) == nodes
