@@ -10,6 +10,7 @@ import pytest
 from gpu_mem_calculator.core import batch_bytes, serving_capacity
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
+from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.models import GPUConfig
 from gpu_mem_calculator.core.runfile import parameter_count, parse_text, read, with_settings
 from gpu_mem_calculator.core.serving_speed import find_card_rates
@@ -94,8 +95,9 @@ def test_a_long_value_is_shortened_to_60_characters(length: int) -> None:
 
 
 def parabola(_: object, context: int) -> batch_bytes.Lines:
-    """Bytes of a context: a square and a line, plus a step where a window begins to slide."""
-    return ((3 * context**2 + 5, 7 * context), (context, 100 * (context > 1000)))
+    """Bytes of a context: a square and a line, plus a step where a window slides, and two bumps."""
+    steps = 100 * (context > 1000) + 10 * (2200 < context < 2300) + 20 * (2700 < context < 2800)
+    return ((3 * context**2 + 5, 7 * context), (context, steps))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,8 @@ def parabola(_: object, context: int) -> batch_bytes.Lines:
         ([5, 4, 3, 2, 1], 5),  # few: each has its own
         (range(1, 7), 5),
         (range(1, 1001), 5),  # three determine a parabola, two check it
+        (range(2100, 2601, 10), 26),  # a bump in the first half, or in the second
+        (range(2400, 2901, 10), 25),
         (range(10, 2010, 10), 27),  # a window slides from 1010 on: by halves
     ],
 )
@@ -191,3 +195,12 @@ def test_a_node_has_eight_gpus_where_it_is_not_said(ranks: int, gb_per_s: float)
     rates = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband-ndr"), ranks)
     assert rates is not None
     assert rates.link_bytes_per_second == gb_per_s * 1e9
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(1, (1, 1)), (8, (8, 1)), (9, (8, 2)), (16, (8, 2)), (17, (8, 3))]
+)
+def test_gpus_are_in_nodes_of_eight(gpus: int, nodes: tuple[int, int]) -> None:
+    """Where the section does not say how many a node has."""
+    hardware = find_hardware(GPUConfig(gpu="h100-80gb-sxm", num_gpus=gpus), None)
+    assert (hardware.gpus_per_node, hardware.num_nodes) == nodes

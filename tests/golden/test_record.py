@@ -38,13 +38,14 @@ class Block(torch.nn.Module):  # type: ignore[misc]
 
 
 class Language(torch.nn.Module):  # type: ignore[misc]
-    """An embedding, three blocks, and a head that reads the embedding's table; a frozen scale."""
+    """An embedding, three blocks, and a head that reads the embedding's table."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = torch.nn.Embedding(96, 64)
         self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
         self.norm = torch.nn.LayerNorm(64)
+        self.gain = torch.nn.Parameter(torch.ones(64))
         self.scale = torch.nn.Parameter(torch.ones(64), requires_grad=False)
         self.register_buffer("places", torch.zeros(32, 64))
 
@@ -53,7 +54,8 @@ class Language(torch.nn.Module):  # type: ignore[misc]
         x = self.table(ids) + self.places
         for block in self.blocks:
             x = block(x)
-        logits = torch.nn.functional.linear(self.norm(x) * self.scale, self.table.weight)
+        x = self.norm(x) * self.scale * self.gain
+        logits = torch.nn.functional.linear(x, self.table.weight)
         return torch.nn.functional.cross_entropy(logits.view(-1, 96), ids.view(-1))
 
 
@@ -101,7 +103,7 @@ def test_a_record_has_the_modules_figures(records: dict[str, ModuleRecord]) -> N
     assert module.buffers == (("places", (32, 64), 32),)
     assert (module.batch_bytes, module.biases) == (4 * 32 * 8, 1)
     weights = [name for part in (module.before, module.after) for name, _ in part.weights]
-    assert sorted(weights) == ["norm.bias", "norm.weight", "table.weight"]
+    assert sorted(weights) == ["gain", "norm.bias", "norm.weight", "table.weight"]
 
 
 if __name__ == "__main__":

@@ -27,14 +27,14 @@ class OneResolved(Struct):
 
 
 def by_ledger(
-    monkeypatch: pytest.MonkeyPatch, limit: int, seq: int, most: int | None, each: int = 10
+    monkeypatch: pytest.MonkeyPatch, limit: int, seq: int, most: int | None
 ) -> tuple[int | None, int]:
     """The longest sequence where each token takes 10 bytes, and how many lengths were tried."""
     tried = []
 
     def needs(_: object, run: OneSequence) -> int:
         tried.append(run.seq)
-        return each * run.seq
+        return 10 * run.seq
 
     monkeypatch.setattr(longest_sequence, "needed_bytes", needs)
     resolved: Any = OneResolved(OneSequence(seq), most)
@@ -67,12 +67,19 @@ def test_the_limit_itself_fits(
     assert by_ledger(monkeypatch, limit, seq, most) == (longest, tries)
 
 
-def test_a_long_sequence_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 1/32 below the exact answer, after a few tries."""
-    longest, tries = by_ledger(monkeypatch, 10 * 1_000_000, 1024, None)
+@pytest.mark.parametrize("square", [0, 1, 100])
+@pytest.mark.parametrize("exact", [40_000, 1_000_000, 1_050_000])
+def test_a_long_sequence_is_close(monkeypatch: pytest.MonkeyPatch, exact: int, square: int) -> None:
+    """Within 1/32 below the exact answer, also where masks grow with the square of the length."""
+
+    def needs(_: object, run: OneSequence) -> int:
+        return 10 * run.seq + square * run.seq**2
+
+    monkeypatch.setattr(longest_sequence, "needed_bytes", needs)
+    resolved: Any = OneResolved(OneSequence(1024))
+    longest = longest_sequence._longest_by_ledger(resolved, needs(None, OneSequence(exact)))
     assert longest is not None
-    assert 1_000_000 * 31 / 32 <= longest <= 1_000_000
-    assert tries <= 14
+    assert exact * 31 / 32 - 128 <= longest <= exact
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,10 @@ def test_the_capacity_table_shows_the_columns_that_fit() -> None:
     assert head.split() == [*map(str, numbers[:10]), "most"]
     assert cells.split() == ["1,024", "<1%", *(f"{5 * n}%" for n in range(1, 10)), "77"]
     assert (len(head), len(cells)) == (79, 79)
+
+
+@pytest.mark.parametrize(("length", "name"), [(15, "  " + "g" * 15), (16, "  " + "g" * 14 + "…")])
+def test_a_group_leaves_a_column_before_its_figures(length: int, name: str) -> None:
+    """18 columns are the group's, the last one blank."""
+    text = plain([backtest._figures("  " + "g" * length, [("run", 1.0)])])
+    assert text[:18] == name + " "

@@ -31,7 +31,7 @@ from .sites import Site
 CPU_S, WALL_S = 10, 240  # what a mutant may take beyond its tests' usual time, and in all
 BUDGET_S = float(os.environ["MUTANTS_BUDGET"])  # tests of one mutant, usual CPU seconds
 WORKERS = int(os.environ["MUTANTS_WORKERS"])
-MOST_FILES = 10  # of a mutant that starts pytest anew, which imports all of them
+MOST_FILES = 20  # of a mutant that starts pytest anew, which imports all of them
 settings.register_profile(
     "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
