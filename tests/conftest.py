@@ -26,10 +26,10 @@ ROOT = HERE.parent
 # Whole programs and many examples: coverage would double their time and find nothing.
 UNCOVERED = """
 browser cli/test_backtest.py container deploy docs engines/test_remembered.py examples
-golden/test_servers.py golden/test_training.py golden/test_versions.py ground_truth measure/test_launchers.py properties
-random_runs replay/test_histories.py replay/test_needs.py serving/test_traced.py
-trace/test_deepspeed_measured.py trace/test_measured.py web/test_compat.py web/test_fuzz.py
-web/test_killed.py families/test_training.py
+golden/test_servers.py golden/test_training.py golden/test_versions.py ground_truth
+measure/test_launchers.py properties random_runs replay/test_histories.py replay/test_needs.py
+serving/test_traced.py trace/test_deepspeed_measured.py trace/test_measured.py web/test_compat.py
+web/test_fuzz.py web/test_killed.py families/test_training.py
 """
 
 
