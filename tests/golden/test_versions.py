@@ -17,7 +17,7 @@ from tests.golden.test_servers import figures
 
 PATH = HERE / "versions.txt"
 PARTS = 4  # tests for each server
-# dense, experts, latent attention, windows, a scan, a vision tower
+# dense, experts, latent attention, windows, scans, a vision tower, chunks
 MODELS = (
     "llama-gqa-bias-tied",
     "qwen2_moe-every-second",
@@ -27,8 +27,14 @@ MODELS = (
     "gpt_oss-no-bias-tied",
     "jamba-periods",
     "qwen2_5_vl",
+    "llama4_text-maverick",
+    "qwen3-gqa",
 )
-CARDS = ("h100-80gb-sxm", "a100-80gb-sxm tensor_parallel_size=2 enforce_eager=true")
+CARDS = (
+    "h100-80gb-sxm",
+    "a100-80gb-sxm tensor_parallel_size=2 enforce_eager=true",
+    "l40s max_lora_rank=16",
+)
 LLAMACPP_CARDS = ("l4", "l4 num_gpus=2 cache_type_k=q8_0 flash_attn=true", "l4 kv_unified=false")
 TITLE = "digests of the figures of " + ", ".join(MODELS)
 
