@@ -159,3 +159,17 @@ def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> Non
     far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
     with pytest.raises(AssertionError, match="blocks have"):
         with_block_rounding(resolved.engine.ledger(resolved.run), far)
+
+
+def test_the_first_forward_has_no_workspace_of_backward() -> None:
+    """The first step of ZeRO-3 gathers more than later ones; its forward may be the peak."""
+    run = {
+        "model": {"config": {"model_type": "minimax_m2", "num_hidden_layers": 1}},
+        "training": {"batch_size": 1, "seq_len": 100, "lora": {"r": 8}},
+        "engine": {"type": "deepspeed", "zero_stage": 3},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 2},
+    }
+    made = full_estimate(run)
+    assert made.replayed is not None
+    (entry,) = (e for e in made.ledger.entries if e.name == "cuBLAS workspace of backward")
+    assert [entry.at(name) for name in ("first.forward", "forward")] == [0, 32 * 2**20]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.ledger import RUNTIME, Entry
+from ..ledger.ledger import FIRST_STEP, RUNTIME, Entry
 from ..ledger.num import Bytes, Num
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
-from .instants import Instants
+from .instants import Instants, StepInstant
 
 WORKSPACES = "cuBLAS workspace"
 
@@ -24,15 +24,21 @@ def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
     """One workspace for the thread that runs forward, one for the thread that runs backward, which
     is allocated by the first matmul of the first backward.
     """
+    before = {i.name for i in instants if _in_first_forward(i)}
     for phase in (FORWARD, BACKWARD):
         yield Entry(
             name=f"{WORKSPACES} of {phase}",
             kind=RUNTIME,
             bytes=cublas_bytes(run.compute_capability),
-            live={i.name: 1 for i in instants},
+            live={i.name: int(phase == FORWARD or i.name not in before) for i in instants},
             since=phase,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
         )
+
+
+def _in_first_forward(step_instant: StepInstant) -> bool:
+    instant = step_instant.instant
+    return instant.step == FIRST_STEP and instant.phase == FORWARD and not step_instant.later
 
 
 def lt_entry(count: Num, instants: Instants) -> Entry:
