@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from coverage import Coverage
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same examples every time, so that a test run says something about the change alone;
 # HYPOTHESIS_PROFILE=explore looks further.
-settings.register_profile("steady", derandomize=True, database=None)
-settings.register_profile("explore")
+# A busy machine is no fault: nothing here is timed.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("steady", derandomize=True, database=None, **UNTIMED)
+settings.register_profile("explore", **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # Names that look like the hub's are never asked for, except of a test's own server.
