@@ -69,14 +69,16 @@ def step(
     head: Num = 1,
     embedding: Num = 1,
     every: bool = False,
+    both_ends: bool = False,
 ) -> Instants:
     """The instants of one step. `head` and `embedding` are 1 where the stage has them.
 
     `flight`: micro-batches whose activations are alive at once. `every`: forward has an instant for
-    every range, not only for the last; without it, steps of plain numbers are cached.
+    every range, not only for the last; without it, steps of plain numbers are cached. `both_ends`:
+    later micro-batches, too, have an instant at the first layer of a range.
     """
     build = _step if every else _rolled_step
-    return build(ranges, flight, micro_batches, head, embedding, every)
+    return build(ranges, flight, micro_batches, head, embedding, every, both_ends)
 
 
 def _step(
@@ -86,6 +88,7 @@ def _step(
     head: Num,
     embedding: Num,
     every: bool,
+    both_ends: bool,
 ) -> Instants:
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
@@ -111,6 +114,7 @@ def _step(
             present=again,
             forwards=holds(micro_batches > flight),
             every=every,
+            both_ends=both_ends,
         )
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
@@ -158,6 +162,7 @@ def _micro_batch(
     present: Num = 1,
     forwards: Num = 1,
     every: bool = False,
+    both_ends: bool = False,
 ) -> Instants:
     """Forward, loss and backward of the micro-batch with which most activations are alive.
 
@@ -204,10 +209,11 @@ def _micro_batch(
         fields = {"head_grads": head, "work": "layer", "stretch": i}
         alive: dict[str, Any] = {"saved": top, "grads": above, "layer": LAST}
         add(f"backward.{i}.last", BACKWARD, f"{title}: last layer", exists, **fields, **alive)
-        if not later and not every:
+        if not every and (both_ends or not later):
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in layers)
             under = tuple(
-                counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0) for j in layers
+                counts[j] if later or j > i else (larger(counts[j] - 1, 0) if j == i else 0)
+                for j in layers
             )
             alive = {"saved": low, "grads": under, "layer": FIRST}
             add(f"backward.{i}.first", BACKWARD, f"{title}: first layer", exists, **fields, **alive)

@@ -92,7 +92,8 @@ def fsdp_instants(
     """The instants of a step, with FSDP's own between them."""
     ranges = tuple(group.stretch for group in stack)
     instants: list[FsdpInstant] = []
-    for step_instant in step(ranges, micro_batches=micro_batches):
+    adds_up = shape.replicas and not shape.every  # the outputs of a group's layers, up to its first
+    for step_instant in step(ranges, micro_batches=micro_batches, both_ends=adds_up):
         instants += _with_actions(step_instant, stack, shape)
     if shape.every:  # the blocks' events contain what they keep
         none = tuple(0 for _ in stack)
@@ -111,8 +112,6 @@ def _with_actions(
         yield from _forward(base, stack, shape)
     elif base.work == "layer":
         yield from _backward(base, stack, shape)
-        if base.later and shape.replicas and not shape.every:
-            yield from _backward(_at_first_layer(base, stack), stack, shape)
     elif base.work == "head" and base.instant.phase == BACKWARD:
         yield from _loss_backward(base, _count(stack), shape)
     elif base.work == "head":
@@ -234,18 +233,6 @@ def _backward(
     yield FsdpInstant(base, "layer", layer)
     yield FsdpInstant(_block_instant(base, "reduce", f"{title}, reduce"), "reduce", layer)
     yield FsdpInstant(_block_instant(base, "scatter", f"{title}, scatter"), "scatter", layer)
-
-
-def _at_first_layer(base: StepInstant, stack: tuple[LayerGroup, ...]) -> StepInstant:
-    """The instant at the other end of the group, where its layers' outputs have added up.
-
-    In later micro-batches that end is lower without replicas, so `step` leaves it out.
-    """
-    where = base.instant.where.replace(LAST, FIRST)
-    title = base.instant.title.replace("last layer", "first layer")
-    run = int(stack[base.stretch].count) - 1
-    saved = tuple(n - run * (j == base.stretch) for j, n in enumerate(base.saved))
-    return replace(base, instant=base.instant.moved(where, title=title, layer=FIRST), saved=saved)
 
 
 def _unit_instant(
