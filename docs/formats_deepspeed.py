@@ -200,7 +200,7 @@ def page() -> str:
         "trains in fp32. Without `gradient_clipping` it clips at 1; 0 turns it off, which changes",
         "no estimate, because ZeRO takes the norm all the same.",
         "",
-        "Everything that is wrong is told at once:",
+        "All problems of a file are reported at once:",
         "",
         "```json",
         WRONG.rstrip(),

@@ -79,7 +79,7 @@ class Record:
         return list(self.within_budget(sorted(cost, key=lambda test: cost[test]), most))
 
     def within_budget(self, tests: list[str], most_files: int) -> Iterator[str]:
-        """The first tests that fit into the budget of one mutant, out of so many files at most."""
+        """The first tests that fit into one mutant's budget, from at most `most_files` files."""
         left, files = BUDGET_S, set[str]()
         for test in tests:
             file = test.partition("::")[0]

@@ -45,7 +45,7 @@ def arguments(parser: Parser) -> None:
     parser.option("--steps", "N", "default: 3", whole, default=3)
     parser.option("--rank", "N", "the rank to play (default: 0)", natural, default=0)
     add_allocator(parser)
-    parser.flag("--trust-remote-code", "run model code that lies beside a config.json")
+    parser.flag("--trust-remote-code", "run model code stored next to a config.json")
     parser.flag("--diff", "how the estimate differs, entry by entry")
     add_output(parser, "table", "json")
 
