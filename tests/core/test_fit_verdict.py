@@ -3,41 +3,95 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Struct
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.fit_verdict import SPREAD_PERCENT, spread_bytes, verdict
-from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.core.calculator import fits, full_estimate
+from gpu_mem_calculator.core.fit_verdict import headroom_bytes, ledger_verdict, replay_verdict
+from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import small_run
 
 
+class FakeReplay(Struct):
+    """A run that needs 1,000 and survives under caps in `alive`, with a margin of 30."""
+
+    alive: range | tuple[int, ...]
+    needs_bytes: int = 1000
+    margin_bytes: int = 30
+    enough_bytes: int = 1200
+
+    def survives(self, cap: int) -> bool:
+        """Whether the cap is among them."""
+        return cap in self.alive
+
+
 @pytest.mark.parametrize(
-    ("has", "word"),
+    ("cap", "word"),
     [
-        (1021, "fits"),
-        (1020, "fits"),
-        (1019, "tight"),
+        (1300, "fits"),
+        (1200, "fits"),
+        (1199, "fits"),
+        (1030, "fits"),
+        (1029, "tight"),
         (1000, "tight"),
-        (999, "tight"),
-        (980, "tight"),
-        (979, "does not fit"),
-        (1, "does not fit"),
+        (999, "does not fit"),
     ],
 )
-def test_tight_is_the_spread_on_both_sides(has: int, word: str) -> None:
-    """A need of 1,000 is known to 20: from 980 to 1,019 it is tight."""
-    assert SPREAD_PERCENT == 2
-    assert spread_bytes(1000) == 20
-    assert verdict(1000, has) == word
+def test_a_run_is_tight_within_the_margin(cap: int, word: str) -> None:
+    """It fits where it survives with the margin left over."""
+    assert replay_verdict(FakeReplay(range(1000, 10**6)), cap) == word
+
+
+def test_the_replay_under_the_cap_of_the_card_decides() -> None:
+    """Also above the least memory, where a run may die again; and never where all fits."""
+    island = FakeReplay((1000, *range(1100, 1200)))
+    assert replay_verdict(island, 1050) == "does not fit"
+    assert replay_verdict(island, 1130) == "fits"
+    assert replay_verdict(island, 1120) == "tight"
+    assert replay_verdict(FakeReplay(()), 1200) == "fits"
+
+
+def test_by_the_ledger_alone_a_run_may_fit() -> None:
+    """Tensors that do not fit decide; tensors that fit do not."""
+    assert ledger_verdict(1000, 999) == "does not fit"
+    assert ledger_verdict(1000, 1000) == "may fit"
+    assert estimate(small_run(), replay=False).verdict == "may fit"
 
 
 @pytest.mark.parametrize(
-    ("percent", "word", "fits"),
-    [(110, "fits", True), (101, "tight", True), (99, "tight", False), (90, "does not fit", False)],
+    ("word", "beyond", "headroom"),
+    [
+        ("fits", 5, 5),
+        ("fits", -5, 0),
+        ("tight", -5, -5),
+        ("does not fit", 5, -1),
+        ("does not fit", -5, -5),
+        ("may fit", 5, 5),
+    ],
 )
-def test_a_result_says_the_word_and_whether_it_fits(percent: int, word: str, fits: bool) -> None:
-    """`fits_on_gpu` is about the limit alone, `verdict` knows the spread."""
-    needs = round(estimate(small_run()).total_memory_per_gpu_gb * GIB)
-    card = {"gpu_memory_bytes": needs * percent // 100}
-    result = estimate(small_run(hardware=card))
-    assert (result.verdict, result.fits_on_gpu) == (word, fits)
-    assert (result.headroom_bytes >= 0) == fits
+def test_the_headroom_has_the_sign_of_the_verdict(word: str, beyond: int, headroom: int) -> None:
+    """A run that fits is never short, and the other way round."""
+    assert headroom_bytes(word, beyond) == headroom
+
+
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
+def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) -> None:
+    """At caps around what the run needs; `fits` agrees with the whole estimate."""
+    made = full_estimate(small_run(engine))
+    result, replayed = made.result, made.replayed
+    assert replayed is not None
+    assert result.needs_bytes is not None
+    assert result.margin_bytes is not None
+    assert result.needs_bytes <= (result.reserved_bytes or 0)
+    certain = result.needs_bytes + result.margin_bytes
+    for cap in (result.needs_bytes - 2 * MIB, result.needs_bytes, certain, certain + 2 * MIB):
+        card = small_run(engine, hardware={"gpu_memory_bytes": cap + result.outside_torch_bytes})
+        found = estimate(card)
+        assert found.fits_on_gpu == fits(card) == (found.verdict == "fits")
+        assert (found.verdict == "does not fit") == (not replayed.survives(cap))
+        assert (found.headroom_bytes >= 0) == found.fits_on_gpu
+        on_card = found.reserved_on_card_bytes
+        assert (on_card is not None) == replayed.survives(cap)
+        assert on_card is None or on_card <= cap
+        assert on_card is None or found.device_bytes <= found.gpu_memory_bytes
+

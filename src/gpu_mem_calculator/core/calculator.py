@@ -13,7 +13,7 @@ from ..run.run import Run
 from ..run.served import NamedBytes, ServerMemory
 from . import stage_replay
 from .errors import InputError
-from .fit_verdict import FITS, SHORT
+from .fit_verdict import FITS, SHORT, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result
 from .models import (
@@ -103,6 +103,18 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
 
 
+def fits(source: Source) -> bool:
+    """Whether a run fits: the verdict of an estimate, without the search for the least memory
+    where there is enough in any case.
+    """
+    resolved = resolve(read(source))
+    if resolved.engine.serve is not None:
+        return full_estimate(source).result.fits_on_gpu
+    stage = stage_replay.replay_stage(resolved, busiest_stage(resolved))
+    cap = resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
+    return stage is not None and replay_verdict(stage, cap) == FITS
+
+
 def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     """Estimate a server. It takes all memory it may, so it fits where it starts; the stage that
     limits it decides.
@@ -123,6 +135,7 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
         serving=serving_result(limiting, resolved.model.address, served),
         device_bytes=peaks[stage] + outside,
         needs_bytes=limiting.needs_bytes,
+        margin_bytes=0,
         fits_on_gpu=not limiting.problem,
         verdict=SHORT if limiting.problem else FITS,
         warnings=[*result.warnings, *limiting.notes, *cache_use_note(resolved.run, served)],

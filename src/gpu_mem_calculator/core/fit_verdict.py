@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-FITS, TIGHT, SHORT = "fits", "tight", "does not fit"
-# Measured on an NVIDIA H200: the least memory of 17 runs, found by bisection, was at most 2 % above
-# what was predicted.
-SPREAD_PERCENT = 2
+from typing import Protocol
+
+FITS, TIGHT, SHORT, OPEN = "fits", "tight", "does not fit", "may fit"
+"""`tight`: the run survives in the replay, but within the margin. `may fit`: nothing was replayed,
+and the tensors alone fit."""
 
 
-def spread_bytes(needs: int) -> int:
-    """The bytes by which a figure may be off; a run that is this close to the limit is tight."""
-    return needs * SPREAD_PERCENT // 100
+class Replayed(Protocol):
+    """A run whose requests can be replayed under any cap; figures are bytes that torch may take."""
+
+    @property
+    def needs_bytes(self) -> int:
+        """The least with which it survives."""
+        ...
+
+    @property
+    def margin_bytes(self) -> int:
+        """What must be added to be certain."""
+        ...
+
+    @property
+    def enough_bytes(self) -> int:
+        """Enough in any case."""
+        ...
+
+    def survives(self, cap: int) -> bool:
+        """Whether it survives under a cap."""
+        ...
 
 
-def verdict(needs: int, has: int) -> str:
-    """`fits`, `tight` (within the spread, on either side) or `does not fit`."""
-    spread = spread_bytes(needs)
-    if needs + spread <= has:
+def ledger_verdict(needs: int, has: int) -> str:
+    """The verdict by the ledger alone, on a card that has `has` bytes."""
+    return SHORT if needs > has else OPEN
+
+
+def replay_verdict(replayed: Replayed, cap: int) -> str:
+    """The verdict where torch may take `cap` bytes: a replay under that cap less the margin."""
+    if cap >= replayed.enough_bytes:
         return FITS
-    return TIGHT if needs - spread <= has else SHORT
+    certain = replayed.needs_bytes + replayed.margin_bytes
+    if cap >= certain and replayed.survives(cap - replayed.margin_bytes):
+        return FITS
+    return TIGHT if replayed.survives(cap) else SHORT
+
+
+def headroom_bytes(word: str, beyond: int) -> int:
+    """What the card has beyond the total. Its sign is that of the verdict, also where a run
+    survives with less memory than it dies with.
+    """
+    return max(beyond, 0) if word == FITS else min(beyond, -1) if word in (TIGHT, SHORT) else beyond

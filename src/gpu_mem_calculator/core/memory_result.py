@@ -10,7 +10,7 @@ from ..model.adapters import total_adapter_parameters
 from ..run.phases import BACKWARD, DECODE, FORWARD, OPTIMIZER, PREFILL, STARTUP
 from ..run.run import Run
 from ..run.served import SERVE
-from .fit_verdict import verdict
+from .fit_verdict import FITS, OPEN, headroom_bytes, ledger_verdict, replay_verdict
 from .models import MemoryBreakdown, MemoryResult, RunFile, StageResult
 from .resolved_run import ResolvedRun
 from .runfile import as_dict
@@ -37,12 +37,20 @@ def memory_result(
     """
     run, hardware = resolved.run, resolved.hardware
     ledger = ledgers[busiest]
+    unified = int(ledger.peak(UNIFIED))
     highest = [one.peak_instant(phases=STEP) for one in ledgers]
     peak = highest[busiest]
     allocated = peaks[busiest] if replayed is None else replayed.allocated_bytes
-    card = (allocated if replayed is None else replayed.needs_bytes) + outside
+    needs = None if replayed is None else replayed.needs_bytes
+    margin = None if replayed is None else replayed.margin_bytes
+    card = (allocated if needs is None else needs) + (margin or 0) + outside
+    has = hardware.memory_bytes
+    reserved = 0 if replayed is None else replayed.reserved_bytes
+    on_card = None if replayed is None else replayed.reserved_under(has - outside - unified)
+    word = (
+        ledger_verdict(card, has) if replayed is None else replay_verdict(replayed, has - outside)
+    )
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
-    unified = int(ledger.peak(UNIFIED))
     _, libraries, _ = resolved.host_libraries
     host = (_highest_bytes(ledgers, CPU) + libraries) * hardware.gpus_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
@@ -50,18 +58,20 @@ def memory_result(
         total_memory_per_gpu_gb=card / GIB,
         total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
         cpu_memory_gb=host / GIB,
-        fits_on_gpu=card <= hardware.memory_bytes,
-        verdict=verdict(card, hardware.memory_bytes),
-        headroom_bytes=hardware.memory_bytes - card,
-        memory_utilization_percent=100 * card / hardware.memory_bytes,
+        fits_on_gpu=word in (FITS, OPEN),
+        verdict=word,
+        headroom_bytes=headroom_bytes(word, has - card),
+        memory_utilization_percent=100 * card / has,
         breakdown=_breakdown(ledger, peak, card),
         allocated_bytes=allocated,
         startup_bytes=max(starts, default=None) if replayed is None else replayed.startup_bytes,
-        reserved_bytes=None if replayed is None else replayed.reserved_bytes,
-        needs_bytes=None if replayed is None else replayed.needs_bytes,
-        device_bytes=None if replayed is None else replayed.reserved_bytes + outside + unified,
+        reserved_bytes=reserved or None,
+        needs_bytes=needs,
+        margin_bytes=margin,
+        reserved_on_card_bytes=on_card,
+        device_bytes=None if replayed is None else (on_card or reserved) + outside + unified,
         outside_torch_bytes=outside,
-        gpu_memory_bytes=hardware.memory_bytes,
+        gpu_memory_bytes=has,
         host_bytes_per_node=host,
         disk_bytes_per_node=disk,
         peak_phase=peak.phase,

@@ -214,16 +214,20 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
 
     - `allocated_bytes`: the most that tensors take at once in a step, on the busiest rank;
       torch's max_memory_allocated. `startup_bytes` is the same while the model is set up.
-    - `reserved_bytes`: what torch takes for that on a GPU with room; max_memory_reserved.
+    - `reserved_bytes`: what torch reserves for that on a GPU with more memory than it needs;
+      max_memory_reserved. `reserved_on_card_bytes` is the same on this card, None where the run
+      does not survive on it.
     - `needs_bytes`: the least that torch must be given for start-up and steps to survive.
-    - `device_bytes`: what nvidia-smi shows on a GPU with room: reserved_bytes and what CUDA takes
-      beside it, `outside_torch_bytes`.
+      `margin_bytes` is what must be added to be sure that they do.
+    - `device_bytes`: what nvidia-smi shows: reserved_on_card_bytes (reserved_bytes where that is
+      None) and what CUDA takes outside torch, `outside_torch_bytes`.
 
     The last three come from a replay of torch's allocator, and are None where nothing was
-    replayed. The total is needs_bytes (allocated_bytes where that is None) and
-    outside_torch_bytes. `verdict` is `fits`, `tight` (within the spread of the figures, on either
-    side of the limit) or `does not fit`; `headroom_bytes` is what the card has beyond the total,
-    negative where it is short. `host_bytes_per_node` counts the libraries of every process.
+    replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
+    replayed, allocated_bytes and the last. `verdict` is `fits`, `tight` (within the margin), `does
+    not fit`, or `may fit` (nothing was replayed, and the tensors fit); `headroom_bytes` is what the
+    card has beyond the total, negative where it is short. `host_bytes_per_node` counts the
+    libraries of every process.
     """
 
     total_memory_per_gpu_gb: float
@@ -237,7 +241,9 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     allocated_bytes: int
     startup_bytes: int | None
     reserved_bytes: int | None
+    reserved_on_card_bytes: int | None
     needs_bytes: int | None
+    margin_bytes: int | None
     device_bytes: int | None
     outside_torch_bytes: int
     gpu_memory_bytes: int

@@ -1,4 +1,6 @@
-"""Changes of a run that are worth trying, each estimated by the ledger alone.
+"""Changes of a run that are worth trying.
+
+What a change saves is estimated by the ledger; whether the run then fits, by a replay.
 
 A change is a list of settings in `--set` notation, which `with_settings` applies to the run. A
 value of null removes a key, because `read` ignores keys that are null; a change of engine thereby
@@ -14,21 +16,23 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..ledger.units import GIB
-from .calculator import STEP, Estimate, full_estimate
+from .calculator import STEP, Estimate, fits, full_estimate
 from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
-from .models import MemoryResult
 from .runfile import read, with_settings
 
 MOST_SAVING, MOST_WANTED = 12, 2
 
 
 class TrainingChange(Struct, frozen=True, kw_only=True):
-    """A change, and the run with it: what a card must have, what that saves, whether it fits.
+    """A change, and the run with it: what a card must have by the ledger, what that saves, whether
+    it fits.
 
-    `saves_bytes` is negative where the change takes more.
+    `saves_bytes` is negative where the change takes more. `fits` says whether it may fit until
+    `replayed_change` has decided it.
     """
 
     title: str
@@ -71,7 +75,7 @@ def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
 
 
 def changes(estimate: Estimate) -> list[TrainingChange]:
-    """Changes of a training run by the ledger alone: those that fit first, then by bytes saved.
+    """Changes of a training run: those that fit first, then by bytes saved.
 
     Up to 12 of them save more than 1 %. Up to 2 take more memory, and are wanted where some is
     free. Left out are changes that the run has already, that change nothing or that are refused.
@@ -84,7 +88,8 @@ def changes(estimate: Estimate) -> list[TrainingChange]:
     saving = [one for one in saving if one.saves_bytes > needs // 100]
     taking = [one for one in taking if one.saves_bytes < 0]
     best = sorted(saving, key=_usefulness)[:MOST_SAVING]
-    return sorted((*best, *taking[:MOST_WANTED]), key=_usefulness)
+    replayed = [replayed_change(estimate, one) for one in (*best, *taking[:MOST_WANTED])]
+    return sorted(replayed, key=_usefulness)
 
 
 def _usefulness(change: TrainingChange) -> tuple[bool, int]:
@@ -109,26 +114,28 @@ def _new_settings(run: dict[str, Any], settings: tuple[str, ...]) -> tuple[str, 
     return tuple(one for one in settings if with_settings(copy.deepcopy(run), (one,)) != run)
 
 
-def try_change(
-    estimate: Estimate, candidate: Candidate, *, replay: bool = False, needs: int | None = None
-) -> TrainingChange | None:
-    """Estimate the run with a candidate's settings; None where they are refused.
-
-    needs: bytes that the run takes without the change, if not by the ledger.
-    """
-    result = _changed_result(estimate, candidate.settings, replay=replay)
-    if result is None:
+def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | None:
+    """Estimate the run with a candidate's settings by the ledger; None where they are refused."""
+    try:
+        result = full_estimate(_changed(estimate, candidate.settings), replay=False).result
+    except InputError:
         return None
     total = round(result.total_memory_per_gpu_gb * GIB)
-    now = ledger_bytes(estimate) if needs is None else needs
     return TrainingChange(
         title=candidate.title,
         settings=candidate.settings,
-        saves_bytes=now - total,
+        saves_bytes=ledger_bytes(estimate) - total,
         total_bytes=total,
         fits=result.fits_on_gpu,
         cost=candidate.cost,
     )
+
+
+def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChange:
+    """A change whose verdict is that of a replay."""
+    if not change.fits:
+        return change
+    return replace(change, fits=fits(_changed(estimate, change.settings)))
 
 
 def ledger_bytes(estimate: Estimate) -> int:
@@ -136,12 +143,7 @@ def ledger_bytes(estimate: Estimate) -> int:
     return int(estimate.ledger.peak(phases=STEP)) + estimate.result.outside_torch_bytes
 
 
-def _changed_result(
-    estimate: Estimate, settings: tuple[str, ...], *, replay: bool
-) -> MemoryResult | None:
-    """The result with the settings; None where the engine refuses them."""
-    data = with_settings(copy.deepcopy(estimate.result.run), settings)
-    try:
-        return full_estimate(data, replay=replay).result
-    except InputError:
-        return None
+def _changed(estimate: Estimate, settings: tuple[str, ...]) -> dict[str, Any]:
+    """The run file with the settings."""
+    data: dict[str, Any] = with_settings(copy.deepcopy(estimate.result.run), settings)
+    return data

@@ -11,13 +11,14 @@ from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
 from ..replay.allocator import ReplayPhase, replay
-from ..replay.needs import NeedsSearch, needs_bytes
-from ..replay.plan import ReplayPlan
+from ..replay.needs import NeedsSearch
+from ..replay.rounding import UNIT
 from ..replay.settings import AllocatorSettings
 from ..replay.slack import slack_at_start, slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..step.stream import allocation_stream
+from .margin import enough_bytes, margin_bytes
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
@@ -35,7 +36,7 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
     - reserved_bytes: torch's max_memory_reserved
     - phases: the same statistics for each phase
     - asked: the requests that were replayed
-    - search: the search for the least memory, which has replayed their beginning
+    - search: replays of them under caps
     - allocator: the allocator's settings
     """
 
@@ -49,14 +50,40 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def needs_bytes(self) -> int:
-        """The least bytes with which torch gets through, found by a search.
+        """The least bytes with which torch gets through, found by a search."""
+        usual = self.search.needs_bytes()
+        return usual if self._tight is None else min(usual, self._tight.needs_bytes())
 
-        The stream for a small GPU matters where start-up takes more than the steps.
+    @property
+    def margin_bytes(self) -> int:
+        """Bytes beyond `needs_bytes` with which the stage is certain to get through."""
+        return margin_bytes(self.needs_bytes, self.reserved_bytes)
+
+    @property
+    def enough_bytes(self) -> int:
+        """Bytes with which the stage gets through without a search for the least."""
+        return enough_bytes(self.reserved_bytes)
+
+    def survives(self, cap: int) -> bool:
+        """Whether the stage gets through when torch may take at most `cap` bytes."""
+        return self.reserved_under(cap) is not None
+
+    def reserved_under(self, cap: int) -> int | None:
+        """Bytes that torch reserves when it may take at most `cap`; None where it does not get
+        through.
         """
-        usual = self.search.needs_bytes(self.reserved_bytes)
+        searches = [self.search] if self._tight is None else [self.search, self._tight]
+        outcomes = (search.outcome(cap // UNIT) for search in searches)
+        return next((one.peak_reserved * UNIT for one in outcomes if one.survives), None)
+
+    @cached_property
+    def _tight(self) -> NeedsSearch | None:
+        """Replays of the requests on a small GPU, which matter where start-up takes more than the
+        steps.
+        """
         if self.asked.ledger.tight is None or self.startup_bytes <= self.allocated_bytes:
-            return usual
-        return min(usual, needs_bytes(self.asked.tight, self.allocator, self.reserved_bytes))
+            return None
+        return NeedsSearch(self.asked.tight, self.allocator)
 
     @cached_property
     def slack_bytes(self) -> int:
@@ -106,8 +133,8 @@ def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     if _too_large(resolved, stage):
         return None
     requests = stage_requests(resolved, stage)
-    search = NeedsSearch(ReplayPlan(requests.usual, resolved.allocator))
-    outcome = search.unlimited(requests.usual)
+    search = NeedsSearch(requests.usual, resolved.allocator)
+    outcome = search.unlimited
     _, startup = requests.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
     return StageReplay(

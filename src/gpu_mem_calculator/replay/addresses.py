@@ -81,6 +81,12 @@ class AddressSpace:
         if self.holes[0][0] == self.bottom:
             self.bottom += self.holes.pop(0)[1]
 
+    def state(self) -> tuple[object, ...]:
+        """What decides where later segments are placed. The chunks' sizes follow from it, and from
+        the segments what is left of them.
+        """
+        return (self.bottom, list(self.holes), dict(self.chunk_of))
+
     def copy(self) -> AddressSpace:
         """A copy."""
         twin = AddressSpace()

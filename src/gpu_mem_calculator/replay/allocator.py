@@ -9,6 +9,7 @@ from .cache import AllocatorState
 from .growth import release_cached
 from .loop import play_events
 from .plan import EMPTY, ReplayPlan
+from .repeats import MarkState, repeated_window
 from .rounding import UNIT
 from .settings import AllocatorSettings, AllocatorSettingsError
 from .stream import AllocationStream
@@ -75,20 +76,25 @@ def history(
 
 
 class ReplayRun:
-    """A replay in progress: `at` events have been replayed, and the first `stop` stops passed."""
+    """A replay in progress: `at` events have been replayed, and the first `stop` stops passed.
 
-    __slots__ = ("at", "cache", "failed_at", "peak", "peak_reserved", "phases", "stop")
+    `states`: the allocator's state at each mark so far.
+    """
+
+    __slots__ = ("at", "cache", "failed_at", "peak", "peak_reserved", "phases", "states", "stop")
 
     def __init__(self, plan: ReplayPlan, cap: int | None = None) -> None:
         self.cache = AllocatorState(plan, cap)
         self.at = self.stop = self.peak = self.peak_reserved = 0
         self.failed_at: int | None = None
         self.phases: dict[str, ReplayPhase] = {}
+        self.states: list[MarkState] = []
 
     def copy(self) -> ReplayRun:
         """A copy, to be continued under another cap."""
         twin = ReplayRun(self.cache.plan)
         twin.cache, twin.phases = self.cache.copy(), dict(self.phases)
+        twin.states = list(self.states)
         for name in ("at", "failed_at", "peak", "peak_reserved", "stop"):
             setattr(twin, name, getattr(self, name))
         return twin
@@ -110,6 +116,7 @@ class ReplayRun:
                 release_cached(self.cache)
             elif name is not None:
                 self._mark(name)
+                self._skip_repeats(end)
         return self._play(end)
 
     def _play(self, end: int) -> bool:
@@ -131,6 +138,19 @@ class ReplayRun:
         )
         self.keep_peaks()
         cache.peak, cache.peak_reserved = cache.allocated, cache.reserved
+        self.states.append(MarkState.of(cache, self.states[-1] if self.states else None))
+
+    def _skip_repeats(self, end: int) -> None:
+        """Skip windows before `end` that would repeat the one that a mark has just ended."""
+        plan, tensors = self.cache.plan, self.cache.tensors
+        while window := repeated_window(plan, tensors, self.states, end):
+            repeated = self.states[-window.marks :]
+            self.cache.retries += repeated[-1].retries - self.states[-window.marks - 1].retries
+            for mark, state in enumerate(repeated, len(self.states)):
+                self.phases[plan.marks[mark][1]] = self.phases[plan.marks[mark - window.marks][1]]
+                self.states.append(state)
+            tensors[window.tensors] = tensors[window.tensors_before]
+            self.at, self.stop = plan.marks[mark][0], plan.mark_stops[mark] + 1
 
     def keep_peaks(self) -> None:
         """Update the peaks of the whole stream."""

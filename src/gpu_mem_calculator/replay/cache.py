@@ -17,6 +17,7 @@ COUNTERS = (
     "cap",
     "elastic",
     "exceeded",
+    "segment_changes",
     "least_over",
     "lookups",
     "most_under",
@@ -53,6 +54,7 @@ class AllocatorState:
         "pools",
         "reserved",
         "retries",
+        "segment_changes",
         "segments",
         "starts",
         "tensors",
@@ -65,6 +67,7 @@ class AllocatorState:
         self.cap = NEVER if cap_bytes is None else cap_bytes // UNIT
         self.elastic = False  # raise the cap where the run would fail
         self.waits = False  # stop where the cap is first exceeded, before anything is released
+        self.segment_changes = 0  # how often segments may have changed
         self.exceeded = False  # whether the cap would ever have been exceeded
         self.most_under = 0  # the most that a request within the cap would have reserved
         self.least_over = NEVER  # the least that a request beyond the cap would have
@@ -97,6 +100,11 @@ class AllocatorState:
         twin.addresses = self.addresses.copy()
         twin.ages = None if self.ages is None else dict(self.ages)
         return twin
+
+    def segment_state(self) -> tuple[object, ...]:
+        """What decides where the next segment is placed, and whether the cap allows it."""
+        expandable = (dict(self.unmapped), [list(gap) for gap in self.gaps], self.num_segments)
+        return (self.cap, self.reserved, dict(self.segments), self.addresses.state(), expandable)
 
     def reserve(self, units: int) -> None:
         """Count units that the driver has allocated."""

@@ -18,6 +18,7 @@ def grow(cache: AllocatorState, tensor: int) -> int:
     """A block for a tensor that no free block fits, in no pool; 0 when out of memory."""
     plan = cache.plan
     need, pool_index = plan.units[tensor], plan.pool_of[tensor]
+    cache.segment_changes += 1
     if cache.ages is not None:
         collect_garbage(cache)
     size = segment_units(need, plan.large_segment)
@@ -87,6 +88,7 @@ def whole_segments(cache: AllocatorState, pool_index: int) -> list[int]:
 
 def release_cached(cache: AllocatorState) -> None:
     """Wait for all CUDA streams, then release every segment that is not in use."""
+    cache.segment_changes += 1
     cache.free_kept(NEVER)
     for first in (0, 1):  # the large pools, then the small ones
         for pool_index in range(first, len(cache.pools), 2):

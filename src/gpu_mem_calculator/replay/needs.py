@@ -15,10 +15,9 @@ collection, whose threshold is a share of the cap, depends on the cap in another
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from .allocator import Footprint, ReplayRun, replay
+from .allocator import Footprint, ReplayRun
 from .blocks import NEVER
 from .plan import ReplayPlan
 from .rounding import UNIT
@@ -27,24 +26,18 @@ from .stream import AllocationStream
 
 CLOSE = 0.003
 """Tolerance of the answer, as a share of it."""
-
-
-APART, PROBES = 0.02, 2
+PROBES = (0.01, 0.02, 0.04)
 """A run may survive under one cap and fail under a higher one, because other blocks are then split.
-So PROBES caps above the least one are tried, APART from each other as a share of it: the answer is
-above those that fail."""
+So caps above the least one are tried, by these shares of it: the answer is above all that fail."""
 
 
-def needs_bytes(
-    stream: AllocationStream, settings: AllocatorSettings | None = None, reserved: int | None = None
-) -> int:
+def needs_bytes(stream: AllocationStream, settings: AllocatorSettings | None = None) -> int:
     """The least cap in bytes, to 0.3 %, under which the whole stream survives.
 
     Torch's out-of-memory errors depend on reserved memory alone, so the CUDA context and other
-    users of the card come on top. `reserved`: bytes reserved without a cap, if known; more is
-    never needed.
+    users of the card come on top.
     """
-    return NeedsSearch(ReplayPlan(stream, settings or AllocatorSettings())).needs_bytes(reserved)
+    return NeedsSearch(stream, settings or AllocatorSettings()).needs_bytes()
 
 
 class CapOutcome(NamedTuple):
@@ -53,7 +46,6 @@ class CapOutcome(NamedTuple):
     most_under: int
     least_over: int
     survives: bool
-    exceeded: bool
     peak_reserved: int
 
 
@@ -63,51 +55,67 @@ class NeedsSearch:
     - `low`: a cap that is too low; `start`: the replay up to where `low` + 1 is first exceeded
     - `near`: the replay up to where a cap close to the answer is first exceeded
     - `outcomes`: of the replays so far
+    - `unlimited`: the footprint without a cap; what it reserves is always enough
     """
 
-    __slots__ = ("low", "near", "outcomes", "plan", "start")
+    __slots__ = ("low", "near", "outcomes", "plan", "start", "unlimited")
 
-    def __init__(self, plan: ReplayPlan) -> None:
-        self.plan, self.outcomes = plan, list[CapOutcome]()
-        self.low = _live_units(plan) - 1
-        self.start = self.near = _replay_until(ReplayRun(plan), self.low + 1)
+    def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
+        self.plan, self.outcomes = ReplayPlan(stream, settings), list[CapOutcome]()
+        self.low = _live_units(self.plan) - 1
+        self.start = self.near = _replay_until(ReplayRun(self.plan), self.low + 1)
+        self.unlimited = self._replay_unlimited()
 
-    def unlimited(self, stream: AllocationStream) -> Footprint:
-        """The footprint of the stream without a cap, continued from where the search starts."""
-        if self.plan.collects:
-            return replay(stream, self.plan.settings)
-        player = self.start.copy()
-        player.cache.cap = NEVER
+    def _replay_unlimited(self) -> Footprint:
+        """The footprint without a cap, continued from where the search starts."""
+        if self.plan.collects:  # only under a cap, so nothing of the start can be used
+            player = ReplayRun(self.plan)
+        else:
+            player = self.start.copy()
+            player.cache.cap = NEVER
         player.finish()
         footprint = player.footprint()
         self._add(player)
         return footprint
 
-    def needs_bytes(self, reserved: int | None = None) -> int:
-        """The least cap in bytes; `reserved` as in the function of this name."""
-        low = self.low
+    def needs_bytes(self) -> int:
+        """The least cap in bytes: one that was tried, above which the probes survive.
+
+        It is at most what is reserved without a cap, unless garbage is collected under caps.
+        """
+        low, most = self.low, self.unlimited.reserved_bytes // UNIT
         elastic = _replay_rest(self.start, low + 1, elastic=True)
-        high = elastic.cache.cap
-        step = max(int(high * CLOSE), 1)
         self._add(elastic)
+        high = min(elastic.cache.cap, most)
+        step = max(int(high * CLOSE), 1)
         self.near = _replay_until(self.start, high - step)
-        while not (outcome := self.outcome(high)).survives:
-            low, high, step = high, high + step, 2 * step
-        if self.plan.is_plain and not outcome.exceeded:  # the same as without a cap
-            high = min(high, outcome.peak_reserved)
+        while not self.survives(high):
+            low, step = high, 2 * step
+            high = high + step if high >= most else min(high + step, most)
         while low < high - step and self.survives(high - step):
             high, step = high - step, 2 * step
-        low = max(low, high - step)
-        high = _bisect(low, high, self.survives)
-        apart = max(int(high * APART), 1)
-        caps = [high + apart * number for number in range(1, PROBES + 1)]
-        most = caps[-1] if reserved is None else reserved // UNIT
-        failing = [cap for cap in caps if cap < most and not self.survives(cap)]
-        least = _bisect(failing[-1], failing[-1] + apart, self.survives) if failing else high
-        return least * UNIT
+        high = self._bisect(max(low, high - step), high)
+        return self._above_failing_probes(high, most) * UNIT
+
+    def _above_failing_probes(self, least: int, most: int) -> int:
+        """The least cap above all probes that fail; `least` where none does."""
+        caps = [cap for share in PROBES if (cap := least + int(least * share)) < most]
+        failing = [index for index, cap in enumerate(caps) if not self.survives(cap)]
+        if not failing:
+            return least
+        above = (*caps[failing[-1] + 1 :], most)
+        enough = next((cap for cap in above if self.survives(cap)), None)
+        return least if enough is None else self._bisect(caps[failing[-1]], enough)
+
+    def _bisect(self, low: int, high: int) -> int:
+        """The least cap that suffices, between `low`, which does not, and `high`, which does."""
+        while high - low > max(high * CLOSE, 1):
+            middle = (high + low) // 2
+            low, high = (low, middle) if self.survives(middle) else (middle, high)
+        return high
 
     def survives(self, cap: int) -> bool:
-        """Whether the whole stream survives under a cap."""
+        """Whether the whole stream survives under a cap in units."""
         return self.outcome(cap).survives
 
     def outcome(self, cap: int) -> CapOutcome:
@@ -121,23 +129,11 @@ class NeedsSearch:
         """The outcome of a finished replay, which is remembered unless garbage is collected."""
         cache = player.cache
         outcome = CapOutcome(
-            most_under=cache.most_under,
-            least_over=cache.least_over,
-            survives=player.failed_at is None,
-            exceeded=cache.exceeded,
-            peak_reserved=player.peak_reserved,
+            cache.most_under, cache.least_over, player.failed_at is None, player.peak_reserved
         )
         if not self.plan.collects:
             self.outcomes.append(outcome)
         return outcome
-
-
-def _bisect(low: int, high: int, survives: Callable[[int], bool]) -> int:
-    """The least cap that suffices, between `low`, which does not, and `high`, which does."""
-    while high - low > max(high * CLOSE, 1):
-        middle = (high + low) // 2
-        low, high = (low, middle) if survives(middle) else (middle, high)
-    return high
 
 
 def _live_units(plan: ReplayPlan) -> int:

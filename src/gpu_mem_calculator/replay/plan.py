@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .blocks import NEVER, SHIFT
+from .repeats import Repeats
 from .rounding import SMALL, UNIT, round_units
 from .settings import AllocatorSettings
 from .stream import UNTIL_MARK, AllocationStream
@@ -27,6 +28,8 @@ class ReplayPlan:
     - large_segment: of the large pool
     - uses: for tensors used on other CUDA streams, the events after which they can be freed
     - stops: where a replay pauses between events
+    - marks: the stream's; mark_stops: the index of each among the stops
+    - repeats: windows between marks that repeat the one before them
     """
 
     __slots__ = (
@@ -35,9 +38,12 @@ class ReplayPlan:
         "is_plain",
         "large_segment",
         "least_rest",
+        "mark_stops",
+        "marks",
         "num_pools",
         "oversize",
         "pool_of",
+        "repeats",
         "rounding",
         "settings",
         "stops",
@@ -67,6 +73,9 @@ class ReplayPlan:
         self.rounding = self.large_segment if rounding is None else rounding // UNIT
         self.uses = _uses(stream)
         self.stops = self._stops(stream)
+        self.marks = stream.marks
+        self.mark_stops = [i for i, (_, name) in enumerate(self.stops) if name]
+        self.repeats = Repeats(stream, self)
 
     def _stops(self, stream: AllocationStream) -> list[tuple[int, str | None]]:
         """Where a replay pauses: (events before it, the mark's name, EMPTY or None), in order.

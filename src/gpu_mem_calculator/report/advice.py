@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from ..core.calculator import Estimate
 from ..core.change_candidates import Candidate, savings
 from ..core.fit_verdict import FITS
-from ..core.run_changes import TrainingChange, ledger_bytes, try_change
-from .headline import card_bytes
+from ..core.run_changes import TrainingChange, ledger_bytes, replayed_change, try_change
 from .lines import Line, gib, wrap_lines
 
 MOST = 3  # remedies shown
@@ -18,7 +17,7 @@ def remedies(estimate: Estimate) -> list[TrainingChange]:
     """Up to three changes that save memory, where the run does not fit or is tight.
 
     If some make it fit, only those, the cheapest in speed first; else the ones that save most. The
-    candidates are compared by the ledger alone, and those that are shown are replayed.
+    candidates are compared by the ledger, and those that are shown are replayed.
     """
     if estimate.result.verdict == FITS:
         return []
@@ -35,27 +34,22 @@ def remedies(estimate: Estimate) -> list[TrainingChange]:
 def _replay_first(
     estimate: Estimate, changes: Iterable[TrainingChange], *, only_fitting: bool = False
 ) -> list[TrainingChange]:
-    """The first three changes with the figures of a replay; those that then save nothing are left
-    out.
-    """
+    """The first three changes with the verdict of a replay."""
     shown: list[TrainingChange] = []
     for remedy in changes:
         if len(shown) == MOST:
             break
-        candidate = Candidate(remedy.title, remedy.settings, remedy.cost)
-        replayed = _try_worthwhile(estimate, candidate, replay=True)
-        if replayed is not None and (replayed.fits or not only_fitting):
+        replayed = replayed_change(estimate, remedy)
+        if replayed.fits or not only_fitting:
             shown.append(replayed)
     return shown
 
 
-def _try_worthwhile(
-    estimate: Estimate, candidate: Candidate, *, replay: bool = False
-) -> TrainingChange | None:
+def _try_worthwhile(estimate: Estimate, candidate: Candidate) -> TrainingChange | None:
     """The change that a candidate makes; None where it is refused or saves less than 1 %."""
-    needs = card_bytes(estimate) if replay else ledger_bytes(estimate)
-    change = try_change(estimate, candidate, replay=replay, needs=needs)
-    return change if change is not None and change.saves_bytes > needs // 100 else None
+    change = try_change(estimate, candidate)
+    worthwhile = ledger_bytes(estimate) // 100
+    return change if change is not None and change.saves_bytes > worthwhile else None
 
 
 def _combination(estimate: Estimate, best: list[TrainingChange]) -> Iterator[TrainingChange]:

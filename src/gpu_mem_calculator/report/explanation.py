@@ -44,10 +44,11 @@ def explanation_lines(
 def _rest(estimate: Estimate) -> Iterator[Line]:
     """What torch's allocator needs beyond that; together it is the figure of the verdict."""
     result, card = estimate.result, card_bytes(estimate)
-    rest = card - result.allocated_bytes - result.outside_torch_bytes
+    margin = result.margin_bytes or 0
+    rest = card - margin - result.allocated_bytes - result.outside_torch_bytes
     if rest > 0:
         text = f"torch's allocator needs {size(rest)} more: {rest_words(result)}"
-        yield from wrap_lines("", f"{text}; {size(card)} in all")
+        yield from wrap_lines("", f"{text}; {size(card)} in all, with a margin of {size(margin)}")
 
 
 def _letters(explanation: Explanation) -> Iterator[str]:

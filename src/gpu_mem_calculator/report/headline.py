@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate
-from ..core.fit_verdict import FITS, TIGHT, spread_bytes
-from ..core.fit_verdict import verdict as verdict_of
+from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
@@ -25,6 +25,7 @@ OPTIMIZER_TITLES = {
     "lion_8bit": "8-bit Lion",
     "muon": "Muon",
 }
+STYLES = {FITS: GOOD, TIGHT: WARN, OPEN: WARN, SHORT: BAD}
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
@@ -128,47 +129,79 @@ def _mesh_words(run: Run) -> Iterator[str]:
         yield "sequence parallel"
 
 
+class CardVerdict(NamedTuple):
+    """The verdict on a card, in bytes.
+
+    - needs: what the card must have; margin: what must be added to be certain
+    - has: what it has
+    - headroom: what it has beyond both
+    """
+
+    word: str
+    needs: int
+    margin: int
+    has: int
+    headroom: int
+
+
+def card_verdict(estimate: Estimate) -> CardVerdict:
+    """The verdict of an estimate."""
+    result = estimate.result
+    card, margin = card_bytes(estimate), result.margin_bytes or 0
+    return CardVerdict(
+        result.verdict, card - margin, margin, result.gpu_memory_bytes, result.headroom_bytes
+    )
+
+
 def card_bytes(estimate: Estimate) -> int:
-    """Bytes that the card must have: what torch needs (the peak where nothing was replayed), and
-    what is outside torch. For a server, what it takes.
+    """Bytes that the card must have: what torch needs with its margin (the peak where nothing was
+    replayed), and what is outside torch. For a server, what it takes.
     """
     result = estimate.result
-    if result.serving is not None:
+    if result.serving is not None or result.needs_bytes is None:
         return result.allocated_bytes + result.outside_torch_bytes
-    torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
-    return torch + result.outside_torch_bytes
+    return result.needs_bytes + (result.margin_bytes or 0) + result.outside_torch_bytes
 
 
 def verdict(estimate: Estimate) -> Iterator[Line]:
     """The lines of the verdict: whether the run fits, free memory, and a gauge."""
-    yield from verdict_lines(card_bytes(estimate), estimate.result.gpu_memory_bytes)
+    yield from verdict_lines(card_verdict(estimate))
 
 
-def verdict_lines(needs: int, has: int) -> Iterator[Line]:
-    """The lines of the verdict on a card that needs `needs` bytes and has `has`."""
-    left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
-    right, style = verdict_words(needs, has)
+def verdict_lines(found: CardVerdict) -> Iterator[Line]:
+    """The lines of a verdict."""
+    left = f"needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
+    right = verdict_words(found)
+    style = STYLES[found.word]
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
-    share = needs / has
+    share = (found.needs + found.margin) / found.has
     percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
     yield [(gauge(share, WIDTH - 11), style.removeprefix("bold ")), (percent, "")]
 
 
-def verdict_words(needs: int, has: int) -> tuple[str, str]:
-    """The verdict in words, such as `fits, 8.7 GiB to spare`, and its style."""
-    word = verdict_of(needs, has)
-    left = f"{gib(needs - has)} GiB short" if needs > has else f"{gib(has - needs)} GiB to spare"
-    within = f" (± {gib(spread_bytes(needs))})" if word == TIGHT else ""
-    return f"{word}, {left}{within}", {FITS: GOOD, TIGHT: WARN}.get(word, BAD)
+def needs_words(found: CardVerdict) -> str:
+    """What the card must have, and with how much the run is certain to survive; the latter only
+    where the former does not decide.
+    """
+    least, certain = gib(found.needs), gib(found.needs + found.margin)
+    decided = least == certain or found.needs > found.has
+    return least if decided else f"{least}, certain with {certain}"
+
+
+def verdict_words(found: CardVerdict) -> str:
+    """The verdict in words, such as `fits, 8.7 GiB to spare`."""
+    if found.word == OPEN:
+        return f"{found.word}, about {gib(found.headroom)} GiB to spare"
+    short = found.headroom < 0
+    return f"{found.word}, {gib(abs(found.headroom))} GiB {'short' if short else 'to spare'}"
 
 
 def sentence(estimate: Estimate, name: str) -> str:
     """The verdict in one sentence."""
-    needs, has = card_bytes(estimate), estimate.result.gpu_memory_bytes
-    words, _ = verdict_words(needs, has)
-    verb, _, rest = words.partition(", ")
+    found = card_verdict(estimate)
+    verb, _, rest = verdict_words(found).partition(", ")
     verb = f"is {TIGHT}" if verb == TIGHT else verb
-    return f"{name} {verb}: it needs {gib(needs)} of {gib(has)} GiB per GPU, {rest}."
+    return f"{name} {verb}: it needs {needs_words(found)} of {gib(found.has)} GiB per GPU, {rest}."
 
 
 def basis(estimate: Estimate) -> Iterator[Line]:

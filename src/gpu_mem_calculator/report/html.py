@@ -14,10 +14,9 @@ from itertools import groupby
 from string import Template
 
 from ..core.calculator import STEP, Estimate
-from ..core.fit_verdict import FITS, SHORT, TIGHT
-from ..core.fit_verdict import verdict as verdict_of
+from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
 from ..core.models import MemoryResult
-from .headline import card_bytes, served_words, server_words, verdict_words
+from .headline import card_verdict, needs_words, served_words, server_words, verdict_words
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -35,7 +34,7 @@ from .lines import gib
 from .patterns import defs, swatch, titles
 from .picture import timeline
 
-TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), SHORT: ("fails", "✗")}
+TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("tight", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # with at most this many instants, the wide picture has their names
 
@@ -153,9 +152,7 @@ def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
     """The verdict: CSS class, sign and words."""
     result, serving = estimate.result, estimate.result.serving
     if serving is None:
-        card, limit = card_bytes(estimate), result.gpu_memory_bytes
-        words, _ = verdict_words(card, limit)
-        return (*TONES[verdict_of(card, limit)], words)
+        return (*TONES[result.verdict], verdict_words(card_verdict(estimate)))
     words = result.verdict
     if serving.problem:
         words = f"{words}: {serving.problem}"
@@ -182,9 +179,10 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
         what = "warnings" if result.serving is None else "notes"
         notes.append(f'<a href="#h-assumed">See the {what}.</a>')
     takes = "needs" if result.serving is None else "takes"
+    figure = size(card) if result.serving else needs_words(card_verdict(page.estimate))
     return (
         f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
-        f"<strong>{size(card)}</strong> of {size(limit)} GiB per GPU</p>"
+        f"<strong>{figure}</strong> of {size(limit)} GiB per GPU</p>"
         f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit)}'
         f'<p class="small">{" ".join(notes)}</p></div>'
     )

@@ -204,7 +204,8 @@ def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     return [
         ("Allocated", result.allocated_bytes, f"{most}: torch’s max_memory_allocated"),
         ("Reserved", result.reserved_bytes, reserved),
-        ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
+        ("Torch needs", result.needs_bytes, "the least that the run survives in"),
+        ("Margin", result.margin_bytes, "what makes it certain that the run survives"),
         ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
         ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
         ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),

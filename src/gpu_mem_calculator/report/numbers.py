@@ -11,16 +11,21 @@ Number = tuple[str, int | None, str]  # name, bytes, meaning
 
 
 def four_numbers(
-    allocated: int, reserved: int | None, needs: int | None, device: int | None, outside: int
+    allocated: int,
+    reserved: int | None,
+    needs: int | None,
+    device: int | None,
+    margin: int | None,
+    outside: int,
 ) -> list[Number]:
     """Allocated, reserved, needs and device bytes; None where they were not replayed."""
     outside_text = gib(outside, 2)
-    total = gib((allocated if needs is None else needs) + outside, 2)
+    beside = f"margin {gib(margin or 0, 2)}, CUDA {outside_text}"
     return [
         ("allocated", allocated, "the most that tensors take at once in a step"),
-        ("reserved", reserved, "what torch takes for it on a GPU with room"),
-        ("torch needs", needs, f"the least it gets by with; {total} with CUDA's {outside_text}"),
-        ("nvidia-smi", device, f"reserved and CUDA's {outside_text}, on a GPU with room"),
+        ("reserved", reserved, "what torch reserves on a larger GPU"),
+        ("torch needs", needs, f"the least it survives in; {beside}"),
+        ("nvidia-smi", device, f"reserved, as far as the card allows, and CUDA {outside_text}"),
     ]
 
 

@@ -37,7 +37,7 @@ STYLES = {
 }
 # Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
-OUTSIDE, REST = "CUDA", "allocator"
+OUTSIDE, REST, MARGIN = "CUDA", "allocator", "margin"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
@@ -65,9 +65,12 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
     names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
     rows.append(BreakdownRow(OUTSIDE, ", ".join(_fit_names([], names)), result.outside_torch_bytes))
-    rest = card_bytes(estimate) - sum(row.bytes for row in rows)
+    margin = result.margin_bytes or 0
+    rest = card_bytes(estimate) - margin - sum(row.bytes for row in rows)
     if rest > 0:
         rows.append(BreakdownRow(REST, rest_words(result), rest))
+    if margin > 0:
+        rows.append(BreakdownRow(MARGIN, "what makes it certain that the run survives", margin))
     return rows
 
 

@@ -50,6 +50,7 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
                 result.reserved_bytes,
                 result.needs_bytes,
                 result.device_bytes,
+                result.margin_bytes,
                 result.outside_torch_bytes,
             ),
             ("start-up", result.startup_bytes, "tensors while the model is set up"),

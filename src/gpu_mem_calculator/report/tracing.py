@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ..core.calculator import Estimate
+from ..core.fit_verdict import FITS, headroom_bytes, replay_verdict
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..run.phases import STARTUP
 from ..trace.diff import LedgerDiff
-from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
+from .headline import OPTIMIZER_TITLES, CardVerdict, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
@@ -54,9 +55,13 @@ class TraceReport(Struct, frozen=True, kw_only=True):
         return sum(size for _, size, _ in self.trace.resolved.outside_torch)
 
     @property
-    def card_bytes(self) -> int:
-        """Bytes that the card must have."""
-        return self.trace.needs_bytes + self.outside_torch_bytes
+    def verdict(self) -> CardVerdict:
+        """Whether the run fits on its card."""
+        trace, outside = self.trace, self.outside_torch_bytes
+        has, needs = trace.resolved.hardware.memory_bytes, trace.needs_bytes + outside
+        word = replay_verdict(trace, has - outside)
+        headroom = headroom_bytes(word, has - needs - trace.margin_bytes)
+        return CardVerdict(word, needs, trace.margin_bytes, has, headroom)
 
 
 def peak_phase_instant(trace: RunTrace) -> Instant:
@@ -72,7 +77,7 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
     for note in traced.notes:
         yield from wrap_lines("", note, DIM)
     yield line()
-    yield from verdict_lines(traced.card_bytes, traced.trace.resolved.hardware.memory_bytes)
+    yield from verdict_lines(traced.verdict)
     yield line()
     yield from _timeline(traced)
     yield line()
@@ -207,8 +212,16 @@ def place(source: str) -> str:
 
 def _numbers(traced: TraceReport) -> Iterator[Line]:
     trace = traced.trace
-    replayed = (trace.allocated_bytes, trace.reserved_bytes, trace.needs_bytes, trace.device_bytes)
-    yield from numbers_table(four_numbers(*replayed, traced.outside_torch_bytes))
+    yield from numbers_table(
+        four_numbers(
+            trace.allocated_bytes,
+            trace.reserved_bytes,
+            trace.needs_bytes,
+            trace.device_bytes,
+            trace.margin_bytes,
+            traced.outside_torch_bytes,
+        )
+    )
 
 
 def tracing_data(traced: TraceReport) -> dict[str, Any]:
@@ -224,10 +237,13 @@ def tracing_data(traced: TraceReport) -> dict[str, Any]:
         "startup_bytes": trace.startup_bytes,
         "reserved_bytes": trace.reserved_bytes,
         "needs_bytes": trace.needs_bytes,
+        "margin_bytes": trace.margin_bytes,
         "device_bytes": trace.device_bytes,
         "outside_torch_bytes": traced.outside_torch_bytes,
         "gpu_memory_bytes": hardware.memory_bytes,
-        "fits_on_gpu": traced.card_bytes <= hardware.memory_bytes,
+        "fits_on_gpu": traced.verdict.word == FITS,
+        "verdict": traced.verdict.word,
+        "headroom_bytes": traced.verdict.headroom,
         "peak_phase": trace.peak_phase,
         "phases": {name: msgspec.to_builtins(phase) for name, phase in trace.phases.items()},
         "at_peak": _at_peak(trace),

@@ -35,10 +35,11 @@ def allocation_stream(
         writer.begin(phase)
         for name in phase.names:
             writer.visit(name)
-        following = next((name for more in phases[number + 1 :] for name in more.names), None)
+        # after the last step, as if another one followed
+        later = (*phases[number + 1 :], *phases[1:])
+        following = next(name for more in later for name in more.names)
         writer.first = writer.first and not is_step
-        if following is not None:
-            writer.leave(following, gradients=not is_step)
+        writer.leave(following, gradients=not is_step)
         writer.mark(phase)
         if is_step:
             writer.zero_grad()

@@ -13,6 +13,7 @@ from msgspec import Struct, to_builtins
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.errors import InputError
+from ..core.margin import enough_bytes, margin_bytes
 from ..core.models import RunFile
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -21,8 +22,9 @@ from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 from ..ledger.ledger import Ledger
-from ..replay.allocator import AllocatorSettings, Footprint, ReplayPhase, replay
-from ..replay.needs import needs_bytes
+from ..replay.allocator import AllocatorSettings, Footprint, ReplayPhase
+from ..replay.needs import NeedsSearch
+from ..replay.rounding import UNIT
 from ..replay.stream import AllocationStream
 from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
@@ -46,6 +48,7 @@ class RunTrace(Struct, frozen=True, kw_only=True):
     makers: list[StorageMaker]  # what allocated each tensor of the stream
     kinds: list[str]  # the kind of memory of each
     footprint: Footprint
+    search: NeedsSearch  # replays of the stream under caps
     ledger: Ledger
     allocated_bytes: int
     startup_bytes: int
@@ -59,6 +62,20 @@ class RunTrace(Struct, frozen=True, kw_only=True):
     def phases(self) -> dict[str, ReplayPhase]:
         """Peak, remaining and reserved bytes of each phase."""
         return self.footprint.phases
+
+    @property
+    def margin_bytes(self) -> int:
+        """Bytes beyond `needs_bytes` with which the run is certain to survive."""
+        return margin_bytes(self.needs_bytes, self.reserved_bytes)
+
+    @property
+    def enough_bytes(self) -> int:
+        """Bytes with which it survives in any case."""
+        return enough_bytes(self.reserved_bytes)
+
+    def survives(self, cap: int) -> bool:
+        """Whether the run survives when torch may take at most `cap` bytes."""
+        return self.search.survives(cap // UNIT)
 
 
 def trace(
@@ -154,7 +171,8 @@ def _result(
     allocator: AllocatorSettings,
 ) -> RunTrace:
     stream = watch.recorder.recorded()
-    footprint = replay(stream, allocator)
+    search = NeedsSearch(stream, allocator)
+    footprint = search.unlimited
     kinds = block_kinds(watch, _phase_of(watch.recorder))
     loaded = [name for name in STARTS if name in footprint.phases]
     steps = {name: phase for name, phase in footprint.phases.items() if name not in loaded}
@@ -170,7 +188,8 @@ def _result(
         allocated_bytes=steps[peak].peak_bytes,
         startup_bytes=max(footprint.phases[name].peak_bytes for name in loaded),
         reserved_bytes=footprint.reserved_bytes,
-        needs_bytes=needs_bytes(stream, allocator),
+        needs_bytes=search.needs_bytes(),
+        search=search,
         device_bytes=footprint.reserved_bytes + outside,
         peak_phase=peak,
         notes=kernels.notes(),
