@@ -21,7 +21,15 @@ from tests.deploy.test_web_pod import asked, prepared
 
 from .dockerfile import last
 
-ENGINE = next(filter(None, map(shutil.which, ("docker", "podman", "buildah"))), None)
+
+
+def runs(engine: str) -> bool:
+    """Whether a container engine is installed and answers."""
+    path = shutil.which(engine)
+    return path is not None and not subprocess.run([path, "info"], capture_output=True).returncode
+
+
+ENGINE = next(filter(runs, ("docker", "podman", "buildah")), None)
 HEALTHCHECK = [sys.executable, "-IS", str(ROOT / "deploy/healthcheck.py")]
 # What an image of Debian's packages could lack: a library of a module, certificates.
 LOADS = """

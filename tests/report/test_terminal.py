@@ -110,8 +110,9 @@ def test_the_time_has_hours_minutes_and_seconds(
     monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
     """Since the bar was made."""
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     line = ProgressBar(Screen(), 8)
-    monkeypatch.setattr(time, "monotonic", lambda: line.start + seconds)
+    monkeypatch.setattr(time, "monotonic", lambda: float(seconds))
     assert COLOURS.sub("", line.line()).endswith(f" 0/8 {text}")
 
 
