@@ -108,33 +108,35 @@ def test_a_longer_sequence_is_named(
 @pytest.mark.parametrize(
     ("seq", "survives", "longest", "replays"),
     [
-        (1024, 8192, 8192, 1),  # the ledger's answer survives
-        (1024, 4096, 4096, 11),  # guess: 10 bytes a token, 20480 of 81920 are fragments: 6144
-        (1024, 6143, 6016, 9),
-        (1024, 6144, 6144, 8),
-        (9000, 256, 256, 15),  # the run itself does not fit
-        (9000, 127, None, 2),
+        (1024, 8192, 7936, 4),  # near the ledger's answer
+        (1024, 4096, 4096, 7),  # guess: 2438 of 12000 bytes are beyond the ledger, so 6400
+        (1024, 6399, 6144, 3),
+        (1024, 6400, 6400, 2),
+        (1024, 100, 1024, 8),  # the run itself fits
+        (9000, 256, 256, 7),  # it does not
+        (9000, 127, None, 7),
     ],
 )
 def test_fragments_shorten_the_sequence(
     monkeypatch: pytest.MonkeyPatch, seq: int, survives: int, longest: int | None, replays: int
 ) -> None:
-    """Lengths are replayed by bisection, the first guess by the fragments of the run itself."""
+    """Lengths are replayed from the first guess, which has the fragments of the run itself."""
     tried = []
 
-    def replay(_: object, length: int) -> bool:
+    def replay(_: object, length: int, cap: int) -> bool:
+        assert cap == 81920 - 81920 * 1024 // 12000
         tried.append(length)
         return length <= survives
 
-    monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 10 * run.seq)
-    monkeypatch.setattr(longest_sequence, "_longest_by_ledger", lambda _, limit: limit // 10)
-    monkeypatch.setattr(longest_sequence, "_survives", replay)
-    limit, fits = 81920, seq < 8192
-    resolved = SimpleNamespace(
-        run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=limit), longest_seq=None
+    monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 9562)
+    monkeypatch.setattr(
+        longest_sequence, "_longest_by_ledger", lambda _, limit: limit // 10 // 128 * 128
     )
-    result = SimpleNamespace(fits_on_gpu=fits, headroom_bytes=limit - 10 * seq - 20480)
-    estimate: Any = SimpleNamespace(resolved=resolved, result=result, replayed=object())
+    monkeypatch.setattr(longest_sequence, "_survives", replay)
+    resolved = SimpleNamespace(run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
+    result = SimpleNamespace(
+        fits_on_gpu=seq < 8192, needs_bytes=9976, margin_bytes=1024, outside_torch_bytes=1000
+    )
+    estimate: Any = SimpleNamespace(resolved=resolved, result=result)
     found = longest_sequence.longest_sequence(estimate)
     assert (found, len(tried)) == (longest, replays)
-    assert found is None or found > survives * 15 / 16 - 128

@@ -19,37 +19,37 @@ NEAR = 16  # the replay's answer is exact to about 1/16
 def longest_sequence(estimate: Estimate) -> int | None:
     """The longest sequence in tokens that fits, to about 6 %; None where none fits.
 
-    The ledger gives an upper bound. Where the replay fails at that length, because of
-    fragmentation, shorter lengths are replayed by bisection; the first guess leaves the allocator
-    as many bytes above the ledger as in this run. A length may fail where a longer one survives, so
-    the next shorter one is tried as well.
+    The ledger gives an upper bound. The first guess leaves the allocator and the margin the share
+    that they have in this run; from there lengths are replayed, in growing steps and by bisection.
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
-    high = _longest_by_ledger(resolved, limit)
-    if high is None or estimate.replayed is None or _survives(resolved, high):
-        return high
-    low = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
-    if low == 0 or low >= high:
-        if not _survives(resolved, STEP):
-            return None
-        low = STEP
-    overhead = limit - result.headroom_bytes - needed_bytes(resolved, resolved.run)
-    guesses = [_longest_by_ledger(resolved, limit - overhead) or low]
+    most = _longest_by_ledger(resolved, limit)
+    if most is None or result.needs_bytes is None:
+        return most
+    margin = result.margin_bytes or 0
+    total = result.needs_bytes + margin + result.outside_torch_bytes
+    cap = limit - margin * limit // total
+    guess = _longest_by_ledger(resolved, needed_bytes(resolved, resolved.run) * limit // total)
+    least = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
+    low, high = least, most + STEP  # `low` fits, unless it is 0; `high` does not
+    length, step = min(max(guess or STEP, low + STEP), most), 0
     while high - low > max(STEP, low // NEAR):
-        middle = guesses.pop() if guesses else (low + high) // 2
-        middle = min(max(middle // STEP * STEP, low + STEP), high - STEP)
-        lengths = [length for length in (middle, middle - STEP) if length > low]
-        surviving = next((length for length in lengths if _survives(resolved, length)), None)
-        low, high = (low, middle) if surviving is None else (surviving, high)
-    return low
+        if _survives(resolved, length, cap):
+            low = length
+        else:
+            high = length
+        step = max(2 * step, length // NEAR // STEP * STEP, STEP)
+        near = low + step if low == length else high - step
+        length = near if low < near < high else (low + high) // 2 // STEP * STEP
+    return low or None
 
 
-def _survives(resolved: ResolvedRun, seq: int) -> bool:
-    """Whether the replay survives with a sequence of `seq` tokens."""
+def _survives(resolved: ResolvedRun, seq: int, limit: int) -> bool:
+    """Whether the replay survives with a sequence of `seq` tokens on a card of `limit` bytes."""
     longer = replace(resolved, run=replace(resolved.run, seq=seq))
     outside = sum(size for _, size, _ in longer.outside_torch)
-    return survives(longer, busiest_stage(longer), resolved.hardware.memory_bytes - outside)
+    return survives(longer, busiest_stage(longer), limit - outside)
 
 
 def _longest_by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
