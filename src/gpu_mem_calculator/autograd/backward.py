@@ -12,12 +12,13 @@ class PendingGradient:
     """A gradient that the operation before still waits for.
 
     `tensor`: its number among the block's tensors. `references`: how many values share it.
+    `view`: it is a view of the tensor that owns the memory.
     """
 
-    __slots__ = ("references", "tensor")
+    __slots__ = ("references", "tensor", "view")
 
-    def __init__(self, tensor: int) -> None:
-        self.tensor, self.references = tensor, 1
+    def __init__(self, tensor: int, *, view: bool = False) -> None:
+        self.tensor, self.references, self.view = tensor, 1, view
 
 
 class Recompute:
@@ -113,7 +114,8 @@ class BackwardPass:
                     gradients[0].references += 1
                     input_grads.append((value, gradients[0]))
                 else:
-                    input_grads.append((value, PendingGradient(recorder.make(value.bytes))))
+                    made = PendingGradient(recorder.make(value.bytes), view=op.views)
+                    input_grads.append((value, made))
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(recorder.events)
             work += recorder.work(op.back_pieces) if op.inside else []
@@ -190,11 +192,13 @@ class BackwardPass:
         if first is None:
             self.grads[value.index] = gradient
         else:
-            if first.references > 1:  # shared: the sum is a new tensor
-                first.references -= 1
+            apart = first.references > 1 or first.view  # the sum is a new tensor
+            if apart:
                 self.grads[value.index] = PendingGradient(self.recorder.make(value.bytes))
             self.see(EMPTY, EMPTY)
             self.release(gradient)
+            if apart:
+                self.release(first)
 
     def events(
         self,

@@ -55,6 +55,7 @@ class Op(Struct, eq=False, gc=False):
     - product: a matmul of activations; its backward makes the second factor's gradient first
     - casts: an input whose gradient is made in a wider dtype, as workspace, and cast after the
       kernel has returned
+    - views: the inputs' gradients are views, into which autograd adds no other gradient
     """
 
     name: str
@@ -71,6 +72,7 @@ class Op(Struct, eq=False, gc=False):
     inside: bool = False
     product: bool = False
     casts: Value | None = None
+    views: bool = False
 
 
 class Tape:
@@ -138,6 +140,7 @@ class Tape:
         inside: bool = False,
         product: bool = False,
         casts: Value | None = None,
+        views: bool = False,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -171,6 +174,7 @@ class Tape:
                 inside,
                 product,
                 casts,
+                views,
             )
         )
         return out
@@ -184,6 +188,16 @@ class Tape:
             views.append(view)
         self.ops.append(Op(name, (whole,), tuple(views), (), False, EMPTY, EMPTY, self.core))
         return views
+
+    def view(self, name: str, x: Value, elements: Num | None = None) -> Value:
+        """A view of a tensor, or of a part of it, whose gradient backward copies to a new tensor of
+        x's size.
+        """
+        size = x.bytes if elements is None else sized(elements, x.bits)
+        view = self._make(name, size, x.bits, x.grad)
+        view.base = x.base
+        self.ops.append(Op(name, (x,), (view,), (), False, EMPTY, EMPTY, self.core))
+        return view
 
     def cast(self, x: Value, bits: int) -> Value:
         """x.to(dtype): x itself where it has that dtype."""

@@ -3,7 +3,8 @@
 Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cpp):
 - a tensor lives while Python names it (here until its last use) or an operation has saved it;
 - in backward, an operation's saved tensors and the gradient of its output are freed after it;
-- a second gradient of a tensor is added in place, or out of place where the first one is shared;
+- a second gradient of a tensor is added in place, or out of place where the first one is shared
+  or a view (can_accumulate_inplace: a view's storage has two references);
 - gradients are summed to their tensor's shape and cast to its dtype after the operation has
   returned (validate_outputs). Its saved tensors are still alive then, but not under a checkpoint,
   whose hooks have given them away.

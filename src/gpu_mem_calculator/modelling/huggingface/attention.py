@@ -79,6 +79,8 @@ def _project(
         if index < len(norms):
             bare, out = out, norm(tape, setting, out, norms[index])
             tape.hold(bare)  # an argument lives until the call returns
+        if block.rotary_dim and index < 2 and (block.heads, block.kv_heads)[index] > 1:
+            out = tape.view(f"{layer.name}.heads", out)  # rotary's backward stores heads apart
         projections.append(out)
     if block.clipped and len(projections) == 1:  # modeling_mpt.py:98
         projections = [tape.op("attn.clamped", projections[0], saves=projections)]

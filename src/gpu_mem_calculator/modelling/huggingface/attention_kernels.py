@@ -69,7 +69,7 @@ def attend(
         return eager(tape, setting, q, k, v, heads)
     if name == "efficient" or (name == "cudnn" and heads.masked):
         k, v = repeat_keys_and_values(tape, setting, k, v, heads)  # before autocast's cast
-    query, key, value = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
+    value, key, query = (tape.cast(x, setting.matmul_bits) for x in (v, k, q))  # last to first
     out = KERNELS[name](tape, setting, query, key, value, heads)
     if setting.training:
         tape.hold(k, v)

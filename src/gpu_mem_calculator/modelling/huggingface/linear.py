@@ -2,7 +2,9 @@
 
 Line numbers refer to transformers 5.17.0 and torch 2.11. Autocast follows torch's CUDA lists
 (aten/src/ATen/autocast_mode.h): matmuls and attention run in 16 bits, softmax and sums in fp32;
-weights are cast once per forward and kept, activations are cast at every use.
+weights are cast once per forward and kept, activations are cast at every use. The arguments of a
+call are cast last to first (autocast_mode.h WrapFunction_: the casts are arguments of one C++ call,
+which GCC evaluates from the right on x86-64).
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
             y = add_adapter(tape, setting, x, y, layer, adapter)
         return y
-    ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel)]
     work: Bytes | None = None
+    bias: list[Value] = []
     if layer.bias:
-        ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
+        bias.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])
+    weight = _weight(tape, setting, layer.name, layer.numel)
+    ins = [tape.cast(x, bits), weight, *bias]
     return tape.op(
         layer.name,
         *ins,
@@ -42,6 +46,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         saves=ins[:2],
         back_temp=EMPTY if work is None else work,
         settle=work,
+        views=True,  # the matmul has two dimensions, x has three
     )
 
 
@@ -64,8 +69,9 @@ def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, o
     if setting.quantization == "int8":
         return _eight_bit(tape, x, layer, out)
     bits = setting.matmul_bits
-    ins = (tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel))
-    return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[1:])
+    weight = _weight(tape, setting, layer.name, layer.numel)
+    x = tape.cast(x, bits)
+    return tape.op(layer.name, x, weight, elements=out, bits=bits, saves=(weight,), views=True)
 
 
 def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:

@@ -7,7 +7,7 @@ whether each layer makes its tables.
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import sized
+from ...ledger.num import Num, sized
 from ...model.blocks import RotaryImpl
 from .ops import add
 from .setting import BlockSetting
@@ -36,13 +36,33 @@ def rotate(
         return _in_float(tape, x, impl, tables)
     bits = max(x.bits, setting.bits)
     count = x.elements() if part == head else x.elements() * part // head
-    left = tape.op("rotary.cos", x, elements=count, bits=bits, saves=tables[:1])
-    half = tape.op("rotary.half", x, elements=count, temp=sized(count, x.bits) // 2)
-    right = tape.op("rotary.sin", half, bits=bits, saves=tables[1:])
+    left = _times_table(tape, x, bits, "rotary.cos", tables[:1], count)
+    right = _times_table(tape, _half_turned(tape, x, count), bits, "rotary.sin", tables[1:])
     rotated = add(tape, left, right, "rotary")
     if part == head and impl != "joined":
         return rotated
     return tape.op("rotary.joined", rotated, x, elements=x.elements(), bits=bits)
+
+
+def _times_table(
+    tape: Tape, x: Value, bits: int, name: str, table: Tables, elements: Num | None = None
+) -> Value:
+    """x times cos or sin; where the table is wider than x, the gradient is cast after it."""
+    elements = x.elements() if elements is None else elements
+    if bits == x.bits:
+        return tape.op(name, x, elements=elements, saves=table)
+    wide = sized(elements, bits)
+    return tape.op(name, x, elements=elements, bits=bits, saves=table, back_temp=wide, casts=x)
+
+
+def _half_turned(tape: Tape, x: Value, elements: Num) -> Value:
+    """rotate_half: cat((-x2, x1)). The gradient of each half is copied to a tensor of x's size
+    (slice_backward), that of the concatenation is two views.
+    """
+    half = elements // 2
+    first, second = (tape.view(f"rotary.x{n}", x, half) for n in (1, 2))
+    negative = tape.op("rotary.negative", second)
+    return tape.op("rotary.half", negative, first, elements=elements, passes=True)
 
 
 def _in_float(tape: Tape, x: Value, impl: RotaryImpl, tables: Tables) -> Value:
@@ -52,7 +72,7 @@ def _in_float(tape: Tape, x: Value, impl: RotaryImpl, tables: Tables) -> Value:
         rotated = tape.op("rotary", x32)
     else:
         left = tape.op("rotary.cos", x32, saves=tables[:1])
-        half = tape.op("rotary.half", x32, temp=x32.bytes // 2)
+        half = _half_turned(tape, x32, x32.elements())
         rotated = add(tape, left, tape.op("rotary.sin", half, saves=tables[1:]), "rotary")
     return tape.cast(rotated, x.bits)
 
