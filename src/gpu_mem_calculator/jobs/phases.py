@@ -1,4 +1,4 @@
-"""The phases of a job in order, by the names with which the jobs of this package mark their ends."""
+"""The phases of a job in order, by the names with which this package's jobs mark their ends."""
 
 from __future__ import annotations
 
