@@ -125,7 +125,8 @@ def failed_row(case: MeasureCase, outcome: ChildOutcome, messages: list[dict[str
         "environment": head.get("environment", {}),
     }
     if case.cap_bytes is not None:
-        counters = next((m["died"] for m in messages if "died" in m), {})
+        died: list[dict[str, int]] = [m["died"] for m in messages if "died" in m]
+        counters = died[0] if died else {}
         row["tries"] = [failed_try(case.cap_bytes, phase, counters, why)]
     return row
 
