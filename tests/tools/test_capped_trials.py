@@ -142,6 +142,17 @@ def test_after_the_deadline_nothing_is_started() -> None:
     assert command.is_done(again.row)
 
 
+def test_a_case_that_broke_is_tried_again_where_asked() -> None:
+    """Its try without a verdict is dropped, and the others are kept."""
+    row = {**tried("needs", "broken"), "id": "run"}
+    assert command.is_done(row)
+    assert not command.is_done(row, again=True)
+    again = Trial(case(), FOUND, job, before=row)
+    again.run(["needs"])
+    assert outcomes(again.row) == [("needs", False)]
+    assert "stopped" not in again.row
+
+
 def run_tasks(
     folder: Path, sizes: list[int], *, workers: int = 4, after: dict[int, str] | None = None
 ) -> list[tuple[int, float, float]]:
@@ -276,6 +287,7 @@ def test_packages_are_imported_ahead_where_a_fork_can_use_the_gpu_afterwards(
     monkeypatch.setattr(prepare, "PACKAGES", {"fsdp": ("json", "gzip", "no_such_package")})
     monkeypatch.setattr(prepare, "_use_gpu", lambda _, tell: None)
     assert prepare.importable([case()]) == {"json", "gzip"}
+    assert prepare.importable([case(group="single")]) == set()
     monkeypatch.setattr(prepare, "_use_gpu", lambda _, tell: os._exit(1))
     assert prepare.importable([case()]) == set()
 

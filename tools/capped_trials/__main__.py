@@ -31,7 +31,7 @@ from .histories import recording
 from .predict import Prediction, predictions
 from .prepare import KERNELS, compile_kernels, import_packages, importable, uses_deepspeed
 from .schedule import Limits, Schedule, Task
-from .trial import Trial, TrialRow, summary
+from .trial import OUT_OF_TIME, Trial, TrialRow, summary
 
 LEFT_FREE = 4 * GIB  # of the card
 ALL = 10**6
@@ -66,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--workers", type=int, default=6, help="processes at a time")
     found.add_argument("--seconds", type=float, default=ALL, help="start nothing after this")
     found.add_argument("--host-gib", type=float, default=90.0, help="host RAM for all processes")
+    again = "try cases again that stopped for another reason than memory"
+    found.add_argument("--again", action="store_true", help=again)
     found.add_argument("--histories", type=int, default=0, help="record so many runs that died")
     found.add_argument("--dry-run", action="store_true", help="print predictions, run nothing")
     return found
@@ -122,7 +124,7 @@ class Trials:
         self, cases: Sequence[MeasureCase], before: dict[str, TrialRow], bisected: set[str]
     ) -> list[Task]:
         """The tasks that OUT lacks: DeepSpeed's kernels first, bisections last."""
-        tries = [case for case in cases if not is_done(before.get(case.id))]
+        tries = [case for case in cases if not self._done(before.get(case.id))]
         searches = [
             case
             for case in cases
@@ -143,8 +145,11 @@ class Trials:
             run=lambda: self.trial(case, found, bisect=bisect),
             gpu_bytes=gpu_bytes(found, self.words, bisect=bisect),
             host_bytes=int(found.get("host_bytes") or 0),
-            after=case.id if bisect and not is_done(before) else after,
+            after=case.id if bisect and not self._done(before) else after,
         )
+
+    def _done(self, row: TrialRow | None) -> bool:
+        return is_done(row, again=self.args.again)
 
     def trial(self, case: MeasureCase, found: Prediction, *, bisect: bool) -> None:
         """Run one task in this process, and add its row to OUT."""
@@ -163,9 +168,14 @@ def latest(path: Path) -> dict[str, TrialRow]:
     return {row["id"]: row for row in rows}
 
 
-def is_done(row: TrialRow | None) -> bool:
-    """Whether a case needs no more tries: it has its row, and was not stopped by the clock."""
-    return row is not None and row.get("stopped") != "out of time"
+def is_done(row: TrialRow | None, *, again: bool = False) -> bool:
+    """Whether a case needs no more tries: it has its row, and was not stopped by the clock.
+
+    again: nor by anything else.
+    """
+    if row is None or row.get("stopped") == OUT_OF_TIME:
+        return False
+    return not (again and "stopped" in row)
 
 
 def to_bisect(cases: Sequence[MeasureCase], each: int) -> set[str]:

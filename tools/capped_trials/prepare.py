@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from typing import Any
 
@@ -29,17 +32,21 @@ LONGEST = 300.0  # seconds
 
 def importable(cases: Iterable[MeasureCase]) -> set[str]:
     """The packages of these cases after whose import a process can still be forked to use CUDA."""
-    wanted = dict.fromkeys(name for case in cases for name in PACKAGES.get(case.group, ()))
-    return {name for name in wanted if _forks_after(name)}
+    wanted = list(dict.fromkeys(n for case in cases for n in PACKAGES.get(case.group, ())))
+    if not wanted:
+        return set()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(len(wanted), mp_context=context) as pool:
+        found = list(pool.map(forks_after, wanted))
+    return {name for name, safe in zip(wanted, found, strict=True) if safe}
 
 
-def _forks_after(name: str) -> bool:
-    outcome = run_in_child(_import_and_fork, name, LONGEST, lambda _: None)
-    return bool(outcome.value)
+def forks_after(name: str) -> bool:
+    """Whether a process that imported a package can be forked to use the GPU."""
+    return bool(run_in_child(_import_and_fork, name, LONGEST, lambda _: None).value)
 
 
 def _import_and_fork(name: str, tell: Tell) -> bool:
-    """Import a package, then use the GPU in a forked process."""
     import_module(name)
     return not run_in_child(_use_gpu, None, LONGEST, lambda _: None).error
 
@@ -65,6 +72,9 @@ def compile_kernels() -> None:
     """Compile DeepSpeed's optimizers, which it does at first use; a process that finds them loads
     them at once.
     """
+    major, minor = import_module("torch").cuda.get_device_capability()
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}")  # as the jobs set it
+    os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
     builders = import_module("deepspeed.ops.op_builder")
     for name in BUILDERS:
         getattr(builders, name)().load(verbose=False)

@@ -23,6 +23,7 @@ from .predict import Prediction
 
 TrialRow = dict[str, Any]
 BISECTED = "bisected"  # the name of a bisection's tries
+OUT_OF_TIME = "out of time"
 LONGEST = 120.0  # seconds of one try
 MOST_TRIES = 2 * TRIES  # of a bisection whose ends have to be moved
 
@@ -51,7 +52,8 @@ class Trial:
         self.worker, self.deadline = worker, deadline
         head = {"id": case.id, "group": case.group, "config": case.config, "rank": case.rank}
         self.row: TrialRow = {**head, "prediction": found, "tries": [], **(before or {})}
-        self.row["tries"] = list(self.row["tries"])
+        known = self.row["tries"]
+        self.row["tries"] = [one for one in known if one["survived"] or died_of_memory(one)]
         self.row.pop("stopped", None)
 
     def run(self, words: Sequence[str], *, bisect: bool = False, on_survival: bool = False) -> None:
@@ -79,7 +81,7 @@ class Trial:
     def attempt(self, name: str, cap: int | None) -> dict[str, Any]:
         """Run the case under a cap, and keep the try; raises where it ends without a verdict."""
         if time.monotonic() > self.deadline:
-            raise TrialStoppedError("out of time")
+            raise TrialStoppedError(OUT_OF_TIME)
         start = time.monotonic()
         result = measure_one(replace(self.case, cap_bytes=cap), self.worker)
         seconds = round(time.monotonic() - start, 1)
