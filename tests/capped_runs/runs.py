@@ -110,7 +110,13 @@ def deepspeed(rng: Random, number: int) -> RunDict:
     chosen = training(rng, seq, precisions, "adamw adamw adamw adam sgd_momentum")
     engine = {"type": "deepspeed", "zero_stage": stage, **_zero_options(rng, stage)}
     ranks = rng.choice((2, 4, 8, 16))
-    return run_dict(rng, seq, ranks=ranks, training=chosen, engine=engine)
+    return _unpadded(run_dict(rng, seq, ranks=ranks, training=chosen, engine=engine))
+
+
+def _unpadded(run: RunDict) -> RunDict:
+    """Without a padding token: transformers zeroes its row, which ZeRO-3 has sharded by then."""
+    config = {**run["model"]["config"], "pad_token_id": None}
+    return {**run, "model": {"config": config}}
 
 
 def _zero_options(rng: Random, stage: int) -> RunDict:
@@ -126,7 +132,7 @@ def deepspeed_offload(rng: Random, number: int) -> RunDict:
     if stage == 3 and flip(rng):
         engine["offload_param"] = "cpu"
     ranks = rng.choice((4, 8, 16))
-    return run_dict(rng, seq, ranks=ranks, training=chosen, engine=engine)
+    return _unpadded(run_dict(rng, seq, ranks=ranks, training=chosen, engine=engine))
 
 
 def lora(rng: Random, number: int) -> RunDict:
