@@ -157,6 +157,29 @@ def test_the_least_memory_is_reported(command: Command, config: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_the_least_memory_is_looked_for_between_two_caps(command: Command, config: Path) -> None:
+    """No run without a cap; each try is in the row, and the report counts them."""
+    peak = full_estimate(small_run("fsdp")).result.allocated_bytes
+    words = ("measure", "--config", config, "--find-minimum")
+    words = (*words, "--between", f"{peak * 9 // 10}B:{peak * 11 // 10}B")
+    row = command(*words, "--format", "json").data
+    assert row["measured"]["fails_in_bytes"] < peak <= row["measured"]["survives_in_bytes"]
+    assert len(row["tries"]) > 2
+    assert {one["survived"] for one in row["tries"]} == {True, False}
+    assert f"{len(row['tries'])} tries, " in command(*words).out
+
+
+@pytest.mark.usefixtures("gpu")
+def test_bounds_of_a_case_need_the_search(command: Command, cases: Write, tmp_path: Path) -> None:
+    """They are not read without it."""
+    path = cases("a")
+    path.write_text(json.dumps({**rows_of(path)[0], "bounds_bytes": [1, 2 * GIB]}))
+    answer = command("measure", "--cases", path, "--append", tmp_path / "runs.jsonl")
+    assert answer.code == 2
+    assert "'a' has bounds_bytes, which --find-minimum takes" in answer.err
+
+
+@pytest.mark.usefixtures("gpu")
 def test_many_cases_have_a_line_each_and_go_on(
     command: Command, cases: Write, tmp_path: Path
 ) -> None:
@@ -231,6 +254,9 @@ def test_ctrl_c_says_where_it_stopped(
         (["--cases", "y"], "--cases needs --append FILE"),
         (["--cases", "y", "--append", "z", "--snapshot", "s"], "--snapshot is for one run"),
         (["--preset", "gpt2", "--cap", "24", "--find-minimum"], "leave --cap out"),
+        (["--preset", "gpt2", "--between", "2:3"], "--between is for --find-minimum"),
+        (["--preset", "gpt2", "--find-minimum", "--between", "3:2"], "the lower one first"),
+        (["--preset", "gpt2", "--find-minimum", "--between", "3"], "must be a size such as"),
         (["--preset", "gpt2", "--again"], "--again is for --cases"),
         (["--preset", "gpt2", "--cap", "lots"], "--cap 'lots' must be a size such as 24GiB"),
         (["--preset", "gpt2", "--rank", "1"], "--rank 1: the job has 1 rank; use 0"),

@@ -22,6 +22,7 @@ from tests.conftest import small_run
 
 GIB = 2**30
 NEEDS = 11 * GIB
+PHASES = ("model", "s0.a0.fwd", "s0.a0.bwd", "s0.opt")
 
 
 class OutOfMemoryError(RuntimeError):
@@ -35,11 +36,13 @@ def job(case: MeasureCase, tell: Tell) -> Row:
             "environment": {"gpu": "none", "process_group": "fake"},
             "group": "fsdp",
             "context_bytes": 7,
+            "phases": PHASES,
         }
     )
     tell({"phase": "model", "peak_bytes": 1, "start_next_bytes": 1, "reserved_bytes": 1})
     tell({"phase": "s0.a0.fwd", "peak_bytes": 2, "start_next_bytes": 1, "reserved_bytes": 2})
     if case.id == "full" or (case.cap_bytes is not None and case.cap_bytes < NEEDS):
+        tell({"died": {"retries": 3, "allocated_bytes": 8, "reserved_bytes": 9, "free_bytes": 5}})
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
     if case.id == "cublas":
         raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
@@ -83,7 +86,7 @@ def test_a_case_that_ends_well_has_its_row() -> None:
 def test_running_out_of_memory_is_a_result(name: str) -> None:
     """Where it was, what was measured until then, and no figure for the whole."""
     result = measured(name)
-    assert result.failed.startswith("out of memory after s0.a0.fwd: ")
+    assert result.failed.startswith("out of memory in s0.a0.bwd: ")
     assert result.row is not None
     assert list(result.row["phases"]) == ["model", "s0.a0.fwd"]
     assert result.row["measured"] == {"context_bytes": 7}
@@ -100,7 +103,7 @@ def test_a_cap_that_is_too_small_is_in_the_row() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("dies", "ended by SIGKILL"), ("breaks", "AttributeError: no such thing (after s0.a0.fwd)")],
+    [("dies", "ended by SIGKILL"), ("breaks", "AttributeError: no such thing (in s0.a0.bwd)")],
 )
 def test_a_job_that_dies_or_breaks_is_a_result(name: str, why: str) -> None:
     """Not a crash of the command."""
@@ -110,7 +113,7 @@ def test_a_job_that_dies_or_breaks_is_a_result(name: str, why: str) -> None:
 def test_a_job_that_hangs_is_a_result() -> None:
     """After its own timeout."""
     result = measure_one(MeasureCase(id="hangs", config=small_run("fsdp"), timeout=1.0), job)
-    assert result.failed == "still running after 1 s, and stopped (after s0.a0.fwd)"
+    assert result.failed == "still running after 1 s, and stopped (in s0.a0.bwd)"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +166,42 @@ def test_the_least_memory_is_found_with_fresh_processes() -> None:
     found = result.row["measured"]
     assert found["fails_in_bytes"] < NEEDS <= found["survives_in_bytes"] < 1.005 * NEEDS
     assert found["allocated_bytes"] == 10 * GIB
+
+
+def test_every_try_is_in_the_row() -> None:
+    """Whether it survived, and the phase of death with torch's counters."""
+    (result,) = measure_cases([case("fine")], job, minimum=True)
+    assert result.row is not None
+    tries = result.row["tries"]
+    died = [one for one in tries if not one["survived"]]
+    assert {one["cap_bytes"] >= NEEDS for one in tries if one["survived"]} == {True}
+    assert {(one["phase"], one["retries"], one["reserved_bytes"]) for one in died} == {
+        ("s0.a0.bwd", 3, 9)
+    }
+    assert max(one["cap_bytes"] for one in died) == result.row["measured"]["fails_in_bytes"]
+    rows_from([result.row])
+
+
+@pytest.mark.parametrize(
+    "bounds", [(10 * GIB, 14 * GIB), (9 * GIB, 10 * GIB), (12 * GIB, 13 * GIB)]
+)
+def test_the_least_memory_is_looked_for_between_given_bounds(bounds: tuple[int, int]) -> None:
+    """No run without a cap; bounds that are wrong are moved."""
+    (result,) = measure_cases([case("fine", bounds_bytes=bounds)], job, minimum=True)
+    assert result.row is not None
+    found = result.row["measured"]
+    assert found["fails_in_bytes"] < NEEDS <= found["survives_in_bytes"] < 1.005 * NEEDS
+    assert {one["cap_bytes"] for one in result.row["tries"]} > {found["fails_in_bytes"]}
+
+
+def test_a_run_under_a_cap_has_one_try() -> None:
+    """It survived, or it says where it died."""
+    survived = measured("fine", cap_bytes=NEEDS).row
+    died = measured("fine", cap_bytes=NEEDS - 1).row
+    assert survived is not None
+    assert died is not None
+    assert [(one["cap_bytes"], one["survived"]) for one in survived["tries"]] == [(NEEDS, True)]
+    assert [(one["phase"], one["survived"]) for one in died["tries"]] == [("s0.a0.bwd", False)]
 
 
 def test_a_try_that_dies_ends_the_search() -> None:

@@ -115,3 +115,14 @@ def test_names_that_are_taken_are_numbered() -> None:
     """The first name that is free."""
     assert fresh_id("run", []) == "run"
     assert fresh_id("run", ["run", "run-2"]) == "run-3"
+
+
+@pytest.mark.parametrize("bounds", [[2, 1], [1], 5, [1.5, 2], [True, 2], [0, 2]])
+def test_bounds_are_two_caps_in_order(tmp_path: Path, bounds: Any) -> None:
+    """Anything else is a sentence."""
+    path = tmp_path / "cases.jsonl"
+    path.write_text(json.dumps({"id": "a", "config": {}, "bounds_bytes": bounds}))
+    with pytest.raises(InputError, match="must be two whole numbers of bytes, the lower one first"):
+        read_cases(path)
+    path.write_text(json.dumps({"id": "a", "config": {}, "bounds_bytes": [1, 2]}))
+    assert read_cases(path)[0].bounds_bytes == (1, 2)

@@ -30,10 +30,13 @@ METRICS = {
     "fits": "fits",
 }
 # Also measured, but not predicted.
-UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes", "utilization_pct")
+UNSCORED = (
+    *("fails_in_bytes", "context_bytes", "alloc_retries"),
+    *("step_seconds", "average_bytes", "utilization_pct"),
+)
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-OTHERS = "function with record rank num_parameters rank_parameters phases environment failed"
+OTHERS = "function with record rank num_parameters rank_parameters phases environment failed tries"
 KEYS = (*NEEDED, *OTHERS.split())
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20

@@ -23,6 +23,10 @@ def check_options(args: argparse.Namespace) -> None:
         problems.append("--function is for one run; a case names its own in 'function'")
     if args.find_minimum and args.cap is not None:
         problems.append("--find-minimum tries caps itself; leave --cap out")
+    if args.between is not None and not args.find_minimum:
+        problems.append("--between is for --find-minimum; add it, or leave --between out")
+    if args.between is not None and args.snapshot:
+        problems.append("--snapshot is of a run without a cap; leave --between out")
     if args.again and not args.cases:
         problems.append("--again is for --cases; one run is always measured")
     if problems:
@@ -42,6 +46,7 @@ def conditions(args: argparse.Namespace) -> dict[str, Any]:
         "rank": args.rank,
         "steps": args.steps,
         "cap_bytes": args.cap,
+        "bounds_bytes": args.between,
         "alloc_conf": args.alloc_conf,
         "timeout": args.timeout,
     }

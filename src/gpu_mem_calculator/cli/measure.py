@@ -28,6 +28,7 @@ examples:
   gpu-mem-calc measure --config run.json --append runs.jsonl
   gpu-mem-calc measure --config run.json --rank 6 --cap 24GiB
   gpu-mem-calc measure --config run.json --find-minimum --snapshot run.pickle
+  gpu-mem-calc measure --config run.json --find-minimum --between 12GiB:16GiB
   gpu-mem-calc measure --cases cases.jsonl --append runs.jsonl
   gpu-mem-calc measure --function my_project.train:model_and_batch --with n=24
   torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
@@ -45,7 +46,7 @@ def arguments(parser: Parser) -> None:
     """Add the options of `measure`."""
     add_run(parser)
     add_function(parser)
-    wanted = "function, with, group, rank, steps, cap_bytes, alloc_conf"
+    wanted = "function, with, group, rank, steps, cap_bytes, bounds_bytes, alloc_conf"
     cases = f"many runs, one JSON object a line: id, config, and where wanted {wanted}"
     parser.option("--cases", "FILE", cases)
     parser.option("--rank", "N", "the rank to play, so the pipeline stage (default: 0)", natural)
@@ -54,6 +55,8 @@ def arguments(parser: Parser) -> None:
     parser.option("--cap", "SIZE", cap, memory_size)
     add_allocator(parser)
     parser.flag("--find-minimum", "look for the least memory that the run survives in")
+    between = "caps to look between, such as 12GiB:16GiB (default: a run without a cap tells)"
+    parser.option("--between", "LOW:HIGH", between, memory_range)
     append = "add the results to a file that backtest reads; cases that it has"
     parser.option("--append", "FILE", f"{append} are not measured again")
     parser.flag("--again", "measure cases again that failed before")
@@ -80,6 +83,15 @@ def memory_size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a size such as 24GiB or 500MiB")
     return size
+
+
+def memory_range(text: str) -> tuple[int, int]:
+    """Two sizes from `12GiB:16GiB`, the lower one first."""
+    low, _, high = text.partition(":")
+    sizes = memory_size(low), memory_size(high)
+    if sizes[0] >= sizes[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} must be two sizes, the lower one first")
+    return sizes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,9 +143,14 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
 
 def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
     """The cases of --cases, overridden by --set and the other options."""
+    cases = read_cases(args.cases)
+    bounded = next((case.id for case in cases if case.bounds_bytes), None)
+    if bounded is not None and not args.find_minimum:
+        fix = "add --find-minimum, or leave it out"
+        raise InputError(f"case {bounded!r} has bounds_bytes, which --find-minimum takes; {fix}")
     return [
         replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
-        for case in read_cases(args.cases)
+        for case in cases
     ]
 
 

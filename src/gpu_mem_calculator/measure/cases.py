@@ -9,11 +9,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..jobs.phases import phase_after
 from ..ledger.units import GIB
 from .cases_file import MeasureCase
 from .child_process import ChildOutcome, Tell, run_in_child
-from .minimum import find_minimum
+from .minimum import Minimum, find_minimum, find_minimum_between
 from .runs_file import Row, RunsFile
+from .tries import NO_MEMORY, failed_try, with_try
 from .worker import row_head
 
 Worker = Callable[[MeasureCase, Tell], Row]
@@ -63,13 +65,17 @@ def measure_cases(
 
     A case that runs out of memory, dies or exceeds its timeout has a row, too, with `failed` and
     without `measured.allocated_bytes`. A case that is refused has none. `on_phase` is called at the
-    end of each phase; `minimum` also looks for the least memory.
+    end of each phase; `minimum` also looks for the least memory, between the bounds of a case that
+    has them.
     """
     for case in cases:
         start = time.monotonic()
-        result = measure_one(case, worker, on_phase)
-        if minimum and result.row and not result.failed and case.cap_bytes is None:
-            _add_minimum(result, worker, on_phase)
+        if minimum and case.bounds_bytes is not None:
+            result = _minimum_between(case, worker, on_phase)
+        else:
+            result = measure_one(case, worker, on_phase)
+            if minimum and result.row and not result.failed and case.cap_bytes is None:
+                _add_minimum(result, worker, on_phase)
         result.seconds = time.monotonic() - start
         if file is not None and result.row is not None:
             file.add(result.row)
@@ -87,7 +93,7 @@ def measure_one(case: MeasureCase, worker: Worker, on_phase: OnPhase = no_report
 
     outcome = run_in_child(worker, case, case.timeout, receive)
     if not outcome.error:
-        return CaseResult(case=case, row=outcome.value)
+        return CaseResult(case=case, row=with_try(outcome.value, case.cap_bytes))
     if outcome.problems:
         return CaseResult(case=case, refused=outcome.problems)
     if "ModuleNotFoundError" in outcome.kinds:
@@ -101,21 +107,28 @@ def failed_row(case: MeasureCase, outcome: ChildOutcome, messages: list[dict[str
     head = next((m for m in messages if "environment" in m), {})
     ended = [dict(message) for message in messages if "phase" in message]
     phases = {message.pop("phase"): message for message in ended}
-    where = f"after {next(reversed(phases))}" if phases else "before its first phase ended"
+    phase = phase_after(list(phases), head.get("phases", ()))
+    after = f"after {next(reversed(phases))}" if phases else "before its first phase ended"
+    where = f"in {phase}" if phase else after
     measured = {k: head[k] for k in ("context_bytes",) if k in head}
     if out_of_memory(outcome):
-        why = f"out of memory {where}: {outcome.error}"
+        why = f"{NO_MEMORY} {where}: {outcome.error}"
         if case.cap_bytes is not None:
             measured["fails_in_bytes"] = case.cap_bytes
     else:
         why = f"{outcome.error} ({where})"
-    return {
+    row = {
         **row_head(case, head.get("group", "failed")),
         "failed": why,
         "measured": measured,
         "phases": phases,
         "environment": head.get("environment", {}),
     }
+    if case.cap_bytes is not None:
+        died: list[dict[str, int]] = [m["died"] for m in messages if "died" in m]
+        counters = died[0] if died else {}
+        row["tries"] = [failed_try(case.cap_bytes, phase, counters, why)]
+    return row
 
 
 def out_of_memory(outcome: ChildOutcome) -> bool:
@@ -124,26 +137,72 @@ def out_of_memory(outcome: ChildOutcome) -> bool:
 
 
 def _add_minimum(result: CaseResult, worker: Worker, on_phase: OnPhase) -> None:
-    """Bisect the cap and add both ends to the row; where a run fails otherwise, `log` says why."""
+    """Bisect the cap below a run without one, and add both ends and every try to the row."""
     assert result.row is not None
     measured = result.row["measured"]
     if "reserved_bytes" not in measured:
         result.log = "the least memory was not looked for: the run fills this card"
         return
+    caps = CapTries(result.case, worker, on_phase)
+    peaks = measured["allocated_bytes"], measured["reserved_bytes"]
+    _add_ends(result, caps, lambda: find_minimum(*peaks, caps.survives))
 
-    def survives(cap_bytes: int) -> bool:
-        on_phase(result.case, f"in {cap_bytes / GIB:.2f} GiB")
-        attempt = measure_one(replace(result.case, cap_bytes=cap_bytes, snapshot=None), worker)
-        if not attempt.failed and not attempt.refused:
+
+def _minimum_between(case: MeasureCase, worker: Worker, on_phase: OnPhase) -> CaseResult:
+    """Look for the least memory between the case's bounds; the row is that of its first survivor.
+
+    Where no cap is survived, it is that of the last try.
+    """
+    assert case.bounds_bytes is not None
+    low, high = case.bounds_bytes
+    caps = CapTries(case, worker, on_phase)
+    result = CaseResult(case=case)
+    _add_ends(result, caps, lambda: find_minimum_between(low, high, caps.survives))
+    return result
+
+
+class CapTries:
+    """Runs a case under one cap after another; `survives` is what a bisection asks."""
+
+    def __init__(self, case: MeasureCase, worker: Worker, on_phase: OnPhase = no_report) -> None:
+        self.case, self.worker, self.on_phase = case, worker, on_phase
+        self.results: list[CaseResult] = []
+
+    def survives(self, cap_bytes: int) -> bool:
+        """Whether the case survives under a cap; raises where it fails for another reason."""
+        self.on_phase(self.case, f"in {cap_bytes / GIB:.2f} GiB")
+        case = replace(self.case, cap_bytes=cap_bytes, snapshot=None, averages=False)
+        result = measure_one(case, self.worker)
+        self.results.append(result)
+        if not result.failed and not result.refused:
             return True
-        if attempt.failed.startswith("out of memory"):
+        if result.failed.startswith(NO_MEMORY):
             return False
-        raise CaseStoppedError("; ".join(attempt.refused) or attempt.failed)
+        raise CaseStoppedError("; ".join(result.refused) or result.failed)
 
+    @property
+    def tries(self) -> list[dict[str, Any]]:
+        """Every try so far, in order."""
+        return [one for result in self.results if result.row for one in result.row["tries"]]
+
+    @property
+    def base(self) -> CaseResult:
+        """The first result that survived, else the last one."""
+        survived = [result for result in self.results if result.row and not result.failed]
+        return survived[0] if survived else self.results[-1]
+
+
+def _add_ends(result: CaseResult, caps: CapTries, search: Callable[[], Minimum]) -> None:
+    """Add both ends of a search and its tries to the row; where it stops, `log` says why."""
     try:
-        minimum = find_minimum(measured["allocated_bytes"], measured["reserved_bytes"], survives)
+        minimum = search()
     except CaseStoppedError as error:
-        result.log = f"the least memory was not found: {error}"
+        minimum, result.log = None, f"the least memory was not found: {error}"
+    if result.row is None:
+        result.row, result.refused = caps.base.row, caps.base.refused
+    if result.row is None:
         return
-    measured["survives_in_bytes"] = minimum.survives_in_bytes
-    measured["fails_in_bytes"] = minimum.fails_in_bytes
+    result.row["tries"] = caps.tries
+    if minimum is not None:
+        result.row["measured"]["survives_in_bytes"] = minimum.survives_in_bytes
+        result.row["measured"]["fails_in_bytes"] = minimum.fails_in_bytes

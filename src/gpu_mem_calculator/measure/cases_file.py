@@ -25,7 +25,9 @@ class MeasureCase(Struct, frozen=True, kw_only=True):
     - `group`: the group of measured runs, where it is not the program's
     - `cap_bytes`: the bytes that torch may take, at most
     - `alloc_conf`: PYTORCH_ALLOC_CONF
+    - `bounds_bytes`: caps to look for the least memory between, instead of those of a run without
     - `snapshot`: the file for torch's memory snapshot
+    - `averages`: whether the averages of the last step are measured
     - `timeout`: seconds
     """
 
@@ -37,8 +39,10 @@ class MeasureCase(Struct, frozen=True, kw_only=True):
     rank: int = 0
     steps: int = STEPS
     cap_bytes: int | None = None
+    bounds_bytes: tuple[int, int] | None = None
     alloc_conf: str | None = None
     snapshot: str | None = None
+    averages: bool = True
     timeout: float = TIMEOUT
 
 
@@ -84,9 +88,24 @@ def _case(line: str) -> MeasureCase:
         rank=data.get("rank") or 0,
         steps=data.get("steps") or environment.get("steps") or STEPS,
         cap_bytes=data.get("cap_bytes") or environment.get("cap_bytes"),
+        bounds_bytes=_bounds(data),
         alloc_conf=data.get("alloc_conf") or environment.get("alloc_conf"),
         timeout=data.get("timeout") or TIMEOUT,
     )
+
+
+def _bounds(data: Mapping[str, Any]) -> tuple[int, int] | None:
+    low, high = data.get("bounds_bytes") or (0, 0)
+    return (low, high) if high else None
+
+
+def bounds_problem(bounds: Any) -> str:
+    """Why these are no two caps in ascending order; empty where they are."""
+    caps = bounds if isinstance(bounds, list | tuple) and len(bounds) == 2 else (0, 0)
+    whole = all(isinstance(cap, int) and not isinstance(cap, bool) for cap in caps)
+    if whole and 0 < caps[0] < caps[1]:
+        return ""
+    return f"bounds_bytes={bounds!r} must be two whole numbers of bytes, the lower one first"
 
 
 def _problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -104,6 +123,8 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
     for key in ("group", "alloc_conf", "function"):
         if not isinstance(data.get(key), str | None):
             yield f"{key}={data[key]!r} must be a text"
+    if data.get("bounds_bytes") is not None and (why := bounds_problem(data["bounds_bytes"])):
+        yield why
     yield from _values_problems(data)
 
 

@@ -88,9 +88,12 @@ class Probe:
         with enough memory, and are left out.
         """
         figures: dict[str, Any] = dict(peaks(self.phases))
-        if self.cuda.memory_stats().get("num_alloc_retries", 0) == 0:
+        retries = self.cuda.memory_stats().get("num_alloc_retries", 0)
+        if not retries:
             figures["reserved_bytes"] = max(p["reserved_bytes"] for p in self.phases.values())
             figures["device_bytes"] = max(self.device)
+        else:
+            figures["alloc_retries"] = retries
         figures["context_bytes"] = self.context_bytes
         host, seconds = self.host.peak_bytes(), step_seconds(self.ends)
         if host is not None:
@@ -98,6 +101,20 @@ class Probe:
         if seconds is not None:
             figures["step_seconds"] = round(seconds, 4)
         return figures | self._averages()
+
+    def counters(self) -> dict[str, int]:
+        """Torch's counters and the card's free bytes now: of a run that dies."""
+        ended = self.phases.values()
+        return {
+            "retries": self.cuda.memory_stats().get("num_alloc_retries", 0),
+            "allocated_bytes": max(
+                [self.cuda.max_memory_allocated(), *(p["peak_bytes"] for p in ended)]
+            ),
+            "reserved_bytes": max(
+                [self.cuda.max_memory_reserved(), *(p["reserved_bytes"] for p in ended)]
+            ),
+            "free_bytes": self.cuda.mem_get_info()[0],
+        }
 
     def _averages(self) -> dict[str, Any]:
         """The averages of the last step, where it was reached."""

@@ -15,6 +15,7 @@ from ..core.runfile import read
 from ..jobs.function import UserFunction, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
+from ..jobs.phases import inference_phases, training_phases
 
 EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit", "lion_8bit")
 
@@ -27,6 +28,7 @@ class MeasuredProgram(Struct, frozen=True, kw_only=True):
     - `num_ranks`: the ranks of the whole job
     - `process_group`: how a single process plays one rank
     - `alloc_conf`: PYTORCH_ALLOC_CONF of the run file
+    - `phases`: the names of its phases in order, given the number of steps
     """
 
     start: Callable[[World], None]
@@ -34,6 +36,7 @@ class MeasuredProgram(Struct, frozen=True, kw_only=True):
     num_ranks: int = 1
     process_group: str = NONE
     alloc_conf: str | None = None
+    phases: Callable[[int], tuple[str, ...]] = lambda steps: ()
 
 
 def program(
@@ -61,6 +64,7 @@ def program(
         num_ranks=resolved.hardware.num_gpus,
         process_group=_process_group(resolved),
         alloc_conf=getattr(file.training, "pytorch_alloc_conf", None),
+        phases=lambda steps: training_phases(resolved, steps),
     )
 
 
@@ -84,12 +88,16 @@ def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
     section = config["inference"]
     if not isinstance(section, Mapping):
         raise InputError(f"inference={section!r} must be an object")
-    settings(section)
+    new_tokens = settings(section)["new_tokens"]
     file = read({k: v for k, v in config.items() if k != "inference"})
     model = find_model(file.model).config
     if model is None:
         raise InputError(NO_PROGRAM)
-    return MeasuredProgram(start=lambda world: infer(section, model, world), group="inference")
+    return MeasuredProgram(
+        start=lambda world: infer(section, model, world),
+        group="inference",
+        phases=lambda steps: inference_phases(new_tokens),
+    )
 
 
 def group_name(resolved: ResolvedRun) -> str:

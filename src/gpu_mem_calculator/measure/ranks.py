@@ -19,6 +19,7 @@ from .cases_file import MeasureCase
 from .child_process import ChildOutcome, error_line
 from .program import program
 from .runs_file import Row, RunsFile
+from .tries import with_try
 from .worker import (
     case_probe,
     finished_row,
@@ -81,7 +82,8 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
         raise
     except Exception as error:
         end_failed_rank(case, error, messages, append)
-    return gather(finished_row(case, job.group, probe, environment), place)
+    row = finished_row(case, job.group, probe, environment)
+    return gather(with_try(row, case.cap_bytes), place)
 
 
 def check_ranks(ranks: int, started: int) -> None:

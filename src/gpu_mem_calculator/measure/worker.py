@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -32,17 +33,23 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     probe = case_probe(case, tell)
     known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
-    tell({"environment": known, "group": job.group, "context_bytes": probe.context_bytes})
+    head = {"environment": known, "group": job.group, "context_bytes": probe.context_bytes}
+    tell({**head, "phases": job.phases(case.steps)})
     set_cap(case.cap_bytes, probe.total)
     rank = case.rank if kind == FAKE else 0
     world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=case.steps)
-    run_with_snapshot(lambda: job.start(world), case.snapshot)
+    try:
+        run_with_snapshot(lambda: job.start(world), case.snapshot)
+    except Exception:
+        with suppress(Exception):  # a broken CUDA context counts nothing
+            tell({"died": probe.counters()})
+        raise
     return finished_row(case, job.group, probe, known)
 
 
 def case_probe(case: MeasureCase, tell: Tell) -> Probe:
     """The probe of a case; `tell` gets each phase with its figures."""
-    steps = None if case.snapshot else case.steps
+    steps = case.steps if case.averages and not case.snapshot else None
     return Probe(lambda name, figures: tell({"phase": name, **figures}), steps)
 
 

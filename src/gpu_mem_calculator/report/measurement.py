@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,7 @@ def _verdict(row: Row) -> Iterator[Line]:
     if "survives_in_bytes" in measured:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
         yield from wrap_lines("", text, DIM)
+    yield from _tries(row.get("tries", ()))
     others = []
     if "host_bytes" in measured:
         others.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
@@ -109,6 +111,20 @@ def _verdict(row: Row) -> Iterator[Line]:
         others.append(f"GPU busy {measured['utilization_pct']:.0f} %")
     if others:
         yield from wrap_lines("", ", ".join(others), DIM)
+
+
+def _tries(tries: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    """What the runs under caps did: the only one, or how many died and where."""
+    if not tries:
+        return
+    if len(tries) == 1 and tries[0]["survived"]:
+        (one,) = tries
+        text = f"survived in {gib(one['cap_bytes'], 2)} GiB; torch freed its cache "
+        yield from wrap_lines("", text + f"{one['retries']} times to stay within it", DIM)
+        return
+    died = Counter(one["phase"] or "a phase unknown" for one in tries if not one["survived"])
+    where = "".join(f", {count} in {phase}" for phase, count in died.items())
+    yield from wrap_lines("", f"{len(tries)} tries, {died.total()} died{where}", DIM)
 
 
 def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:

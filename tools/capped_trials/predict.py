@@ -1,0 +1,60 @@
+"""The prediction of a case, made before it is run."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from gpu_mem_calculator.backtest.predict import by_estimate
+from gpu_mem_calculator.backtest.rows import MeasuredRun
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.models import MemoryResult
+from gpu_mem_calculator.measure.cases_file import MeasureCase
+
+Prediction = dict[str, Any]
+
+
+def predict(case: MeasureCase) -> Prediction:
+    """The bytes that the measured rank needs, allocates and reserves; `error` where it fails.
+
+    `margin_bytes` is None where the calculator gives none.
+    """
+    run = MeasuredRun(
+        id=case.id,
+        group=case.group,
+        config=dict(case.config),
+        measured={"survives_in_bytes": 0},  # which asks for `needs`
+        rank=case.rank,
+        process_group="fake",
+    )
+    try:
+        found = by_estimate(run)
+        return {
+            "needs_bytes": found.needs,
+            "margin_bytes": _margin(case, found),
+            "allocated_bytes": found.allocated,
+            "startup_bytes": found.startup,
+            "reserved_bytes": found.reserved,
+            "host_bytes": found.host or 0,
+        }
+    except Exception as error:  # a case without a prediction is a result, too
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _margin(case: MeasureCase, found: Any) -> int | None:
+    """The margin of the prediction, or of the whole result, which has one stage's."""
+    if (margin := getattr(found, "margin", None)) is not None:
+        return int(margin)
+    if "margin_bytes" not in MemoryResult.__struct_fields__:
+        return None
+    margin = getattr(full_estimate(dict(case.config)).result, "margin_bytes", None)
+    return None if margin is None else int(margin)
+
+
+def predictions(cases: Sequence[MeasureCase], processes: int) -> dict[str, Prediction]:
+    """The prediction of every case by its id, several at a time."""
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        return dict(zip([case.id for case in cases], pool.map(predict, cases), strict=True))
