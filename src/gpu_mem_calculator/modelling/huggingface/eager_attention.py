@@ -163,13 +163,17 @@ def eager_inference(
 def _operands(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> tuple[Value, Value, Value]:
-    """q, k and v stored as matmul reads them: contiguous, one k and v for every query head."""
-    rows = setting.key_tokens * heads.heads
-    q = q if heads.head_major else tape.op("attn.q_contiguous", q)
-    if not heads.grouped:
-        return q, k, v  # concatenated, and so contiguous: by a cache, or from latents
-    k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
-    return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
+    """q, k and v stored as matmul reads them: contiguous, one k and v for every query head.
+
+    One sequence needs no copy of q.
+    """
+    if heads.grouped:  # else concatenated, and so contiguous: by a cache, or from latents
+        rows = setting.key_tokens * heads.heads
+        k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
+        v = tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
+    if not heads.head_major:
+        q = tape.op("attn.q_contiguous", q, elements=q.elements() * holds(setting.batch > 1))
+    return q, k, v
 
 
 def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
