@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cuda.capability import torch_notes
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
@@ -75,6 +76,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
+        card=hardware.card,
+        vendor=hardware.vendor,
         parameters_given=model.parameters_given,
         record=model.record,
         **training,
@@ -89,7 +92,11 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         model=model,
         allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed),
-        warnings=(*model.warnings, *training_rules.tower_note(run, chosen)),
+        warnings=(
+            *model.warnings,
+            *training_rules.tower_note(run, chosen),
+            *torch_notes(run, chosen),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..model.arch import Arch
 from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
@@ -53,8 +54,18 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
     if run.attention == "flash_attention_2" and run.precision == "fp32":
         yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
-    if run.attention == "flash_attention_2" and not has_flash(run.compute_capability):
+    if run.attention == "flash_attention_2":
+        yield from _flash_problems(run)
+
+
+def _flash_problems(run: Run) -> Iterator[str]:
+    """Cards and attention heads for which flash-attn has no kernel."""
+    if not has_flash(run.compute_capability):
         yield NO_FLASH_CARD.format("training", run.compute_capability)
+    heads = {getattr(layer.mixer, "head_dim", 0) for layer, _, _ in run.arch.runs}
+    if max(heads, default=0) > LARGEST_FLASH_HEAD:
+        most = f"heads of at most {LARGEST_FLASH_HEAD}, and {run.arch.family} has {max(heads)}"
+        yield f"training.attention='flash_attention_2' has kernels for {most}; use 'sdpa'"
 
 
 def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
