@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
+from ...published.served_models import borrowed_notes
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
@@ -125,6 +126,7 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
         yield "CUDA graphs come on top of gpu_memory_utilization in this version"
     if run_format(run).name == "nf4" and vllm_version >= versions.PLUGIN_FROM:
         yield "NF4 is not part of vLLM from 0.28.0 on: install vllm-bnb-plugin beside it"
+    yield from borrowed_notes("vllm", "vLLM", run.arch.family)
     yield from cache.notes(run, rank.shard)
     yield from speculative.notes(run)
 
