@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .. import catalog
+from ..cuda.runtimes import CUDA, runtime_of
 from ..ledger.units import GIB
 from .errors import InputError, nearest
 from .models import GPUConfig
@@ -33,7 +34,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     compute_capability: str
     multiprocessors: int
     card: str = ""
-    vendor: str = "nvidia"
+    runtime: str = CUDA
     assumed: tuple[str, ...] = ()
 
 
@@ -64,7 +65,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         compute_capability=capability,
         multiprocessors=multiprocessors,
         card=title if named else "",
-        vendor=named["vendor"] if named else "nvidia",
+        runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         assumed=assumed,
     )
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from ..cuda import capability
+from ..cuda.runtimes import CUDA, runtime_notes, runtime_problems
 from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
@@ -122,7 +123,13 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         hardware=hardware,
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
-        warnings=(*model.warnings, *dtype_notes, *notes, *capability.torch_notes(run, engine)),
+        warnings=(
+            *model.warnings,
+            *dtype_notes,
+            *notes,
+            *capability.torch_notes(run, engine),
+            *runtime_notes(run),
+        ),
     )
 
 
@@ -132,7 +139,7 @@ def _dtype_notes(
     """Set the dtype that a server falls back to on a card without bf16; a note where it does."""
     chip, given = hardware.compute_capability, config.dtype is not None
     dtype = capability.served_dtype(options["dtype"], engine.name, chip, given=given)
-    if dtype != options["dtype"] and hardware.card and hardware.vendor == "nvidia":
+    if dtype != options["dtype"] and hardware.card and hardware.runtime == CUDA:
         options["dtype"] = dtype
         yield f"{hardware.card} has no bf16 units, and {engine.title} takes {dtype} there"
 
@@ -140,6 +147,7 @@ def _dtype_notes(
 def _card_problems(run: Run, engine: Engine) -> Iterator[str]:
     """What the card cannot do: run the server, its dtype, or its weight format."""
     yield from capability.engine_problems(run, engine)
+    yield from runtime_problems(run, engine)
     try:
         name = str(run.options["quantization"]) if engine.serve is None else run_format(run).name
     except FormatError:  # the engine's rules have the sentence
@@ -204,7 +212,7 @@ def _run(
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
         card=hardware.card,
-        vendor=hardware.vendor,
+        runtime=hardware.runtime,
         parameters_given=model.parameters_given,
         card_bytes=hardware.card_bytes,
         smi_bytes=hardware.smi_bytes,

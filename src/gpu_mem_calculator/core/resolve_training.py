@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..cuda.capability import torch_notes
+from ..cuda.runtimes import runtime_notes
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
@@ -77,7 +78,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
         card=hardware.card,
-        vendor=hardware.vendor,
+        runtime=hardware.runtime,
         parameters_given=model.parameters_given,
         record=model.record,
         **training,
@@ -96,6 +97,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *model.warnings,
             *training_rules.tower_note(run, chosen),
             *torch_notes(run, chosen),
+            *runtime_notes(run),
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..cuda.capability import LARGEST_FLASH_HEAD
+from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
 from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
@@ -18,6 +19,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from _common_rules(run, engine)
     yield from _unused_keys(run, file, engine)
     yield from engine.problems(run)
+    yield from runtime_problems(run, engine)
 
 
 def not_trained(arch: Arch) -> str:

@@ -71,7 +71,7 @@ def older(capability: str, than: str) -> bool:
 
 def is_older(run: Run, than: str) -> bool:
     """Whether the run names an NVIDIA card that is older than a compute capability."""
-    return bool(run.card) and run.vendor == "nvidia" and older(run.compute_capability, than)
+    return bool(run.card) and run.runtime == "cuda" and older(run.compute_capability, than)
 
 
 def oldest(steps: Steps, version: Version) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..cuda.runtimes import CUDA, in_words_of
 from .lines import BOLD, DIM, Line, gib, line
 
 NAME, FIGURE = 14, 9
@@ -11,16 +12,25 @@ Number = tuple[str, int | None, str]  # name, bytes, meaning
 
 
 def four_numbers(
-    allocated: int, reserved: int | None, needs: int | None, device: int | None, outside: int
+    allocated: int,
+    reserved: int | None,
+    needs: int | None,
+    device: int | None,
+    outside: int,
+    runtime: str = CUDA,
 ) -> list[Number]:
     """Allocated, reserved, needs and device bytes; None where they were not replayed."""
-    outside_text = gib(outside, 2)
+    outside_text = in_words_of(runtime, f"CUDA's {gib(outside, 2)}")
     total = gib((allocated if needs is None else needs) + outside, 2)
     return [
         ("allocated", allocated, "the most that tensors take at once in a step"),
         ("reserved", reserved, "what torch takes for it on a GPU with room"),
-        ("torch needs", needs, f"the least it gets by with; {total} with CUDA's {outside_text}"),
-        ("nvidia-smi", device, f"reserved and CUDA's {outside_text}, on a GPU with room"),
+        ("torch needs", needs, f"the least it gets by with; {total} with {outside_text}"),
+        (
+            in_words_of(runtime, "nvidia-smi"),
+            device,
+            f"reserved and {outside_text}, on a GPU with room",
+        ),
     ]
 
 

@@ -51,6 +51,7 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
                 result.needs_bytes,
                 result.device_bytes,
                 result.outside_torch_bytes,
+                estimate.resolved.run.runtime,
             ),
             ("start-up", result.startup_bytes, "tensors while the model is set up"),
         ]

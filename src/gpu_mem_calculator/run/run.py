@@ -60,7 +60,7 @@ class Run(Struct, frozen=True, kw_only=True):
     compute_capability: str = "9.0"
     multiprocessors: int = 132
     card: str = ""  # the title of the card that the run file names; "": it names none
-    vendor: str = "nvidia"
+    runtime: str = "cuda"  # the software of its cards: cuda, rocm, xpu, gaudi, tpu
     unrolled: bool = False  # one entry for every layer, for the allocation stream
     parameters_given: int | None = None  # a parameter count that overrides the architecture's
     new_tokens: Num | None = None  # generated after a prompt of `seq` tokens; None: a training run
