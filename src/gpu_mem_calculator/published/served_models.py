@@ -49,7 +49,7 @@ AS_TRANSFORMERS = {
     """),
 }
 # The engine that has what no release of vLLM has.
-INSTEAD = {"gpt_neo": "'transformers'", "llada": "'llamacpp'"}
+INSTEAD = {"gpt_neo": "transformers", "llada": "llamacpp"}
 
 
 def vllm_problem(family: str, version: str) -> str:
@@ -61,14 +61,20 @@ def vllm_problem(family: str, version: str) -> str:
     return f"model: vLLM {version} has no {family} model{had or f'; use {other_engine(family)}'}"
 
 
-def other_engine(family: str) -> str:
-    """The engine to use for a family that a server does not have, as a user writes it."""
+def serving_section(family: str) -> dict[str, str]:
+    """An inference section whose engine has a family: vLLM where that has it."""
     last = VLLM_UNTIL.get(family)
     if last is None:
-        return "'vllm'"
+        return {"engine": "vllm"}
     if family in ENCODER_DECODERS:
-        return "'tensorrt_llm' with engine_generation='tensorrt'"
-    return f"'vllm' with engine_version={last!r}" if last else INSTEAD[family]
+        return {"engine": "tensorrt_llm", "engine_generation": "tensorrt"}
+    return {"engine": "vllm", "engine_version": last} if last else {"engine": INSTEAD[family]}
+
+
+def other_engine(family: str) -> str:
+    """The engine to use for a family that a server does not have, as a user writes it."""
+    name, *keys = serving_section(family).items()
+    return " with ".join((repr(name[1]), *(f"{key}={value!r}" for key, value in keys)))
 
 
 def borrowed_notes(server: str, title: str, family: str) -> Iterator[str]:
