@@ -34,8 +34,7 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
         frozen = "frozen, and adapters are the text model's"
         treatment = engine.tower if run.adapter is None else frozen
         tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
-        images = "images add activations that are not modelled"
-        yield f"batches of text alone are assumed: {images}; {tower}"
+        yield f"{tower}; its activations, which images add, are not counted"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
