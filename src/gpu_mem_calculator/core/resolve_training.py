@@ -96,6 +96,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         warnings=(
             *model.warnings,
             *training_rules.tower_note(run, chosen),
+            *training_rules.expert_note(run),
             *torch_notes(run, chosen),
             *runtime_notes(run),
         ),

@@ -37,6 +37,13 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{tower}; its activations, which images add, are not counted"
 
 
+def expert_note(run: Run) -> Iterator[str]:
+    """A sentence on what is assumed of the router where ranks share the experts."""
+    if int(run.mesh.ep) > 1:
+        more = "a rank whose experts get more has more activations"
+        yield f"tokens are taken to be spread evenly over the experts of {run.mesh.ep} ranks: {more}"
+
+
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     """Keys without effect: refused, never ignored. A key that is set to off is accepted."""
     given = file.training
