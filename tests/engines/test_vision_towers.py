@@ -109,6 +109,17 @@ def test_beside_adapters_the_tower_is_frozen(engine: dict[str, Any]) -> None:
     assert (added[GRAD], added[OPTIM]) == (0, 0)
 
 
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp"])
+def test_a_frozen_tower_has_weights_alone(engine: str) -> None:
+    """freeze_vision_tower leaves it without gradients and states."""
+    added = more(a_run({"type": engine}, freeze_vision_tower=True))
+    assert added[PARAM] > 0
+    assert (added[GRAD], added[OPTIM]) == (0, 0)
+    result = full_estimate(a_run({"type": engine}, freeze_vision_tower=True)).result
+    assert f"the {TOWER:,} parameters of the vision tower are frozen" in result.warnings[0]
+    assert result.trainable_parameters == result.num_parameters - TOWER
+
+
 def test_quantization_packs_the_towers_projections() -> None:
     """4 bits a parameter and scales, except for the patch convolution, norms and biases."""
     packed = more(
@@ -160,9 +171,18 @@ def test_the_answer_names_what_is_not_counted() -> None:
             "cpu_offload=true is not modelled for a model with",
         ),
         ({"type": "deepspeed", "zero_stage": 0}, "not modelled at zero_stage 0 in fp32"),
+        ({"type": "deepspeed"}, "freeze_vision_tower is not modelled under DeepSpeed"),
     ],
 )
 def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], sentence: str) -> None:
     """One sentence instead of an answer without the tower."""
     with pytest.raises(InputError, match=sentence):
-        resolve(read(a_run(engine, precision="fp32" if "zero_stage" in engine else "bf16_mixed")))
+        resolve(
+            read(
+                a_run(
+                    engine,
+                    precision="fp32" if "zero_stage" in engine else "bf16_mixed",
+                    freeze_vision_tower="freeze" in sentence,
+                )
+            )
+        )

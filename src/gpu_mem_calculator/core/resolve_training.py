@@ -188,6 +188,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "quantization": quantization,
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
+        "freeze_vision_tower": bool(config.freeze_vision_tower),
     }
 
 

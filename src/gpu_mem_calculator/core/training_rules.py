@@ -31,8 +31,8 @@ def not_trained(arch: Arch) -> str:
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence on what is assumed for a model with a vision tower."""
     if run.arch.tower:
-        frozen = "frozen, and adapters are the text model's"
-        treatment = engine.tower if run.adapter is None else frozen
+        frozen = "frozen" if run.adapter is None else "frozen, and adapters are the text model's"
+        treatment = engine.tower if run.trained_tower else frozen
         tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
         yield f"{tower}; its activations, which images add, are not counted"
 
@@ -41,7 +41,8 @@ def expert_note(run: Run) -> Iterator[str]:
     """A sentence on what is assumed of the router where ranks share the experts."""
     if int(run.mesh.ep) > 1:
         more = "a rank whose experts get more has more activations"
-        yield f"tokens are taken to be spread evenly over the experts of {run.mesh.ep} ranks: {more}"
+        evenly = f"spread evenly over the experts of {run.mesh.ep} ranks"
+        yield f"tokens are taken to be {evenly}: {more}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -56,6 +57,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
+    if given.freeze_vision_tower and not run.arch.tower:
+        yield "training.freeze_vision_tower is for models with a vision tower; leave it out"
     if given.upcast_unquantized and run.quantization is None:
         yield "training.upcast_unquantized applies to a quantized base only; leave it out"
     if run.autocast and run.precision == "fp32":

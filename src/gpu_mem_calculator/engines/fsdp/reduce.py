@@ -129,6 +129,6 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
     yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
     part = UnitPart(name, GRAD, source, stream(plan.root))
     yield part.of_root(plan, plan.root.shard_grads, root)
-    if tower and not plan.run.frozen:
+    if tower and plan.run.trained_tower:
         blocks = part.of_root(plan, sum(tower, EMPTY), root)
         yield replace(blocks, name="vision tower: sharded gradients", tensors=lambda: tower)

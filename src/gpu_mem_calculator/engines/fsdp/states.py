@@ -116,7 +116,7 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
         total = total + count * unit.trained_elements
         tensors = tensors + count * unit.trained_tensors
         largest = larger(largest, unit.largest_trained)
-    tower = [] if run.frozen else tower_shards(run, shard_ranks(run))
+    tower = tower_shards(run, shard_ranks(run)) if run.trained_tower else []
     for elements in tower:
         total, tensors = total + elements, tensors + 1
         largest = larger(largest, elements)

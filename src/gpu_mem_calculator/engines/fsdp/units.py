@@ -242,8 +242,9 @@ def root_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
     arch = run.arch
     norm = arch.embedding_norm
     weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
-    tower = [w for w in arch.tower if not IN_BLOCK.search(w.name)]
-    return [UnitParameter(weight, base, not run.frozen) for weight in (*tower, *weights)]
+    seen, outside = bool(run.trained_tower), (w for w in arch.tower if not IN_BLOCK.search(w.name))
+    tower = [UnitParameter(weight, base, seen) for weight in outside]
+    return [*tower, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
 
 
 def tower_shards(run: Run, ranks: Num) -> list[Num]:

@@ -86,8 +86,8 @@ def tower_gradients(
     """Gradients of a vision tower that is trained. Images reach it first, so its backward is last,
     beside the embedding's; its activations are not modelled, so it is one block here.
     """
-    if run.arch.tower and not run.frozen:
-        sizes = [sized(weight.numel, precision.weights) for weight in run.arch.tower]
+    if run.trained_tower:
+        sizes = [sized(weight.numel, precision.weights) for weight in run.trained_tower]
         live = {at.name: 1 if at.work == "embedding" else at.embedding_grads for at in instants}
         name, source = "vision tower: gradients", code("torch autograd: kept until zero_grad")
         yield Entry(name, GRAD, sum(sizes, EMPTY), live, source, tensors=lambda: sizes)
