@@ -208,7 +208,7 @@ def basis(estimate: Estimate) -> Iterator[Line]:
     """A note where the allocator was not replayed."""
     if estimate.result.needs_bytes is None:
         text = (
-            "The verdict counts allocated memory and what CUDA takes beside it; torch's allocator "
+            "The verdict counts allocated memory and what is outside torch; torch's allocator "
             "was not replayed, and takes a little more."
         )
         yield from wrap_lines("", text, "dim")
