@@ -29,6 +29,7 @@ CHECKPOINTED = "checkpointed inputs"
 IN_FLIGHT = "kept by other micro-batches in flight"
 INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"
 PER_MICRO_BATCH = "each micro-batch in flight has one"
+LAST_GRADIENT = "a unit's last gradient while it is reduced"
 TIED = "gradient of a table that head and embedding share"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 
