@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..autograd.events import BlockEvents, EventRecorder
-from ..autograd.reductions import embedding_sort_workspace
+from ..autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
 from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
@@ -177,8 +177,8 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
         grads.insert(0, recorder.weight(sized(elements, setting.weight_bits)))
         recorder.over(summed)
     grads.insert(0, recorder.weight(sized(embedding_tensors(run)[0], setting.weight_bits)))
-    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
-    recorder.over(recorder.work((work,)))
+    sorting = embedding_sort_tensors(run.batch * run.seq, run.arch.vocab, setting.hidden)
+    recorder.over(recorder.work(sorting))
     if undropped:
         recorder.over(undropped)
     else:
