@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
+from ...ledger.num import sized
 from ...run.phases import FORWARD
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
@@ -32,7 +33,8 @@ class BucketStreamWriter(StreamWriter):
             self.keep(index, 0)
             size, made = int(self.entries[index].bytes), self.made or self._gradient_bytes()
             if size and sum(made) == size:
-                self.held[index] = [[self.make(one) for one in gradient_buckets(made)]]
+                buckets = gradient_buckets([sized(one, 8) for one in made])
+                self.held[index] = [[self.make(int(one)) for one in buckets]]
             elif size:
                 self.keep(index, 1)
 
