@@ -49,5 +49,6 @@ def lt_entry(count: Num, instants: Instants) -> Entry:
         kind=RUNTIME,
         bytes=MIB * count,
         live={i.name: 1 for i in instants},
+        tensors=lambda: [MIB] * int(count),
         source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
     )
