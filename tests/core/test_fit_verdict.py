@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.calculator import fits, full_estimate
+from gpu_mem_calculator.core.calculator import full_estimate, verdict
 from gpu_mem_calculator.core.fit_verdict import headroom_bytes, ledger_verdict, replay_verdict
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import small_run
@@ -76,7 +76,7 @@ def test_the_headroom_has_the_sign_of_the_verdict(word: str, beyond: int, headro
 
 @pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
 def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) -> None:
-    """At caps around what the run needs; `fits` agrees with the whole estimate."""
+    """At caps around what the run needs; `verdict` agrees with the whole estimate."""
     made = full_estimate(small_run(engine))
     result, replayed = made.result, made.replayed
     assert replayed is not None
@@ -87,11 +87,11 @@ def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) 
     for cap in (result.needs_bytes - 2 * MIB, result.needs_bytes, certain, certain + 2 * MIB):
         card = small_run(engine, hardware={"gpu_memory_bytes": cap + result.outside_torch_bytes})
         found = estimate(card)
-        assert found.fits_on_gpu == fits(card) == (found.verdict == "fits")
+        assert found.verdict == verdict(card)
+        assert found.fits_on_gpu == (found.verdict == "fits")
         assert (found.verdict == "does not fit") == (not replayed.survives(cap))
         assert (found.headroom_bytes >= 0) == found.fits_on_gpu
         on_card = found.reserved_on_card_bytes
         assert (on_card is not None) == replayed.survives(cap)
         assert on_card is None or on_card <= cap
         assert on_card is None or found.device_bytes <= found.gpu_memory_bytes
-
