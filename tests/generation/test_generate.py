@@ -229,3 +229,28 @@ def test_the_activations_part_has_the_kv_cache() -> None:
     assert int(parts[CACHE]) > 0
     expected = (int(parts[ACT]) + int(parts[CACHE])) / 2**30
     assert found.result.breakdown.activations_gb == pytest.approx(expected, rel=1e-12)
+
+
+def test_scores_in_fp16_are_alive_until_their_softmax_is_cast_back() -> None:
+    """One statement takes the softmax to fp32 and back; the scores lose their name after it."""
+    sequence, heads = 2048, 8
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": 64 * heads,
+        "intermediate_size": 256,
+        "num_attention_heads": heads,
+        "vocab_size": 256,
+        "max_position_embeddings": sequence,
+    }
+    options = {"engine": "transformers", "dtype": "fp16", "attention": "eager"}
+    prompt = {"batch_size": 2, "prompt_len": sequence, "new_tokens": 0}
+    run = {
+        "model": {"config": config},
+        "inference": {**options, **prompt},
+        "hardware": {"gpu": "h200", "num_gpus": 1},
+    }
+    area = 2 * heads * sequence**2
+    result = full_estimate(run).result
+    above = result.allocated_bytes - (result.startup_bytes or 0)
+    assert (2 + 4 + 2) * area < above < (2 + 4 + 4) * area

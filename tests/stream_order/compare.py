@@ -61,8 +61,8 @@ def phase_events(stream: AllocationStream, least: int = 1) -> dict[str, list[Eve
 
 def _frees_sorted(events: list[Event]) -> Iterator[Event]:
     """The events, with the newest block first where several are freed in a row."""
-    for is_free, run in groupby(events, lambda event: event.back > 0):
-        yield from sorted(run, key=lambda event: event.back) if is_free else run
+    for _, run in groupby(events, lambda event: event.back > 0):
+        yield from sorted(run, key=lambda event: event.back)
 
 
 class Difference(Struct, frozen=True):
@@ -87,9 +87,9 @@ def differences(
     for name, other in phases.items():
         left, right = ours[name], theirs[other]
         matcher = SequenceMatcher(None, [e.key for e in left], [e.key for e in right], False)
-        for word, i, j, k, l in matcher.get_opcodes():
+        for word, i, j, k, end in matcher.get_opcodes():
             if word != "equal":
-                yield Difference(name, i, left[i:j], right[k:l])
+                yield Difference(name, i, left[i:j], right[k:end])
 
 
 def equal(

@@ -58,6 +58,7 @@ class BackwardPass:
         self.recorder, self.ids, self.owners = recorder, ids, owners
         self.references = dict(references)
         self.uncounted: Bytes = EMPTY
+        self.checkpoint_input = None if checkpoint_input is None else checkpoint_input.index
         if checkpoint_input is not None:
             self.uncounted, index = checkpoint_input.bytes, checkpoint_input.index
             self.references[index] = references.get(index, 0) + 1
@@ -73,6 +74,7 @@ class BackwardPass:
         self.hook_events: list[int] = []
         self.drops: list[tuple[int, int]] = []
         self.matmul = self.shared = -1
+        self.recompute_at = 0
         self.waiting: Bytes = EMPTY  # gradients of weights that another block reads, too
 
     def run(self, tape: Tape, recompute: Recompute, *, unpacked: bool) -> None:
@@ -80,7 +82,9 @@ class BackwardPass:
 
         Tensors that `recompute` makes are freed after their last use. `unpacked`: a checkpoint's
         hooks have given saved tensors away, so they are freed when an operation returns, before
-        its gradients are summed and cast.
+        its gradients are summed and cast; and the checkpoint frees the block's input with the last
+        saved tensor, which is that of the first operation that saves any. It recomputes when the
+        last operation that saves any runs backward.
         """
         self.references |= dict.fromkeys(recompute.storages, 0)
         self.inputs_first = tape.inputs_first
@@ -88,13 +92,19 @@ class BackwardPass:
             for value in op.saves:
                 if value.base in self.references:
                     self.references[value.base] += 1
+        packing = [op for op in tape.ops if op.packs] if unpacked else []
+        first, last = packing[:1], packing[-1:]
         for op in reversed(tape.ops):
+            if last and op is last[0]:
+                self.recompute_at = len(self.recorder.events)
             gradients = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
             recompute.before_operation(op, gradients)
-            self._operation(op, gradients, unpacked=unpacked)
+            self._operation(op, gradients, unpacked=unpacked, last=op in first)
             recompute.after_operation(op)
 
-    def _operation(self, op: Op, gradients: list[PendingGradient], *, unpacked: bool) -> None:
+    def _operation(
+        self, op: Op, gradients: list[PendingGradient], *, unpacked: bool, last: bool
+    ) -> None:
         """Compute the gradients of the inputs, then free the outputs' and the saved tensors."""
         recorder, begin = self.recorder, len(self.recorder.events)
         input_grads: list[tuple[Value, PendingGradient]] = []
@@ -129,6 +139,8 @@ class BackwardPass:
                 self.references[value.base] -= 1
                 if self.references[value.base] == 0:
                     recorder.free(self.ids[value.base])
+        if last:
+            self._free_checkpoint_input()
         self.drops += [(len(recorder.events), tensor) for _, tensor in weight_grads]
         for value, gradient in input_grads:
             self._accumulate(value, gradient)
@@ -139,11 +151,21 @@ class BackwardPass:
         self.hook_events += [len(recorder.events)] * len(weight_grads)
         recorder.record_call(begin, [v.elements() for v in op.ins if v.param and gradients])
 
+    def _free_checkpoint_input(self) -> None:
+        """The checkpoint drops its reference to the block's input."""
+        if self.checkpoint_input is not None:
+            index, self.uncounted = self.checkpoint_input, EMPTY
+            self.references[index] -= 1
+            if self.references[index] == 0:
+                self.recorder.free(self.ids[index])
+
     def _gradient_order(self, op: Op) -> tuple[Value, ...]:
-        """The inputs in the order of their gradients: torch's own matmul has the weight's first."""
+        """The inputs in the order of their gradients: torch's matmul without a bias has the
+        weight's first.
+        """
         if op.product:
             return op.ins[::-1]
-        if not self.inputs_first and len(op.ins) > 1:
+        if not (self.inputs_first or op.inputs_first) and len(op.ins) > 1:
             return tuple(sorted(op.ins, key=lambda v: not v.weight))
         return op.ins
 
@@ -229,4 +251,5 @@ class BackwardPass:
             calls=self.recorder.forward_calls,
             back_calls=tuple(self.recorder.calls),
             work=tuple(self.recorder.works),
+            recompute_at=self.recompute_at,
         )

@@ -34,6 +34,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - left: tensors that are still alive after backward
     - calls, back_calls: the operations of each direction that read weights
     - work: the tensors that are workspace
+    - recompute_at: events of backward before a checkpointed block runs forward again
     - entry_saved_before: the block before it saves `entry`, and counts it
     """
 
@@ -52,12 +53,20 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
     work: tuple[int, ...] = ()
+    recompute_at: int = 0
     entry_saved_before: bool = False
 
     @property
     def entry_bytes(self) -> Bytes:
         """Bytes of the input that this block counts."""
         return EMPTY if self.entry_saved_before else self.sizes[self.entry]
+
+    def before_recompute(self) -> Bytes:
+        """Bytes of gradients, besides the output's, that exist when a checkpoint recomputes."""
+        total = EMPTY
+        for event in self.backward[: self.recompute_at]:
+            total = total + (self.sizes[event] if event >= 0 else -self.sizes[~event])
+        return total
 
     @cached_property
     def only_ints(self) -> bool:

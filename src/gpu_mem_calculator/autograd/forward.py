@@ -37,11 +37,14 @@ def run_forward(
     stays: set[int],
     *,
     for_backward: ForBackward,
+    stop: int = -1,
 ) -> tuple[PeakParts, dict[int, int]]:
     """The peak of a forward pass, and the number of each storage in `recorder`.
 
     `outside` is allocated before it: the block's input, and all else that the tape reads. `stays`
-    and the output are alive after it. `for_backward`: see above.
+    and the output are alive after it. `for_backward`: see above. `stop`: the index of the operation
+    at which it ends, once that operation has saved what its backward needs; its output, and that of
+    the block, is not made then.
     """
     ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
     ids = {value.index: recorder.number(value.bytes) for value in outside}
@@ -50,16 +53,19 @@ def run_forward(
         recorder.act = recorder.act + value.bytes
     peak = PeakTracker(recorder.act)
     for i, op in enumerate(tape.ops):
+        if i == stop and not op.saves_late and all(value.base in ids for value in op.saves):
+            recorder.record_call(len(recorder.events), [v.elements() for v in op.ins if v.param])
+            break  # inputs are saved before the kernel runs, results after it
         masks = _made_for_backward(op, ids) if for_backward == "free" and op.saves else []
         pieces = () if nothing(op.temp) else op.pieces
         begin = len(recorder.events)
         work = recorder.work((*masks, *(() if op.inside else pieces)))
-        for value in op.outs:
-            if value.base == value.index:
-                ids[value.index] = recorder.make(value.bytes)
-        for value in op.saves if for_backward == "keep" else ():
-            if value.base not in ids and value.base in stays:
-                ids[value.base] = recorder.make(value.bytes)
+        made = [v for v in op.outs if v.base == v.index]
+        if for_backward == "keep":
+            more = [v for v in op.saves if v.base in stays and v.base not in ids and v not in made]
+            made = [*more, *made] if op.mask_first else [*made, *more]
+        for value in made:
+            ids[value.index] = recorder.make(value.bytes)
         work += recorder.work(pieces if op.inside else ())
         peak.see(recorder.act, EMPTY, sum(masks, op.temp) if masks else op.temp)
         if work:
@@ -68,7 +74,22 @@ def run_forward(
             if index in ids:
                 recorder.free(ids[index])
         recorder.record_call(begin, [v.elements() for v in op.ins if v.param])
+        if i == stop:
+            break
+    if stop >= 0:
+        _free_rest(recorder, ids, owners, stays)
+        ids[exit_.base] = recorder.number(EMPTY)
     return peak.moment, ids
+
+
+def _free_rest(
+    recorder: EventRecorder, ids: dict[int, int], owners: dict[int, Value], stays: set[int]
+) -> None:
+    """Free what is alive and does not stay, as an exception does that ends a forward."""
+    freed = {~event for event in recorder.events if event < 0}
+    for index, tensor in ids.items():
+        if index in owners and index not in stays and tensor not in freed:
+            recorder.free(tensor)
 
 
 def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[int]]:

@@ -56,6 +56,10 @@ class Op(Struct, eq=False, gc=False):
     - casts: an input whose gradient is made in a wider dtype, as workspace, and cast after the
       kernel has returned
     - views: the inputs' gradients are views, into which autograd adds no other gradient
+    - inputs_first: backward makes the inputs' gradients before the weights'
+    - packs: autograd saves a tensor for its backward, be it a weight
+    - saves_late: it saves its inputs after its kernel has run, as an autograd.Function does
+    - mask_first: a tensor that only its backward reads is made before the output
     """
 
     name: str
@@ -73,6 +77,10 @@ class Op(Struct, eq=False, gc=False):
     product: bool = False
     casts: Value | None = None
     views: bool = False
+    inputs_first: bool = False
+    packs: bool = False
+    saves_late: bool = False
+    mask_first: bool = False
 
 
 class Tape:
@@ -141,6 +149,10 @@ class Tape:
         product: bool = False,
         casts: Value | None = None,
         views: bool = False,
+        inputs_first: bool = False,
+        packs: bool = False,
+        saves_late: bool = False,
+        mask_first: bool = False,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -156,7 +168,9 @@ class Tape:
             size = first.bytes if bits == first.bits else first.bytes * bits // first.bits
         out = self._make(name, size, bits, any(v.grad for v in ins))
         out.weight = first.weight and len(ins) == 1
-        saved = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
+        saved = (*saves, *((out,) if save_out else ()))
+        packs = out.grad and (packs or bool(saved))
+        saved = tuple(v for v in saved if not v.param)
         back_bytes = _total(back_temp)
         self.ops.append(
             Op(
@@ -175,6 +189,10 @@ class Tape:
                 product,
                 casts,
                 views,
+                inputs_first,
+                packs,
+                saves_late,
+                mask_first,
             )
         )
         return out

@@ -101,8 +101,10 @@ def walk(
     inputs = {entry.index} if checkpoint else set()
     transient, once = _walk_once(tape, entry, exit_, owners, inputs)
     recorder = EventRecorder()
+    stop = _last_saving(tape) if checkpoint == "hooks" else -1
+    stays = {*saved, *inputs}
     forward, ids = run_forward(
-        recorder, tape, (entry,), exit_, owners, {*saved, *inputs}, for_backward="keep"
+        recorder, tape, (entry,), exit_, owners, stays, for_backward="keep", stop=stop
     )
     events = recorder.end_forward()
     back = BackwardPass(
@@ -125,6 +127,13 @@ def walk(
         once=once,
         script=back.events(entry, exit_, events, pins, output_grad_held=output_grad_held),
     )
+
+
+def _last_saving(tape: Tape) -> int:
+    """The index of the last operation that saves anything: a checkpoint recomputes no further
+    (torch 2.11 utils/checkpoint.py _StopRecomputationError); -1 where none saves.
+    """
+    return max((i for i, op in enumerate(tape.ops) if op.packs), default=-1)
 
 
 def _walk_once(

@@ -123,4 +123,6 @@ def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
     if cap_bytes > total_bytes:
         fix = f"{total_bytes}; give less"
         raise InputError(f"--cap {cap_bytes} bytes is more than this card has, {fix}")
-    import_module("torch").cuda.set_per_process_memory_fraction(cap_bytes / total_bytes)
+    # torch rounds the product of share and total down, so half a byte more keeps the cap whole
+    share = min(1.0, (cap_bytes + 0.5) / total_bytes)
+    import_module("torch").cuda.set_per_process_memory_fraction(share)

@@ -268,7 +268,8 @@ def _layer_peak(
     if group.recompute != "full":
         return back
     forward = walk.forward
-    again = PeakParts(forward.act + walk.input_bytes, EMPTY, forward.temp)  # its output's gradient
+    gradients = walk.input_bytes + walk.script.before_recompute()  # the output's, and later ones
+    again = PeakParts(forward.act + gradients, EMPTY, forward.temp)
     output = walk.input_bytes if group.reentrant else EMPTY
     entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)

@@ -217,19 +217,23 @@ class StreamWriter:
             self.back = self.make(int(block.sizes[block.exit_grad]))
         self.before_backward(block_run, ids)
         output: Tensors = []
+        events = block.later() if block_run.goes else block.backward
+        begin = 0
         if block_run.once is not None:
-            ids = self._bind(block, ids[block_run.once.entry])
+            ids, begin = self._bind(block, ids[block_run.once.entry]), block.recompute_at
+            ids[block.exit_grad] = self.back
+            self._play(ids, events[:begin])
             self._forward(block_run, ids, block)
-            output = [ids[block.exit]]
+            output = [ids[block.exit]] if int(block.sizes[block.exit]) else []
             if not block_run.reentrant:
                 self.free(output)
                 output = []
         ids[block.exit_grad] = self.back
-        events = block.later() if block_run.goes else block.backward
-        self._backward(block_run, ids, events)
+        self._backward(block_run, ids, events, begin)
         self.free(ids[tensor] for tensor in block.left)
         if block_run.once is not None:
-            self.free((*output, ids[block.entry]))
+            held = () if ~block.entry in block.backward else (ids[block.entry],)
+            self.free((*output, *held))
         self.back = ids[block.entry_grad] if block.entry_grad >= 0 else -1
         self.keep_gradients(block_run, ids)
 
@@ -269,13 +273,16 @@ class StreamWriter:
         """Write a block's forward events; an engine may work between them."""
         self._play(ids, block.forward)
 
-    def _backward(self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
-        """Write a block's backward events, and between them what its first matmul allocates."""
-        matmul = 0
+    def _backward(
+        self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
+    ) -> None:
+        """Write a block's backward events from `begin` on, and between them what its first matmul
+        allocates.
+        """
         if self.late and block_run.script.matmul >= 0:
             matmul = block_run.script.matmul
-            self._play(ids, events[:matmul])
+            self._play(ids, events[begin:matmul])
             for index in self.late:
                 self.keep(index, 1)
-            self.late = set()
-        self._play(ids, events[matmul:])
+            self.late, begin = set(), matmul
+        self._play(ids, events[begin:])

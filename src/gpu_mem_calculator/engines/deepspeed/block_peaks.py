@@ -68,7 +68,8 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
         )
     act = gradient + (block.sizes[block.exit] if output else EMPTY) + _saved_bytes(block)
     peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
-    return (*forward_peaks(block, gradient), *peaks) if again else peaks
+    gradients = gradient + block.before_recompute()
+    return (*forward_peaks(block, gradients), *peaks) if again else peaks
 
 
 def _saved_bytes(block: BlockEvents) -> Bytes:

@@ -55,15 +55,16 @@ def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
     precision = PRECISIONS[run.precision]
-    zero_init = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
+    stage3 = number(run, "zero_stage") == 3
+    zero_init = stage3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
         bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
-    setting = block_setting(run, precision)
+    setting = replace(block_setting(run, precision), own_linear=stage3)
     low, high, first, last = _stage_bounds(run)
     stack = layer_groups(run, low, high)
     walks = walk_stage(run, setting, stack)
-    if run.frozen and number(run, "zero_stage") == 3:
+    if run.frozen and stage3:
         walks = stage3_walks(walks, setting, run.arch, stack)
     if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))

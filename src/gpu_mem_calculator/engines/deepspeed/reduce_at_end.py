@@ -119,10 +119,12 @@ def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Bytes) -> Bytes:
     )
     before = alive
     if group.recompute == "full":
+        alive = alive + events.before_recompute()
         for event in events.forward:
             alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
             before = larger(before, alive)
         alive = alive - (EMPTY if group.reentrant else events.sizes[events.exit])
+        alive = alive - events.before_recompute()
     highs = [before, EMPTY]
     hook = events.hooks[0] if events.hooks else len(events.backward)
     for index, event in enumerate(events.backward):

@@ -133,10 +133,13 @@ class ZeroStreamWriter(StreamWriter):
     def _forward(self, block_run: BlockRun, ids: Tensors, script: BlockEvents) -> None:
         self._with_hooks(block_run.block, ids, script.forward, forward_hook_points(script))
 
-    def _backward(self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
+    def _backward(
+        self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
+    ) -> None:
         block = block_run.script
         gradients = [ids[tensor] for _, tensor in block.drops]
-        self._with_hooks(block_run.block, ids, events, self._hook_points(block), gradients)
+        points = self._hook_points(block)
+        self._with_hooks(block_run.block, ids, events, points, gradients, begin=begin)
 
     def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
         """The hook points of backward, and its first matmul where that makes an entry."""
@@ -151,12 +154,14 @@ class ZeroStreamWriter(StreamWriter):
         events: tuple[int, ...],
         hook_points: Iterable[HookPoint],
         gradients: Tensors | None = None,
+        *,
+        begin: int = 0,
     ) -> None:
-        """Write events and run the rank's hooks between them. `gradients`: tensors of the weights'
-        gradients, None in a forward.
+        """Write events from `begin` on and run the rank's hooks between them. `gradients`: tensors
+        of the weights' gradients, None in a forward.
         """
         forward = gradients is None
-        written, rank = 0, self.rank
+        written, rank = begin, self.rank
         for position, kind, number in sorted(hook_points, key=lambda point: point[0]):
             self._play(ids, events[written:position])
             written = max(written, position)

@@ -7,7 +7,7 @@ from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, sized
 from ...model.adapters import Adapter
 from ...model.blocks import Linear
-from .ops import add, dropout
+from .ops import add, dropout, scale
 from .setting import BlockSetting
 
 
@@ -25,7 +25,7 @@ def add_adapter(
     else:
         dropped = dropout(tape, adapter_in) if adapter.dropout else adapter_in
         delta = _low_rank(tape, setting, dropped, layer, adapter)
-        scaled = tape.op(f"{layer.name}.scaled", delta)
+        scaled = scale(tape, delta, f"{layer.name}.scaled")
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
     result = tape.cast(total, y.bits)
     tape.hold(adapter_in, *([] if setting.quantization else [x]))
@@ -86,7 +86,7 @@ def _dora(
     less = tape.op(f"{layer.name}.ratio_less_1", ratio, passes=True)
     left = _scale_columns(tape, less, base, layer, "dora_base")
     right = _scale_columns(tape, ratio, delta, layer, "dora_lora")
-    extra = add(tape, left, tape.op(f"{layer.name}.scaled", right), f"{layer.name}.dora")
+    extra = add(tape, left, scale(tape, right, f"{layer.name}.scaled"), f"{layer.name}.dora")
     total = add(tape, y, extra, f"{layer.name}.sum")
     tape.hold(y, dropped, *named)
     return total

@@ -41,7 +41,9 @@ def eager(
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
         tape.hold(scores)
-    named = maybe_dropout(tape, setting, tape.cast(probs, bits), heads.dropout)
+    named = maybe_dropout(
+        tape, setting, _cast_back(tape, probs, bits, biased, heads), heads.dropout
+    )
     tape.returned.append(named)
     weights = tape.cast(named, setting.matmul_bits if setting.autocast else v.bits)
     v_operands = early_v or _values(tape, setting, q, (v, values), heads)
@@ -139,7 +141,9 @@ def eager_inference(
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
         tape.hold(scores)
-    probs = maybe_dropout(tape, setting, tape.cast(probs, v.bits), heads.dropout)
+    probs = maybe_dropout(
+        tape, setting, _cast_back(tape, probs, v.bits, biased, heads), heads.dropout
+    )
     tape.returned.append(probs)
     size = setting.tokens * (heads.heads * heads.value_dim)
     if not (heads.grouped or heads.cached):
@@ -159,13 +163,17 @@ def eager_inference(
 def _operands(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> tuple[Value, Value, Value]:
-    """q, k and v stored as matmul reads them: contiguous, one k and v for every query head."""
-    rows = setting.key_tokens * heads.heads
-    q = q if heads.head_major else tape.op("attn.q_contiguous", q)
-    if not heads.grouped:
-        return q, k, v  # concatenated, and so contiguous: by a cache, or from latents
-    k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
-    return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
+    """q, k and v stored as matmul reads them: contiguous, one k and v for every query head.
+
+    One sequence needs no copy of q.
+    """
+    if heads.grouped:  # else concatenated, and so contiguous: by a cache, or from latents
+        rows = setting.key_tokens * heads.heads
+        k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
+        v = tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
+    if not heads.head_major:
+        q = tape.op("attn.q_contiguous", q, elements=q.elements() * holds(setting.batch > 1))
+    return q, k, v
 
 
 def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
@@ -216,6 +224,16 @@ def _probabilities(
     probs = tape.op("attn.softmax", logits, bits=bits, save_out=True, back_temp=work)
     tape.hold(scores)
     return probs
+
+
+def _cast_back(tape: Tape, probs: Value, bits: int, scores: Value, heads: AttentionInputs) -> Value:
+    """The probabilities in the activations' dtype. A softmax in fp32 is cast in the statement that
+    names its result, so that the scores are alive until then (modeling_llama.py:208).
+    """
+    cast = tape.cast(probs, bits)
+    if heads.float_softmax:
+        tape.hold(scores)
+    return cast
 
 
 def _with_sinks(

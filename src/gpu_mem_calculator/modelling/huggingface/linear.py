@@ -38,6 +38,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         work = row_sum_workspace(rows, layer.outs[1])
     weight = _weight(tape, setting, layer.name, layer.numel)
     ins = [tape.cast(x, bits), weight, *bias]
+    own = setting.own_linear and not layer.transposed
     return tape.op(
         layer.name,
         *ins,
@@ -46,7 +47,9 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         saves=ins[:2],
         back_temp=EMPTY if work is None else work,
         settle=work,
-        views=True,  # the matmul has two dimensions, x has three
+        views=not own,  # the matmul has two dimensions, x has three
+        inputs_first=own or layer.bias,
+        saves_late=own,
     )
 
 
@@ -70,8 +73,17 @@ def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, o
         return _eight_bit(tape, x, layer, out)
     bits = setting.matmul_bits
     weight = _weight(tape, setting, layer.name, layer.numel)
-    x = tape.cast(x, bits)
-    return tape.op(layer.name, x, weight, elements=out, bits=bits, saves=(weight,), views=True)
+    x, own = tape.cast(x, bits), setting.own_linear and not layer.transposed
+    return tape.op(
+        layer.name,
+        x,
+        weight,
+        elements=out,
+        bits=bits,
+        saves=(weight,),
+        views=not own,
+        saves_late=own,
+    )
 
 
 def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:

@@ -65,7 +65,7 @@ def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Valu
         size = in_share(layer.size[1], layer.share)
         bias = tape.param(f"{layer.name}.bias", size, setting.weight_bits, grad=not setting.frozen)
         weights.append(bias)
-    return tape.op(layer.name, x, *weights, saves=(x, stats))
+    return tape.op(layer.name, x, *weights, saves=(x, stats), inputs_first=True)
 
 
 def layer_wide(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:

@@ -9,9 +9,9 @@ from .setting import BlockSetting
 
 
 def dropout(tape: Tape, x: Value) -> Value:
-    """Record torch's fused dropout, which saves a boolean mask."""
+    """Record torch's fused dropout, which makes a boolean mask first (Dropout.cu) and saves it."""
     mask = tape.value(f"{x.name}.mask", x.elements(), 8, grad=False)
-    return tape.op(f"{x.name}.dropout", x, saves=(mask,))
+    return tape.op(f"{x.name}.dropout", x, saves=(mask,), mask_first=True)
 
 
 def maybe_dropout(tape: Tape, setting: BlockSetting, x: Value, rate: float) -> Value:

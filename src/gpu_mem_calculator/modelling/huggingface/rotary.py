@@ -50,9 +50,11 @@ def _times_table(
     """x times cos or sin; where the table is wider than x, the gradient is cast after it."""
     elements = x.elements() if elements is None else elements
     if bits == x.bits:
-        return tape.op(name, x, elements=elements, saves=table)
+        return tape.op(name, x, elements=elements, saves=table, packs=True)
     wide = sized(elements, bits)
-    return tape.op(name, x, elements=elements, bits=bits, saves=table, back_temp=wide, casts=x)
+    return tape.op(
+        name, x, elements=elements, bits=bits, saves=table, back_temp=wide, casts=x, packs=True
+    )
 
 
 def _half_turned(tape: Tape, x: Value, elements: Num) -> Value:

@@ -27,6 +27,8 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - quantization: nf4, int8 or None; double_quant: the scales of packed weights are packed, too
     - past: tokens of a cache that attention reads besides the new ones
     - decoding: one token per sequence, with a cache
+    - own_linear: torch's linear is replaced by DeepSpeed's (deepspeed 0.19.8 zero/linear.py
+      LinearFunctionForZeroStage3), which makes the input's gradient first, and no view
     - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
       _assisted_decoding do not call _optimize_model_for_decode)
     """
@@ -51,6 +53,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     past: Num = 0
     quirks: Quirks = LLAMA
     decoding: bool = False
+    own_linear: bool = False
     grouped_experts: bool = False
 
     @cached_property
