@@ -9,9 +9,11 @@ from ..ledger.units import GIB
 FITS, TIGHT, SHORT, OPEN = "fits", "tight", "does not fit", "may fit"
 """`tight`: the run survives in the replay, but within the margin. `may fit`: nothing was replayed,
 and the tensors alone fit."""
-CLEAR = 1.35
-"""The most by which a run's total (needs, margin and what is outside torch) exceeds its ledger's:
-over all golden runs, and all measured ones, `tests/core/test_clear.py`."""
+CLEAR = 1.5
+"""With this many times the ledger's highest instant, what is outside torch included, a run fits
+without a replay. Its total (needs, margin, outside torch) is at most 1.39 times of that over 610
+runs, all measured ones and all cases for trials under a cap (`tests/core/test_clear.py`); the rest
+is for runs that are none of them."""
 
 
 class Replayed(Protocol):
