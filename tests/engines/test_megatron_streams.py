@@ -24,7 +24,7 @@ from gpu_mem_calculator.replay.allocator import Footprint, replay
 from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.pipeline import pipeline_stage
 from gpu_mem_calculator.step.stream import allocation_stream
-from gpu_mem_calculator.step.stream_writer import Phase
+from gpu_mem_calculator.step.stream_phases import Phase
 from tests.conftest import measured_runs
 from tests.engines.test_megatron import EXPERTS, GPT, UNFUSED, arch, run
 from tests.properties.test_megatron_stream import highest

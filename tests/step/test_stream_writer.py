@@ -11,7 +11,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU, PARAM, Entry
 from gpu_mem_calculator.ledger.source import ARITHMETIC
-from gpu_mem_calculator.step.stream_writer import tensor_bytes
+from gpu_mem_calculator.step.entry_tensors import tensor_bytes
 from tests.conftest import small_run
 from tests.properties.test_engines import RUNS
 

@@ -35,6 +35,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - calls, back_calls: the operations of each direction that read weights
     - work: the tensors that are workspace
     - recompute_at: events of backward before a checkpointed block runs forward again
+    - given: tensors besides `entry` that exist before forward, which frees them
     - entry_saved_before: the block before it saves `entry`, and counts it
     """
 
@@ -54,12 +55,14 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     back_calls: tuple[Call, ...] = ()
     work: tuple[int, ...] = ()
     recompute_at: int = 0
+    given: tuple[int, ...] = ()
     entry_saved_before: bool = False
 
     @property
     def entry_bytes(self) -> Bytes:
-        """Bytes of the input that this block counts."""
-        return EMPTY if self.entry_saved_before else self.sizes[self.entry]
+        """Bytes of the input that this block counts, and of what else exists before forward."""
+        entry = EMPTY if self.entry_saved_before else self.sizes[self.entry]
+        return sum((self.sizes[tensor] for tensor in self.given), entry)
 
     def before_recompute(self) -> Bytes:
         """Bytes of gradients, besides the output's, that exist when a checkpoint recomputes."""

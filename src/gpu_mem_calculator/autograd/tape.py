@@ -25,6 +25,7 @@ class Value(Struct, eq=False, gc=False):
     - param: a weight, which lives outside the block and whose gradient outlives it
     - weight: a weight, or a cast of one
     - waits: another block reads this weight, too, and its gradient waits for that block's
+    - cached: autocast keeps this cast of a weight until forward ends
     """
 
     name: str
@@ -36,6 +37,7 @@ class Value(Struct, eq=False, gc=False):
     param: bool = False
     weight: bool = False
     waits: bool = False
+    cached: bool = False
 
     def elements(self) -> Num:
         """Number of elements."""
@@ -218,8 +220,16 @@ class Tape:
         return view
 
     def cast(self, x: Value, bits: int) -> Value:
-        """x.to(dtype): x itself where it has that dtype."""
-        return x if x.bits == bits else self.op(f"{x.name}.to", x, bits=bits)
+        """x.to(dtype): x itself where it has that dtype.
+
+        Only autocast narrows a trained fp32 weight, and it caches the result (torch 2.11
+        autocast_mode.cpp cached_cast).
+        """
+        if x.bits == bits:
+            return x
+        out = self.op(f"{x.name}.to", x, bits=bits)
+        out.cached = x.param and x.grad and x.bits == 32 > bits
+        return out
 
     def pin(self, value: Value) -> None:
         """Keep a saved tensor as long as the graph, because an autograd function's context has it.

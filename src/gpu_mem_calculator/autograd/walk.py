@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..ledger.num import EMPTY, Bytes
 from .backward import BackwardPass
@@ -41,12 +42,14 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
     - backward: the peak of backward when new weight gradients stay
     - later: the peak of backward when weight gradients exist already: a new one is added to the
       old one and freed
+    - keeps_input: the block's input is among `saved`, or a checkpoint holds it
     - hooks: for each weight gradient, its bytes and the activations alive when its hook runs
     - after_first: the peak of backward after the first weight gradient
     - pinned: the part of `saved` that stays until all of backward is over
     - holds_input: the peaks of backward are those under a checkpoint, which holds the block's
       input until the block is done
-    - once: the events of a forward that keeps nothing
+    - once: the events of a forward that keeps nothing but the casts that autocast caches, which
+      are `once.left`
     - script: the events of a forward that keeps what backward needs, and of backward
     """
 
@@ -59,6 +62,7 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
     hooks: tuple[tuple[Bytes, Bytes], ...]
     after_first: Bytes
     pinned: Bytes = EMPTY
+    keeps_input: bool = False
     holds_input: bool = False
     once: BlockEvents
     script: BlockEvents
@@ -77,11 +81,14 @@ def walk(
     entry: Value,
     exit_: Value,
     *,
+    outside: tuple[Value, ...] = (),
     recompute_core: bool = False,
     checkpoint: Checkpoint = "",
     output_grad_held: bool = False,
 ) -> BlockWalk:
     """Run the tape forward, then backward.
+
+    `outside`: tensors besides `entry` that exist before it, until their last use in forward.
 
     `recompute_core`: a checkpoint around core attention keeps its inputs and its output, and
     recomputes the rest. `checkpoint`: one around the whole block, by hooks (torch's own,
@@ -89,7 +96,7 @@ def walk(
     `output_grad_held`: the caller also holds a reference to the gradient of the output, so it is
     not freed here.
     """
-    owners = storage_owners(tape, entry)
+    owners = storage_owners(tape, entry, *outside)
     dropped = core_storages(tape) if recompute_core else set()
     all_saved = {v.base: 0 for op in tape.ops for v in op.saves}
     saved = {index: count for index, count in all_saved.items() if index not in dropped}
@@ -99,12 +106,12 @@ def walk(
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
     inputs = {entry.index} if checkpoint else set()
-    transient, once = _walk_once(tape, entry, exit_, owners, inputs)
+    transient, once = _walk_once(tape, (entry, *outside), exit_, owners, inputs)
     recorder = EventRecorder()
     stop = _last_saving(tape) if checkpoint == "hooks" else -1
     stays = {*saved, *inputs}
     forward, ids = run_forward(
-        recorder, tape, (entry,), exit_, owners, stays, for_backward="keep", stop=stop
+        recorder, tape, (entry, *outside), exit_, owners, stays, for_backward="keep", stop=stop
     )
     events = recorder.end_forward()
     back = BackwardPass(
@@ -123,9 +130,13 @@ def walk(
         hooks=tuple(back.hooks),
         after_first=back.after_first,
         pinned=pinned,
+        keeps_input=entry.index in saved or bool(checkpoint),
         holds_input=bool(checkpoint),
         once=once,
-        script=back.events(entry, exit_, events, pins, output_grad_held=output_grad_held),
+        script=replace(
+            back.events(entry, exit_, events, pins, output_grad_held=output_grad_held),
+            given=tuple(ids[v.index] for v in outside),
+        ),
     )
 
 
@@ -137,16 +148,21 @@ def _last_saving(tape: Tape) -> int:
 
 
 def _walk_once(
-    tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], stays: set[int]
+    tape: Tape, outside: tuple[Value, ...], exit_: Value, owners: dict[int, Value], stays: set[int]
 ) -> tuple[PeakParts, BlockEvents]:
-    """The peak and the events of a forward after which only `stays` and the output are alive."""
+    """The peak and the events of a forward after which only `stays`, the output and casts that
+    autocast caches are alive.
+    """
     recorder = EventRecorder()
-    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, stays, for_backward="skip")
+    cached = [v.index for op in tape.ops for v in op.outs if v.cached]
+    stays = {*stays, *cached}
+    peak, ids = run_forward(recorder, tape, outside, exit_, owners, stays, for_backward="skip")
     events = BlockEvents(
         sizes=tuple(recorder.sizes),
         entry=0,
         exit=ids[exit_.base],
         forward=tuple(recorder.events),
+        left=tuple(ids[index] for index in cached),
         calls=tuple(recorder.calls),
         work=tuple(recorder.works),
     )

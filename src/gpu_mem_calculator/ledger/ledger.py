@@ -23,6 +23,7 @@ UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has free memor
 
 # Roles: by these, not by its name, code finds an entry that it treats specially.
 EMBEDDED = "embedding's output"
+AFTER_EMBEDDING = "made after the embedding has run"
 CHECKPOINTED = "checkpointed inputs"
 IN_FLIGHT = "kept by other micro-batches in flight"
 INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"

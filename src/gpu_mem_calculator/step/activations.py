@@ -29,7 +29,13 @@ from ..run.run import Precision, Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources
-from .model_inputs import embedding_entries, embedding_events, input_entries
+from .model_inputs import (
+    cached_cast_entries,
+    embedding_entries,
+    embedding_events,
+    input_entries,
+    named_until_return,
+)
 from .pipeline import waiting_entries
 from .recorded import (
     RECORDED,
@@ -127,7 +133,8 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
         g = groups[0]
         first = _layer_walk(setting, g.layer, g.window is not None, _checkpoints(g), False)
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
-    return StageWalks(layers, head_walk(setting, run.arch), first, embedding=embedding)
+    named = named_until_return(run, setting, kept=(first or layers[0]).keeps_input)
+    return StageWalks(layers, head_walk(setting, run.arch, None, named), first, embedding=embedding)
 
 
 def _checkpoints(group: LayerGroup) -> tuple[bool, Checkpoint]:
@@ -160,7 +167,10 @@ def activation_entries(
         if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
             yield from table_entries(run.record, instants)
         return
-    yield from input_entries(run, setting, groups, instants)
+    kept = (walks.first or walks.layers[0]).keeps_input
+    yield from input_entries(run, setting, groups, instants, kept=kept)
+    if not run.unrolled:
+        yield from cached_cast_entries(groups, instants, [walk.once for walk in walks.layers])
     if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
         yield from embedding_entries(run, setting, instants, fresh=walks.gradients == FREE_TOGETHER)
 
@@ -168,10 +178,7 @@ def activation_entries(
 def block_entries(
     run: Run, groups: LayerGroups, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
-    """What layers and head save, and what they need while they run.
-
-    In an unrolled run layers and head have events instead, which include what they save and need.
-    """
+    """What layers and head save and need while they run, if no events have it (unrolled runs)."""
     source, checkpoint = walks.sources.layer, walks.sources.checkpoint
     for i, group in enumerate(groups if run.unrolled else ()):
         yield from _int8_inputs(i, group, walks.layers[i], instants)
@@ -267,9 +274,8 @@ def _layer_peak(
     back = walk.later if walks.goes(instant) else walk.backward
     if group.recompute != "full":
         return back
-    forward = walk.forward
     gradients = walk.input_bytes + walk.script.before_recompute()  # the output's, and later ones
-    again = PeakParts(forward.act + gradients, EMPTY, forward.temp)
+    again = PeakParts(walk.forward.act + gradients, EMPTY, walk.forward.temp)
     output = walk.input_bytes if group.reentrant else EMPTY
     entry = EMPTY if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + entry + output, back.grad, back.temp)

@@ -7,18 +7,14 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_workspace
-from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
+from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
 from ..model.adapters import linears
-from ..model.arch import Layer
-from ..model.blocks import Moe
 from ..modelling.huggingface.inputs import (
     EMBEDDING_CODE,
     MASK_CODE,
@@ -37,7 +33,7 @@ from ..run.run import Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
 from .optimizers import OPTIMIZERS
-from .weights import adapter_shapes, embedding_tensors
+from .weights import embedding_tensors
 from .workspaces import lt_entry
 
 
@@ -47,10 +43,10 @@ def in_stack(instant: StepInstant) -> bool:
 
 
 def input_entries(
-    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants, *, kept: bool
 ) -> Iterator[Entry]:
-    """Entries of token ids, rotary tables, masks, the embedding's output and its dropout mask,
-    weights that autocast has cast, and cuBLASLt's workspaces.
+    """Entries of token ids, rotary tables, masks, the embedding's output and its dropout mask, and
+    cuBLASLt's workspaces. `kept`: the first layer keeps its input for backward.
     """
     live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
@@ -58,15 +54,22 @@ def input_entries(
     yield _kept("token ids and labels", sized(3 * tokens, 64), live, labels)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
     if width:
-        yield _kept("rotary tables", table_bytes(setting, run.seq, width), live, TABLE_CODE)
+        yield Entry(
+            name="rotary tables",
+            kind=ACT,
+            bytes=table_bytes(setting, run.seq, width),
+            live=live,
+            source=TABLE_CODE,
+            role=AFTER_EMBEDDING,
+            tensors=lambda: [table_bytes(setting, run.seq, width) // 2] * 2,
+        )
     yield from _mask_entries(run, setting, groups, instants)
-    yield from _embedding_output(run, setting, groups, instants)
+    yield from _embedding_output(run, setting, groups, instants, kept=kept)
     if run.arch.embedding_dropout and (
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         boolean = code("torch 2.11 native_dropout keeps a boolean mask")
         yield _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
-    yield from _autocast_cache(run, setting, groups, instants)
     yield from _lt_workspaces(run, groups, instants)
 
 
@@ -115,31 +118,47 @@ def _mask_entries(
 
 
 def _embedding_output(
-    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
+    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants, *, kept: bool
 ) -> Iterator[Entry]:
-    """The embedding's output, to which the model's forward refers while the layers run.
+    """The embedding's output, to which the model's forward refers while the layers run; the head
+    counts it until the model's forward returns.
 
-    The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
-    are a second tensor that is added to it; else it is the first layer's input, which that layer
-    counts while it runs. A norm after the embedding (BLOOM) keeps it until backward ends.
+    Learnt positions are a second tensor that is added to it; else it is the first layer's input,
+    which that layer counts while it runs. A norm after the embedding (BLOOM) keeps it until
+    backward ends.
     """
-    first = groups[0].layer.norm("pre")
     normed = run.arch.embedding_norm is not None
-    tables = len(run.arch.embedding)
-    torch_norm = first is not None and first.impl == "layer"
-    if (groups[0].recompute == "full" or torch_norm) and not (normed or tables > 1):
+    sizes = _named_sizes(run, setting, kept)
+    if not sizes:
         return
     alone = type(groups[0].count) is int and groups[0].count == 1
-    counted = 0 if alone and tables == 1 else None
+    counted = 0 if alone and len(sizes) == 1 else None
     inside = [i for i in instants if in_stack(i) and i.stretch != counted]
     yield Entry(
         name="embedding: output",
         kind=ACT,
         role=EMBEDDED,
         source=EMBEDDING_CODE,
-        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1), EMPTY),
+        bytes=sum(sizes, EMPTY),
         live={i.name: 1 for i in (instants if normed else inside) if i.work},
+        tensors=lambda: sizes,
     )
+
+
+def _named_sizes(run: Run, setting: BlockSetting, kept: bool) -> tuple[Bytes, ...]:
+    """Bytes of the embedding's outputs, apart from one that the first layer keeps (`kept`)."""
+    tables = len(run.arch.embedding)
+    if kept and tables == 1 and not run.arch.embedding_norm:
+        return ()
+    return embedding_bytes(setting, run.seq, tables, position_rows=1)
+
+
+def named_until_return(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[Bytes, ...]:
+    """Bytes of the embedding's outputs that are freed when the model's forward returns. Stages of a
+    pipeline have no such forward. `kept`: the first layer keeps its input for backward.
+    """
+    alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
+    return _named_sizes(run, setting, kept) if alone and not run.arch.embedding_norm else ()
 
 
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
@@ -183,6 +202,8 @@ def embedding_entries(
     into which the sum is written. `fresh`: the engine gives each micro-batch new gradients, so none
     of an earlier one is there.
     """
+    if run.frozen and run.unrolled:  # the first layer's events have its gradient, if any
+        return
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {i.name: 1 for i in instants if i.work == "embedding"}
     grad = sized(run.batch * run.seq * setting.hidden, setting.bits)
@@ -232,49 +253,23 @@ def embedding_entries(
         )
 
 
-def _autocast_cache(
-    run: Run, setting: BlockSetting, groups: LayerGroups, instants: Instants
+def cached_cast_entries(
+    groups: LayerGroups, instants: Instants, forwards: Sequence[BlockEvents]
 ) -> Iterator[Entry]:
-    """16-bit copies of the weights that autocast keeps until forward ends.
+    """16-bit copies of the weights of layers that have run, which autocast keeps until forward
+    ends. Without recompute the layers keep them for backward, and they are counted there.
 
-    Without recompute the layers keep them for backward, and they are counted there.
+    `forwards`: the events of each group's layer in forward.
     """
-    if not setting.autocast:
-        return
-    live = {i.name: 1 for i in instants if i.inside_forward}
-    for group in groups:
-        if group.recompute != "full":
-            continue
-        cast = _cast_elements(run, setting, group.layer)
-        yield Entry(
-            name=f"{group.title}: 16-bit weights cached by autocast",
-            kind=TEMP,
-            bytes=sized(group.count * sum(cast), 16),
-            live=live,
-            tensors=partial(_sizes_of_16_bits, cast, group.count),
-            source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-        )
-
-
-def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Bytes]:
-    """Bytes of each 16-bit tensor, layer by layer."""
-    return [sized(n, 16) for n in elements] * int(layers)
-
-
-def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:
-    """Elements of each matrix of a layer that autocast casts: the adapters', or the model's.
-
-    Autocast does not cast the stacked experts that grouped matmuls read.
-    """
-    if run.adapter is not None:
-        casts = run.adapter.bits != setting.matmul_bits
-        return [prod(shape) for shape in adapter_shapes(run, layer)] if casts else []
-    if setting.weight_bits == setting.matmul_bits or setting.frozen:
-        return []
-    mlp = layer.mlp
-    grouped = mlp.experts if isinstance(mlp, Moe) and not mlp.all_tokens else ()
-    experts = {weight.dims for weight in grouped}
-    return [w.numel for w in layer.weights() if len(w.dims) > 1 and w.dims not in experts]
+    for i, (group, once) in enumerate(zip(groups, forwards, strict=True)):
+        if group.recompute == "full" and once.left:
+            yield Entry(
+                name=f"{group.title}: 16-bit weights cached by autocast",
+                kind=TEMP,
+                bytes=sum((once.sizes[tensor] for tensor in once.left), EMPTY),
+                live={at.name: at.saved[i] for at in instants if at.inside_forward},
+                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+            )
 
 
 def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterator[Entry]:

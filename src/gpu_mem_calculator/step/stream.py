@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
-from .stream_writer import Phase, StreamWriter
+from .stream_phases import Phase
+from .stream_writer import StreamWriter
 
 STEPS = 3  # from the second on optimizer states exist; the third reuses the second's memory
 STARTUP_MARK = "startup"

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
-from typing import NamedTuple
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
+from ..ledger.ledger import AFTER_EMBEDDING, EMBEDDED, GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
 from .block_events import EMBEDDING, BlockRun
+from .entry_tensors import tensor_bytes
+from .stream_phases import Phase
 
 Tensors = list[int]
-
-
-class Phase(NamedTuple):
-    """A part of the stream up to a mark.
-
-    - `title`: the mark's; `names`: the names of its instants in order.
-    - `kind`: the phase of its instants, "" where it has several.
-    - `micro_batch`: counts from 0.
-    """
-
-    title: str
-    names: list[str]
-    kind: str = ""
-    micro_batch: int = 0
-
-
-def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
-    """Bytes of each tensor of an entry; they sum to the entry's.
-
-    `scaled`: a given parameter count overrides the architecture's. It scales the entry's bytes, so
-    the tensors are scaled to them.
-    """
-    total = int(entry.bytes)
-    sizes = [total] if entry.tensors is None else [int(size) for size in entry.tensors()]
-    if scaled and (whole := sum(sizes)):
-        ends = [so_far * total // whole for so_far in accumulate(sizes)]
-        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    assert sum(sizes) == total, f"{entry.name}: tensors of {sum(sizes):,} B, entry of {total:,} B"
-    return sizes
 
 
 class StreamWriter:
@@ -79,6 +50,10 @@ class StreamWriter:
         self.waiting: dict[str, Tensors] = {}  # by instant: gradients of weights freed at it
         self.flow = self.back = -1  # output of the last block, gradient for the next; -1: none
         self.shared = -1  # the head's gradient of a table that it shares with the embedding
+        self.cached: Tensors = []  # casts that autocast keeps until forward ends
+        self.named: Tensors = []  # the embedding's outputs, which the model's forward names
+        self.ready = -1  # the first block's input, where it exists before that block runs
+        self.names = any(run.script.given for run in self.plays.values())
         self.elsewhere: dict[int, int] = {}  # tensors of another CUDA stream, with its number
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
@@ -127,6 +102,8 @@ class StreamWriter:
         Gradients are among them only with `gradients`.
         """
         table = self._table(name)
+        self.free(self.cached)
+        self.cached = []
         for index in [i for i in self.held if i not in table]:
             if gradients or self.entries[index].kind != GRAD:
                 self.keep(index, 0)
@@ -141,8 +118,16 @@ class StreamWriter:
         self.free(self.waiting.pop(name, ()))
         for index in [i for i in self.held if i not in table]:
             self.keep(index, 0)
+        first = block_run is not None and block_run.forward and self.flow < 0
+        later = [i for i in table if first and self.entries[i].role == AFTER_EMBEDDING]
         for index, copies in table.items():
-            self.keep(index, copies)
+            if index not in later:
+                self.keep(index, copies)
+        if block_run is not None and later:
+            block = block_run.once or block_run.script
+            self.ready = self.input(int(block.sizes[block.entry])) if block.entry >= 0 else -1
+        for index in later:
+            self.keep(index, table[index])
         self.work(name, block_run)
 
     def alive_at(self, name: str) -> dict[int, int]:
@@ -158,6 +143,9 @@ class StreamWriter:
 
     def keep(self, index: int, copies: int) -> None:
         """Allocate or free copies of an entry until there are `copies`."""
+        if self.names and self.entries[index].role == EMBEDDED:
+            self._name_embedding(self.entries[index], copies)
+            return
         present = self.held.setdefault(index, [])
         while len(present) > copies:
             self.free(reversed(present.pop()))  # as Python clears a list
@@ -178,6 +166,13 @@ class StreamWriter:
         if not present:
             del self.held[index]
 
+    def _name_embedding(self, entry: Entry, copies: int) -> None:
+        """Allocate the embedding's outputs where the first layer's input is not one of them; the
+        head's forward frees them.
+        """
+        if copies and not self.named:
+            self.named = [self.make(size) for size in tensor_bytes(entry, scaled=self.scaled)]
+
     def _bind(self, block: BlockEvents, entry: int) -> Tensors:
         """The number in the stream of each of a block's tensors; `entry` is its input's.
 
@@ -187,7 +182,11 @@ class StreamWriter:
         self.stream.sizes.extend(map(int, block.sizes))
         ids = list(range(begin, len(self.stream.sizes)))
         if block.entry >= 0:
+            entry, self.ready = entry if entry >= 0 else self.ready, -1
             ids[block.entry] = entry if entry >= 0 else self.input(int(block.sizes[block.entry]))
+        for tensor, named in zip(block.given, self.named, strict=True) if block.given else ():
+            ids[tensor] = named
+        self.named = [] if block.given else self.named
         return ids
 
     def input(self, size: int) -> int:
@@ -195,14 +194,21 @@ class StreamWriter:
         return self.make(size)
 
     def _play(self, ids: Tensors, events: Iterable[int]) -> None:
-        """Write events of a block, its tensors numbered by `ids`."""
-        self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
+        """Write events of a block, its tensors numbered by `ids`; what the model names stays."""
+        stays = self.named
+        self.stream.events.extend(
+            [ids[e] if e >= 0 else ~ids[~e] for e in events if e >= 0 or ids[~e] not in stays]
+        )
 
     def forward(self, block_run: BlockRun) -> None:
         """A block runs forward; its output is the next one's input. Start-up's has no output."""
         block = block_run.once or block_run.script
+        first = self.flow < 0
         ids = self._bind(block, self.flow)
+        if first and self.names and not self.named:
+            self.named = [ids[block.entry]]
         self._forward(block_run, ids, block)
+        self.cached += [ids[tensor] for tensor in block.left] if block_run.once else []
         if block.exit >= 0:
             self.flow = ids[block.exit]
             self.kept[block_run.block] = ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.ledger import FIRST_STEP, RUNTIME, Entry
+from ..ledger.ledger import AFTER_EMBEDDING, FIRST_STEP, RUNTIME, Entry
 from ..ledger.num import Bytes, Num
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
@@ -32,6 +32,7 @@ def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
             bytes=cublas_bytes(run.compute_capability),
             live={i.name: int(phase == FORWARD or i.name not in before) for i in instants},
             since=phase,
+            role=AFTER_EMBEDDING,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
         )
 

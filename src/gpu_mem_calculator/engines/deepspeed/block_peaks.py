@@ -74,7 +74,8 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
 
 def _saved_bytes(block: BlockEvents) -> Bytes:
     """Bytes that forward leaves for backward, without the output, which is the next block's."""
-    total = block.sizes[block.entry] - block.sizes[block.exit]
+    given = sum((block.sizes[tensor] for tensor in block.given), EMPTY)
+    total = block.sizes[block.entry] - block.sizes[block.exit] + given
     for event in block.forward:
         total = total + (block.sizes[event] if event >= 0 else -block.sizes[~event])
     return total

@@ -73,7 +73,9 @@ def stage3_walks(
     first = None if walks.first is None else _layer_walk(setting, blocks[0], grad=False)
     layers = tuple(_layer_walk(setting, block, grad=True) for block in blocks)
     name = arch.head.name if arch.head is not None else "lm_head"
-    head = head_walk(setting, arch, Stage3Tape((name,)))
+    before = walks.head.script
+    named = tuple(before.sizes[tensor] for tensor in before.given)
+    head = head_walk(setting, arch, Stage3Tape((name,)), named)
     return replace(walks, layers=layers, first=first, head=head)
 
 

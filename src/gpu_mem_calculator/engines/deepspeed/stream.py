@@ -8,7 +8,8 @@ from ...autograd.events import BlockEvents
 from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ...run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
-from ...step.stream_writer import Phase, StreamWriter, Tensors
+from ...step.stream_phases import Phase
+from ...step.stream_writer import StreamWriter, Tensors
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
 from .rank import ZeroRank
 

@@ -9,7 +9,8 @@ from ...ledger.ledger import PER_MICRO_BATCH, Ledger
 from ...run.phases import BACKWARD, FORWARD
 from ...run.run import Run
 from ...step.pipeline import PipelineStage
-from ...step.stream_writer import Phase, StreamWriter, Tensors
+from ...step.stream_phases import Phase
+from ...step.stream_writer import StreamWriter, Tensors
 from .model_inputs import embedding_steps
 
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients

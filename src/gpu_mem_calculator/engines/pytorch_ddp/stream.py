@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
 from ...run.phases import FORWARD
-from ...step.stream_writer import Phase, StreamWriter
+from ...step.stream_phases import Phase
+from ...step.stream_writer import StreamWriter
 
 
 class BucketStreamWriter(StreamWriter):

@@ -40,7 +40,9 @@ def gelu_new(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     inner = add(tape, x, scale(tape, cube, "act.cubed"), "act.inner")
     tanh = tape.op("act.tanh", scale(tape, inner, "act.scaled"), save_out=True)
     one = tape.op("act.one", tanh, passes=True)
-    return multiply(tape, half, one, "act")
+    out = multiply(tape, half, one, "act")
+    tape.hold(x)  # an argument lives until the call returns
+    return out
 
 
 def gelu_fast(tape: Tape, setting: BlockSetting, x: Value) -> Value:

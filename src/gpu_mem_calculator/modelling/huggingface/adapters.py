@@ -41,13 +41,12 @@ def _low_rank(
 
     def project(ins: Value, size_in: Num, size_out: Num, name: str) -> Value:
         w = tape.param(f"{layer.name}.{name}", size_in * size_out, adapter.bits)
-        if bits != adapter.bits:
-            w = tape.op(f"{layer.name}.{name}.to", w, bits=bits)
+        w, ins = tape.cast(w, bits), tape.cast(ins, bits)  # last to first
         return tape.op(
             f"{layer.name}.{name}", ins, w, elements=rows * size_out, bits=bits, saves=(ins, w)
         )
 
-    low = project(tape.cast(x, bits), layer.ins[1], adapter.rank, "lora_A")
+    low = project(x, layer.ins[1], adapter.rank, "lora_A")
     return project(low, adapter.rank, layer.outs[1], "lora_B")
 
 

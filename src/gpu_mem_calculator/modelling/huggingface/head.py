@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ...autograd.tape import Tape
 from ...autograd.walk import BlockWalk, walk
-from ...ledger.num import Num
+from ...ledger.num import Bytes, Num
 from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
@@ -53,25 +53,31 @@ def _head(arch: Arch) -> OutputHead:
     )
 
 
-def head_walk(setting: BlockSetting, arch: Arch, tape: Tape | None = None) -> BlockWalk:
+def head_walk(
+    setting: BlockSetting, arch: Arch, tape: Tape | None = None, named: tuple[Bytes, ...] = ()
+) -> BlockWalk:
     """The walk over final norm, lm_head and ForCausalLMLoss (loss/loss_utils.py:51).
 
     The logits are computed in the matmul's dtype, copied to fp32, and cross_entropy saves only the
     fp32 log-softmax. Backward computes the gradient of that, then of the logits, in fp32. `tape`:
-    an engine's own kind, whose operations save other tensors. Walks whose sizes are all ints are
-    remembered.
+    an engine's own kind, whose operations save other tensors. `named`: bytes of the embedding's
+    outputs, which the model's forward names until it returns from the final norm. Walks whose sizes
+    are all ints are remembered.
     """
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    return _walk(setting, _head(arch), tape)
+    return _walk(setting, _head(arch), tape, named)
 
 
 @remembered(256)
-def _walk(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -> BlockWalk:
+def _walk(
+    setting: BlockSetting, head: OutputHead, tape: Tape | None, named: tuple[Bytes, ...]
+) -> BlockWalk:
     default, tape = tape is None, tape or Tape()
     bits = 32 if head.fp32_input else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if head.norm is None else norm(tape, setting, x, head.norm)
-    tape.hold(x)  # the model names it until the norm has returned
+    outside = tuple(tape.value("embedding.output", size, 8, grad=False) for size in named)
+    tape.hold(x, *outside)  # the model names them until the norm has returned
     for projection in head.linears[:-1]:
         out = linear(tape, setting, out, projection)
     logits = linear(tape, setting, out, head.linears[-1])
@@ -89,4 +95,4 @@ def _walk(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -> 
     tape.hold(logits, out)
     if default and not setting.frozen:
         tape.add_other_weights(head.parameters, setting.weight_bits)
-    return walk(tape, x, loss)
+    return walk(tape, x, loss, outside=outside)

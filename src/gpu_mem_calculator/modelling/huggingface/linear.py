@@ -56,9 +56,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
 def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Value:
     """A weight, cast to the matmul's dtype under autocast."""
     weight = tape.param(f"{name}.weight", elements, setting.weight_bits, grad=not setting.frozen)
-    if setting.weight_bits == setting.matmul_bits:
-        return weight
-    return tape.op(f"{name}.weight.to", weight, elements=elements, bits=setting.matmul_bits)
+    return tape.cast(weight, setting.matmul_bits)
 
 
 def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:

@@ -42,7 +42,8 @@ def rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     narrow = tape.cast(normed, x.bits)
     if not layer.affine:
         return narrow
-    out = gain(tape, narrow, _param(tape, setting, layer), layer.size[1], layer.name)
+    weight = _param(tape, setting, layer)
+    out = gain(tape, narrow, weight, layer.size[1], layer.name, weight_left=True)
     tape.hold(normed)
     return out
 

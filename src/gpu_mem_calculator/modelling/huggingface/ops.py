@@ -28,27 +28,42 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
     """Record a · b: it saves each factor that the other's gradient needs.
 
     Where the dtypes differ, the gradient of the narrower factor is computed in the wider dtype,
-    then cast.
+    then cast. torch's generated functions compute gradients in the alphabetical order of their
+    arguments' names (torch 2.11 tools/autograd/gen_autograd_functions.py): `other` before `self`.
     """
     saves = [x for x, other in ((a, b), (b, a)) if other.grad]
     bits = max(a.bits, b.bits)
     if a.bits == b.bits:
-        return tape.op(name, a, b, bits=bits, saves=saves)
+        return tape.op(name, a, b, bits=bits, saves=saves, product=True)
     narrow = a if a.bits < b.bits else b
     work = sized(a.elements(), bits)
     return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work, casts=narrow)
 
 
-def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:
+def gain(
+    tape: Tape, x: Value, weight: Value, width: int, name: str, *, weight_left: bool = False
+) -> Value:
     """Record x · weight, one weight per column: its gradient is computed for every row, then
     summed over the rows of `width` columns.
+
+    `weight_left`: the code has weight · x. The right factor's gradient is computed first.
     """
     saves = [v for v, other in ((x, weight), (weight, x)) if other.grad]
     bits = max(x.bits, weight.bits)
     if not weight.grad:
         return tape.op(name, x, weight, bits=bits, saves=saves)
     sums = row_sum_workspace(x.elements() // width, width)
-    return tape.op(name, x, weight, bits=bits, saves=saves, back_temp=x.bytes + sums, settle=sums)
+    return tape.op(
+        name,
+        x,
+        weight,
+        bits=bits,
+        saves=saves,
+        back_temp=x.bytes + sums,
+        settle=sums,
+        inside=weight_left,
+        inputs_first=weight_left,
+    )
 
 
 def scale(tape: Tape, x: Value, name: str) -> Value:

@@ -69,16 +69,14 @@ def _weight(tape: Tape, setting: BlockSetting, block: StateSpace, name: str) -> 
     """A projection's weight, by its name in the block, cast to the matmul's dtype."""
     weight = next(w for w in block.parameters if w.name == f"{name}.weight")
     value = tape.param(weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen)
-    if setting.weight_bits == setting.matmul_bits:
-        return value
-    return tape.op(f"{name}.to", value, bits=setting.matmul_bits)
+    return tape.cast(value, setting.matmul_bits)
 
 
 def project(
     tape: Tape, setting: BlockSetting, x: Value, block: StateSpace, name: str, width: Num
 ) -> Value:
     """Record one projection of the mixer, to `width` elements per token."""
-    x, weight = tape.cast(x, setting.matmul_bits), _weight(tape, setting, block, name)
+    weight, x = _weight(tape, setting, block, name), tape.cast(x, setting.matmul_bits)
     return tape.op(
         f"ssm.{name}",
         x,
