@@ -1,4 +1,4 @@
-"""Command, Python, page and REST give one verdict, with the same figures, near a card's limit too."""
+"""Command, Python, page and REST give one verdict and the same figures, also near the limit."""
 
 from __future__ import annotations
 

@@ -200,8 +200,9 @@ def verdict_words(found: CardVerdict) -> str:
     """The verdict in words, such as `fits, 8.7 GiB to spare`."""
     if found.word == OPEN or -GAP < found.headroom < 0:
         return found.word
-    short = found.headroom < 0
-    return f"{found.word}, {gib(abs(found.headroom))} GiB {'short' if short else 'to spare'}"
+    figure = gib(abs(found.headroom))
+    figure = "<0.1" if figure == "0.0" else figure
+    return f"{found.word}, {figure} GiB {'short' if found.headroom < 0 else 'to spare'}"
 
 
 def sentence(estimate: Estimate, name: str) -> str:

@@ -170,11 +170,10 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     waits = pending and result.verdict == OPEN
     if waits:
         sign, words = "…", "checking whether it fits"
-    share = "" if waits else f"{result.memory_utilization_percent:,.0f} % of the card, at the "
-    notes = [
-        f"{share or 'The '}highest instant{'' if page.estimate.serves else ' of a step'}: "
-        f"{text(page.instant.title)}."
-    ]
+    notes = [] if waits else [f"{result.memory_utilization_percent:,.0f} % of the card."]
+    where = "" if page.estimate.serves else " of a step"
+    notes.append(f"Highest instant{where}: {text(page.instant.title)}.")
+    notes.extend(_why_not(result))
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">Torch’s allocator is being replayed …</span>')
     elif result.needs_bytes is None:
@@ -193,6 +192,17 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
         f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit, found.most)}'
         f'<p class="small">{" ".join(notes)}</p></div>'
     )
+
+
+def _why_not(result: MemoryResult) -> Iterator[str]:
+    """Why a run is tight, or does not fit though the picture stays below the limit."""
+    beyond = (result.needs_bytes or 0) - result.allocated_bytes
+    if result.verdict == TIGHT:
+        yield "The run survives the replay of torch’s allocator, but within the margin."
+    elif result.verdict == SHORT and result.serving is None and beyond > 0:
+        tensors = result.allocated_bytes + result.outside_torch_bytes
+        also = "The tensors alone fit; torch" if tensors <= result.gpu_memory_bytes else "Torch"
+        yield f"{also}’s allocator needs {gib(beyond)} GiB beyond the tensors."
 
 
 def _gauge(card: int, limit: int, most: int | None) -> str:
