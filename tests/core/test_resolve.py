@@ -371,3 +371,18 @@ def test_a_text_has_a_character() -> None:
     assert msgspec.convert("x", Text) == "x"
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert("", Text)
+
+
+def test_a_balanced_router_is_assumed_aloud() -> None:
+    """Ranks that share experts have as many tokens only where the router is even."""
+    experts = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    run = {
+        "model": {"config": {**SMALL_LLAMA, **experts}},
+        "engine": {"type": "megatron_lm"},
+        "training": {"seq_len": 64},
+        "hardware": {"gpu": "h200", "num_gpus": 4},
+    }
+    sentence = "tokens are taken to be spread evenly over the experts of 4 ranks"
+    shared = resolve(read({**run, "parallelism": {"expert_parallel_size": 4}}))
+    assert any(one.startswith(sentence) for one in shared.warnings)
+    assert not any("evenly" in one for one in resolve(read(run)).warnings)

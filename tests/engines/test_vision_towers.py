@@ -1,4 +1,4 @@
-"""What engines hold of a vision tower while a model that sees trains on text."""
+"""What engines hold of a vision tower while a model that sees is trained."""
 
 from __future__ import annotations
 
@@ -68,17 +68,20 @@ def more(data: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
-def test_torch_keeps_weights_alone(gpus: int) -> None:
-    """As torch 2.11 does on a text batch: no gradient, and so no state."""
+def test_torch_trains_every_parameter(gpus: int) -> None:
+    """Weights, gradients and Adam's moments in fp32."""
     engine = {"type": "pytorch_ddp"}
-    assert more(a_run(engine, gpus)) == {PARAM: 4 * TOWER, GRAD: 0, OPTIM: 0}
+    added = more(a_run(engine, gpus))
+    assert added[PARAM] == added[GRAD] == 4 * TOWER
+    assert added[OPTIM] == pytest.approx(8 * TOWER, rel=1e-4)  # a step count for each tensor
 
 
-def test_fsdp_shards_the_weights() -> None:
+def test_fsdp_shards_all_of_it() -> None:
     """Every parameter's rows are divided by the ranks; what has no rows for all is padded."""
     added = more(a_run({"type": "fsdp"}))
     assert TOWER <= added[PARAM] < 1.01 * TOWER
-    assert (added[GRAD], added[OPTIM]) == (0, 0)
+    assert added[GRAD] == added[PARAM]
+    assert added[OPTIM] == pytest.approx(2 * added[PARAM], rel=1e-3)
 
 
 @pytest.mark.parametrize(("stage", "weights", "states"), [(0, 2, 12), (1, 2, 3), (2, 2, 3)])
@@ -106,6 +109,17 @@ def test_beside_adapters_the_tower_is_frozen(engine: dict[str, Any]) -> None:
     assert (added[GRAD], added[OPTIM]) == (0, 0)
 
 
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp"])
+def test_a_frozen_tower_has_weights_alone(engine: str) -> None:
+    """freeze_vision_tower leaves it without gradients and states."""
+    added = more(a_run({"type": engine}, freeze_vision_tower=True))
+    assert added[PARAM] > 0
+    assert (added[GRAD], added[OPTIM]) == (0, 0)
+    result = full_estimate(a_run({"type": engine}, freeze_vision_tower=True)).result
+    assert f"the {TOWER:,} parameters of the vision tower are frozen" in result.warnings[0]
+    assert result.trainable_parameters == result.num_parameters - TOWER
+
+
 def test_quantization_packs_the_towers_projections() -> None:
     """4 bits a parameter and scales, except for the patch convolution, norms and biases."""
     packed = more(
@@ -123,12 +137,28 @@ def test_the_replay_agrees_with_the_ledger(stage: int, gpus: int) -> None:
     assert replayed == pytest.approx(ledger, rel=0.03)
 
 
-def test_the_answer_names_what_is_assumed() -> None:
-    """Text alone, the tower's count, and what the engine makes for it."""
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp"])
+def test_the_stream_has_the_tower(engine: str, gpus: int, steps: int) -> None:
+    """What the replay allocates for the tower is what the ledger counts."""
+    added = []
+    for replay in (False, True):
+        seeing = a_run({"type": engine}, gpus, gradient_accumulation_steps=steps)
+        blind = {**seeing, "model": {"config": {**TEXT, "model_type": "qwen2"}}}
+        runs = (full_estimate(one, replay=replay).result for one in (seeing, blind))
+        whole, text = (result.allocated_bytes for result in runs)
+        added.append(whole - text)
+    assert added[1] == pytest.approx(added[0], rel=0.02)
+    assert added[0] > 14 * TOWER / gpus
+
+
+def test_the_answer_names_what_is_not_counted() -> None:
+    """The tower's count, that it is trained, and its activations."""
     result = full_estimate(a_run({"type": "pytorch_ddp"}, 1), replay=False).result
     (sentence,) = result.warnings
-    assert "text alone are assumed: images add activations that are not modelled" in sentence
-    assert f"the {TOWER:,} parameters of the vision tower are weights alone" in sentence
+    assert f"the {TOWER:,} parameters of the vision tower are trained" in sentence
+    assert "its activations, which images add, are not counted" in sentence
     assert result.num_parameters == result.trainable_parameters == 39_796_608
 
 
@@ -141,9 +171,18 @@ def test_the_answer_names_what_is_assumed() -> None:
             "cpu_offload=true is not modelled for a model with",
         ),
         ({"type": "deepspeed", "zero_stage": 0}, "not modelled at zero_stage 0 in fp32"),
+        ({"type": "deepspeed"}, "freeze_vision_tower is not modelled under DeepSpeed"),
     ],
 )
 def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], sentence: str) -> None:
     """One sentence instead of an answer without the tower."""
     with pytest.raises(InputError, match=sentence):
-        resolve(read(a_run(engine, precision="fp32" if "zero_stage" in engine else "bf16_mixed")))
+        resolve(
+            read(
+                a_run(
+                    engine,
+                    precision="fp32" if "zero_stage" in engine else "bf16_mixed",
+                    freeze_vision_tower="freeze" in sentence,
+                )
+            )
+        )

@@ -26,6 +26,8 @@ ADAPTER = {"r": 8.0, "target_modules": "all-linear", "dropout": None}
 RUNS: dict[str, Body] = {
     **{name: GPT2 | {"engine": {"type": name}} for name in engine_names()},
     **{name: GPT2 | {"inference": {"engine": name}} for name in server_names()},
+    "tensorrt_llm": GPT2
+    | {"inference": {"engine": "tensorrt_llm", "engine_generation": "tensorrt"}},
     "transformers": GPT2 | {"inference": {"engine": "transformers", "prompt_len": 512}},
     "adapter": GPT2 | {"training": {"lora": ADAPTER}, "inference": None, "engine": None},
     "too large": GPT2 | {"hardware": {"gpu_memory_gb": 0.001}, "training": {"batch_size": 1}},

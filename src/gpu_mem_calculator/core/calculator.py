@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..cuda.runtimes import renamed_ledger, renamed_server
 from ..ledger.ledger import Ledger
 from ..run.run import Run
 from ..run.served import NamedBytes, ServerMemory
@@ -145,7 +146,8 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     from .serving_result import cache_use_note, serving_result
 
     assert resolved.engine.serve is not None
-    served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
+    serve = resolved.engine.serve
+    served = tuple(renamed_server(run, serve(run)) for run in _stage_runs(resolved))
     ledgers = tuple(rank.ledger for rank in served)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     stage = min(range(len(served)), key=lambda i: _limiting_rank_first(served[i]))
@@ -180,7 +182,8 @@ def _stage_runs(resolved: ResolvedRun) -> Iterator[Run]:
 
 def _ledgers(resolved: ResolvedRun) -> tuple[Ledger, ...]:
     """The ledger of each pipeline stage."""
-    return tuple(map(resolved.engine.ledger, _stage_runs(resolved)))
+    runs = _stage_runs(resolved)
+    return tuple(renamed_ledger(run, resolved.engine.ledger(run)) for run in runs)
 
 
 def busiest_stage(resolved: ResolvedRun) -> int:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..cuda.runtimes import renamed_ledger
 from ..ledger.ledger import CPU, GPU, Entry, Ledger
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
@@ -136,7 +137,7 @@ def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
     run = replace(estimate.resolved.run, stage=estimate.result.busiest_stage)
     engine = estimate.resolved.engine
     try:
-        ledger = engine.ledger(_symbolic_run(run))
+        ledger = renamed_ledger(run, engine.ledger(_symbolic_run(run)))
     except TypeError:  # an operation that letters do not have
         LOG.info("%s: formulas take numbers only", engine.name, exc_info=True)
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .. import catalog
+from ..cuda.runtimes import CUDA, runtime_of
 from ..ledger.units import GIB
 from .errors import InputError, nearest
 from .models import GPUConfig
@@ -20,6 +21,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - memory_bytes: free for a process on one GPU
     - card_bytes: the total that the driver reports to a process
     - smi_bytes: the total that nvidia-smi shows
+    - card: the title of the card that the section names; "" where it gives a size alone
     """
 
     title: str
@@ -31,6 +33,8 @@ class Hardware(Struct, frozen=True, kw_only=True):
     num_nodes: int
     compute_capability: str
     multiprocessors: int
+    card: str = ""
+    runtime: str = CUDA
     assumed: tuple[str, ...] = ()
 
 
@@ -49,6 +53,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     if count is None:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
+    named = catalog.find("gpus", config.gpu) if config.gpu is not None else None
     return Hardware(
         title=title,
         memory_bytes=free,
@@ -59,6 +64,8 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         num_nodes=nodes,
         compute_capability=capability,
         multiprocessors=multiprocessors,
+        card=title if named else "",
+        runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         assumed=assumed,
     )
 

@@ -36,6 +36,7 @@ DEFAULT: Mapping[str, Any] = {
     "training.autocast": False,
     "training.checkpoint_reentrant": False,
     "training.upcast_unquantized": False,
+    "training.freeze_vision_tower": False,
     "parallelism.virtual_pipeline_size": 1,
     "parallelism.sequence_parallel": False,
     **{f"parallelism.{key}": 1 for key in AXES.values()},

@@ -99,7 +99,7 @@ def _trainable(resolved: ResolvedRun) -> int:
     if run.new_tokens is not None:
         return 0
     if run.adapter is None:
-        return _parameters(run)
+        return _parameters(run) - (run.arch.tower_parameters if run.freeze_vision_tower else 0)
     adapter = run.adapter
     return total_adapter_parameters(run.arch, adapter.rank, adapter.targets, dora=adapter.dora)
 

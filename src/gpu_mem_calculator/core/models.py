@@ -96,6 +96,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None
     upcast_unquantized: Flag | None = None
+    freeze_vision_tower: Flag | None = None
     pytorch_alloc_conf: Text | None = None
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
+from ..cuda import capability
+from ..cuda.runtimes import CUDA, runtime_notes, runtime_problems
 from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
@@ -15,6 +17,8 @@ from ..model.scaling import scaled
 from ..run.engine import Engine
 from ..run.run import Run
 from ..serving import server, spellings
+from ..weights import FormatError
+from ..weights.rank_weights import run_format
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig
@@ -102,8 +106,10 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         options["attention"] = "eager"
     if engine.serve is None:
         _shorten_prompt(config, options, model.arch.max_seq_len)
+    dtype_notes = list(_dtype_notes(config, options, hardware, engine))
     run = _run(model, hardware, options, engine, draft)
-    problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
+    rules = (*_rules(run, hardware, engine), *engine.problems(run), *_card_problems(run, engine))
+    problems += dict.fromkeys(rules)
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]
@@ -117,8 +123,36 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         hardware=hardware,
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
-        warnings=(*model.warnings, *notes),
+        warnings=(
+            *model.warnings,
+            *dtype_notes,
+            *notes,
+            *capability.torch_notes(run, engine),
+            *runtime_notes(run),
+        ),
     )
+
+
+def _dtype_notes(
+    config: InferenceConfig, options: dict[str, Any], hardware: Hardware, engine: Engine
+) -> Iterator[str]:
+    """Set the dtype that a server falls back to on a card without bf16; a note where it does."""
+    chip, given = hardware.compute_capability, config.dtype is not None
+    dtype = capability.served_dtype(options["dtype"], engine.name, chip, given=given)
+    if dtype != options["dtype"] and hardware.card and hardware.runtime == CUDA:
+        options["dtype"] = dtype
+        yield f"{hardware.card} has no bf16 units, and {engine.title} takes {dtype} there"
+
+
+def _card_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """What the card cannot do: run the server, its dtype, or its weight format."""
+    yield from capability.engine_problems(run, engine)
+    yield from runtime_problems(run, engine)
+    try:
+        name = str(run.options["quantization"]) if engine.serve is None else run_format(run).name
+    except FormatError:  # the engine's rules have the sentence
+        return
+    yield from capability.format_problems(run, engine, name)
 
 
 def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
@@ -177,6 +211,8 @@ def _run(
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
+        card=hardware.card,
+        runtime=hardware.runtime,
         parameters_given=model.parameters_given,
         card_bytes=hardware.card_bytes,
         smi_bytes=hardware.smi_bytes,

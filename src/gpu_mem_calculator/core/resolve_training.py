@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cuda.capability import torch_notes
+from ..cuda.runtimes import runtime_notes
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
@@ -75,6 +77,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
+        card=hardware.card,
+        runtime=hardware.runtime,
         parameters_given=model.parameters_given,
         record=model.record,
         **training,
@@ -89,7 +93,13 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         model=model,
         allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed),
-        warnings=(*model.warnings, *training_rules.tower_note(run, chosen)),
+        warnings=(
+            *model.warnings,
+            *training_rules.tower_note(run, chosen),
+            *training_rules.expert_note(run),
+            *torch_notes(run, chosen),
+            *runtime_notes(run),
+        ),
     )
 
 
@@ -178,6 +188,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "quantization": quantization,
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
+        "freeze_vision_tower": bool(config.freeze_vision_tower),
     }
 
 

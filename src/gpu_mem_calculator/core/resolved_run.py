@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..cuda.libraries import host_libraries, outside_torch
+from ..cuda.runtimes import renamed_parts
 from ..replay.settings import AllocatorSettings
 from ..run.engine import Engine
 from ..run.run import Run
@@ -33,7 +34,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
         """
         engine, run = self.engine, self.run
         streams = engine.side_streams(run)
-        return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
+        parts = outside_torch(run, transformers=engine.transformers, streams=streams)
+        return renamed_parts(run, tuple(parts))
 
     @property
     def host_libraries(self) -> tuple[str, int, str]:

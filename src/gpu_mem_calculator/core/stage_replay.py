@@ -18,7 +18,7 @@ from ..replay.slack import slack_at_start, slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..step.stream import allocation_stream
-from .margin import enough_bytes, margin_bytes
+from .margin import enough_bytes, margin_bytes, margin_kind
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
@@ -38,6 +38,7 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
     - asked: the requests that were replayed
     - search: replays of them under caps
     - allocator: the allocator's settings
+    - margin_kind: the kind of the run in the tables of margins
     """
 
     allocated_bytes: int
@@ -47,6 +48,7 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
     asked: StageRequests
     search: NeedsSearch
     allocator: AllocatorSettings
+    margin_kind: str
 
     @cached_property
     def needs_bytes(self) -> int:
@@ -57,12 +59,12 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def margin_bytes(self) -> int:
         """Bytes beyond `needs_bytes` with which the stage is certain to get through."""
-        return margin_bytes(self.needs_bytes, self.reserved_bytes)
+        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
 
     @property
     def enough_bytes(self) -> int:
         """Bytes with which the stage gets through without a search for the least."""
-        return enough_bytes(self.reserved_bytes)
+        return enough_bytes(self.margin_kind, self.reserved_bytes)
 
     def survives(self, cap: int) -> bool:
         """Whether the stage gets through when torch may take at most `cap` bytes."""
@@ -145,6 +147,7 @@ def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
         asked=requests,
         search=search,
         allocator=resolved.allocator,
+        margin_kind=margin_kind(resolved.run, resolved.engine.name),
     )
 
 

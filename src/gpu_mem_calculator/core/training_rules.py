@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..cuda.capability import LARGEST_FLASH_HEAD
+from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
 from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
@@ -17,6 +19,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from _common_rules(run, engine)
     yield from _unused_keys(run, file, engine)
     yield from engine.problems(run)
+    yield from runtime_problems(run, engine)
 
 
 def not_trained(arch: Arch) -> str:
@@ -28,11 +31,18 @@ def not_trained(arch: Arch) -> str:
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence on what is assumed for a model with a vision tower."""
     if run.arch.tower:
-        frozen = "frozen, and adapters are the text model's"
-        treatment = engine.tower if run.adapter is None else frozen
+        frozen = "frozen" if run.adapter is None else "frozen, and adapters are the text model's"
+        treatment = engine.tower if run.trained_tower else frozen
         tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
-        images = "images add activations that are not modelled"
-        yield f"batches of text alone are assumed: {images}; {tower}"
+        yield f"{tower}; its activations, which images add, are not counted"
+
+
+def expert_note(run: Run) -> Iterator[str]:
+    """A sentence on what is assumed of the router where ranks share the experts."""
+    if int(run.mesh.ep) > 1:
+        more = "a rank whose experts get more has more activations"
+        evenly = f"spread evenly over the experts of {run.mesh.ep} ranks"
+        yield f"tokens are taken to be {evenly}: {more}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -47,14 +57,26 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
+    if given.freeze_vision_tower and not run.arch.tower:
+        yield "training.freeze_vision_tower is for models with a vision tower; leave it out"
     if given.upcast_unquantized and run.quantization is None:
         yield "training.upcast_unquantized applies to a quantized base only; leave it out"
     if run.autocast and run.precision == "fp32":
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
     if run.attention == "flash_attention_2" and run.precision == "fp32":
         yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
-    if run.attention == "flash_attention_2" and not has_flash(run.compute_capability):
+    if run.attention == "flash_attention_2":
+        yield from _flash_problems(run)
+
+
+def _flash_problems(run: Run) -> Iterator[str]:
+    """Cards and attention heads for which flash-attn has no kernel."""
+    if not has_flash(run.compute_capability):
         yield NO_FLASH_CARD.format("training", run.compute_capability)
+    heads = {getattr(layer.mixer, "head_dim", 0) for layer, _, _ in run.arch.runs}
+    if max(heads, default=0) > LARGEST_FLASH_HEAD:
+        most = f"heads of at most {LARGEST_FLASH_HEAD}, and {run.arch.family} has {max(heads)}"
+        yield f"training.attention='flash_attention_2' has kernels for {most}; use 'sdpa'"
 
 
 def _common_rules(run: Run, engine: Engine) -> Iterator[str]:

@@ -76,7 +76,12 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
         """Every projection of the layer that is a separate module."""
-        return tuple(linear for part in (self.mixer, self.mlp) for linear in _linears(part))
+        return tuple(linear for module in self.projections for linear in module)
+
+    @cached_property
+    def projections(self) -> tuple[tuple[Linear, ...], ...]:
+        """The projections of the mixer, then those of the MLP."""
+        return tuple(tuple(_linears(part)) for part in (self.mixer, self.mlp))
 
     @cached_property
     def num_parameters(self) -> int:

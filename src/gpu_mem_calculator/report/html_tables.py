@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
+from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
@@ -186,13 +187,18 @@ def _server_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     result, num_gpus = page.result, page.estimate.resolved.hardware.num_gpus
     needs = "the smallest card on which it starts and holds one sequence of the longest length"
     return [
-        ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
+        ("Takes", page.card_bytes, f"what {_smi(page)} shows, the cache full"),
         ("Needs", result.needs_bytes, needs),
         ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
         ("Start-up", result.startup_bytes, "the weights and the trial run"),
         ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
     ]
+
+
+def _smi(page: EstimatePage) -> str:
+    """The program that shows a card's memory in use."""
+    return in_words_of(page.estimate.resolved.run.runtime, "nvidia-smi")
 
 
 def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
@@ -207,11 +213,7 @@ def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
         ("Reserved", result.reserved_bytes, reserved),
         ("Torch needs", result.needs_bytes, "the least that the run survives in"),
         ("Margin", result.margin_bytes, CERTAIN),
-        (
-            "nvidia-smi",
-            result.device_bytes,
-            "reserved, as far as the card allows, and outside torch",
-        ),
+        (_smi(page), result.device_bytes, "reserved, as far as the card allows, and outside torch"),
         ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
         ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
         ("Host RAM", result.host_bytes_per_node, host),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..cuda.runtimes import CUDA, in_words_of
 from .lines import BOLD, DIM, Line, gib, line
 
 NAME, FIGURE = 14, 9
@@ -17,15 +18,20 @@ def four_numbers(
     device: int | None,
     margin: int | None,
     outside: int,
+    runtime: str = CUDA,
 ) -> list[Number]:
     """Allocated, reserved, needs and device bytes; None where they were not replayed."""
-    outside_text = gib(outside, 2)
-    beside = f"margin {gib(margin or 0, 2)}, CUDA {outside_text}"
+    outside_text = in_words_of(runtime, f"CUDA {gib(outside, 2)}")
+    beside = f"margin {gib(margin or 0, 2)}, {outside_text}"
     return [
         ("allocated", allocated, "the most that tensors take at once in a step"),
         ("reserved", reserved, "what torch reserves on a larger GPU"),
         ("torch needs", needs, f"the least it survives in; {beside}"),
-        ("nvidia-smi", device, f"reserved, as far as the card allows, and CUDA {outside_text}"),
+        (
+            in_words_of(runtime, "nvidia-smi"),
+            device,
+            f"reserved, as far as the card allows, and {outside_text}",
+        ),
     ]
 
 

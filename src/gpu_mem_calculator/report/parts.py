@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
+from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
 from ..run.run import Options
 from .bars import bar
@@ -64,8 +65,9 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
         if total:
             text = _description(estimate, kind, alive, peak.name, total)
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
-    names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
-    rows.append(BreakdownRow(OUTSIDE, ", ".join(_fit_names([], names)), result.outside_torch_bytes))
+    title = outside_title(estimate)
+    names = [name.removeprefix(f"{title} ") for name, _, _ in estimate.resolved.outside_torch]
+    rows.append(BreakdownRow(title, ", ".join(_fit_names([], names)), result.outside_torch_bytes))
     margin = result.margin_bytes or 0
     rest = card_bytes(estimate) - margin - sum(row.bytes for row in rows)
     if rest > 0:
@@ -73,6 +75,11 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
     if margin > 0:
         rows.append(BreakdownRow(MARGIN, CERTAIN, margin))
     return rows
+
+
+def outside_title(estimate: Estimate) -> str:
+    """`CUDA`, or the word of another card's software."""
+    return in_words_of(estimate.resolved.run.runtime, OUTSIDE)
 
 
 def rest_words(result: MemoryResult) -> str:

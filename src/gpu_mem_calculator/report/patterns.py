@@ -15,7 +15,7 @@ TITLES = {
     CACHE: "KV cache",
     ACT: "activations",
     TEMP: "temporaries",
-    RUNTIME: "CUDA context, libraries",
+    RUNTIME: "context, libraries",
 }
 # A pattern over the colour of each kind, so that kinds can be distinguished without colour.
 PATTERNS = {

@@ -10,6 +10,7 @@ from ..core.calculator import Estimate
 from ..core.inference_config import ServingResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix, ServingChange
+from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
 from .bars import bar, stack_widths
@@ -121,6 +122,7 @@ def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     free = total - sum(sizes)
     left = f"{FREE} {gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
     legend = "  ".join(f"{shade} {title}" for _, shade, title, _ in FIGURES[:4])
+    legend = in_words_of(estimate.resolved.run.runtime, legend)
     yield line(f"{legend}, rest  {left}", DIM)
 
 
@@ -132,14 +134,16 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     elif stages > 1:
         head += f", stage {stage + 1} of {stages}"
     yield [(head.ljust(width), BOLD), ("GiB", DIM)]
+    runtime = estimate.resolved.run.runtime
     rows = [
-        (title, _description(served, figure), served.figure(figure), colour)
+        (in_words_of(runtime, title), _description(served, figure), served.figure(figure), colour)
         for figure, _, title, colour in FIGURES
         if served.figure(figure) > 0
     ]
-    outside = _names([name.removeprefix("CUDA ") for name, _, _ in served.outside])
+    outside = in_words_of(runtime, "CUDA")
     if served.outside:
-        rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))
+        names = _names([name.removeprefix(f"{outside} ") for name, _, _ in served.outside])
+        rows.append((outside, names, estimate.result.outside_torch_bytes, ""))
     most = max(size for _, _, size, _ in rows)
     for title, text, num_bytes, colour in rows:
         left = f"  {title:<{NAME}}{text:<{TEXT}}"
@@ -149,7 +153,8 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
             (f"  {bar(num_bytes, most, BAR)}", colour),
         ]
     total = gib(sum(size for _, _, size, _ in rows), 2)
-    yield line("  " + "nvidia-smi".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
+    shown = in_words_of(runtime, "nvidia-smi")
+    yield line("  " + shown.ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
     for item in (i for i in served.items if i.place == CPU):
         left = f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
         yield line(left + gib(item.bytes, 2).rjust(FIGURE), DIM)

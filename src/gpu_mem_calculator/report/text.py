@@ -52,6 +52,7 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
                 result.device_bytes,
                 result.margin_bytes,
                 result.outside_torch_bytes,
+                estimate.resolved.run.runtime,
             ),
             ("start-up", result.startup_bytes, "tensors while the model is set up"),
         ]

@@ -15,6 +15,7 @@ from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..model.adapters import Adapter
 from ..model.arch import Arch
+from ..model.blocks import Weight
 from .record import ModuleRecord
 
 Options = Mapping[str, Any]
@@ -51,6 +52,7 @@ class Run(Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     double_quant: bool = True
     upcast_unquantized: bool = False
+    freeze_vision_tower: bool = False
     options: Options = {}
     stage: Num = 0  # the pipeline stage of this rank
     virtual_stages: Num = 1
@@ -59,6 +61,8 @@ class Run(Struct, frozen=True, kw_only=True):
     num_nodes: int = 1
     compute_capability: str = "9.0"
     multiprocessors: int = 132
+    card: str = ""  # the title of the card that the run file names; "": it names none
+    runtime: str = "cuda"  # the software of its cards: cuda, rocm, xpu, gaudi, tpu
     unrolled: bool = False  # one entry for every layer, for the allocation stream
     parameters_given: int | None = None  # a parameter count that overrides the architecture's
     new_tokens: Num | None = None  # generated after a prompt of `seq` tokens; None: a training run
@@ -75,6 +79,11 @@ class Run(Struct, frozen=True, kw_only=True):
     def frozen(self) -> bool:
         """Whether the base model's weights take no gradient: adapters are trained."""
         return self.adapter is not None
+
+    @property
+    def trained_tower(self) -> tuple[Weight, ...]:
+        """The weights of the vision tower that take a gradient."""
+        return () if self.frozen or self.freeze_vision_tower else self.arch.tower
 
     @property
     def generated(self) -> Num:

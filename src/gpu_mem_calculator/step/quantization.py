@@ -13,30 +13,40 @@ from .weights import quantized_bytes
 def loading_events(run: Run, precision: Precision) -> BlockEvents:
     """Events of loading: projections are packed one by one, then the other weights are allocated.
 
-    bitsandbytes 0.50.2: quantize_4bit (functional.py) has the packed weight and fp32 scales until
-    these are packed, too; Int8Params.cuda (nn/modules.py) has an fp16 copy. A 16-bit weight is
-    freed after the loop over the layers has allocated the next one.
+    A 16-bit weight is freed after the loop over its module's projections has allocated the next
+    one, and at the loop's end. PEFT's prepare_model_for_kbit_training then makes fp32 copies of the
+    other weights (`upcast_unquantized`).
     """
     recorder = EventRecorder()
     left: list[int] = []
-    previous: list[int] = []
     for layer in run.arch.layers:
-        for linear in linears(layer):
-            unpacked = [recorder.weight(sized(linear.numel, 16))]
+        for projections in layer.projections:
+            previous: list[int] = []
+            for linear in projections:
+                unpacked = [recorder.weight(sized(linear.numel, 16))]
+                recorder.over(previous)
+                left += _pack(recorder, run, linear)
+                previous = unpacked
             recorder.over(previous)
-            left += _pack(recorder, run, linear)
-            previous = unpacked
-    recorder.over(previous)
-    bits = 32 if run.upcast_unquantized else precision.weights
     packed = {f"{one.name}.weight" for layer, _, _ in run.arch.runs for one in linears(layer)}
-    for weight in run.arch.weights():
-        if not any(weight.name.endswith(f".{name}") for name in packed):
-            left.append(recorder.weight(sized(weight.numel, bits)))
-    return recorder.forward_only(left)
+    names = tuple(f".{name}" for name in packed)
+    others = [weight.numel for weight in run.arch.weights() if not weight.name.endswith(names)]
+    loaded = [recorder.weight(sized(numel, precision.weights)) for numel in others]
+    if run.upcast_unquantized:
+        for index, numel in enumerate(others):
+            copy = recorder.weight(sized(numel, 32))
+            recorder.over((loaded[index],))
+            loaded[index] = copy
+    return recorder.forward_only((*left, *loaded))
 
 
 def _pack(recorder: EventRecorder, run: Run, linear: Linear) -> list[int]:
-    """Record how a projection is packed; the tensors that stay: packed weight, scales, code."""
+    """Record how a projection is packed; the tensors that stay: packed weight, scales, code.
+
+    bitsandbytes 0.50.2: quantize_4bit (functional.py) has the packed weight, fp32 scales, and these
+    less their mean, until the scales are packed, too; Int8Params.cuda (nn/modules.py) has an fp16
+    copy.
+    """
     count = linear.numel
     if run.quantization != "int8" and not run.double_quant:  # scales, weight, code
         sizes = (sized(ceil_div(count, 64), 32), sized(ceil_div(count, 2), 8), sized(16, 32))
@@ -47,7 +57,9 @@ def _pack(recorder: EventRecorder, run: Run, linear: Linear) -> list[int]:
         work = recorder.work((sized(count, 16),))
     else:
         work = recorder.work((sized(ceil_div(count, 64), 32),))
-    scales = quantized_bytes(run, linear) - body
-    tensors = [recorder.weight(body), recorder.weight(scales)]
-    recorder.over(work)
+    tensors = [recorder.weight(body)]
+    if run.quantization != "int8":
+        work += recorder.work((sized(ceil_div(count, 64), 32),))
+    tensors.append(recorder.weight(quantized_bytes(run, linear) - body))
+    recorder.over(reversed(work))
     return tensors

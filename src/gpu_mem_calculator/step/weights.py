@@ -24,7 +24,7 @@ def trained_elements(run: Run, layer: Layer) -> Num:
 def trained_total(run: Run) -> Num:
     """Elements of the whole model that take a gradient."""
     if run.adapter is None:
-        return run.arch.num_parameters
+        return run.arch.num_parameters + sum(weight.numel for weight in run.trained_tower)
     total: Num = 0
     for layer, _, count in run.arch.runs:
         total = total + trained_elements(run, layer) * count
@@ -45,7 +45,7 @@ def trained_bits(run: Run, precision: Precision) -> int:
 def largest_trained(run: Run) -> Num:
     """Elements of the largest parameter that takes a gradient."""
     if run.adapter is None:
-        return run.arch.largest_weight
+        return max((run.arch.largest_weight, *(weight.numel for weight in run.trained_tower)))
     return max(
         run.adapter.rank * max(linear.ins[1], linear.outs[1])
         for layer, _, _ in run.arch.runs
@@ -65,7 +65,7 @@ def shorter_side(run: Run) -> Num:
 def trained_tensors(run: Run) -> int:
     """How many tensors take a gradient; an adapter has two, DoRA three."""
     if run.adapter is None:
-        return run.arch.num_weights
+        return run.arch.num_weights + len(run.trained_tower)
     targets, each = run.adapter.targets, 3 if run.adapter.dora else 2
     return sum(
         each * count * sum(1 for _ in adapted_linears(layer, targets))
@@ -83,7 +83,7 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
     if adapter is None:
         stack = [(w.numel, n) for layer, _, n in arch.runs for w in layer.weights()]
         norm = arch.embedding_norm.weights() if arch.embedding_norm is not None else ()
-        around = (*arch.embedding, *norm, *arch.after_weights())
+        around = (*run.trained_tower, *arch.embedding, *norm, *arch.after_weights())
         return (*stack, *((w.numel, 1) for w in around))
     sizes: list[tuple[int, int]] = []
     for layer, _, n in arch.runs:
@@ -96,14 +96,15 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
 def _trained_in_order(run: Run) -> Iterator[int]:
     """Elements of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
-        return (w.numel for w in run.arch.weights())
+        return (w.numel for w in (*run.trained_tower, *run.arch.weights()))
     return (prod(shape) for shape in trained_shapes(run))
 
 
 def trained_shapes(run: Run) -> Iterator[tuple[int, ...]]:
     """The shape of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
-        return (tuple(size for _, size in weight.dims) for weight in run.arch.weights())
+        weights = (*run.trained_tower, *run.arch.weights())
+        return (tuple(size for _, size in weight.dims) for weight in weights)
     return (shape for layer in run.arch.layers for shape in adapter_shapes(run, layer))
 
 

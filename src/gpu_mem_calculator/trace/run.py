@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.errors import InputError
-from ..core.margin import enough_bytes, margin_bytes
+from ..core.margin import enough_bytes, margin_bytes, margin_kind
 from ..core.models import RunFile
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -64,14 +64,19 @@ class RunTrace(Struct, frozen=True, kw_only=True):
         return self.footprint.phases
 
     @property
+    def margin_kind(self) -> str:
+        """The kind of the run in the tables of margins."""
+        return margin_kind(self.resolved.run, self.resolved.engine.name)
+
+    @property
     def margin_bytes(self) -> int:
         """Bytes beyond `needs_bytes` with which the run is certain to survive."""
-        return margin_bytes(self.needs_bytes, self.reserved_bytes)
+        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
 
     @property
     def enough_bytes(self) -> int:
         """Bytes with which it survives in any case."""
-        return enough_bytes(self.reserved_bytes)
+        return enough_bytes(self.margin_kind, self.reserved_bytes)
 
     def survives(self, cap: int) -> bool:
         """Whether the run survives when torch may take at most `cap` bytes."""

@@ -12,6 +12,7 @@ from ..core.model_facts import expert_facts
 from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..core.models import ModelConfig
 from ..hub.names import is_hub_name
+from ..published.served_models import serving_section
 from ..report.lines import count
 
 LONGEST = 4096  # tokens a preset trains on, at most; less where the model's limit is lower
@@ -35,7 +36,6 @@ PARALLELISM = {
 OFFLOAD = {"offload_optimizer": "none", "offload_param": "none"}
 ENGINE = {"type": "deepspeed", "zero_stage": 3, **OFFLOAD}
 HARDWARE = {"num_gpus": 8, "gpu_memory_gb": 80}
-SERVER = {"engine": "vllm"}  # for models whose training is not modelled
 
 
 @cache
@@ -68,7 +68,8 @@ def preset(name: str) -> dict[str, Any] | None:
     section = {"name": row["name"], **model_fields(model)}
     if not model.arch.trains:
         hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
-        return {"model": section, "inference": dict(SERVER), "hardware": hardware}
+        inference = serving_section(model.arch.family)
+        return {"model": section, "inference": inference, "hardware": hardware}
     training = {**TRAINING, "seq_len": min(LONGEST, model.arch.max_seq_len)}
     place = {"parallelism": PARALLELISM, "engine": ENGINE, "hardware": HARDWARE}
     return {"model": section, "training": training, **place}

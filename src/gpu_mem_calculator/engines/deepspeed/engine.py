@@ -234,7 +234,7 @@ def zero_streams(run: Run) -> bool:
 
 ENGINE = Engine(
     name="deepspeed",
-    tower="trained: DeepSpeed makes masters, gradients and optimizer states for all parameters",
+    tower="trained",
     title="DeepSpeed",
     side_streams=zero_streams,
     options=OPTIONS,

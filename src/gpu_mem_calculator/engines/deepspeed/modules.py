@@ -155,5 +155,7 @@ def tower_problems(run: Run, stage: int) -> Iterator[str]:
     tower = "model: the vision tower of this model is not modelled"
     if run.arch.tower and not (isinstance(run.mesh.pp, int) and run.mesh.pp == 1):
         yield f"{tower} in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+    if run.arch.tower and run.freeze_vision_tower:
+        yield "training.freeze_vision_tower is not modelled under DeepSpeed; leave it out"
     if run.arch.tower and stage == 0 and run.precision == "fp32":
         yield f"{tower} at zero_stage 0 in fp32; try zero_stage 1, or engine pytorch_ddp"

@@ -79,7 +79,7 @@ def side_streams(run: Run) -> bool:
 
 ENGINE = Engine(
     name="fsdp",
-    tower="sharded weights alone: without a gradient torch makes no optimizer states for them",
+    tower="trained, and sharded like the text model's",
     title="PyTorch FSDP",
     side_streams=side_streams,
     options=OPTIONS,

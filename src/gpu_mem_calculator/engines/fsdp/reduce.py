@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from ...ledger.ledger import COMM, GRAD, Entry
-from ...ledger.num import Bytes, Num, holds, nothing
+from ...ledger.num import EMPTY, Bytes, Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .instants import FsdpInstant
@@ -101,8 +103,10 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield casted.of_root(plan, plan.root.converted, root_cast)
 
 
-def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Sharded gradients: a flat tensor for each unit, alive until zero_grad."""
+def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) -> Iterator[Entry]:
+    """Sharded gradients: a flat tensor for each unit, alive until zero_grad. `tower`: bytes of the
+    shards of a vision tower's blocks, whose gradients are there when the root's are.
+    """
     source = code("torch 2.13 F/_fsdp_collectives.py:696-709: views of the reduced output")
     top = len(plan.layers)
 
@@ -125,3 +129,6 @@ def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
     part = UnitPart(name, GRAD, source, stream(plan.root))
     yield part.of_root(plan, plan.root.shard_grads, root)
+    if tower and plan.run.trained_tower:
+        blocks = part.of_root(plan, sum(tower, EMPTY), root)
+        yield replace(blocks, name="vision tower: sharded gradients", tensors=lambda: tower)

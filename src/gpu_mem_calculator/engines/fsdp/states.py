@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import PARAM, Entry
-from ...ledger.num import EMPTY, Num, larger
+from ...ledger.num import EMPTY, Bytes, Num, larger, sized
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...run.run import Run
@@ -61,7 +61,7 @@ def _make_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
         *buffer_entries(plan),
         *reduced_entries(plan),
         *output_entries(plan),
-        *(() if plan.offload else sharded_gradient_entries(plan)),
+        *(() if plan.offload else sharded_gradient_entries(plan, tuple(_tower_bytes(run)))),
         *_step_entries(plan),
     )
     shards = _host_shards(plan) if plan.offload else _gpu_shards(plan)
@@ -76,7 +76,7 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
     for title, size, tensors in shard_rows(plan):
         yield Entry(f"{title}: sharded parameters", PARAM, size, live, source, tensors=tensors)
     if run.arch.tower:
-        tower = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
+        tower = _tower_bytes(run)
         name, tensors = "vision tower: sharded parameters", lambda: tower
         yield Entry(name, PARAM, sum(tower, EMPTY), live, source, tensors=tensors)
     yield replace(buffer_entry(run, instants), live=live)
@@ -84,6 +84,12 @@ def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
         name, size = "tied head, before it is the embedding again", _untied_head(run).shard
         source = code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor")
         yield Entry(name, PARAM, size, {START.name: 1}, source)
+
+
+def _tower_bytes(run: Run) -> list[Bytes]:
+    """Bytes of the shards of each parameter in a vision tower's blocks."""
+    bits = PRECISIONS[run.precision][0]
+    return [sized(elements, bits) for elements in tower_shards(run, shard_ranks(run))]
 
 
 def _untied_head(run: Run) -> FsdpUnit:
@@ -110,12 +116,17 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
         total = total + count * unit.trained_elements
         tensors = tensors + count * unit.trained_tensors
         largest = larger(largest, unit.largest_trained)
+    tower = tower_shards(run, shard_ranks(run)) if run.trained_tower else []
+    for elements in tower:
+        total, tensors = total + elements, tensors + 1
+        largest = larger(largest, elements)
     if plan.offload:
         yield from host_step_entries(plan, total, largest, tensors, adapter_bits.stored)
         return
     name = run.implementation or default_implementation(run.optimizer)
     parameters = parameters_in_order(plan) if run.unrolled else ()
     sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
+    sizes += map(int, tower) if run.unrolled else ()
     yield from optimizer_entries(
         run,
         total,

@@ -237,18 +237,19 @@ def layer_parameters(
 
 def root_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
     """The root's parameters: embedding, final norm and head, a tied table once; and those of a
-    vision tower outside its blocks, for which a batch of text has no gradient.
+    vision tower outside its blocks.
     """
     arch = run.arch
     norm = arch.embedding_norm
     weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
-    tower = [UnitParameter(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
+    seen, outside = bool(run.trained_tower), (w for w in arch.tower if not IN_BLOCK.search(w.name))
+    tower = [UnitParameter(weight, base, seen) for weight in outside]
     return [*tower, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
 
 
-def tower_shards(run: Run, ranks: Num, bits: int) -> list[Bytes]:
-    """Bytes of the shards of a vision tower's blocks, which a batch of text never gathers: units
-    like the layers (transformers 5.17.0 `_no_split_modules` names both).
+def tower_shards(run: Run, ranks: Num) -> list[Num]:
+    """Elements of the shards of each parameter in a vision tower's blocks: units like the layers
+    (transformers 5.17.0 `_no_split_modules` names both), of which one is gathered at a time.
     """
     blocks = (weight for weight in run.arch.tower if IN_BLOCK.search(weight.name))
-    return [sized(shard_elements(weight, ranks), bits) for weight in blocks]
+    return [shard_elements(weight, ranks) for weight in blocks]

@@ -20,7 +20,7 @@ from .checks import problems
 from .instants import with_first_step
 from .options import OPTIONS, PRECISIONS
 from .startup import startup_instants
-from .states import state_entries, weight_gradients
+from .states import state_entries, tower_gradients, weight_gradients
 from .stream import BucketStreamWriter
 
 
@@ -39,6 +39,7 @@ def ledger(run: Run) -> Ledger:
         )  # copied into a view of the bucket (reducer.cpp)
     else:
         entries += weight_gradients(run, precision, stack, instants)
+        entries += tower_gradients(run, precision, instants)
     entries += activation_entries(run, setting, stack, instants, walks)
     whole_step = Ledger(
         (*startup_instants(run), *(i.instant for i in instants)),
@@ -51,7 +52,7 @@ def ledger(run: Run) -> Ledger:
 
 ENGINE = Engine(
     name="pytorch_ddp",
-    tower="weights alone: without a gradient torch makes no optimizer states for them",
+    tower="trained",
     title="PyTorch DDP",
     options=OPTIONS,
     optimizers=frozenset(OPTIMIZERS),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import BUCKETS, COMM, Entry
+from ...ledger.ledger import BUCKETS, COMM, GRAD, Entry
 from ...ledger.num import EMPTY, holds, sized
 from ...ledger.source import code
 from ...run.run import Precision, Run
@@ -75,13 +75,22 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
 
 
 def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
-    """The vision tower's weights, without optimizer states: a batch of text gives them no gradient,
-    and torch makes states with the first gradient. DDP refuses parameters that stay without one
-    (reducer.cpp ensure_prior_reduction_finished), so they are frozen where there are several ranks.
-    """
+    """The vision tower's weights, quantized like the model's."""
     sizes = list(weights.tower_tensors(run, precision))
-    tower = parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
-    return replace(tower, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
+    return parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
+
+
+def tower_gradients(
+    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """Gradients of a vision tower that is trained. Images reach it first, so its backward is last,
+    beside the embedding's; its activations are not modelled, so it is one block here.
+    """
+    if run.trained_tower:
+        sizes = [sized(weight.numel, precision.weights) for weight in run.trained_tower]
+        live = {at.name: 1 if at.work == "embedding" else at.embedding_grads for at in instants}
+        name, source = "vision tower: gradients", code("torch autograd: kept until zero_grad")
+        yield Entry(name, GRAD, sum(sizes, EMPTY), live, source, tensors=lambda: sizes)
 
 
 def weight_gradients(

@@ -166,4 +166,4 @@ def residual(tape: Tape, x: Value, branch: Value, rate: float) -> Value:
         return tape.op("residual", x, branch, passes=True)
     mask = tape.value(f"{branch.name}.mask", branch.elements(), 8, grad=False)
     (dropped,) = tape.split("dropout", branch, [(f"{branch.name}.dropped", branch.elements())])
-    return tape.op("residual", x, dropped, passes=True, saves=(mask,))
+    return tape.op("residual", x, dropped, passes=True, saves=(mask,), mask_first=True)

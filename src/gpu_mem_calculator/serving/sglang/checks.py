@@ -9,6 +9,7 @@ from msgspec import Struct
 from ...generation.kv_cache import has_cache
 from ...ledger.units import GIB
 from ...model.blocks import Recurrence, StateSpace
+from ...published.served_models import NOT_IN_SGLANG, other_engine
 from ...run.releases import version_text
 from ...run.run import Run
 from ...weights.rank_weights import format_problems
@@ -17,7 +18,6 @@ from .cache import SglangPool
 from .options import OPTIONS, SglangOptions
 from .versions import COUNTED_DRAFT, NEWEST
 
-NO_MODEL = ("mamba", "mamba2", "jamba", "t5")
 CACHES = ("auto", "bf16", "fp8")
 
 
@@ -27,12 +27,12 @@ def problems(run: Run) -> Iterator[str]:
     yield from versions.problems(run)
     yield from speculative.problems(run)
     yield from format_problems(run)
-    if not has_cache(run.arch):
-        yield (
-            f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use 'vllm'"
-        )
-    if run.arch.family in NO_MODEL:
-        yield f"model: SGLang {version_text(NEWEST)} has no {run.arch.family} model; use 'vllm'"
+    family = run.arch.family
+    if family in NOT_IN_SGLANG:
+        fix = f"use {other_engine(family)}"
+        yield f"model: SGLang {version_text(NEWEST)} has no {family} model; {fix}"
+    elif not has_cache(run.arch):
+        yield f"model: {family} keeps no cache, and SGLang is modelled with one; use 'vllm'"
     if options["max_loras"] and not options["max_lora_rank"]:
         yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
     yield from _pool_problems(run)

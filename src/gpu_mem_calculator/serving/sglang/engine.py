@@ -22,6 +22,7 @@ from ...cuda.nccl import nccl
 from ...ledger.ledger import CPU
 from ...ledger.mesh import Mesh
 from ...ledger.source import ARITHMETIC, code
+from ...published.served_models import borrowed_notes
 from ...run import served
 from ...run.engine import Engine
 from ...run.run import Run
@@ -190,6 +191,7 @@ def _split_pool(setting: SglangOptions, pool: SglangPool) -> int:
 
 def _notes(setting: SglangOptions, pool: SglangPool) -> Iterator[str]:
     yield from versions.notes(setting.run)
+    yield from borrowed_notes("sglang", "SGLang", setting.run.arch.family)
     if setting.run.options["gpu_memory_utilization"] is None:
         yield f"mem_fraction_static is {setting.fraction:.3g}, SGLang's choice for this card"
     if pool.tokens and pool.tokens < setting.context:

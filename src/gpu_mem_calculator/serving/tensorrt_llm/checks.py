@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...generation.kv_cache import has_cache
 from ...model.blocks import Recurrence, StateSpace
+from ...published.served_models import NOT_IN_TENSORRT_LLM_TORCH, TENSORRT_ENGINES, other_engine
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...weights.rank_weights import format_problems
@@ -53,14 +54,16 @@ def problems(run: Run) -> Iterator[str]:
 
 def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    if not has_cache(run.arch):
-        yield (
-            f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
-            "use 'vllm'"
-        )
+    family = run.arch.family
+    fix = f"use {other_engine(family)}"
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
-    if stateful and not (torch and run.arch.family in STATES):
-        yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
+    if torch and family in NOT_IN_TENSORRT_LLM_TORCH:
+        engines = "set engine_generation='tensorrt', or " if family in TENSORRT_ENGINES else ""
+        yield f"model: TensorRT-LLM's pytorch backend has no {family} model; {engines}{fix}"
+    elif not has_cache(run.arch):
+        yield f"model: {family} keeps no cache, and TensorRT-LLM is modelled with one; {fix}"
+    elif stateful and not (torch and family in STATES):
+        yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {family}; {fix}"
     has_cross_attention = any(getattr(mixer, "cross", False) for mixer in mixers)
     if torch and has_cross_attention:
         yield (

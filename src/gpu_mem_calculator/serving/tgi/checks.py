@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...generation.kv_cache import has_cache
 from ...model.blocks import Attention, LatentAttention
+from ...published.served_models import WITHOUT_PAGES_IN_TGI, other_engine
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...weights.rank_weights import format_problems
@@ -53,10 +54,14 @@ def problems(run: Run) -> Iterator[str]:
 def _model_problems(run: Run) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     paged = all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers)
-    if not paged or any(getattr(mixer, "cross", False) for mixer in mixers):
-        yield f"model: TGI does not serve {run.arch.family} with a paged cache; use 'vllm'"
+    family = run.arch.family
+    cross = any(getattr(mixer, "cross", False) for mixer in mixers)
+    if not paged or cross or family in WITHOUT_PAGES_IN_TGI:
+        fix = f"use {other_engine(family)}"
+        yield f"model: TGI does not serve {family} with a paged cache; {fix}"
     elif not has_cache(run.arch):
-        yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
+        fix = f"use {other_engine(family)}"
+        yield f"model: {family} generates nothing, and TGI does that alone; {fix}"
     tp = int(run.mesh.tp)
     kv_heads = {mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)} - {1}
     for count in sorted(kv_heads):  # sizes that no server can shard are reported elsewhere

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...model.blocks import Attention, LatentAttention
+from ...published.served_models import vllm_problem
+from ...run.releases import version_text
 from ...run.run import Run
 from ...weights.rank_weights import format_problems
 from .defaults import apply_defaults
@@ -20,6 +22,7 @@ ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank; 
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each choice that vLLM refuses or that is not modelled."""
     yield from version_problems(run)
+    yield from model_problems(run)
     yield from shard_problems(run)
     yield from cache_problems(run)
     yield from adapter_problems(run)
@@ -66,6 +69,14 @@ def version_problems(run: Run) -> Iterator[str]:
         yield f"vLLM {text} has no V0 engine; leave inference.engine_generation out"
     elif named == "v1" and parsed < EARLY_V1:
         yield f"vLLM {text} has no V1 engine; leave inference.engine_generation out"
+
+
+def model_problems(run: Run) -> Iterator[str]:
+    """A model that vLLM does not have, or has no more."""
+    number = version(run)
+    problem = vllm_problem(run.arch.family, version_text(number)) if any(number) else ""
+    if problem:
+        yield problem
 
 
 def shard_problems(run: Run) -> Iterator[str]:

@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
+from ...published.served_models import borrowed_notes
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
+from ...weights.rank_weights import run_format
 from . import cache, speculative, versions
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
 from .cache import BlockPool, block_pool
@@ -122,6 +124,9 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
         yield "the trial run of the vision tower is left out; images make it larger"
     if not options["enforce_eager"] and not counts_graphs(run):
         yield "CUDA graphs come on top of gpu_memory_utilization in this version"
+    if run_format(run).name == "nf4" and vllm_version >= versions.PLUGIN_FROM:
+        yield "NF4 is not part of vLLM from 0.28.0 on: install vllm-bnb-plugin beside it"
+    yield from borrowed_notes("vllm", "vLLM", run.arch.family)
     yield from cache.notes(run, rank.shard)
     yield from speculative.notes(run)
 

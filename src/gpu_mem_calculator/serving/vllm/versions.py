@@ -16,6 +16,7 @@ Version = tuple[int, int, int]
 NEWEST = VLLM.version  # newer ones are treated as this one
 FIRST, FIRST_V1, LAST_V0 = VLLM.oldest_numbers, (0, 8, 0), (0, 10, 2)
 EARLY_V1 = (0, 6, 4)
+PLUGIN_FROM = (0, 28, 0)  # bitsandbytes is a package of its own from here on
 LAST_VERSIONS = {"v0": ".".join(map(str, LAST_V0))}  # by engine generation
 # As people write it: `0.11`, `v0.15.2rc1`, `vLLM 0.9.1`, `~0.11.1`, `>=0.21`.
 NUMBER = re.compile(r"(?:vllm\s*)?(?:~=?|>=|==|=)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.I)
