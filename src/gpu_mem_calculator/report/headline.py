@@ -186,14 +186,14 @@ def verdict_lines(found: CardVerdict) -> Iterator[Line]:
 
 
 def needs_words(found: CardVerdict) -> str:
-    """What the card must have, and with how much the run is certain to survive; the latter only
-    where the former does not decide. Where nothing was replayed, the bounds.
+    """What the card must have, and with how much the run is certain to survive; the latter alone
+    where the card has less than the former. Where nothing was replayed, the bounds.
     """
     least, certain = gib(found.needs), gib(found.needs + found.margin)
     if found.most is not None:
         return f"at least {least}" if found.word == SHORT else f"about {least} to {gib(found.most)}"
     decided = least == certain or found.needs > found.has
-    return least if decided else f"{least}, certain with {certain}"
+    return certain if decided else f"{least}, certain with {certain}"
 
 
 def verdict_words(found: CardVerdict) -> str:

@@ -39,7 +39,7 @@ STYLES = {
 # Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 OUTSIDE, REST, MARGIN = "CUDA", "allocator", "margin"
-CERTAIN = "what makes it certain that the run survives"
+CERTAIN = "what makes it certain to survive"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
