@@ -9,18 +9,16 @@ from typing import Any
 
 from gpu_mem_calculator.backtest.predict import by_estimate
 from gpu_mem_calculator.backtest.rows import MeasuredRun
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.models import MemoryResult
+from gpu_mem_calculator.core.margin import margin_bytes, margin_kind
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 
 Prediction = dict[str, Any]
 
 
 def predict(case: MeasureCase) -> Prediction:
-    """The bytes that the measured rank needs, allocates and reserves; `error` where it fails.
-
-    `margin_bytes` is None where the calculator gives none.
-    """
+    """The bytes that the measured rank needs, allocates and reserves; `error` where it fails."""
     run = MeasuredRun(
         id=case.id,
         group=case.group,
@@ -43,14 +41,11 @@ def predict(case: MeasureCase) -> Prediction:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _margin(case: MeasureCase, found: Any) -> int | None:
-    """The margin of the prediction, or of the whole result, which has one stage's."""
-    if (margin := getattr(found, "margin", None)) is not None:
-        return int(margin)
-    if "margin_bytes" not in MemoryResult.__struct_fields__:
-        return None
-    margin = getattr(full_estimate(dict(case.config)).result, "margin_bytes", None)
-    return None if margin is None else int(margin)
+def _margin(case: MeasureCase, found: Any) -> int:
+    """The margin of the measured rank."""
+    resolved = resolve(read(dict(case.config)))
+    kind = margin_kind(resolved.run, resolved.engine.name)
+    return margin_bytes(kind, found.needs, found.reserved)
 
 
 def predictions(cases: Sequence[MeasureCase], processes: int) -> dict[str, Prediction]:

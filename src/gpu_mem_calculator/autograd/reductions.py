@@ -29,6 +29,11 @@ def embedding_sort_workspace(tokens: Num, rows: Num, columns: Num) -> Bytes:
     tensors of int64, and each run of equal ones is summed in fp32 partial rows of at most 10
     indices (EmbeddingBackwardKernel.cu), whose rows are padded to 32 columns.
     """
+    return sum(embedding_sort_tensors(tokens, rows, columns), EMPTY)
+
+
+def embedding_sort_tensors(tokens: Num, rows: Num, columns: Num) -> tuple[Bytes, ...]:
+    """Bytes of each tensor of that workspace."""
     partial_rows = tokens // 10 + smaller(tokens, rows)
-    sums = sized(partial_rows, 64) + sized(partial_rows * round_up(columns, 32), 32)
-    return choose(tokens > 3072, sized(5 * tokens, 64) + sums, EMPTY)
+    sums = (sized(partial_rows, 64), sized(partial_rows * round_up(columns, 32), 32))
+    return tuple(choose(tokens > 3072, one, EMPTY) for one in (*[sized(tokens, 64)] * 5, *sums))

@@ -156,7 +156,7 @@ def _walk_once(
     recorder = EventRecorder()
     cached = [v.index for op in tape.ops for v in op.outs if v.cached]
     stays = {*stays, *cached}
-    peak, ids = run_forward(recorder, tape, outside, exit_, owners, stays, for_backward="skip")
+    peak, ids = run_forward(recorder, tape, outside, exit_, owners, stays, for_backward="free")
     events = BlockEvents(
         sizes=tuple(recorder.sizes),
         entry=0,

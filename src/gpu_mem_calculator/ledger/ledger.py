@@ -23,11 +23,13 @@ UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has free memor
 
 # Roles: by these, not by its name, code finds an entry that it treats specially.
 EMBEDDED = "embedding's output"
+FIRST_INPUT = "first layer's input, before that layer runs"
 AFTER_EMBEDDING = "made after the embedding has run"
 CHECKPOINTED = "checkpointed inputs"
 IN_FLIGHT = "kept by other micro-batches in flight"
 INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"
 PER_MICRO_BATCH = "each micro-batch in flight has one"
+LAST_GRADIENT = "a unit's last gradient while it is reduced"
 TIED = "gradient of a table that head and embedding share"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 

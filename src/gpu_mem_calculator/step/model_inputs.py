@@ -7,10 +7,10 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ..autograd.events import BlockEvents, EventRecorder
-from ..autograd.reductions import embedding_sort_workspace
+from ..autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
 from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
@@ -162,13 +162,27 @@ def named_until_return(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[
 
 
 def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
-    """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
+    """Events of the embedding's backward, the tensors that `embedding_entries` counts: the gradient
+    before dropout; of learnt positions, summed over the batch; of the table.
+    """
     recorder = EventRecorder()
-    exit_grad = recorder.number(sized(run.batch * run.seq * setting.hidden, setting.bits))
-    grads = [recorder.weight(sized(n, setting.weight_bits)) for n in embedding_tensors(run)]
-    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
-    recorder.over(recorder.work((work,)))
-    recorder.free(exit_grad)
+    row = sized(run.seq * setting.hidden, setting.bits)
+    exit_grad = recorder.number(row * run.batch)
+    undropped = recorder.work((row * run.batch,) if run.arch.embedding_dropout else ())
+    if undropped:
+        recorder.free(exit_grad)
+    grads: list[int] = []
+    for elements in embedding_tensors(run)[:0:-1]:
+        summed = recorder.work((row,) if int(run.batch) > 1 else ())
+        grads.insert(0, recorder.weight(sized(elements, setting.weight_bits)))
+        recorder.over(summed)
+    grads.insert(0, recorder.weight(sized(embedding_tensors(run)[0], setting.weight_bits)))
+    sorting = embedding_sort_tensors(run.batch * run.seq, run.arch.vocab, setting.hidden)
+    recorder.over(recorder.work(sorting))
+    if undropped:
+        recorder.over(undropped)
+    else:
+        recorder.free(exit_grad)
     head_grad = -1
     if run.arch.tied:
         table = recorder.sizes[grads[0]]
@@ -251,25 +265,6 @@ def embedding_entries(
             source=buffer,
             role=TIED,
         )
-
-
-def cached_cast_entries(
-    groups: LayerGroups, instants: Instants, forwards: Sequence[BlockEvents]
-) -> Iterator[Entry]:
-    """16-bit copies of the weights of layers that have run, which autocast keeps until forward
-    ends. Without recompute the layers keep them for backward, and they are counted there.
-
-    `forwards`: the events of each group's layer in forward.
-    """
-    for i, (group, once) in enumerate(zip(groups, forwards, strict=True)):
-        if group.recompute == "full" and once.left:
-            yield Entry(
-                name=f"{group.title}: 16-bit weights cached by autocast",
-                kind=TEMP,
-                bytes=sum((once.sizes[tensor] for tensor in once.left), EMPTY),
-                live={at.name: at.saved[i] for at in instants if at.inside_forward},
-                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-            )
 
 
 def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterator[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import AFTER_EMBEDDING, EMBEDDED, GPU, GRAD, OPTIM, Entry, Ledger
+from ..ledger.ledger import AFTER_EMBEDDING, EMBEDDED, FIRST_INPUT, GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
 from .block_events import EMBEDDING, BlockRun
@@ -123,7 +123,7 @@ class StreamWriter:
         for index, copies in table.items():
             if index not in later:
                 self.keep(index, copies)
-        if block_run is not None and later:
+        if block_run is not None and later and self.ready < 0:
             block = block_run.once or block_run.script
             self.ready = self.input(int(block.sizes[block.entry])) if block.entry >= 0 else -1
         for index in later:
@@ -147,6 +147,9 @@ class StreamWriter:
             self._name_embedding(self.entries[index], copies)
             return
         present = self.held.setdefault(index, [])
+        if not copies and present and self.entries[index].role == FIRST_INPUT:
+            ((self.ready,),) = self.held.pop(index)  # the layer takes it over
+            return
         while len(present) > copies:
             self.free(reversed(present.pop()))  # as Python clears a list
         while len(present) < copies:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...ledger.ledger import ACT, Entry
+from msgspec.structs import replace
+
+from ...ledger.ledger import ACT, FIRST_INPUT, Entry
 from ...ledger.num import Bytes, sized
 from ...ledger.source import code
 from ...step.activations import StageWalks
@@ -27,9 +29,10 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
         live = {i.step.name: 1 for i in plan.instants if alive(i)}
         return Entry(name, ACT, size, live, source)
 
-    yield entry(
+    first = entry(
         "output of the embedding", size, lambda i: i.action in ("flat", "gather") and i.layer == 0
     )
+    yield replace(first, role=FIRST_INPUT)
     if plan.run.unrolled:
         return
     low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient

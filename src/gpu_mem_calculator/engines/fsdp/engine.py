@@ -23,6 +23,7 @@ from .instants import START, ends_apart
 from .layout import FsdpLayout
 from .options import OPTIONS, PRECISIONS
 from .states import state_entries
+from .stream import UnitStreamWriter
 
 
 def ledger(run: Run) -> Ledger:
@@ -45,7 +46,7 @@ def ledger(run: Run) -> Ledger:
         *activation_entries(computed, setting, stack, instants, walks),
     )
     block_runs = _block_runs(plan, stack, walks) if run.unrolled else {}
-    return Ledger((START, *(i.instant for i in instants)), entries, block_runs)
+    return Ledger((START, *(i.instant for i in instants)), entries, block_runs, UnitStreamWriter)
 
 
 def _as_computed(run: Run, stored: int, compute: int) -> Run:

@@ -119,6 +119,7 @@ class UnitPart(Struct, frozen=True):
 
     stream: number of the CUDA stream that allocates it
     tensors, events: its tensors, or the events that allocate them, in an unrolled run
+    role: by which a stream's writer finds it
     """
 
     name: str
@@ -127,6 +128,7 @@ class UnitPart(Struct, frozen=True):
     stream: int = 0
     tensors: UnitTensors | None = None
     events: UnitEvents | None = None
+    role: str = ""
 
     def _entry(self, title: str, unit: FsdpUnit, size: Bytes, live: dict[str, Num]) -> Entry:
         return Entry(
@@ -136,6 +138,7 @@ class UnitPart(Struct, frozen=True):
             live,
             self.source,
             cuda_stream=self.stream,
+            role=self.role,
             script=self.events and self.events(unit),
             tensors=self.tensors and partial(self.tensors, unit),
         )

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import COMM, GRAD, Entry
+from ...ledger.ledger import COMM, GRAD, LAST_GRADIENT, Entry
 from ...ledger.num import EMPTY, Bytes, Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
@@ -47,7 +47,7 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     part = UnitPart("reduce-scatter input", COMM, source)
     yield from part.of_layers(plan, attrgetter("reduce_in"), inputs)
     yield part.of_root(plan, plan.root.reduce_in, during("reduce.root", "scatter.root"))
-    part = UnitPart("last gradient", COMM, made)
+    part = UnitPart("last gradient", COMM, made, role=LAST_GRADIENT)
     yield from part.of_layers(plan, last, _layer_during("scatter"))
     yield part.of_root(plan, last(plan.root), during("scatter.root"))
     if plan.run.unrolled:  # the events of layers, head and embedding make them

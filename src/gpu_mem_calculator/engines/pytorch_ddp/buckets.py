@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from ...autograd.events import BlockEvents, EventRecorder
@@ -12,7 +13,7 @@ BROADCAST_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # limits of the first bucket, of the others
 
 
-def fill_buckets(sizes: list[Bytes], *limits: int) -> list[list[Bytes]]:
+def fill_buckets(sizes: Sequence[Bytes], *limits: int) -> list[list[Bytes]]:
     """The tensors of each bucket, in order; a bucket is closed when it has reached its limit.
 
     torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size. The last limit
@@ -26,9 +27,11 @@ def fill_buckets(sizes: list[Bytes], *limits: int) -> list[list[Bytes]]:
     return buckets
 
 
-def gradient_buckets(sizes: list[Bytes]) -> list[Bytes]:
-    """Bytes of the buckets from the second forward on, in the order backward fills them."""
-    return [sum(bucket, EMPTY) for bucket in fill_buckets(sizes[::-1], FIRST_BYTES, BUCKET_BYTES)]
+def gradient_buckets(sizes: Sequence[Bytes]) -> list[Bytes]:
+    """Bytes of the buckets from the second forward on. `sizes`: of the gradients, in the order in
+    which the first backward has made them.
+    """
+    return [sum(bucket, EMPTY) for bucket in fill_buckets(sizes, FIRST_BYTES, BUCKET_BYTES)]
 
 
 def broadcast_buffers(sizes: list[Bytes]) -> list[Bytes]:

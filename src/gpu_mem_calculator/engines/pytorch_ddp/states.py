@@ -57,7 +57,7 @@ def state_entries(
         {**states.at_every_instant(instants), "startup.wrapped": 1},
         code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         role=BUCKETS,
-        tensors=lambda: gradient_buckets(sizes),
+        tensors=lambda: gradient_buckets(sizes[::-1]),
     )
 
 

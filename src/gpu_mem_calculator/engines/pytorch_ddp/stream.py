@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
+from ...ledger.num import sized
 from ...run.phases import FORWARD
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
+from .buckets import gradient_buckets
 
 
 class BucketStreamWriter(StreamWriter):
@@ -18,6 +20,7 @@ class BucketStreamWriter(StreamWriter):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self.forwards = 0
+        self.made: list[int] = []  # bytes of each gradient, in the order of the first backward
 
     def begin(self, phase: Phase) -> None:
         """Count the forwards; the second one allocates the real buckets."""
@@ -28,8 +31,20 @@ class BucketStreamWriter(StreamWriter):
             if index in self.held and old >= 0 and self.first:
                 self.held[old] = self.held.pop(index)
             self.keep(index, 0)
-            if self.entries[index].bytes:
+            size, made = int(self.entries[index].bytes), self.made or self._gradient_bytes()
+            if size and sum(made) == size:
+                buckets = gradient_buckets([sized(one, 8) for one in made])
+                self.held[index] = [[self.make(int(one)) for one in buckets]]
+            elif size:
                 self.keep(index, 1)
+
+    def zero_grad(self) -> None:
+        """As any writer does; the first step's gradients are in the order of their buckets."""
+        self.made = self.made or self._gradient_bytes()
+        super().zero_grad()
+
+    def _gradient_bytes(self) -> list[int]:
+        return [self.stream.sizes[tensor] for tensor in self.grads]
 
     def keep(self, index: int, copies: int) -> None:
         """As any writer does; until the second forward the buckets are one tensor."""

@@ -62,10 +62,11 @@ def attention(
     )
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)
+    out = maybe_dropout(tape, setting, out, block.residual_dropout)
     tape.hold(q, k, v)  # named until the block returns
     if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
         tape.hold(*projections[:2], *parts)  # the fused projection, or views of it, have names
-    return maybe_dropout(tape, setting, out, block.residual_dropout)
+    return out
 
 
 def _project(

@@ -83,12 +83,16 @@ def run_layer(
         mixed = _run_mixer(tape, setting, normed, layer, masked, cache)
         mixed = _run_norm(tape, setting, mixed, layer, "post")
         x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
+        if setting.quirks.branch_inputs_named:
+            tape.hold(normed)
         x = _run_norm(tape, setting, x, layer, "after")
     if layer.mlp is not None:
         normed = _run_norm(tape, setting, x, layer, "pre_mlp")
         mlp_out = _run_mlp(tape, setting, normed, layer)
         mlp_out = _run_norm(tape, setting, mlp_out, layer, "post_mlp")
         x = add(tape, x, maybe_dropout(tape, setting, mlp_out, layer.dropout))
+        if setting.quirks.branch_inputs_named:
+            tape.hold(normed)
         x = _run_norm(tape, setting, x, layer, "after_mlp")
     return x
 

@@ -39,7 +39,7 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     weight = _weight(tape, setting, layer.name, layer.numel)
     ins = [tape.cast(x, bits), weight, *bias]
     own = setting.own_linear and not layer.transposed
-    return tape.op(
+    y = tape.op(
         layer.name,
         *ins,
         elements=out,
@@ -51,6 +51,9 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         inputs_first=own or layer.bias,
         saves_late=own,
     )
+    if ins[0] is not x:
+        tape.hold(x)  # an argument lives until the call returns
+    return y
 
 
 def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Value:

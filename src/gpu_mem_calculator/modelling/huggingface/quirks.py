@@ -15,6 +15,8 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - attention_output_named: the layer's, to its end (GPT2Block: attn_output)
     - attention_input_named: the same for its input (StableLmDecoderLayer: hidden_states)
     - both_norms_named: both outputs of the two norms before parallel branches (FalconDecoderLayer)
+    - branch_inputs_named: the inputs of attention and MLP, until the residual is added (GPT2Block:
+      hidden_states)
     - layer_outputs_named: what the previous layer returned, with its attention map, by the model's
       loop (FalconModel: outputs = block(...))
     - rotary_parts_named: the parts of q and k with and without rotary embedding (PhiAttention:
@@ -40,6 +42,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     attention_output_named: bool = False
     attention_input_named: bool = False
     both_norms_named: bool = False
+    branch_inputs_named: bool = False
     layer_outputs_named: bool = False
     rotary_parts_named: bool = False
     query_copy_named: bool = False
@@ -58,7 +61,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 LLAMA = Quirks()
 QUIRKS: dict[str, Quirks] = {
-    "gpt2": Quirks(attention_output_named=True),
+    "gpt2": Quirks(attention_output_named=True, branch_inputs_named=True),
     "gpt_bigcode": Quirks(attention_output_named=True),
     "falcon": Quirks(attention_output_named=True, layer_outputs_named=True, both_norms_named=True),
     "gpt_neox": Quirks(second_norm_late=True),
