@@ -51,7 +51,7 @@ def _training(draw: random.Random) -> dict[str, Any]:
         "gradient_accumulation_steps": draw.choice([1, 1, 2, 4]),
         "activation_checkpointing": draw.choice(["none", "none", "full"]),
     }
-    models = ("gpt2", "pythia-160m") if engine["type"] == "megatron_lm" else MODELS
+    models = ("gpt2", "smollm2-135m") if engine["type"] == "megatron_lm" else MODELS
     if engine["type"] != "megatron_lm" and draw.random() < 0.3:
         training["lora"] = {"r": 16}
     return {
