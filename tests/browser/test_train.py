@@ -77,9 +77,16 @@ def test_ledger_first(visit: Visit) -> None:
     assert early["Allocated"] > 0
     assert early["Reserved"] == -1
     page.wait_for_function("() => document.querySelector('.pending') !== null")
+    expect(verdict(page)).to_have_class("verdict about")
+    expect(verdict(page).locator(".needs")).to_contain_text(
+        re.compile(r"about [\d.]+ to [\d.]+ of")
+    )
+    assert not set("✓✗≈") & set(verdict(page).inner_text())
+    expect(page.locator(".chip")).to_have_count(0)
     held.pop().continue_()
     visit.settle()
     late = sizes(page)
+    expect(verdict(page).locator(".says")).to_contain_text("✓ fits")
     assert late["Reserved"] >= late["Torch needs"] >= late["Allocated"] >= early["Allocated"]
 
 

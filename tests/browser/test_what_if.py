@@ -16,7 +16,7 @@ def test_chip_saves_what_it_says(visit: Visit) -> None:
     said = chip.locator(".chip-gain").inner_text()
     assert said.startswith("−")
     visit.change(chip.click)
-    assert abs(before - peak(page) - gib(said)) < 0.011
+    assert abs(before - peak(page) - gib(said)) < 0.05  # by the ledger, before blocks are rounded
     assert before - peak(page) > 0.5
     visit.change(page.get_by_role("button", name="Undo").click)
     assert sizes(page) == numbers

@@ -39,7 +39,8 @@ def test_the_table_has_groups_worst_rows_and_refusals(command: Command, few: Pat
     groups = {line.split()[0]: line.split() for line in lines[first + 1 : first + 9]}
     engines = {"single", "ddp", "fsdp", "peft", "deepspeed", "megatron", "inference"}
     assert set(groups) == {*engines, "all"}
-    assert groups["single"][1:3] == ["2", "0.00"]
+    assert groups["single"][1] == "2"
+    assert float(groups["single"][2]) < 0.05
     assert sum(line.startswith("  ") and line.endswith("%") for line in lines) == 5
 
 

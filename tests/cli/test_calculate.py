@@ -94,20 +94,21 @@ def test_check_stops_what_does_not_fit(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "code", "end"), [(101, 0, " GiB to spare (± "), (99, 1, " GiB short (± ")]
+    ("margins", "code", "begin", "end"),
+    [(2, 0, "gpt2 fits: it needs ", " GiB to spare."), (0.5, 1, "gpt2 is tight: ", " GiB short.")],
 )
-def test_check_goes_by_the_limit_where_it_is_tight(
-    command: Command, percent: int, code: int, end: str
+def test_check_stops_what_is_tight(
+    command: Command, margins: float, code: int, begin: str, end: str
 ) -> None:
-    """Within the spread the sentence says so; the exit code is whether the figure fits."""
+    """Within the margin the sentence says so, and the exit code is 1."""
     words = ["calculate", "--preset", "gpt2", "--check"]
     data = command(*words, "--format", "json").data
-    needs = data["gpu_memory_bytes"] - data["headroom_bytes"]
-    answer = command(*words, "--set", f"hardware.gpu_memory_bytes={needs * percent // 100}")
+    has = data["needs_bytes"] + data["outside_torch_bytes"] + int(margins * data["margin_bytes"])
+    answer = command(*words, "--set", f"hardware.gpu_memory_bytes={has}")
     last = answer.out.splitlines()[-1]
     assert answer.code == code
-    assert last.startswith("gpt2 is tight: it needs ")
-    assert end in last
+    assert last.startswith(begin)
+    assert last.endswith(end)
 
 
 def test_check_leaves_json_whole(command: Command) -> None:

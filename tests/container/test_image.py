@@ -22,7 +22,6 @@ from tests.deploy.test_web_pod import asked, prepared
 from .dockerfile import last
 
 
-
 def runs(engine: str) -> bool:
     """Whether a container engine is installed and answers."""
     path = shutil.which(engine)

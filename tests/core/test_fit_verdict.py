@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import Struct
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.calculator import fits, full_estimate
-from gpu_mem_calculator.core.fit_verdict import headroom_bytes, ledger_verdict, replay_verdict
-from gpu_mem_calculator.ledger.units import MIB
+from gpu_mem_calculator.core.calculator import full_estimate, verdict
+from gpu_mem_calculator.core.fit_verdict import (
+    gap_warning,
+    headroom_bytes,
+    ledger_verdict,
+    replay_verdict,
+)
+from gpu_mem_calculator.ledger.units import GIB, MIB
 from tests.conftest import small_run
 
 
@@ -76,7 +83,7 @@ def test_the_headroom_has_the_sign_of_the_verdict(word: str, beyond: int, headro
 
 @pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
 def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) -> None:
-    """At caps around what the run needs; `fits` agrees with the whole estimate."""
+    """At caps around what the run needs; `verdict` agrees with the whole estimate."""
     made = full_estimate(small_run(engine))
     result, replayed = made.result, made.replayed
     assert replayed is not None
@@ -87,7 +94,8 @@ def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) 
     for cap in (result.needs_bytes - 2 * MIB, result.needs_bytes, certain, certain + 2 * MIB):
         card = small_run(engine, hardware={"gpu_memory_bytes": cap + result.outside_torch_bytes})
         found = estimate(card)
-        assert found.fits_on_gpu == fits(card) == (found.verdict == "fits")
+        assert found.verdict == verdict(card)
+        assert found.fits_on_gpu == (found.verdict == "fits")
         assert (found.verdict == "does not fit") == (not replayed.survives(cap))
         assert (found.headroom_bytes >= 0) == found.fits_on_gpu
         on_card = found.reserved_on_card_bytes
@@ -95,3 +103,53 @@ def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) 
         assert on_card is None or on_card <= cap
         assert on_card is None or found.device_bytes <= found.gpu_memory_bytes
 
+
+@pytest.mark.parametrize(
+    ("cap", "says"),
+    [
+        (1050, "survives in 1.98 GiB, but not in this card's 2.03: "),
+        (1120, "survives in 1.98 GiB, but not in 2.06, within the margin of 2.09: "),
+        (1130, ""),
+        (999, ""),
+        (1010, ""),
+        (1300, ""),
+    ],
+)
+def test_a_run_that_dies_with_more_memory_is_told_so(cap: int, says: str) -> None:
+    """The warning names both sizes, with what is outside torch; else there is none."""
+    alive = (1000, *range(1005, 1011), *range(1100, 1200))
+    island = FakeReplay(
+        tuple(one * MIB for one in alive), 1000 * MIB, 30 * MIB, enough_bytes=1200 * MIB
+    )
+    word = replay_verdict(island, cap * MIB)
+    warning = gap_warning(word, island, cap * MIB, GIB)
+    assert says in warning
+    assert bool(says) == bool(warning)
+
+
+GAPS: dict[str, dict[str, Any]] = {
+    "pythia-410m": {"engine": {"type": "deepspeed", "zero_stage": 2}, "batch": 2, "seq": 512},
+    "smollm2-135m": {"engine": {"type": "fsdp"}, "batch": 4, "seq": 1024, "attention": "eager"},
+}
+
+
+def test_a_card_in_a_gap_has_the_warning() -> None:
+    """One of these runs survives in a memory, dies in a larger one, and survives in more."""
+    for name, keys in GAPS.items():
+        training = {"batch_size": keys["batch"], "seq_len": keys["seq"]}
+        training |= {"gradient_accumulation_steps": 4, "attention": keys.get("attention", "sdpa")}
+        run = {"model": {"name": name}, "engine": keys["engine"], "training": training}
+        made = full_estimate({**run, "hardware": {"num_gpus": 2}})
+        result, replayed = made.result, made.replayed
+        assert replayed is not None
+        needs, outside = replayed.needs_bytes, result.outside_torch_bytes
+        caps = [needs + (replayed.reserved_bytes - needs) * part // 60 for part in range(1, 60)]
+        dies = next((cap for cap in caps if not replayed.survives(cap)), None)
+        if dies is not None:
+            card = {"num_gpus": 2, "gpu_memory_bytes": dies + outside}
+            found = estimate({**run, "hardware": card})
+            assert (found.verdict, found.fits_on_gpu) == ("does not fit", False)
+            assert found.headroom_bytes < 0
+            assert any("with more memory torch keeps other blocks" in one for one in found.warnings)
+            return
+    pytest.fail("none of the runs has a gap; find another one")

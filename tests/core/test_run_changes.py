@@ -87,7 +87,9 @@ def test_a_change_is_a_valid_run_that_takes_what_it_says(name: str) -> None:
         data = with_settings(copy.deepcopy(RUNS[name]), change.settings)
         by_ledger = estimate(data, replay=False).total_memory_per_gpu_gb
         total = round(by_ledger * GIB)
-        assert (total, estimate(data).fits_on_gpu) == (change.total_bytes, change.fits)
+        replayed = estimate(data)
+        assert (total, replayed.verdict) == (change.total_bytes, change.verdict)
+        assert replayed.fits_on_gpu == change.fits
         assert now - total == change.saves_bytes
         resolved = resolve(read(data))
         mesh = resolved.run.mesh
@@ -165,7 +167,8 @@ def test_a_servers_changes_have_the_same_shape(name: str) -> None:
             with_settings(copy.deepcopy(SERVED[name]), change["settings"]), replay=False
         )
         total = result.allocated_bytes + result.outside_torch_bytes
-        assert (change["total_bytes"], change["fits"]) == (total, result.fits_on_gpu)
+        decided = estimate(with_settings(copy.deepcopy(SERVED[name]), change["settings"]))
+        assert (change["total_bytes"], change["verdict"]) == (total, decided.verdict)
         before = now.allocated_bytes + now.outside_torch_bytes
         assert change["saves_bytes"] == before - total
         tokens = 0 if result.serving is None else result.serving.kv_tokens
@@ -174,7 +177,7 @@ def test_a_servers_changes_have_the_same_shape(name: str) -> None:
 
 def test_both_kinds_of_run_answer_alike() -> None:
     """Training and serving have these keys in common."""
-    keys = {"title", "settings", "saves_bytes", "total_bytes", "fits", "cost"}
+    keys = {"title", "settings", "saves_bytes", "total_bytes", "fits", "verdict", "cost"}
     trained = all_changes(full_estimate(RUNS["ddp"], replay=False))
     served = all_changes(full_estimate(SERVED["vllm"], replay=False))
     assert all(set(one) == keys for one in trained)

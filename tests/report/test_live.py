@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
+from gpu_mem_calculator.core.fit_verdict import CLEAR
 from gpu_mem_calculator.core.serving_answers import answers
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.html import html_report
@@ -162,24 +163,43 @@ def test_long_lists_of_entries_end_with_the_rest() -> None:
 
 
 def test_what_a_replay_knows_is_on_its_way() -> None:
-    """Three numbers wait, visibly; without anything to wait for they are called not replayed."""
+    """Four numbers wait, visibly; without anything to wait for they are called not replayed."""
     estimate = estimated("ddp")
     waiting = look(estimate, None, width=800, pending=True)["parts"]
-    assert waiting["numbers"].count('<span class="pending">…</span>') == 3
-    assert "allocator adds follows" in waiting["verdict"]
+    assert waiting["numbers"].count('<span class="pending">…</span>') == 4
+    assert "is being replayed" in waiting["verdict"]
     alone = look(estimate, None, width=800)["parts"]
-    assert alone["numbers"].count("not replayed") == 3
+    assert alone["numbers"].count("not replayed") == 4
     assert "pending" not in "".join(alone.values())
     assert "pending" not in "".join(seen("vllm")["parts"].values())
 
 
 def test_verdict_says_it_in_words_and_figures() -> None:
     """Needs, has, to spare or short, where, and a gauge that is not colour alone."""
-    result = estimated("ddp").result
-    said = " ".join("".join(read(seen("ddp")["parts"]["verdict"]).words).split())
-    assert f"needs {result.total_memory_per_gpu_gb:,.2f} of " in said
+    estimate = estimated("ddp", replay=True)
+    result, html = estimate.result, look(estimate, None, width=800)["parts"]["verdict"]
+    said = " ".join("".join(read(html).words).split())
+    assert f"certain with {result.total_memory_per_gpu_gb:,.1f} of " in said
     assert f"✓ fits, {result.headroom_bytes / GIB:,.1f} GiB to spare" in said
     assert result.peak_instant in said
-    share = f'width="{result.memory_utilization_percent:.2f}%"'
-    assert f'<rect class="taken" {share}' in seen("ddp")["parts"]["verdict"]
-    assert "GiB short" in seen("huge")["parts"]["verdict"]
+    assert f'<rect class="taken" width="{result.memory_utilization_percent:.2f}%"' in html
+
+
+def test_until_the_replay_is_there_the_verdict_is_a_range() -> None:
+    """From the tensors to the most that a run ever needs for them; no sign of a verdict yet."""
+    html, result = seen("ddp")["parts"]["verdict"], estimated("ddp").result
+    said = " ".join("".join(read(html).words).split())
+    least, percent = result.total_memory_per_gpu_gb, result.memory_utilization_percent
+    assert f"needs about {least:,.1f} to {CLEAR * least:,.1f} of " in said
+    assert "checking whether it fits" in said
+    assert not set("✓✗≈") & set(said)
+    assert html.startswith('<div class="verdict about">')
+    assert f'<rect class="maybe" width="{min(100, CLEAR * percent):.2f}%"' in html
+
+
+def test_tensors_that_do_not_fit_need_no_replay() -> None:
+    """The page says so at once."""
+    html = seen("huge")["parts"]["verdict"]
+    assert "✗ does not fit" in html
+    assert "GiB short" in html
+    assert "needs <strong>at least " in html

@@ -25,21 +25,16 @@ SERVER: dict[str, Any] = {
 }
 
 
-def test_calculate_is_the_ledgers_estimate(client: httpx.Client) -> None:
-    """The same figures as the Python interface without a replay."""
-    found = client.post("/api/calculate", json=RUN)
+@pytest.mark.parametrize("path", ["/api/calculate", "/api/replay"])
+def test_calculate_is_the_whole_estimate(client: httpx.Client, path: str) -> None:
+    """The same figures and verdict as the Python interface."""
+    found = client.post(path, json=RUN)
     assert found.status_code == 200
-    assert found.json() == msgspec.to_builtins(estimate(RUN, replay=False))
-    assert found.json()["needs_bytes"] is None
+    assert found.json() == msgspec.to_builtins(estimate(RUN))
 
 
-def test_replay_is_the_whole_estimate(client: httpx.Client) -> None:
-    """With what torch's allocator adds."""
-    assert client.post("/api/replay", json=RUN).json() == msgspec.to_builtins(estimate(RUN))
-
-
-def test_a_server_is_calculated_at_once(client: httpx.Client) -> None:
-    """A server's result needs no replay."""
+def test_a_server_is_calculated(client: httpx.Client) -> None:
+    """With the tokens of its cache."""
     found = client.post("/api/calculate", json=SERVER).json()
     assert found["serving"]["kv_tokens"] == estimate(SERVER).serving.kv_tokens  # type: ignore[union-attr]
 
@@ -60,13 +55,14 @@ def test_explain_gives_formulas_with_sources(client: httpx.Client) -> None:
 
 
 def test_what_ifs_show_their_saving(client: httpx.Client) -> None:
-    """Each change, applied, has the total that it promised."""
+    """Each change, applied, has the total by the ledger and the verdict that it promised."""
     changes = client.post("/api/what-ifs", json=RUN).json()["changes"]
     assert {"recompute: full"} <= {change["title"] for change in changes}
     one = next(change for change in changes if change["title"] == "recompute: full")
     run = {**RUN, "training": {**RUN["training"], "activation_checkpointing": "full"}}
-    now = client.post("/api/calculate", json=run).json()
-    assert round(now["total_memory_per_gpu_gb"] * 2**30) == one["total_bytes"]
+    by_ledger = estimate(run, replay=False).total_memory_per_gpu_gb
+    assert round(by_ledger * 2**30) == one["total_bytes"]
+    assert client.post("/api/calculate", json=run).json()["verdict"] == one["verdict"]
 
 
 def test_room_is_what_the_report_says(client: httpx.Client) -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
+from ..core.fit_verdict import FITS, replay_verdict
 from ..core.record_file import load_record
 from ..core.resolved_run import ResolvedRun
 from ..core.serving_result import serving_result
@@ -115,8 +116,10 @@ def by_estimate(row: MeasuredRun) -> Prediction:
         startup = int(ledger.peak(phases=(STARTUP,)))
         return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases, startup=startup)
     outside = outside_bytes(resolved.outside_torch, row.process_group)
+    has = resolved.hardware.memory_bytes
     searched = not SEARCH_METRICS.isdisjoint(row.measured)  # the search takes longest
     needs = stage_replay.needs_bytes if searched else None
+    fits = searched and replay_verdict(stage_replay, has - outside) == FITS
     trains = run.new_tokens is None  # libraries were measured in training alone
     host = int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group) if trains else None
     return Prediction(
@@ -126,7 +129,7 @@ def by_estimate(row: MeasuredRun) -> Prediction:
         needs=needs,
         device=stage_replay.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
         host=host,
-        fits=None if needs is None else needs + outside <= resolved.hardware.memory_bytes,
+        fits=fits if searched else None,
         phases=phases | replayed_peaks(stage_replay.phases, names, micro_batches),
     )
 

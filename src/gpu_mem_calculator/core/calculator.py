@@ -14,7 +14,7 @@ from ..run.run import Run
 from ..run.served import NamedBytes, ServerMemory
 from . import stage_replay
 from .errors import InputError
-from .fit_verdict import FITS, SHORT, replay_verdict
+from .fit_verdict import FITS, OPEN, SHORT, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result
 from .models import (
@@ -104,16 +104,39 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
 
 
-def fits(source: Source) -> bool:
-    """Whether a run fits: the verdict of an estimate, without the search for the least memory
-    where there is enough in any case.
-    """
-    resolved = resolve(read(source))
+def verdict(source: Source) -> str:
+    """The verdict of an estimate; replays only where the ledger leaves it open."""
+    file = read(source)
+    resolved = resolve(file)
     if resolved.engine.serve is not None:
-        return full_estimate(source).result.fits_on_gpu
-    stage = stage_replay.replay_stage(resolved, busiest_stage(resolved))
-    cap = resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
-    return stage is not None and replay_verdict(stage, cap) == FITS
+        return _estimate_server(file, resolved).result.verdict
+    return resolved_verdict(resolved)
+
+
+def resolved_verdict(resolved: ResolvedRun) -> str:
+    """The verdict of a run that is not a server's; replays only where the ledger leaves it open."""
+    ledgers = _ledgers(resolved)
+    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    busiest = peaks.index(max(peaks))
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    has, highest = resolved.hardware.memory_bytes, int(ledgers[busiest].peak())
+    word = clear_verdict(peaks[busiest] + outside, highest + outside, has)
+    if word == SHORT:
+        return SHORT
+    if stage_replay.too_large(resolved, busiest):
+        return OPEN
+    stage = None if word == FITS else stage_replay.replay_stage(resolved, busiest)
+    return word if stage is None else replay_verdict(stage, has - outside)
+
+
+def verdict_by_ledger(result: MemoryResult) -> str:
+    """What a result without a replay makes certain; `may fit` where a replay must decide."""
+    if result.serving is not None:
+        return result.verdict
+    outside = result.outside_torch_bytes
+    step = result.allocated_bytes + outside
+    highest = max(step, (result.startup_bytes or 0) + outside)
+    return clear_verdict(step, highest, result.gpu_memory_bytes)
 
 
 def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..ledger.units import GIB
+
 FITS, TIGHT, SHORT, OPEN = "fits", "tight", "does not fit", "may fit"
 """`tight`: the run survives in the replay, but within the margin. `may fit`: nothing was replayed,
 and the tensors alone fit."""
+CLEAR = 1.5
+"""With this many times the ledger's highest instant, what is outside torch included, a run fits
+without a replay. Its total (needs, margin, outside torch) is at most 1.39 times of that over 610
+runs, all measured ones and all cases for trials under a cap (`tests/core/test_clear.py`); the rest
+is for runs that are none of them."""
 
 
 class Replayed(Protocol):
@@ -37,14 +44,47 @@ def ledger_verdict(needs: int, has: int) -> str:
     return SHORT if needs > has else OPEN
 
 
+def clear_verdict(step: int, highest: int, has: int) -> str:
+    """What the ledger alone makes certain; `may fit` where a replay must decide.
+
+    - step: the peak of the steps, with what is outside torch; a replay never needs less
+    - highest: the same with start-up
+    """
+    if step > has:
+        return SHORT
+    return FITS if highest * CLEAR <= has else OPEN
+
+
 def replay_verdict(replayed: Replayed, cap: int) -> str:
-    """The verdict where torch may take `cap` bytes: a replay under that cap less the margin."""
+    """The verdict where torch may take `cap` bytes: replays under that cap, and under it less the
+    margin.
+    """
     if cap >= replayed.enough_bytes:
         return FITS
-    certain = replayed.needs_bytes + replayed.margin_bytes
-    if cap >= certain and replayed.survives(cap - replayed.margin_bytes):
-        return FITS
-    return TIGHT if replayed.survives(cap) else SHORT
+    if not replayed.survives(cap):
+        return SHORT
+    margin = replayed.margin_bytes
+    certain = cap >= replayed.needs_bytes + margin and replayed.survives(cap - margin)
+    return FITS if certain else TIGHT
+
+
+def gap_warning(word: str, replayed: Replayed, cap: int, outside: int) -> str:
+    """A sentence where a run survives in less memory than it dies in; else empty. `outside`: bytes
+    outside torch, which the sentence adds.
+    """
+    needs, margin = replayed.needs_bytes, replayed.margin_bytes
+    dies = {SHORT: cap, TIGHT: cap - margin}.get(word, 0)
+    if dies < needs:
+        return ""
+    survives, in_card, in_less = (f"{(b + outside) / GIB:.2f}" for b in (needs, cap, dies))
+    where = (
+        f"this card's {in_card}" if word == SHORT else f"{in_less}, within the margin of {in_card}"
+    )
+    return (
+        f"The run survives in {survives} GiB, but not in {where}: with more memory torch keeps "
+        "other blocks, and then finds none that is large enough. "
+        "torch.cuda.set_per_process_memory_fraction can give it less."
+    )
 
 
 def headroom_bytes(word: str, beyond: int) -> int:

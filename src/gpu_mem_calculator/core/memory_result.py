@@ -10,7 +10,7 @@ from ..model.adapters import total_adapter_parameters
 from ..run.phases import BACKWARD, DECODE, FORWARD, OPTIMIZER, PREFILL, STARTUP
 from ..run.run import Run
 from ..run.served import SERVE
-from .fit_verdict import FITS, OPEN, headroom_bytes, ledger_verdict, replay_verdict
+from .fit_verdict import FITS, OPEN, gap_warning, headroom_bytes, ledger_verdict, replay_verdict
 from .models import MemoryBreakdown, MemoryResult, RunFile, StageResult
 from .resolved_run import ResolvedRun
 from .runfile import as_dict
@@ -50,6 +50,7 @@ def memory_result(
     word = (
         ledger_verdict(card, has) if replayed is None else replay_verdict(replayed, has - outside)
     )
+    gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     _, libraries, _ = resolved.host_libraries
     host = (_highest_bytes(ledgers, CPU) + libraries) * hardware.gpus_per_node
@@ -82,7 +83,7 @@ def memory_result(
         stages=_stages(resolved, highest, peaks),
         timeline=_timeline(ledger),
         assumed=list(resolved.assumed),
-        warnings=list(resolved.warnings),
+        warnings=[*resolved.warnings, *filter(None, [gap])],
         run=as_dict(file),
     )
 

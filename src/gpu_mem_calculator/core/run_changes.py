@@ -19,20 +19,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.units import GIB
-from .calculator import STEP, Estimate, fits, full_estimate
+from .calculator import STEP, Estimate, full_estimate, needed_bytes, verdict, verdict_by_ledger
 from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
+from .fit_verdict import FITS, OPEN
 from .runfile import read, with_settings
 
 MOST_SAVING, MOST_WANTED = 12, 2
 
 
 class TrainingChange(Struct, frozen=True, kw_only=True):
-    """A change, and the run with it: what a card must have by the ledger, what that saves, whether
-    it fits.
+    """A change, and the run with it: what a card must have by the ledger, what that saves, and its
+    verdict.
 
-    `saves_bytes` is negative where the change takes more. `fits` says whether it may fit until
-    `replayed_change` has decided it.
+    `saves_bytes` is negative where the change takes more. The verdict is `may fit` where
+    `replayed_change` is still to decide; `fits` is then true.
     """
 
     title: str
@@ -40,6 +41,7 @@ class TrainingChange(Struct, frozen=True, kw_only=True):
     saves_bytes: int
     total_bytes: int
     fits: bool
+    verdict: str
     cost: str = ""
 
 
@@ -56,18 +58,19 @@ def all_changes(estimate: Estimate) -> list[dict[str, Any]]:
 
 def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
     """The changes of `what_ifs`; keys for nodes are removed, since they follow from the GPUs."""
-    from .serving_capacity import try_settings, what_ifs
+    from .serving_capacity import taken_now, what_ifs
 
     given, file = estimate.result.run, read(estimate.result.run)
-    now = try_settings(file, "", ())
+    now, _ = taken_now(file)
     nodes = tuple(f"hardware.{k}=null" for k in NODES if k in given.get("hardware", {}))
     for change in what_ifs(file):
         yield {
             "title": change.title,
             "settings": [*change.setting, *nodes],
-            "saves_bytes": now.device_bytes - change.device_bytes,
+            "saves_bytes": now - change.device_bytes,
             "total_bytes": change.device_bytes,
             "fits": change.fits,
+            "verdict": change.verdict,
             "cost": "",
             "kv_tokens": change.kv_tokens,
             "max_concurrency": change.max_concurrency,
@@ -120,26 +123,30 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
         result = full_estimate(_changed(estimate, candidate.settings), replay=False).result
     except InputError:
         return None
-    total = round(result.total_memory_per_gpu_gb * GIB)
+    total, word = round(result.total_memory_per_gpu_gb * GIB), verdict_by_ledger(result)
     return TrainingChange(
         title=candidate.title,
         settings=candidate.settings,
         saves_bytes=ledger_bytes(estimate) - total,
         total_bytes=total,
-        fits=result.fits_on_gpu,
+        fits=word in (FITS, OPEN),
+        verdict=word,
         cost=candidate.cost,
     )
 
 
 def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChange:
-    """A change whose verdict is that of a replay."""
-    if not change.fits:
+    """A change with its verdict, which is that of a replay where the ledger leaves it open."""
+    if change.verdict != OPEN:
         return change
-    return replace(change, fits=fits(_changed(estimate, change.settings)))
+    word = verdict(_changed(estimate, change.settings))
+    return replace(change, fits=word in (FITS, OPEN), verdict=word)
 
 
 def ledger_bytes(estimate: Estimate) -> int:
     """Bytes that the card must have by the ledger alone, with what is outside torch."""
+    if estimate.replayed is not None:  # its ledger has the rounding of blocks
+        return needed_bytes(estimate.resolved, estimate.resolved.run)
     return int(estimate.ledger.peak(phases=STEP)) + estimate.result.outside_torch_bytes
 
 

@@ -24,16 +24,23 @@ class Answers(Struct, frozen=True, kw_only=True):
 
 
 def answers(
-    estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
+    estimate: Estimate,
+    contexts: Sequence[int] = (),
+    concurrencies: Sequence[int] = (),
+    *,
+    changes: bool = True,
 ) -> Answers:
-    """All answers for one estimate; empty `contexts` or `concurrencies` take the defaults."""
+    """All answers for one estimate; empty `contexts` or `concurrencies` take the defaults.
+
+    Without `changes` none are tried, some of which take a replay.
+    """
     file = read(estimate.result.run)
-    fewest = None if estimate.result.fits_on_gpu else fewest_gpus(file)
+    fewest = fewest_gpus(file) if changes and not estimate.result.fits_on_gpu else None
     same = fewest.setting if fewest is not None else ()
     return Answers(
         matrix=matrix(estimate, contexts, concurrencies),
         speed=speed(estimate),
         no_speed=no_speed(estimate),
-        what_ifs=[change for change in what_ifs(file) if change.setting != same],
+        what_ifs=[one for one in what_ifs(file) if one.setting != same] if changes else [],
         fewest_gpus=fewest,
     )

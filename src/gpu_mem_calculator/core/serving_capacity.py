@@ -14,9 +14,10 @@ from msgspec import Struct
 from .. import catalog
 from ..run.served import ServerMemory
 from .batch_bytes import Lines, batch_lines
-from .calculator import Estimate, full_estimate
+from .calculator import Estimate, full_estimate, verdict
 from .errors import InputError
-from .models import RunFile
+from .fit_verdict import FITS, OPEN, SHORT
+from .models import MemoryResult, RunFile
 from .resolve_inference import find_server
 from .runfile import as_dict, read, with_settings
 
@@ -125,6 +126,7 @@ class ServingChange(Struct, frozen=True, kw_only=True):
     kv_tokens: int = 0
     max_concurrency: float = 0.0
     fits: bool = False
+    verdict: str = SHORT
     problem: str = ""
 
 
@@ -155,9 +157,8 @@ def what_ifs(file: RunFile) -> list[ServingChange]:
         candidates.append(("expert parallelism", (f"inference.{EXPERT_KEY}={ranks}",)))
     counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
     candidates += [(f"over {_gpus(count)}", _gpu_settings(file, count)) for count in counts]
-    now = try_settings(file, "", ())
     changes = [try_settings(file, title, settings) for title, settings in candidates]
-    same = (now.device_bytes, now.kv_tokens)
+    same = taken_now(file)
     return [
         change
         for change in changes
@@ -182,19 +183,35 @@ def _ranks(file: RunFile) -> int:
     return file.inference.tensor_parallel_size or 1 if file.inference else 1
 
 
-def try_settings(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
-    """The estimate of a run with some settings, by the ledger alone."""
+def taken_now(file: RunFile) -> tuple[int, int]:
+    """Bytes that the run takes by the ledger, and the tokens of its cache; (0, 0) if refused."""
     try:
-        result = full_estimate(_with_settings(file, settings), replay=False).result
+        return _taken(full_estimate(_with_settings(file, ()), replay=False).result)
+    except InputError:
+        return 0, 0
+
+
+def _taken(result: MemoryResult) -> tuple[int, int]:
+    tokens = 0 if result.serving is None else result.serving.kv_tokens
+    return result.allocated_bytes + result.outside_torch_bytes, tokens
+
+
+def try_settings(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
+    """The figures of a run with some settings by the ledger, and its verdict."""
+    data = _with_settings(file, settings)
+    try:
+        result = full_estimate(data, replay=False).result
     except InputError as error:
         return ServingChange(title=title, setting=settings, problem=error.problems[0])
-    taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
+    (taken, tokens), serving = _taken(result), result.serving
+    word = verdict(data) if serving is None else result.verdict
     return ServingChange(
         title=title,
         setting=settings,
         device_bytes=taken,
-        fits=result.fits_on_gpu,
-        kv_tokens=0 if serving is None else serving.kv_tokens,
+        fits=word in (FITS, OPEN),
+        verdict=word,
+        kv_tokens=tokens,
         max_concurrency=0.0 if serving is None else serving.max_concurrency,
     )
 

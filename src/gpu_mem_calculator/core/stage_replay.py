@@ -132,7 +132,7 @@ def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
 
 def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     """Replay a stage; None where the run is too large to be replayed."""
-    if _too_large(resolved, stage):
+    if too_large(resolved, stage):
         return None
     requests = stage_requests(resolved, stage)
     search = NeedsSearch(requests.usual, resolved.allocator)
@@ -151,7 +151,7 @@ def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     )
 
 
-def _too_large(resolved: ResolvedRun, stage: int) -> bool:
+def too_large(resolved: ResolvedRun, stage: int) -> bool:
     """Whether a run is larger than the model of the allocator can handle."""
     if len(resolved.run.arch.layers) > MOST_LAYERS:
         return True

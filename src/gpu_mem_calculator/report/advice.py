@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ..core.calculator import Estimate
 from ..core.change_candidates import Candidate, savings
-from ..core.fit_verdict import FITS
+from ..core.fit_verdict import FITS, TIGHT
 from ..core.run_changes import TrainingChange, ledger_bytes, replayed_change, try_change
 from .lines import Line, gib, wrap_lines
 
@@ -84,7 +84,8 @@ def advice_lines(estimate: Estimate, changes: list[TrainingChange]) -> Iterator[
     for index, remedy in enumerate(changes):
         label = "next: " if index == 0 else "  or: "
         settings = " ".join(f"--set {setting}" for setting in remedy.settings)
-        fits = "" if fitted else " and fits" if remedy.fits else " and still does not fit"
+        still = " and still is tight" if remedy.verdict == TIGHT else " and still does not fit"
+        fits = "" if fitted else " and fits" if remedy.fits else still
         tail = f"; {remedy.cost}" if remedy.cost else ""
         saves = f"saves {gib(remedy.saves_bytes)} GiB{fits}{tail}"
         if len(label) + len(settings) + 1 + len(saves) <= 80:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate
-from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
+from ..core.fit_verdict import CLEAR, FITS, OPEN, SHORT, TIGHT
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
@@ -26,6 +26,7 @@ OPTIMIZER_TITLES = {
     "muon": "Muon",
 }
 STYLES = {FITS: GOOD, TIGHT: WARN, OPEN: WARN, SHORT: BAD}
+GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
@@ -135,6 +136,8 @@ class CardVerdict(NamedTuple):
     - needs: what the card must have; margin: what must be added to be certain
     - has: what it has
     - headroom: what it has beyond both
+    - most: where nothing was replayed, the most that the card may have to have; `needs` is then the
+      tensors alone
     """
 
     word: str
@@ -142,15 +145,18 @@ class CardVerdict(NamedTuple):
     margin: int
     has: int
     headroom: int
+    most: int | None = None
 
 
 def card_verdict(estimate: Estimate) -> CardVerdict:
     """The verdict of an estimate."""
     result = estimate.result
     card, margin = card_bytes(estimate), result.margin_bytes or 0
-    return CardVerdict(
-        result.verdict, card - margin, margin, result.gpu_memory_bytes, result.headroom_bytes
-    )
+    has, most = result.gpu_memory_bytes, None
+    if result.needs_bytes is None:
+        highest = max(card, (result.startup_bytes or 0) + result.outside_torch_bytes)
+        most = int(highest * CLEAR)
+    return CardVerdict(result.verdict, card - margin, margin, has, result.headroom_bytes, most)
 
 
 def card_bytes(estimate: Estimate) -> int:
@@ -180,36 +186,40 @@ def verdict_lines(found: CardVerdict) -> Iterator[Line]:
 
 
 def needs_words(found: CardVerdict) -> str:
-    """What the card must have, and with how much the run is certain to survive; the latter only
-    where the former does not decide.
+    """What the card must have, and with how much the run is certain to survive; the latter alone
+    where the card has less than the former. Where nothing was replayed, the bounds.
     """
     least, certain = gib(found.needs), gib(found.needs + found.margin)
+    if found.most is not None:
+        return f"at least {least}" if found.word == SHORT else f"about {least} to {gib(found.most)}"
     decided = least == certain or found.needs > found.has
-    return least if decided else f"{least}, certain with {certain}"
+    return certain if decided else f"{least}, certain with {certain}"
 
 
 def verdict_words(found: CardVerdict) -> str:
     """The verdict in words, such as `fits, 8.7 GiB to spare`."""
-    if found.word == OPEN:
-        return f"{found.word}, about {gib(found.headroom)} GiB to spare"
-    short = found.headroom < 0
-    return f"{found.word}, {gib(abs(found.headroom))} GiB {'short' if short else 'to spare'}"
+    if found.word == OPEN or -GAP < found.headroom < 0:
+        return found.word
+    figure = gib(abs(found.headroom))
+    figure = "<0.1" if figure == "0.0" else figure
+    return f"{found.word}, {figure} GiB {'short' if found.headroom < 0 else 'to spare'}"
 
 
 def sentence(estimate: Estimate, name: str) -> str:
     """The verdict in one sentence."""
     found = card_verdict(estimate)
-    verb, _, rest = verdict_words(found).partition(", ")
+    verb, comma, rest = verdict_words(found).partition(", ")
     verb = f"is {TIGHT}" if verb == TIGHT else verb
-    return f"{name} {verb}: it needs {needs_words(found)} of {gib(found.has)} GiB per GPU, {rest}."
+    needs = f"it needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
+    return f"{name} {verb}: {needs}{comma}{rest}."
 
 
 def basis(estimate: Estimate) -> Iterator[Line]:
     """A note where the allocator was not replayed."""
     if estimate.result.needs_bytes is None:
         text = (
-            "The verdict counts allocated memory and what is outside torch; torch's allocator "
-            "was not replayed, and takes a little more."
+            "The verdict counts allocated memory and what is outside torch; torch's allocator was "
+            "not replayed, and takes more."
         )
         yield from wrap_lines("", text, "dim")
         yield line()

@@ -34,7 +34,7 @@ from .lines import gib
 from .patterns import defs, swatch, titles
 from .picture import timeline
 
-TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("tight", "≈"), SHORT: ("fails", "✗")}
+TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("about", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # with at most this many instants, the wide picture has their names
 
@@ -165,33 +165,56 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     """The verdict box. live: without links; pending: the replay is still running."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
+    found = card_verdict(page.estimate)
     tone, sign, words = verdict_parts(page.estimate)
-    notes = [
-        f"{result.memory_utilization_percent:,.0f} % of the card, "
-        f"at the highest instant{'' if page.estimate.serves else ' of a step'}: "
-        f"{text(page.instant.title)}."
-    ]
+    waits = pending and result.verdict == OPEN
+    if waits:
+        sign, words = "…", "checking whether it fits"
+    notes = [] if waits else [f"{result.memory_utilization_percent:,.0f} % of the card."]
+    where = "" if page.estimate.serves else " of a step"
+    notes.append(f"Highest instant{where}: {text(page.instant.title)}.")
+    notes.extend(_why_not(result))
     if result.needs_bytes is None and pending:
-        notes.append('<span class="pending">What torch’s allocator adds follows …</span>')
+        notes.append('<span class="pending">Torch’s allocator is being replayed …</span>')
     elif result.needs_bytes is None:
-        notes.append("Torch’s allocator was not replayed, and takes a little more.")
+        notes.append("Torch’s allocator was not replayed, and takes more than the tensors.")
     if result.warnings and not live:
         what = "warnings" if result.serving is None else "notes"
         notes.append(f'<a href="#h-assumed">See the {what}.</a>')
     takes = "needs" if result.serving is None else "takes"
-    figure = size(card) if result.serving else needs_words(card_verdict(page.estimate))
+    if result.serving:
+        figures = f"<strong>{size(card)}</strong> of {size(limit)}"
+    else:
+        figures = f"<strong>{needs_words(found)}</strong> of {gib(limit)}"
     return (
         f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
-        f"<strong>{figure}</strong> of {size(limit)} GiB per GPU</p>"
-        f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit)}'
+        f"{figures} GiB per GPU</p>"
+        f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit, found.most)}'
         f'<p class="small">{" ".join(notes)}</p></div>'
     )
 
 
-def _gauge(card: int, limit: int) -> str:
-    """A bar of the share of the card that is taken, with a mark at the limit if it is exceeded."""
+def _why_not(result: MemoryResult) -> Iterator[str]:
+    """Why a run is tight, or does not fit though the picture stays below the limit."""
+    beyond = (result.needs_bytes or 0) - result.allocated_bytes
+    if result.verdict == TIGHT:
+        yield "The run survives the replay of torch’s allocator, but within the margin."
+    elif result.verdict == SHORT and result.serving is None and beyond > 0:
+        tensors = result.allocated_bytes + result.outside_torch_bytes
+        also = "The tensors alone fit; torch" if tensors <= result.gpu_memory_bytes else "Torch"
+        yield f"{also}’s allocator needs {gib(beyond)} GiB beyond the tensors."
+
+
+def _gauge(card: int, limit: int, most: int | None) -> str:
+    """A bar of the share of the card that is taken, with a mark at the limit if it is exceeded.
+    `most`: bytes up to which it may be taken, drawn paler.
+    """
     share = min(100, 100 * card / limit)
     bar = f'<rect class="taken" width="{share:.2f}%" height="100%"/>'
+    if most is not None and card <= limit:
+        bar = (
+            f'<rect class="maybe" width="{min(100, 100 * most / limit):.2f}%" height="100%"/>{bar}'
+        )
     if card > limit:
         bar += f'<rect class="mark" x="{100 * limit / card:.2f}%" width="3" height="100%"/>'
     return f'<svg class="gauge" aria-hidden="true">{bar}</svg>'

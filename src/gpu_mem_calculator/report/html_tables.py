@@ -16,7 +16,7 @@ from ..ledger.units import GIB
 from .headline import card_bytes
 from .instants import InstantColumn, KindSlice, column
 from .lines import gib
-from .parts import REST, rest_words
+from .parts import CERTAIN, MARGIN, REST, rest_words
 from .patterns import TITLES, swatch, titles
 
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk", UNIFIED: ", in unified memory"}
@@ -127,12 +127,13 @@ def breakdown_table(page: EstimatePage) -> str:
         f'<td class="bar-cell">{bar([part], whole)}</td></tr>'
         for part in page.columns[page.peak].slices
     ]
-    rest = whole - page.columns[page.peak].bytes
-    if rest:
-        what = f'<td class="what">{rest_words(page.result)}</td>'
-        cells = num_cells(size(rest), f"{100 * rest / whole:.1f} %")
-        head = f'<th scope="row" class="name-cell">{REST}</th>'
-        rows.append(f'<tr>{head}{what}{cells}<td class="bar-cell"></td></tr>')
+    margin = page.result.margin_bytes or 0
+    rest = whole - margin - page.columns[page.peak].bytes
+    for name, words, more in ((REST, rest_words(page.result), rest), (MARGIN, CERTAIN, margin)):
+        if more > 0:
+            cells = num_cells(size(more), f"{100 * more / whole:.1f} %")
+            head = f'<th scope="row" class="name-cell">{name}</th><td class="what">{words}</td>'
+            rows.append(f'<tr>{head}{cells}<td class="bar-cell"></td></tr>')
     cells = f'<td class="what"></td>{num_cells(size(whole), "100 %")}<td class="bar-cell"></td>'
     foot = f'<tr><th scope="row">per GPU</th>{cells}</tr>'
     heads = ["kind", "~largest entries", "#GiB", "#share", "|"]
@@ -205,13 +206,13 @@ def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
     _, libraries, _ = page.estimate.resolved.host_libraries
     most = "the most that tensors take at once in a step, on the busiest rank"
-    reserved = "what torch takes for it on a GPU with room: max_memory_reserved"
+    reserved = "what torch reserves for it on a larger GPU: max_memory_reserved"
     host = f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"
     return [
         ("Allocated", result.allocated_bytes, f"{most}: torch’s max_memory_allocated"),
         ("Reserved", result.reserved_bytes, reserved),
         ("Torch needs", result.needs_bytes, "the least that the run survives in"),
-        ("Margin", result.margin_bytes, "what makes it certain that the run survives"),
+        ("Margin", result.margin_bytes, CERTAIN),
         (_smi(page), result.device_bytes, "reserved, as far as the card allows, and outside torch"),
         ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
         ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),

@@ -103,4 +103,4 @@ def length_lines(estimate: Estimate) -> Iterator[Line]:
     """`longest_sequence_words` as a line of the report."""
     words = longest_sequence_words(estimate)
     if words:
-        yield line(f"room: {words}")
+        yield line(f"longest: {words}")

@@ -39,6 +39,7 @@ STYLES = {
 # Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 OUTSIDE, REST, MARGIN = "CUDA", "allocator", "margin"
+CERTAIN = "what makes it certain to survive"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
@@ -72,7 +73,7 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
     if rest > 0:
         rows.append(BreakdownRow(REST, rest_words(result), rest))
     if margin > 0:
-        rows.append(BreakdownRow(MARGIN, "what makes it certain that the run survives", margin))
+        rows.append(BreakdownRow(MARGIN, CERTAIN, margin))
     return rows
 
 

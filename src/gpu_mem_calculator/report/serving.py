@@ -55,7 +55,7 @@ def serving_report(estimate: Estimate, answers: Answers, words: Sequence[str]) -
 
         yield from text_report(estimate, words)
         yield line()
-        yield from matrix_lines(answers.matrix, "share of the card")
+        yield from matrix_lines(answers.matrix, "share of the card that tensors take")
         yield from _speed(answers)
         return
     yield from _headline(estimate)
@@ -265,7 +265,7 @@ def _changes(estimate: Estimate, answers: Answers) -> Iterator[Line]:
 def change_words(estimate: Estimate, change: ServingChange) -> str:
     """The effect of a change: the tokens of the cache where they change, else the bytes taken."""
     if not change.fits:
-        return "does not fit"
+        return change.verdict
     serving = estimate.result.serving
     now = 0 if serving is None or serving.problem else serving.kv_tokens
     if change.kv_tokens and change.kv_tokens != now:

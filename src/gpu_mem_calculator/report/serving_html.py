@@ -26,6 +26,7 @@ CAPTION = (
     "Each cell: how full it gets with so many sequences of so many tokens. "
     "A crossed cell does not fit."
 )
+TENSORS = "It counts tensors; torch’s allocator takes more."  # where there is no pool
 WIDTH = 840
 LEAST_CELL, MOST_CELL, CELL_HEIGHT, LEFT, RIGHT, TOP = 44, 76, 30, 92, 4, 46
 FEW = 6  # columns that fit on a narrow screen
@@ -54,8 +55,9 @@ def serving_parts(estimate: Estimate, answers: Answers, *, width: int = WIDTH) -
     if has_cache_space(estimate):
         parts["room"] = (
             f"{_figures(serving) if serving else ''}"
-            f"<figure>{heat_map(answers.matrix, width=width)}<figcaption>{CAPTION}</figcaption>"
-            "</figure><details><summary>The same as a table</summary>"
+            f"<figure>{heat_map(answers.matrix, width=width)}"
+            f"<figcaption>{CAPTION}{'' if serving else f' {TENSORS}'}</figcaption></figure>"
+            "<details><summary>The same as a table</summary>"
             f"{_matrix_table(answers.matrix)}</details>"
         )
     parts["speed"] = _speed(answers.speed) if answers.speed else f"<p>{text(answers.no_speed)}</p>"
@@ -179,7 +181,7 @@ def _changes(answers: Answers) -> str:
 def _change(one: ServingChange) -> str:
     setting = text(shlex.join(word for each in one.setting for word in ("--set", each)))
     if one.problem or not one.fits:
-        why = text(one.problem) if one.problem else "does not fit"
+        why = text(one.problem) if one.problem else one.verdict
         return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
     figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", f"{one.max_concurrency:,.1f}")
     what = f'<td class="what"><code>{setting}</code></td>'

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..core.serving_capacity import CONCURRENCIES, matrix
-from .headline import card_bytes, setup_words
+from .headline import card_bytes, card_verdict, needs_words, setup_words
 from .html import asset, estimate_page, verdict_parts
 from .html_tables import text
 from .lines import gib
@@ -24,7 +24,7 @@ from .picture import CHARACTER, TITLE, drawing
 from .serving_html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, cell_map, has_cache_space
 
 THEMES = ("light", "dark")
-TONES = {"fits": "good", "tight": "warn", "fails": "bad"}
+TONES = {"fits": "good", "tight": "warn", "about": "soft", "fails": "bad"}
 PAD, GAP = 16, 14  # pixels around everything, and between the blocks
 MOST_LINES = 6  # of a paragraph
 # The CSS rules that the picture needs: those of its contents, not of its place on a page.
@@ -90,9 +90,11 @@ def _words(estimate: Estimate) -> str:
 
 def _needs(estimate: Estimate) -> str:
     result = estimate.result
-    takes = "needs" if result.serving is None else "takes"
-    card = gib(card_bytes(estimate), 2)
-    return f"{takes} {card} of {gib(result.gpu_memory_bytes, 2)} GiB per GPU"
+    if result.serving is None:
+        needs = f"needs {needs_words(card_verdict(estimate))}"
+    else:
+        needs = f"takes {gib(card_bytes(estimate))}"
+    return f"{needs} of {gib(result.gpu_memory_bytes)} GiB per GPU"
 
 
 def _head(estimate: Estimate, width: int, colours: dict[str, str]) -> SvgBlock:

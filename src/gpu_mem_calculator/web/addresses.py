@@ -60,13 +60,13 @@ class Address(Struct, frozen=True):
 
 
 CALCULATIONS = (
-    Address("calculate", QUICK, "MemoryResult", "The estimate from the ledger, in milliseconds"),
     Address(
-        "replay",
+        "calculate",
         SLOW,
         "MemoryResult",
-        "The same with torch's allocator replayed: reserved, needs, on the device",
+        "The estimate: what it needs, and whether it fits by a replay of torch's allocator",
     ),
+    Address("replay", SLOW, "MemoryResult", "The same as calculate"),
     Address("validate", QUICK, "Validation", "Every problem of a run file at once", ANYTHING),
     Address(
         "explain",
@@ -81,7 +81,9 @@ CALCULATIONS = (
         "A server: cache, contexts by sequences, speed, what if, the command",
         query=("contexts", "concurrency"),
     ),
-    Address("what-ifs", QUICK, "ChangesBody", "One change at a time, and what each saves"),
+    Address(
+        "what-ifs", SLOW, "ChangesBody", "One change at a time: what it saves, whether it then fits"
+    ),
     Address("room", SLOW, "HeadroomBody", "How far the sequence can grow, or must shrink"),
     Address(
         "look",
@@ -93,7 +95,7 @@ CALCULATIONS = (
     Address("report", SLOW, "string", "The report as one HTML file", media="text/html"),
     Address(
         "picture",
-        QUICK,
+        SLOW,
         "string",
         "The picture of a run that the address describes",
         body=None,
@@ -108,10 +110,10 @@ CALCULATIONS = (
         "A pasted run file or config.json, as a run file",
         "PastedText",
     ),
-    Address("explain-formula", QUICK, "Formula", "The formulas of a run with its numbers"),
+    Address("explain-formula", SLOW, "Formula", "The formulas of a run with its numbers"),
     Address(
         "export",
-        QUICK,
+        SLOW,
         "ExportedFile",
         "The run as json, yaml or a DeepSpeed configuration",
         suffix="/{format}",

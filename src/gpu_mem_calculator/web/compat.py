@@ -12,9 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.calculator import full_estimate, needed_bytes
+from ..core.calculator import Estimate, full_estimate, needed_bytes
 from ..core.errors import InputError, nearest
 from ..core.explain import ExplainedEntry, explain
+from ..core.fit_verdict import TIGHT
 from ..core.models import MemoryResult, RunFile, TrainingConfig
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -22,12 +23,13 @@ from ..core.runfile import as_dict, key_types, parts, read
 from ..engines import engines as every_engine
 from ..formats import deepspeed
 from ..ledger.dtypes import BITS
-from ..ledger.ledger import GPU
+from ..ledger.ledger import GPU, RUNTIME
 from ..ledger.units import GIB
 from ..published.frameworks import BY_NAME
 from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
+from ..report.parts import CERTAIN, MARGIN, REST, rest_words
 from ..step.optimizers import OPTIMIZERS
 from .compat_bodies import from_reference
 from .compat_inference import inference
@@ -64,8 +66,10 @@ def dtypes() -> dict[str, str]:
 
 
 def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
-    """Every entry alive at the peak with its formula; they add up to the total."""
-    estimate = full_estimate(from_reference(body), replay=False)
+    """Every entry alive at the peak with its formula; with what the allocator needs beyond them and
+    the margin they add up to the total.
+    """
+    estimate = full_estimate(from_reference(body))
     explanation, result = explain(estimate), estimate.result
     engine, run = estimate.resolved.engine, estimate.resolved.run
     entries = [entry for entry in explanation.entries if entry.place == GPU and entry.bytes_at_peak]
@@ -78,9 +82,10 @@ def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
         "engine_name": engine.title,
         "formula_description": (
             f"{engine.title} takes most at this moment: {explanation.peak}. What is alive then "
-            "adds up to the total, with what CUDA takes beside torch."
+            "adds up to the total, with what is outside torch, what torch's allocator needs beyond "
+            "that, and the margin."
         ),
-        "formula_components": [_component(entry) for entry in entries],
+        "formula_components": [*map(_component, entries), *_beyond(estimate)],
         "letters": explanation.letters,
         "breakdown": {
             name: round(getattr(result.breakdown, name), 2)
@@ -106,6 +111,29 @@ def _component(entry: ExplainedEntry) -> dict[str, Any]:
         "bytes": entry.bytes_at_peak,
         "kind": entry.kind,
     }
+
+
+def _beyond(estimate: Estimate) -> Iterator[dict[str, Any]]:
+    """What torch's allocator needs beyond the tensors of the peak, and the margin; a server has
+    neither.
+    """
+    result, margin = estimate.result, estimate.result.margin_bytes or 0
+    if result.serving is not None or result.needs_bytes is None:
+        return
+    more = result.needs_bytes - result.allocated_bytes
+    for name, size, formula, why in (
+        (REST, more, "needs_bytes - allocated_bytes", rest_words(result)),
+        (MARGIN, margin, "margin_bytes", CERTAIN),
+    ):
+        if size > 0:
+            yield {
+                "name": name,
+                "formula": formula,
+                "result": f"{gib(size, 2)} GiB",
+                "description": why,
+                "bytes": size,
+                "kind": RUNTIME,
+            }
 
 
 def _references(sources: Iterable[str]) -> Iterator[dict[str, str]]:
@@ -151,7 +179,7 @@ def _deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
         "content": to_json(config),
         "filename": deepspeed.FILENAME,
         "config": config,
-        "memory_result": full_estimate(file, replay=False).result,
+        "memory_result": full_estimate(file).result,
     }
 
 
@@ -168,6 +196,10 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     result = _result_with_batch(file, 1)
     has, needs = result.gpu_memory_bytes, result.total_memory_per_gpu_gb
     short = f"not even a micro-batch of 1 fits: it needs {needs:,.2f} GiB of {has / GIB:,.2f}"
+    if result.verdict == TIGHT:
+        short = (
+            f"a micro-batch of 1 is tight: it is certain with {needs:,.2f} GiB of {has / GIB:,.2f}"
+        )
     return {"max_batch_size": 0, "memory_result": result, "problems": [short]}
 
 
@@ -199,7 +231,7 @@ def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | 
             fits, best = guess, result
         else:
             fails = guess
-        beside = (result.needs_bytes or 0) - result.allocated_bytes
+        beside = (result.needs_bytes or 0) + (result.margin_bytes or 0) - result.allocated_bytes
         near = by_ledger(fits, fails - 1, beside) if tries < GUESSES else (fits + fails) // 2
         guess = min(max(near, fits + 1), fails - 1)
     return fits, best

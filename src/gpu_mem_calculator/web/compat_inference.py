@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.calculator import STEP, Estimate, full_estimate
+from ..core.calculator import STEP, Estimate, full_estimate, resolved_verdict
+from ..core.fit_verdict import FITS
 from ..core.model_source import find_model
 from ..core.models import GPUConfig, RunFile
 from ..core.runfile import read
@@ -25,9 +26,9 @@ def inference(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
     modelled and were at the page's defaults.
     """
     data, left_out = inference_run(body)
-    estimate = full_estimate(_with_context(read(data)), replay=False)
+    estimate = full_estimate(_with_context(read(data)))
     result, context = estimate.result, _context(estimate)
-    most = matrix(estimate, (context,), (1,)).most[0]
+    most = _most_sequences(estimate, context)
     rate, why = _rate(estimate, context, most)
     return {
         "total_memory_per_gpu_gb": result.total_memory_per_gpu_gb,
@@ -65,6 +66,26 @@ def _context(estimate: Estimate) -> int:
         return estimate.served[0].max_seq_len
     run = estimate.resolved.run
     return int(run.seq + run.generated)
+
+
+def _most_sequences(estimate: Estimate, context: int) -> int:
+    """The most sequences that fit at once. With transformers the ledger gives an upper bound, and
+    verdicts decide: fewer in growing steps, then by bisection.
+    """
+    most = matrix(estimate, (context,), (1,)).most[0]
+    if estimate.served or most == 0:
+        return most
+    resolved = estimate.resolved
+
+    def fits(count: int) -> bool:
+        return resolved_verdict(replace(resolved, run=replace(resolved.run, batch=count))) == FITS
+
+    low, high, step = 0, most + 1, 1  # `low` fits, unless it is 0; `high` does not
+    while high - low > 1:
+        guess = (low + high) // 2 if low else max(1, high - step)
+        low, high = (guess, high) if fits(guess) else (low, guess)
+        step *= 2
+    return low
 
 
 def _breakdown(estimate: Estimate) -> dict[str, float]:

@@ -38,13 +38,14 @@ class Validation(Struct, frozen=True):
 
 
 class ChangeBody(Struct, frozen=True, kw_only=True):
-    """One change, what it saves on each GPU, and whether the run then fits."""
+    """One change, what it saves on each GPU by the ledger, and the verdict of the run with it."""
 
     title: str
     settings: list[str]
     saves_bytes: int
     total_bytes: int
     fits: bool
+    verdict: str
     cost: str
     kv_tokens: int | None = None
     max_concurrency: float | None = None

@@ -64,24 +64,22 @@ def _data(body: bytes) -> Any:
         raise InputError(f"the body is not JSON: {str(error) or 'it is nested too deep'}") from None
 
 
-def _estimate(body: Any, *, replay: bool = False) -> Estimate:
+def _estimate(body: Any, *, replay: bool = True) -> Estimate:
+    """The estimate; without `replay` that of the ledger alone, which has no verdict but `may fit`
+    and `does not fit`.
+    """
     return full_estimate(from_reference(body), replay=replay)
 
 
 def calculate(body: Any, _options: Options) -> Any:
-    """The estimate from the ledger alone."""
+    """The estimate, with torch's allocator replayed."""
     return _estimate(body).result
-
-
-def replay(body: Any, _options: Options) -> Any:
-    """The estimate with torch's allocator replayed."""
-    return _estimate(body, replay=True).result
 
 
 def validate(body: Any, _options: Options) -> Any:
     """Whether a run file is valid, with every problem at once."""
     try:
-        result = _estimate(body).result
+        result = _estimate(body, replay=False).result
     except InputError as error:
         return {"valid": False, "errors": error.problems, "warnings": [], "assumed": []}
     return {"valid": True, "errors": [], "warnings": result.warnings, "assumed": result.assumed}
@@ -89,7 +87,7 @@ def validate(body: Any, _options: Options) -> Any:
 
 def explain_entries(body: Any, _options: Options) -> Any:
     """Every entry of the ledger with its formula."""
-    return explain(_estimate(body))
+    return explain(_estimate(body, replay=False))
 
 
 def infer(body: Any, options: Options) -> Any:
@@ -102,13 +100,13 @@ def infer(body: Any, options: Options) -> Any:
 
 
 def what_ifs(body: Any, _options: Options) -> Any:
-    """Changes to the run, one at a time, and the bytes that each saves."""
-    return {"changes": all_changes(_estimate(body))}
+    """Changes to the run, one at a time: the bytes that each saves, and its verdict."""
+    return {"changes": all_changes(_estimate(body, replay=False))}
 
 
 def room(body: Any, _options: Options) -> Any:
     """How far the sequence can grow, or must shrink; empty for a server, whose table says it."""
-    estimate = _estimate(body, replay=True)
+    estimate = _estimate(body)
     return {"room": "" if estimate.served else longest_sequence_words(estimate)}
 
 
@@ -116,13 +114,14 @@ def page_parts(body: Any, options: Options) -> Any:
     """What the page shows: the result, the picture and pieces of HTML."""
     pixels, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
     estimate = _estimate(body, replay=replayed)
-    parts = look(estimate, _answers(estimate), width=pixels, pending=not replayed)
+    decided = replayed or bool(estimate.served)
+    parts = look(estimate, _answers(estimate, changes=decided), width=pixels, pending=not replayed)
     return {"result": estimate.result, **parts}
 
 
 def report(body: Any, _options: Options) -> Any:
     """The report as one HTML file."""
-    estimate = _estimate(body, replay=True)
+    estimate = _estimate(body)
     serving = _answers(estimate)
     page = html_report(estimate) if serving is None else serving_page(estimate, serving)
     return TextPage(page, "text/html; charset=utf-8", "report.html")
@@ -151,14 +150,14 @@ def warm_up(_body: Any, _options: Options) -> Any:
     return {}
 
 
-def _answers(estimate: Estimate) -> Answers | None:
-    return answers(estimate) if estimate.serves else None
+def _answers(estimate: Estimate, *, changes: bool = True) -> Answers | None:
+    return answers(estimate, changes=changes) if estimate.serves else None
 
 
 TASKS: dict[str, Task] = {
     "warm": warm_up,
     "calculate": calculate,
-    "replay": replay,
+    "replay": calculate,
     "validate": validate,
     "explain": explain_entries,
     "infer": infer,

@@ -69,6 +69,6 @@ function gain(one, result) {
     const times = now ? ` (${(one.kv_tokens / now).toLocaleString("en", { maximumSignificantDigits: 2 })}×)` : "";
     return `${count(one.kv_tokens)} tokens of cache${times}${result.fits_on_gpu ? "" : ", then fits"}`;
   }
-  const then = one.fits === result.fits_on_gpu ? (one.fits ? "" : ", still short") : one.fits ? ", then fits" : ", then too much";
-  return saving(one.saves_bytes) + then;
+  const same = one.verdict === result.verdict;
+  return saving(one.saves_bytes) + (same && one.fits ? "" : `, ${same ? "still" : "then"} ${one.verdict}`);
 }

@@ -22,7 +22,8 @@ let needsReplay = false; // whether the ledger left figures open
 let refused = false; // the last state was, and the form shows why
 
 /** Begin. `given` has width(), drawn(look), settled(look, setup) once that is on the screen,
-    replayed(look, setup) with null for no news, busy(text), failed(error). */
+    replayed(look, setup) with null for no news, undecided() where the replay fails, busy(text),
+    failed(error). */
 export function start(given) {
   hooks = given;
   subscribe(changed);
@@ -101,6 +102,7 @@ async function askReplay(setup, anew) {
     if (error.name === "AbortError" || replay !== mine) return;
     if (!error.problems) throw error;
     hooks.busy(`no replay: ${error.message}`);
+    hooks.undecided();
     return;
   }
   if (replay === mine) hooks.busy("");

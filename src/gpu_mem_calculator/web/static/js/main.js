@@ -26,7 +26,7 @@ function glance(result, strip) {
     const verdict = result.querySelector(".verdict");
     const says = verdict?.querySelector(".says");
     if (!says) return;
-    const sizes = verdict.querySelector(".needs")?.textContent.match(/[\d.,<]+ of [\d.,]+ GiB/)?.[0];
+    const sizes = verdict.querySelector(".needs")?.textContent.match(/(about [\d.,<]+ to )?[\d.,<]+ of [\d.,]+ GiB/)?.[0];
     strip.className = verdict.className.replace("verdict", "").trim();
     strip.replaceChildren(make("span", {}, sizes ?? ""), says.cloneNode(true));
     if (watched !== verdict) {

@@ -70,7 +70,7 @@ export function mountResult(element) {
   const measured = () => (width = Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth))));
   new ResizeObserver(() => (measured(), resized())).observe(plot);
   measured();
-  start({ width: () => width, drawn, settled, replayed: afterReplay, busy, failed });
+  start({ width: () => width, drawn, settled, replayed: afterReplay, undecided, busy, failed });
 }
 
 function section([name, title, closed]) {
@@ -121,6 +121,16 @@ function afterReplay(next, setup) {
   document.title = `${modelName(setup.run)} ${words}`;
   showChips(look, setup);
   showRoom(look, setup);
+}
+
+/* Without a replay the ledger's bounds are all that is known. */
+function undecided() {
+  const waits = spots.verdict.querySelector(".small .pending");
+  if (!waits) return;
+  waits.replaceWith("Torch’s allocator could not be replayed.");
+  const says = spots.verdict.querySelector(".about .says");
+  if (says) says.textContent = "≈ may fit";
+  filled.delete("verdict");
 }
 
 function busy(words) {

@@ -1,0 +1,130 @@
+"""Command, Python, page and REST give one verdict and the same figures, also near the limit."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpu_mem_calculator import estimate
+from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.core.calculator import verdict
+from gpu_mem_calculator.core.models import MemoryResult
+from gpu_mem_calculator.web.tasks import answer
+from gpu_mem_calculator.web.worker_messages import TaskRequest
+from tests.corpus import sampled
+
+RUNS, SEED = 40, 17
+MODELS = ("gpt2", "smollm2-135m", "pythia-70m", "pythia-160m", "opt-125m", "gemma3-270m")
+ENGINES: tuple[dict[str, Any], ...] = (
+    {"type": "pytorch_ddp"},
+    {"type": "fsdp"},
+    {"type": "fsdp", "sharding_strategy": "shard_grad_op"},
+    *({"type": "deepspeed", "zero_stage": stage} for stage in range(4)),
+    {"type": "megatron_lm"},
+)
+# What a card has beyond what the run needs: a share of that, and margins.
+CARDS = ((-0.01, 0), (0.003, 0), (0, 1), (0.05, 0), (1, 0))
+FIGURES = [
+    name
+    for name in MemoryResult.__struct_fields__
+    if name.endswith(("bytes", "gb", "percent")) or name in ("verdict", "fits_on_gpu", "warnings")
+]
+
+
+def drawn() -> list[dict[str, Any]]:
+    """Runs of small models, drawn from a seed."""
+    draw = random.Random(SEED)
+    return [_inference(draw) if draw.random() < 0.2 else _training(draw) for _ in range(RUNS)]
+
+
+def _training(draw: random.Random) -> dict[str, Any]:
+    engine = dict(draw.choice(ENGINES))
+    training: dict[str, Any] = {
+        "batch_size": draw.choice([1, 2, 4]),
+        "seq_len": draw.choice([64, 128, 256]),
+        "gradient_accumulation_steps": draw.choice([1, 1, 2, 4]),
+        "activation_checkpointing": draw.choice(["none", "none", "full"]),
+    }
+    models = ("gpt2", "smollm2-135m") if engine["type"] == "megatron_lm" else MODELS
+    if engine["type"] != "megatron_lm" and draw.random() < 0.3:
+        training["lora"] = {"r": 16}
+    return {
+        "model": {"name": draw.choice(models)},
+        "engine": engine,
+        "training": training,
+        "hardware": {"num_gpus": draw.choice([1, 2, 8])},
+    }
+
+
+def _inference(draw: random.Random) -> dict[str, Any]:
+    inference = {
+        "engine": "transformers",
+        "batch_size": draw.choice([1, 8]),
+        "prompt_len": draw.choice([64, 200]),
+        "new_tokens": draw.choice([0, 8]),
+    }
+    return {"model": {"name": draw.choice(MODELS)}, "inference": inference}
+
+
+@cache
+def _on_large_card(index: int) -> MemoryResult:
+    return estimate(drawn()[index])
+
+
+def _question(index: int, share: float, margins: int) -> dict[str, Any]:
+    """A run on a card that has so much beyond what the run needs."""
+    run, result = drawn()[index], _on_large_card(index)
+    assert result.needs_bytes is not None
+    assert result.margin_bytes is not None
+    has = int(result.needs_bytes * (1 + share)) + margins * result.margin_bytes
+    hardware = run.get("hardware", {}) | {"gpu_memory_bytes": has + result.outside_torch_bytes}
+    return {**run, "hardware": hardware}
+
+
+QUESTIONS = [(index, share, margins) for share, margins in CARDS for index in range(RUNS)]
+
+
+@pytest.mark.parametrize(("index", "share", "margins"), sampled(QUESTIONS, 12))
+def test_every_surface_gives_the_same_answer(
+    index: int, share: float, margins: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Verdict, headroom and every figure of the result."""
+    run = _question(index, share, margins)
+    python = msgspec.to_builtins(estimate(run))
+    answers = [_rest("calculate", run), _rest("replay", run), _rest("look", run)["result"]]
+    answers.append(_command(run, tmp_path, capsys))
+    if run.get("engine", {}).get("type") == "deepspeed" and "lora" not in run["training"]:
+        answers.append(_rest("export", run, format="deepspeed")["memory_result"])
+    if "inference" in run:
+        answers.append(_rest("infer", run))
+    for found in answers:
+        assert {key: found[key] for key in FIGURES} == {key: python[key] for key in FIGURES}
+    assert verdict(run) == python["verdict"]
+    assert python["verdict"] in _rest("look", run)["parts"]["verdict"]
+    assert (python["verdict"] == "fits") == python["fits_on_gpu"] == (python["headroom_bytes"] >= 0)
+
+
+def _rest(task: str, run: dict[str, Any], **options: str) -> Any:
+    options |= {"replay": "true"} if task == "look" else {}
+    return json.loads(answer(TaskRequest(task, json.dumps(run).encode(), options)).body)
+
+
+def _command(run: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    path = folder / "run.json"
+    path.write_text(json.dumps(run))
+    code = main(["calculate", "--config", str(path), "--format", "json", "--check"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if found["fits_on_gpu"] else 1)
+    return found
+
+
+def test_the_questions_have_every_answer() -> None:
+    """Cards that are too small, those within the margin, and larger ones."""
+    words = {verdict(_question(*question)) for question in QUESTIONS[:: RUNS // 5]}
+    assert words == {"fits", "tight", "does not fit"}
