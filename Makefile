@@ -13,7 +13,8 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE # programs that tests start should find compiled modules
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# modules are compiled when first imported: most of what is installed never is
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: run serve test proof mutants programs lint bench compare-traces drift gptlite-bench clean
 
@@ -70,8 +71,10 @@ gptlite-bench: $(VENV)/reference
 clean:
 	rm -rf $(VENV)
 
+# a newer pip reads an index in half the time; where none can be had, Python's own does
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	-$(PIP) --upgrade pip
 
 $(VENV)/base: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e .
