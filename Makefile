@@ -27,11 +27,11 @@ serve: $(VENV)/web
 # lint needs one core and installing torch little more than the network, so they share the time
 test: $(VENV)/dev
 	$(MAKE) -j 2 lint programs
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python tests/architecture/coverage_floor.py
 
 proof: programs
-	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m proof
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n auto tests/properties tests/web/test_fuzz.py
 	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
 
