@@ -248,7 +248,7 @@ def _row(name: str, row: RowScore, phrases: Phrases, phases: Phrases) -> list[An
         row.id,
         [phrases[word] for word in _words(raw)],
         phrases[_environment(raw)],
-        [_figure(metric, row.metrics.get(metric)) for metric in metrics],
+        [figure(metric, row.metrics.get(metric)) for metric in metrics],
         _phases(row, phases),
         [_short(trace[metric], 3) for metric in scores.TRACE_METRICS if metric in trace],
         {what: phrases[why] for what, why in _reasons(row)},
@@ -258,7 +258,7 @@ def _row(name: str, row: RowScore, phrases: Phrases, phases: Phrases) -> list[An
     return made
 
 
-def _figure(metric: str, one: Comparison | None) -> list[float] | int:
+def figure(metric: str, one: Comparison | None) -> list[float] | int:
     """What was measured, and by how much the prediction is off."""
     if one is None:
         return 0

@@ -146,6 +146,7 @@ def test_processes_give_the_same_as_one() -> None:
     assert told == [row.id for row in rows]
 
 
+@pytest.mark.proof
 def test_the_measured_runs_score_as_published() -> None:
     """All 51 runs within 0.06 % on average, 4 of inference among them."""
     report = backtest(rows_from(measured_runs()))

@@ -9,12 +9,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_keys import TABLES, TOP
 from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
 from tests.conftest import ROOT
 from tests.formats.test_deepspeed_keys import World
@@ -265,117 +261,6 @@ def test_deepspeed_takes_it_too(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert stage3 == ours["engine"].get("overlap_comm", ours["engine"]["zero_stage"] == 3)
 
 
-def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
-    """A file with one section, under the section's name."""
-    return section, {**MICRO, "optimizer": ADAMW, section: values}
-
-
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [
-        (
-            refused("zero_optimization", stage=3, all_reduce_bucket_size=5e8),
-            "did you mean 'reduce_bucket_size'?",
-        ),
-        (
-            refused("zero_optimization", stage=3, reduce_bucket_size="auto"),
-            "write hidden size × hidden size",
-        ),
-        (refused("zero_optimization", stage=3, sub_group_size=0), "must be a whole number, 1"),
-        (refused("zero_optimization", stage=2, reduce_bucket_size=2.5), "must be a whole number"),
-        (refused("zero_optimization", stage=2, reduce_bucket_size="5e8"), "must be a whole number"),
-        (refused("zero_optimization", stage=4), "must be one of 0, 1, 2, 3"),
-        (refused("zero_optimization", stage=2, overlap_comm=1), "must be true or false"),
-        (refused("zero_optimization", stage=3, zero_quantized_weights=True), "set it to false"),
-        (refused("zero_optimization", stage=3, zero_hpz_partition_size=8), "set it to 1"),
-        (refused("zero_optimization", stage=3, mics_shard_size=8), "has no MiCS any more"),
-        (refused("zero_optimization", stage=3, leaf_module={"classes": ["x"]}), "gathered as one"),
-        (refused("zero_optimization", stage=3, zenflow={"topk_ratio": 0.1}), "leave it out"),
-        (
-            refused(
-                "zero_optimization", stage=3, prefetch_bucket_size=1, stage3_prefetch_bucket_size=1
-            ),
-            "are the same; leave prefetch_bucket_size out",
-        ),
-        (
-            refused(
-                "zero_optimization", stage=2, cpu_offload=True, offload_optimizer={"device": "cpu"}
-            ),
-            "leave cpu_offload out",
-        ),
-        (refused("zero_optimization", stage=2, offload_optimizer={"device": "gpu"}), "one of"),
-        (refused("zero_optimization", stage=2, offload_optimizer="cpu"), "must be an object"),
-        (
-            refused(
-                "zero_optimization", stage=3, offload_optimizer={"device": "cpu", "ratio": 0.5}
-            ),
-            "offloaded in part is not modelled; set it to 1",
-        ),
-        (
-            refused(
-                "zero_optimization", stage=3, offload_param={"device": "nvme", "buffer_count": 9}
-            ),
-            "buffer_count=9 is not modelled; set it to 5",
-        ),
-        (
-            refused(
-                "zero_optimization",
-                stage=3,
-                offload_optimizer={"device": "cpu", "pin_memory": True},
-                offload_param={"device": "cpu", "pin_memory": False},
-            ),
-            "differ in pin_memory",
-        ),
-        (
-            refused("activation_checkpointing", partitioned_activations=True),
-            "did you mean 'partition_activations'?",
-        ),
-        (
-            refused("activation_checkpointing", contiguous_memory_optimization=True),
-            "needs partition_activations; set that to true",
-        ),
-        (refused("bf16", enabled="auto"), "write true or false, as its bf16"),
-        (refused("bf16", enabled=True, bf16_optimizer_states=True), "16-bit optimizer states"),
-        (refused("fp16", enabled=True, opt_level="O2"), "fp16.opt_level is not a key"),
-        (refused("data_types", grad_accum_dtype="bf16"), "differs from the fp32"),
-        (refused("data_types", grad_accum_dtype="int8"), "must be 'fp32', 'fp16' or 'bf16'"),
-        (refused("torch_autocast", enabled=True), "autocast is not modelled"),
-        (refused("torch_autocast", dtype="bfloat16"), "does not say 'enabled'"),
-        (refused("hybrid_engine", enabled=True), "hybrid engine is not modelled"),
-        (refused("tensor_parallel", autotp_size=4), "AutoTP is not modelled"),
-        (refused("amp", enabled=False), "has no Apex' amp any more"),
-        (refused("elasticity", enabled=True), "set train_micro_batch_size_per_gpu"),
-        (refused("tensorboard", path="x"), "tensorboard.path is not a key"),
-        (refused("zero_optimisation", stage=3), "did you mean 'zero_optimization'?"),
-        (refused("autotuning", enabled=True), "many runs"),
-        (
-            (
-                "gradient_allreduce_op",
-                {**MICRO, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"},
-            ),
-            'set it to "mean"',
-        ),
-        (
-            ("allgather_size", {**MICRO, "allgather_size": 5, "zero_optimization": {"stage": 1}}),
-            "set zero_optimization.allgather_bucket_size instead",
-        ),
-        (("train_batch_size", {"train_batch_size": 1e400}), "must be a whole number"),
-        (
-            refused("pipeline", activation_checkpoint_interval=1),
-            "training.activation_checkpointing",
-        ),
-    ],
-)
-def test_what_is_not_modelled_is_refused(file: tuple[str, dict[str, Any]], words: str) -> None:
-    """In one sentence, which begins with the key."""
-    section, data = file
-    with pytest.raises(InputError) as caught:
-        read(data, num_gpus=8)
-    (problem,) = caught.value.problems
-    assert problem.startswith(section)
-    assert words in problem
-
-
 @pytest.mark.parametrize(
     ("section", "words"),
     [
@@ -402,50 +287,6 @@ def test_checkpoints_are_the_programs_to_make(section: dict[str, Any], words: st
     """What is assumed of them is listed."""
     found = read({**MICRO, "activation_checkpointing": section}, num_gpus=8)
     assert any(words in text for text in found["assumed"].values())
-
-
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    """A file of the Trainer's is full of words to replace."""
-    data = {
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "fp16": {"enabled": "auto"},
-        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
-        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
-    }
-    with pytest.raises(InputError) as caught:
-        read(data, num_gpus=8)
-    assert len(caught.value.problems) == 5
-    assert all("filled in by the Trainer" in problem for problem in caught.value.problems)
-
-
-NESTED = [key for name in ("zero_optimization", "offload_param", "fp16") for key in TABLES[name]]
-KEYS = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-2, 10**12),
-        st.floats(),
-        st.text(max_size=5),
-        st.sampled_from(["auto", "cpu", "AdamW", "bf16", 5e8, 3]),
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from([*NESTED, "type", "params", "x"]), inner, max_size=4)
-    ),
-    max_leaves=8,
-)
-
-
-@given(data=st.dictionaries(st.sampled_from([*TOP, "x"]), KEYS, max_size=6))
-def test_whatever_a_file_says_it_is_read_or_refused(data: dict[str, Any]) -> None:
-    """In sentences, never in another error."""
-    try:
-        found = read(data, num_gpus=8)
-    except InputError as error:
-        assert error.problems
-        return
-    assert found["training"]["batch_size"] >= 1
 
 
 def test_the_configurations_of_the_examples_are_read() -> None:

@@ -1,6 +1,6 @@
 """The files of measured runs: every model in them has the parameters that were measured.
 
-Their errors are scored once, in tests/docs: no group may be worse than docs/scored.json says.
+Their errors are scored in tests/docs: no group may be worse than docs/scored.json says.
 """
 
 from __future__ import annotations

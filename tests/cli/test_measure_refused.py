@@ -1,0 +1,38 @@
+"""`measure` where there is no GPU, and sizes as they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.cli import measure as verb
+from gpu_mem_calculator.measure import card
+
+from .conftest import Command
+from .test_measure import GIB
+
+
+def test_without_a_gpu_there_is_one_sentence(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No torch, or no card: exit code 2 and what to do."""
+    monkeypatch.setattr(card, "find_spec", lambda name: None)
+    answer = command("measure", "--preset", "gpt2")
+    assert (answer.code, answer.out) == (2, "")
+    assert 'pip install "gpu-mem-calculator[measure]"' in answer.err
+
+
+def test_without_a_gpu_no_file_is_left(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--append makes its file with the first row."""
+    monkeypatch.setattr(card, "find_spec", lambda name: None)
+    assert command("measure", "--preset", "gpt2", "--append", tmp_path / "runs.jsonl").code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_sizes_are_binary() -> None:
+    """A card sold as 24 GB has 24 GiB."""
+    sizes = [verb.memory_size(text) for text in ("24GiB", "24GB", "24", "0.5g", "500MiB", "9B")]
+    assert sizes == [24 * GIB, 24 * GIB, 24 * GIB, GIB // 2, 500 * 2**20, 9]
