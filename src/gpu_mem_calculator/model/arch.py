@@ -61,8 +61,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     @property
     def mixers(self) -> tuple[Mixer, ...]:
         """Every mixer of the layer, `beside` included."""
-        main = () if self.mixer is None else (self.mixer,)
-        return (*main, *(mixer for _, mixer in self.beside))
+        return tuple(m for m in (self.mixer, *(mixer for _, mixer in self.beside)) if m is not None)
 
     def norm(self, where: str) -> Norm | None:
         """The norm at one place, or None."""
@@ -76,12 +75,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
         """Every projection of the layer that is a separate module."""
-        return tuple(linear for module in self.projections for linear in module)
-
-    @cached_property
-    def projections(self) -> tuple[tuple[Linear, ...], ...]:
-        """The projections of the mixer, then those of the MLP."""
-        return tuple(tuple(_linears(part)) for part in (self.mixer, self.mlp))
+        return tuple(linear for part in (self.mixer, self.mlp) for linear in part_linears(part))
 
     @cached_property
     def num_parameters(self) -> int:
@@ -89,15 +83,16 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         return sum(weight.numel for weight in self.weights())
 
 
-def _linears(part: object) -> Iterator[Linear]:
+def part_linears(part: object) -> Iterator[Linear]:
+    """The projections of a part of a layer."""
     if isinstance(part, Linear):
         yield part
     elif isinstance(part, tuple):
         for item in part:
-            yield from _linears(item)
+            yield from part_linears(item)
     elif isinstance(part, Struct):
         for name in part.__struct_fields__:
-            yield from _linears(getattr(part, name))
+            yield from part_linears(getattr(part, name))
 
 
 class Buffer(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..autograd.events import BlockEvents, EventRecorder
 from ..ledger.num import ceil_div, sized
 from ..model.adapters import linears
+from ..model.arch import part_linears
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
 from .weights import quantized_bytes
@@ -20,9 +21,9 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     recorder = EventRecorder()
     left: list[int] = []
     for layer in run.arch.layers:
-        for projections in layer.projections:
+        for part in (layer.mixer, layer.mlp):
             previous: list[int] = []
-            for linear in projections:
+            for linear in part_linears(part):
                 unpacked = [recorder.weight(sized(linear.numel, 16))]
                 recorder.over(previous)
                 left += _pack(recorder, run, linear)

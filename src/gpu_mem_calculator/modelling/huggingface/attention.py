@@ -121,6 +121,8 @@ def _embed_positions(
             tables = layer_tables(tape, setting, block.rotary_dim, impl)
         k = rotate(tape, setting, k, size, impl, tables)
         parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
+        if setting.quirks.fp32_rotary_tables:
+            q, k = tape.cast(q, before[0].bits), tape.cast(k, before[1].bits)
         tape.hold(*before)  # the caller names them until it has both
     if len(block.norms) == 2 and _norms_after_rotary(setting, block):
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])

@@ -29,20 +29,17 @@ def rotate(
     `complex` compute in fp32 (modeling_cohere.py:apply_rotary_pos_emb, modeling_llama4.py:
     apply_rotary_emb), and so does `ernie`, with tables made in each layer
     (modeling_ernie4_5.py:apply_rotary_pos_emb). With `joined` the result is always a
-    concatenation (modeling_phi3.py:195). Tables that stay in fp32 make the products fp32, and the
-    result is cast back (modeling_olmo2.py:162). `tables`: those of this layer.
+    concatenation (modeling_phi3.py:195). Tables that stay in fp32 make the result fp32
+    (modeling_olmo2.py:162). `tables`: those of this layer.
     """
     part, head = size
     if impl in ("float", "ernie", "complex"):
         return _in_float(tape, x, impl, tables)
-    wide = setting.quirks.fp32_rotary_tables
-    bits = 32 if wide else max(x.bits, setting.bits)
+    bits = 32 if setting.quirks.fp32_rotary_tables else max(x.bits, setting.bits)
     count = x.elements() if part == head else x.elements() * part // head
     left = _times_table(tape, x, bits, "rotary.cos", tables[:1], count)
     right = _times_table(tape, _half_turned(tape, x, count), bits, "rotary.sin", tables[1:])
     rotated = add(tape, left, right, "rotary")
-    if wide:
-        rotated = tape.cast(rotated, x.bits)
     if part == head and impl != "joined":
         return rotated
     return tape.op("rotary.joined", rotated, x, elements=x.elements(), bits=bits)
