@@ -51,7 +51,7 @@ def environment(folder: Path, arguments: argparse.Namespace) -> dict[str, str]:
     return {
         **os.environ,
         "HYPOTHESIS_PROFILE": "mutants",
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
         "MUTANTS_FOLDER": str(folder.absolute()),
         "MUTANTS_WORKERS": str(arguments.workers),
         "MUTANTS_BUDGET": str(arguments.budget),
