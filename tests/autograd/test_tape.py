@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu_mem_calculator.autograd.events import EventRecorder
 from gpu_mem_calculator.autograd.peak import PeakTracker
 from gpu_mem_calculator.autograd.tape import Tape
 from gpu_mem_calculator.autograd.walk import PeakParts, walk
@@ -159,3 +160,12 @@ def test_weights_that_no_operation_reads_are_added(elements: int, others: list[i
     tape.add_other_weights(elements, 16)
     sizes = [int(one.elements()) for one in tape.weights()]
     assert sizes == [30, *others]
+
+
+def test_what_runs_once_has_neither_input_nor_output() -> None:
+    """Start-up's events, such as making a mask, belong to no block: -1 is no tensor."""
+    recorder = EventRecorder()
+    mask = recorder.make(64)
+    events = recorder.forward_only((mask,))
+    assert (events.entry, events.exit) == (-1, -1)
+    assert (events.forward, events.left) == ((mask,), (mask,))

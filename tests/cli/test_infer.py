@@ -107,6 +107,17 @@ def test_a_server_that_does_not_start_says_why_and_what_would_help(command: Comm
     assert "GPUs" in answer.out.partition("what if")[2]
 
 
+@pytest.mark.parametrize(("form", "in_report"), [("table", True), ("json", False), ("yaml", False)])
+def test_a_check_leaves_data_alone(command: Command, form: str, in_report: bool) -> None:
+    """The verdict ends the report; beside JSON and YAML it goes to stderr."""
+    words = ("infer", "llama3.1-8b", "--engine", "sglang", *H100, "--check", "--format", form)
+    answer = command(*words)
+    last = (answer.out if in_report else answer.err).splitlines()[-1]
+    assert last.startswith("Llama 3.1 8B fits: ")
+    assert (answer.err == "") == in_report
+    assert (last in answer.out) == in_report
+
+
 def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
     """infer --config and calculate --config say the same of a server."""
     file = tmp_path / "run.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import sys
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpu_mem_calculator.cli import trace as verb
+from gpu_mem_calculator.core.errors import InputError
 from tests.trace.conftest import TINY, tiny_run
 
 from .conftest import Command
@@ -132,6 +134,20 @@ def test_without_torch_one_sentence(
         "gpu-mem-calc: trace runs the model with torch, and torch is not installed; "
         'pip install "gpu-mem-calculator[torch]"\n'
     )
+
+
+@pytest.mark.parametrize(("missing", "named"), [("tokenizers", "tokenizers"), (None, "torch")])
+def test_the_missing_package_is_named(
+    missing: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that the import did not find, which may be one that torch needs; else torch."""
+
+    def load(_: str) -> None:
+        raise ModuleNotFoundError(name=missing)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    with pytest.raises(InputError, match=f"and {named} is not installed"):
+        verb.needs_torch("trace")
 
 
 def test_a_function_needs_no_run_file(

@@ -64,6 +64,22 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("training", "problem"),
+    [
+        (
+            {"batch_size": {"r": 8}},
+            "training.batch_size={'r': 8} must be a whole number, 1 or more",
+        ),
+        ({"lora": {"r": 0}}, "training.lora.r=0 must be a whole number, 1 or more"),
+    ],
+)
+def test_only_an_adapter_is_an_object(training: dict[str, Any], problem: str) -> None:
+    """Its keys are checked one by one; elsewhere the whole object is the wrong value."""
+    (found,) = run_file_problems({"model": {"name": "gpt2"}, "training": training})
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
     ("text", "count"),
     [
         (7_000_000_000, 7 * 10**9),

@@ -98,6 +98,22 @@ def test_the_fewest_gpus_are_enough_and_half_of_them_are_not() -> None:
     assert not try_settings(file, "half", half).fits
 
 
+@pytest.mark.parametrize(
+    ("keys", "others"),
+    [({}, 1), ({"data_parallel_size": 2}, 2), ({"pipeline_parallel_size": 2}, 2)],
+)
+def test_the_fewest_gpus_are_ranks_of_all_replicas_and_stages(
+    keys: dict[str, int], others: int
+) -> None:
+    """A number of GPUs that the run file gives grows with the tensor-parallel ranks."""
+    data = served(**keys)
+    data["hardware"]["num_gpus"] = 4
+    found = fewest_gpus(read(data))
+    assert found is not None
+    ranks = int(found.setting[0].removeprefix("inference.tensor_parallel_size="))
+    assert found.setting[-1] == f"hardware.num_gpus={ranks * others}"
+
+
 def test_the_largest_models_hold_a_whole_sequence() -> None:
     """The largest come first, each with a cache for one sequence of the given length."""
     found = largest_models(

@@ -38,6 +38,18 @@ def test_aliases_within_the_bound_are_read() -> None:
 
 
 @pytest.mark.usefixtures("loader")
+def test_an_alias_counts_its_own_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of the file before its anchor: 13 values, 3 of the list, and twice 3 more."""
+    text = f"before: {list(range(10))}\nlist: &l [1, 2]\nagain: [*l, *l]"
+    total = 1 + (1 + 11) + (1 + 3) + (1 + 1 + 2 * 3)
+    monkeypatch.setattr(yaml_text, "MOST_VALUES", total)
+    assert parse_yaml(text)["again"] == [[1, 2], [1, 2]]
+    monkeypatch.setattr(yaml_text, "MOST_VALUES", total - 1)
+    with pytest.raises(ValueError, match=f"more than {total - 1} values"):
+        parse_yaml(text)
+
+
+@pytest.mark.usefixtures("loader")
 def test_an_alias_inside_what_it_stands_for_is_refused() -> None:
     """It has no end."""
     with pytest.raises(ValueError, match=r"\*a is part of what it stands for; write it out"):

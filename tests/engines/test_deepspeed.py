@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.engines.deepspeed.engine import ENGINE
+from gpu_mem_calculator.engines.deepspeed.modules import size_counts
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import CPU, GRAD, NVME, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
@@ -176,6 +177,18 @@ def test_nvme_takes_what_ram_does_not() -> None:
     assert disk.peak(CPU) < ram.peak(CPU)
     assert disk.peak(NVME) == pytest.approx(18 * SEVEN.num_parameters / 2, rel=0.01)
     assert ram.peak(NVME) == 0
+
+
+def test_swapped_tensors_are_whole_kibibytes() -> None:
+    """Four buffers of a sub-group, and master, momentum and variance, each rounded up."""
+    arch = llama(250, 3, 701, 10, 5, 1001)
+    ledger = book(arch, zero_stage=3, offload_optimizer="nvme", dp=2)
+    sizes = {entry.name: int(entry.bytes) for entry in ledger.entries}
+    shards = 4 * sum(-(-size * times // 2) for size, times in size_counts(arch).items())
+    each = -(-shards // 1024) * 1024
+    assert shards < each
+    assert sizes["master weights and optimizer states"] == 3 * each
+    assert sizes["optimizer swap buffers, pageable"] == 4 * each
 
 
 def test_offloaded_parameters_leave_the_gpu() -> None:

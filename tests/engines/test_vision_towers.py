@@ -186,3 +186,12 @@ def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], senten
                 )
             )
         )
+
+
+def test_a_deepspeed_pipeline_refuses_it() -> None:
+    """Which stage would have the tower is not modelled; without a pipeline nothing is said."""
+    data = a_run({"type": "deepspeed"})
+    assert resolve(read(data)).run.arch.tower
+    data["parallelism"] = {"pipeline_parallel_size": 2}
+    with pytest.raises(InputError, match="is not modelled in a DeepSpeed pipeline"):
+        resolve(read(data))

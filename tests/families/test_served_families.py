@@ -116,6 +116,15 @@ def test_hybrids_have_their_mixers(name: str, mixers: dict[type, int]) -> None:
     assert found == mixers
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_prediction_module_of_mimo_is_one_more_layer(layers: int) -> None:
+    """However few there are; with three norms and a projection from 2 x hidden."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_nextn_predict_layers": 1}
+    arch = read_config({"model_type": "mimo", **sizes, **heads, "num_hidden_layers": layers})
+    assert arch.mtp_parameters == arch.layers[-1].num_parameters + 3 * 64 + 2 * 64 * 64
+
+
 def test_nemotron_nas_leaves_parts_of_layers_out() -> None:
     """Ultra 253B: 64 of 162 layers have attention, 81 an MLP; 8 key-value heads each."""
     arch = preset("nemotron-ultra-253b")

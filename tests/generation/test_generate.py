@@ -154,6 +154,13 @@ def test_few_rows_are_multiplied_by_packed_weights() -> None:
     assert fused_rows(hopper, 100, 4096) == 0  # no whole blocks
 
 
+@pytest.mark.parametrize(("outs", "rows"), [(33 * 64, 32), (33 * 64 + 1, 16)])
+def test_a_small_weight_s_rows_follow_from_its_tiles(outs: int, rows: int) -> None:
+    """32 where tiles of 64 outputs fill at most a quarter of the 132 multiprocessors, else 16."""
+    setting = BlockSetting(batch=1, seq=1, hidden=1, bits=16, matmul_bits=16, weight_bits=16)
+    assert fused_rows(replace(setting, hopper=True), 64 * 20, outs) == rows
+
+
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "deepseek_v3"])
 @pytest.mark.parametrize(
     "mode",
