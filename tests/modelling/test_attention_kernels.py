@@ -15,6 +15,9 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.pytorch_ddp.engine import PRECISIONS
+from gpu_mem_calculator.families import read_config
+from gpu_mem_calculator.model.blocks import Attention
+from gpu_mem_calculator.modelling.huggingface.attention import attention
 from gpu_mem_calculator.modelling.huggingface.attention_inputs import AttentionInputs
 from gpu_mem_calculator.modelling.huggingface.attention_kernels import (
     attend,
@@ -25,7 +28,7 @@ from gpu_mem_calculator.modelling.huggingface.attention_kernels import (
 from gpu_mem_calculator.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.step.activations import setting as run_setting
 from gpu_mem_calculator.step.workspaces import cublas_bytes
-from tests.conftest import small_run
+from tests.conftest import SMALL_LLAMA, small_run
 
 BATCH, SEQ, HEADS = 3, 1000, 8
 CARDS = {"p100": "6.0", "t4": "7.5", "a100": "8.0", "l4": "8.9", "h100": "9.0", "b200": "10.0"}
@@ -257,3 +260,17 @@ def test_flash_attention_2_is_refused_before_ampere() -> None:
 def test_cublas_has_a_larger_workspace_from_hopper_on(capability: str, kib: int) -> None:
     """getChosenWorkspaceSize: 4096 x 2 + 16 x 8 KiB, and 32 MiB on sm90 and newer."""
     assert cublas_bytes(capability) == kib * 1024
+
+
+@pytest.mark.parametrize(("kv_heads", "copied"), [(1, "q"), (2, "qk"), (8, "qk")])
+def test_backward_copies_the_gradient_of_several_rotated_heads(kv_heads: int, copied: str) -> None:
+    """Rotary's backward stores heads apart; of one head that is the projection's own order."""
+    arch = read_config({**SMALL_LLAMA, "num_key_value_heads": kv_heads})
+    mixer = arch.layers[0].mixer
+    assert isinstance(mixer, Attention)
+    sizes = {"batch": 1, "seq": 64, "hidden": 256}
+    setting = BlockSetting(**sizes, bits=16, matmul_bits=16, weight_bits=16)
+    tape = Tape()
+    attention(tape, setting, tape.value("x", 64 * 256, 16), mixer)
+    views = {op.name.removesuffix(".heads") for op in tape.ops if op.name.endswith(".heads")}
+    assert views == {f"{name}_proj" for name in copied}
