@@ -20,6 +20,7 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parent))
 
 import accuracy_page
+import capped_trials
 import group_pages
 import scores
 import served
@@ -234,6 +235,7 @@ def documents() -> dict[Path, str]:
         "peers": peers(),
         "files": files(),
         "others": others(),
+        "trials": table(capped_trials.HEAD, capped_trials.rows()),
     }
     found = {
         README: filled(README.read_text("utf-8"), readme),

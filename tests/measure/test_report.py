@@ -126,3 +126,11 @@ def test_the_allocators_settings_of_the_measurement_are_those_of_the_comparison(
     )
     assert len(plainly) == len(expandable) == 1
     assert plainly != expandable
+
+
+def test_the_unit_ends_where_the_figures_end() -> None:
+    """`GiB` heads the column of the phases' peaks."""
+    lines = shown(result()).splitlines()
+    head = next(line for line in lines if line.startswith("phases"))
+    row = next(line for line in lines if "s1.opt" in line)
+    assert head.index("GiB") + len("GiB") == row.index("3.00") + len("3.00")

@@ -67,7 +67,10 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [(6_738_415_616, "6.74 B"), (124_439_808, "124 M"), (70_000, "70 K"), (12, "12")],
+    [
+        *((6_738_415_616, "6.74 B"), (124_439_808, "124 M"), (70_000, "70 K"), (12, "12")),
+        *((999, "999"), (1000, "1 K"), (10**6, "1 M"), (10**9, "1 B"), (10**12, "1 T")),
+    ],
 )
 def test_counts_are_short(number: int, shown: str) -> None:
     """Parameter counts have three digits and a unit."""

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.report.standalone import THEMES, rules, standalone, tokens
+from gpu_mem_calculator.report.standalone import THEMES, _paragraph, rules, standalone, tokens
 from tests.report.test_html import ON_ONE, SMALL
 from tests.report.test_live import ALL, estimated
 
@@ -96,3 +96,12 @@ def test_names_of_users_are_words() -> None:
     assert not list(picture.iter(f"{SVG}script"))
     assert "</text><script>" in said(picture)
     assert int(picture.get("height") or 0) < 900
+
+
+@pytest.mark.parametrize("words", ["short", "many words " * 12])
+def test_a_paragraph_ends_below_its_last_line(words: str) -> None:
+    """Lines are 1.4 times the type apart, and what follows begins below the last one."""
+    made = _paragraph(words, 300, 20, "#000000")
+    lines = [float(y) for y in re.findall(r' y="([\d.]+)"', "".join(made.lines))]
+    assert lines == pytest.approx([20 + 28 * number for number in range(len(lines))])
+    assert made.height == pytest.approx(28 * len(lines))

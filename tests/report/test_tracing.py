@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
 from gpu_mem_calculator.ledger.ledger import ACT, RUNTIME
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.tracing import LARGEST, _largest
+from gpu_mem_calculator.report.tracing import LARGEST, TraceReport, _largest
 
 
 def report(kinds: list[tuple[str, int, int]]) -> Any:
@@ -57,3 +58,23 @@ def test_ten_entries_are_shown_and_the_rest_counted(count: int, more: int) -> No
     assert sum("layers.0" in line for line in lines) == 10
     assert any(f"{more} more" in line for line in lines) is bool(more)
     assert lines[1].lstrip().startswith(f"{count}.00 KiB ")
+
+
+@pytest.mark.parametrize(("outside", "word", "headroom"), [(20, FITS, 0), (21, SHORT, -1)])
+def test_torch_has_what_the_card_has_less_what_is_outside(
+    outside: int, word: str, headroom: int
+) -> None:
+    """A run that needs 80 bytes of torch on a card of 100."""
+    hardware = SimpleNamespace(memory_bytes=100)
+    trace: Any = SimpleNamespace(
+        resolved=SimpleNamespace(hardware=hardware, outside_torch=[("CUDA", outside, "")]),
+        needs_bytes=80,
+        margin_bytes=0,
+        enough_bytes=80,
+        survives=lambda cap: cap >= 80,
+    )
+    estimate: Any = None
+    found = TraceReport(
+        trace=trace, estimate=estimate, advice="", num_parameters=1, num_trained=1
+    ).verdict
+    assert (found.word, found.needs, found.headroom) == (word, 80 + outside, headroom)

@@ -223,6 +223,23 @@ def test_graphs_can_be_turned_off() -> None:
     assert served().figure("graph") > 0
 
 
+@pytest.mark.parametrize(
+    ("version", "quantization", "captured"),
+    [
+        ("1.4.5", "none", False),
+        ("2.0.0", "none", True),
+        ("2.0.4", "nf4", False),
+        ("2.1.0", "nf4", True),
+    ],
+)
+def test_graphs_are_captured_by_default_since(
+    version: str, quantization: str, captured: bool
+) -> None:
+    """2.0, with bitsandbytes 2.1."""
+    sizes = graph_sizes(run(engine_version=version, quantization=quantization))
+    assert bool(sizes) is captured
+
+
 def test_the_command_says_what_was_asked_for() -> None:
     """The command has the run file's options, and no others."""
     words = " ".join(

@@ -102,6 +102,12 @@ def test_graphs_by_version(version: str, most: int, number: int) -> None:
     assert (graphs.largest_graph(resolved), graphs.graph_count(resolved)) == (most, number)
 
 
+@pytest.mark.parametrize(("seqs", "most"), [(3, 3), (5, 8), (250, 256), (1000, 256)])
+def test_v0_captures_batches_up_to_256(seqs: int, most: int) -> None:
+    """No more than the sequences at once, in steps of 8."""
+    assert graphs.largest_graph(run(engine_version="0.7.3", max_num_seqs=seqs)) == most
+
+
 def test_whole_steps_are_captured_up_to_the_sequences_at_once() -> None:
     """With 256 sequences there are 51 pieces and 35 whole steps, as in logs of smaller cards."""
     assert graphs.graph_count(apply_defaults(run(gpu="l4", engine_version="0.22.1"))) == 51 + 35

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.serving.vllm.checks import adapter_problems
@@ -48,12 +49,24 @@ def test_words_of_adapters_had_room_until_0_12() -> None:
     assert old == 16 * 2 * (vocab + 256 + hidden + hidden + vocab + 256) + 4 * 256 * hidden * 2
 
 
-def test_not_every_model_has_slots_beside_its_embedding() -> None:
-    """Qwen2's class has none, Qwen3's has them since 0.16."""
-    assert not has_vocabulary_slots(run_and_shard("qwen2.5-7b")[0])
-    assert not has_vocabulary_slots(run_and_shard("qwen3-8b", engine_version="0.15.0")[0])
-    assert has_vocabulary_slots(run_and_shard("qwen3-8b", engine_version="0.16.0")[0])
-    assert not has_vocabulary_slots(run_and_shard("llama4-scout")[0])
+@pytest.mark.parametrize(
+    ("model", "version", "has"),
+    [
+        ("qwen2.5-7b", "0.11.0", False),
+        ("qwen3-8b", "0.15.0", False),
+        ("qwen3-8b", "0.16.0", True),
+        ("lfm2-1.2b", "0.10.2", False),
+        ("lfm2-1.2b", "0.11.0", True),
+        ("apertus-8b", "0.11.0", True),
+        ("llama3.1-8b", "0.7.3", True),
+        ("llama4-scout", "0.11.0", False),
+    ],
+)
+def test_not_every_model_has_slots_beside_its_embedding(
+    model: str, version: str, has: bool
+) -> None:
+    """Qwen2's class has none, Qwen3's has them since 0.16, LFM2's and Apertus' since 0.11."""
+    assert has_vocabulary_slots(run_and_shard(model, engine_version=version)[0]) is has
 
 
 def experts(version: str, ep: int = 1) -> int:

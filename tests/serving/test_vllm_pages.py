@@ -8,8 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool, notes
-from gpu_mem_calculator.serving.vllm.cache_groups import group_size
-from gpu_mem_calculator.serving.vllm.cache_layers import base_block_size
+from gpu_mem_calculator.serving.vllm.cache_groups import (
+    UnsupportedCacheError,
+    group_size,
+    unify_pages,
+)
+from gpu_mem_calculator.serving.vllm.cache_layers import CacheSlot, LayerPage, base_block_size
 from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
 from gpu_mem_calculator.serving.vllm.cache_rows import cache_dtype
 from gpu_mem_calculator.serving.vllm.checks import cache_problems
@@ -251,6 +255,18 @@ def test_pages_that_cannot_be_made_equal_are_refused() -> None:
     gemma4 = next(row["model"] for row in LOGS if row["id"] == "gemma4-31b-async")
     assert "cannot share a pool" in pool_of(gemma4, engine_version="0.11.0").problem
     assert pool_of(gemma4, engine_version="0.12.0", max_seq_len=16384).blocks
+
+
+def test_pages_that_do_not_divide_are_padded_since_0_24() -> None:
+    """Pages of 32 and 48 bytes: both take 48, but a latent page is never padded."""
+    small, large = (LayerPage(kind="full", block=16, token_bytes=size) for size in (2, 3))
+    slots = (CacheSlot(0, small), CacheSlot(1, large))
+    with pytest.raises(UnsupportedCacheError, match="32 and 48 bytes"):
+        unify_pages(slots, (0, 23, 0))
+    pages = [slot.page for slot in unify_pages(slots, (0, 24, 0))]
+    assert [(page.block, page.bytes) for page in pages] == [(16, 48), (16, 48)]
+    with pytest.raises(UnsupportedCacheError):
+        unify_pages((CacheSlot(0, replace(small, kind="latent")), slots[1]), (0, 24, 0))
 
 
 def test_what_is_allocated_is_whole_blocks() -> None:

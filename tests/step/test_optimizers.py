@@ -10,6 +10,7 @@ from gpu_mem_calculator.step.optimizers import (
     clip_temp_bytes,
     default_implementation,
     muon_temps,
+    paged_bytes,
     state_bytes,
     step_temp_bytes,
     step_temps,
@@ -46,6 +47,19 @@ def test_small_tensors_have_fp32_states() -> None:
     row = OPTIMIZERS["adamw_8bit"]
     assert tensor_state_bytes(row, 4095, 16) == 2 * 4 * 4095
     assert tensor_state_bytes(row, 4096, 16) == 2 * 4096 + 2 * 4 * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "expected"),
+    [
+        ("paged_adamw_8bit", 99_999, 0),
+        ("paged_adamw_8bit", 100_000, 200_000),
+        ("adamw_8bit", 100_000, 0),
+    ],
+)
+def test_states_are_paged_from_100_000_elements_on(name: str, elements: int, expected: int) -> None:
+    """Smaller tensors stay on the GPU, and all tensors of an optimizer that does not page."""
+    assert paged_bytes(OPTIMIZERS[name], elements, 16) == expected
 
 
 @pytest.mark.parametrize(

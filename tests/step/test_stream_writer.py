@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.ledger.ledger import GPU, PARAM, Entry
+from gpu_mem_calculator.ledger.ledger import GPU, PARAM, Entry, Ledger
 from gpu_mem_calculator.ledger.source import ARITHMETIC
+from gpu_mem_calculator.step.block_events import BlockRun
 from gpu_mem_calculator.step.entry_tensors import tensor_bytes
+from gpu_mem_calculator.step.stream_writer import StreamWriter
 from tests.conftest import small_run
 from tests.properties.test_engines import RUNS
 
@@ -80,3 +83,14 @@ def test_adafactor_steps_the_adapters_alone() -> None:
     q = [8, 256, 256, 8, 256]
     v = [8, 256, 128, 8, 128]
     assert tensor_bytes(states) == [4 * n for n in (q + v) * 4]
+
+
+@pytest.mark.parametrize(("output", "kept"), [(0, {3: [0, 2]}), (-1, {})])
+def test_a_block_may_return_its_input(output: int, kept: dict[int, list[int]]) -> None:
+    """The next block then reads the same tensor; what has no output keeps nothing for backward."""
+    writer = StreamWriter(Ledger((), ()))
+    writer.flow = writer.make(8)
+    block = BlockEvents(sizes=(8, 4), entry=0, exit=output, forward=(1, ~1))
+    writer.forward(BlockRun(block=3, script=block, forward=True))
+    assert (writer.flow, writer.kept) == (0, kept)
+    assert writer.stream.events == [0, 2, ~2]

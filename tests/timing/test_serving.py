@@ -82,6 +82,14 @@ def test_a_request_is_its_prompt_and_its_steps() -> None:
     assert 98 * first < steps < 99 * last
 
 
+def test_steps_of_a_growing_cache_take_the_mean_of_the_first_and_the_last() -> None:
+    """Each step reads one token more than the step before."""
+    one = served("llama3.1-8b")
+    first, last = (1 / step_rates(one, context, 1)[1] for context in (1001, 5001))
+    steps = requests(one, 1000, 4000, 1, prompted=True).seconds
+    assert steps == pytest.approx(4000 * (first + last) / 2)
+
+
 def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
     """FP8 on an A100; sums in 16 bits are twice as fast on a GeForce card."""
     old = find_card_rates(GPUConfig(gpu="a100-80gb-sxm"))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
+from gpu_mem_calculator.web import compat_inference
 
 from .bodies import SERVED, Body, ask, changed
 
@@ -163,3 +168,20 @@ def test_a_body_without_inference() -> None:
     for body in ({}, [], {"model": {"name": "gpt2"}}):
         with pytest.raises(InputError, match="engine_type"):
             ask("inference/calculate", body)
+
+
+@pytest.mark.parametrize("fitting", range(8))
+def test_the_most_sequences_are_found_up_to_the_bound(
+    fitting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger allows 7 sequences, the verdicts `fitting` of them."""
+    module = compat_inference
+    monkeypatch.setattr(module, "matrix", lambda *_: SimpleNamespace(most=[7]))
+    monkeypatch.setattr(module, "replace", lambda one, **fields: SimpleNamespace(**fields))
+    monkeypatch.setattr(
+        module,
+        "resolved_verdict",
+        lambda resolved: FITS if resolved.run.batch <= fitting else SHORT,
+    )
+    estimate: Any = SimpleNamespace(served=(), resolved=SimpleNamespace(run=None))
+    assert module._most_sequences(estimate, 100) == fitting

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from gpu_mem_calculator.web.pool import ProcessLane, QueueFullError, TimeLimitError
-from gpu_mem_calculator.web.reply_cache import ReplyCache
+from gpu_mem_calculator.web.reply_cache import ENTRY_BYTES, ReplyCache
 from gpu_mem_calculator.web.settings import ServiceSettings
 from gpu_mem_calculator.web.worker import TaskInterrupted, WorkerProcess
 from gpu_mem_calculator.web.worker_messages import HEAD, TaskReply, TaskRequest, frame
@@ -217,3 +217,10 @@ def test_answers_are_kept_within_their_bytes() -> None:
     assert known.get(questions[0]) is not None
     assert known.get(questions[1]) is None
     assert known.get(questions[9]) is not None
+
+
+def test_an_answer_counts_with_its_question() -> None:
+    """Both bodies and the options, beside what an entry takes."""
+    known = ReplyCache(10_000)
+    known.keep(("calculate", b"q" * 300, (("width", "80"),)), TaskReply(200, b"x" * 40))
+    assert known.bytes == ENTRY_BYTES + 300 + 40 + len("width") + len("80")

@@ -19,7 +19,7 @@ from gpu_mem_calculator.web.compat_models import fetch_model
 from gpu_mem_calculator.web.dispatch import _run_task
 from gpu_mem_calculator.web.pasted_text import read_pasted
 from gpu_mem_calculator.web.reply_cache import ReplyCache
-from gpu_mem_calculator.web.tasks import _data
+from gpu_mem_calculator.web.tasks import _data, import_text
 from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
 
 TOTAL = "total_gpu_memory_gb"
@@ -155,3 +155,10 @@ def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     response = asyncio.run(_run_task(request, lane, ask, replies, question))
     assert response.status_code == status
     assert (replies.get(question) is not None) is kept
+
+
+@pytest.mark.parametrize("body", [{}, [], "text", {"text": 1}, {"text": "", "more": 1}])
+def test_a_pasted_text_comes_alone(body: Any) -> None:
+    """A body with anything beside its text is refused."""
+    with pytest.raises(InputError, match="an object with a text alone"):
+        import_text(body, {})

@@ -202,9 +202,8 @@ def gradient_entries(
     head: Num,
     bits: int,
     instants: Instants,
-    shards: Num = 1,
 ) -> Iterator[Entry]:
-    """Gradients, which backward allocates layer by layer; each rank has one of `shards` parts.
+    """Gradients, which backward allocates layer by layer, whole on each rank.
 
     `layers`: a title and the elements of one layer for each layer group; `embedding` and `head`:
     elements. In an unrolled run the events of the blocks allocate the gradients instead.
@@ -219,5 +218,5 @@ def gradient_entries(
     alive.append(("embedding", embedding, {at.name: at.embedding_grads for at in instants}))
     alive.append(("head", head, {at.name: at.head_grads for at in instants}))
     for name, elements, live in alive:
-        size = sized(elements, bits) // shards
+        size = sized(elements, bits)
         yield Entry(name=f"{name}: gradients", kind=GRAD, bytes=size, live=live, source=source)

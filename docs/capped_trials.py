@@ -1,0 +1,47 @@
+"""The table of trials under caps: how many runs survived in exactly what was predicted."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from statistics import mean
+from typing import Any
+
+from scores import ROOT
+
+TRIALS = ROOT / "tests" / "capped_runs" / "trials.jsonl"
+HEAD = ["", "runs", "survived in needs", "in needs + margin", "waste, mean", "worst"]
+SETS = {
+    "drawn": "drawn from a seed, run once with the predictions of that day",
+    "seen": "measured before, and looked at",
+}
+
+
+def rows() -> list[list[str]]:
+    """A row for each group of each set, and one for the whole set."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in TRIALS.read_text(encoding="utf-8").splitlines():
+        trial = json.loads(line)
+        found[trial["set"], ""].append(trial)
+        found[trial["set"], trial["group"]].append(trial)
+    order = sorted(found, key=lambda key: (list(SETS).index(key[0]), key[1]))
+    return [_row(group or f"**{SETS[name]}**", found[name, group]) for name, group in order]
+
+
+def _row(title: str, trials: list[dict[str, Any]]) -> list[str]:
+    survived = [_survived(trials, name) for name in ("needs", "needs+margin")]
+    bisected = [trial for trial in trials if "survives_in_bytes" in trial]
+    wastes = [_waste(trial) for trial in bisected if _survived([trial], "needs+margin") != "-"]
+    figures = [f"{mean(wastes):+.2f} %", f"{max(wastes):+.2f} %"] if wastes else ["-", "-"]
+    return [title, str(len(trials)), *survived, *figures]
+
+
+def _survived(trials: list[dict[str, Any]], name: str) -> str:
+    tried = [t["survived"] for trial in trials for t in trial["tries"] if t["name"] == name]
+    return f"{sum(tried)} of {len(tried)}" if tried else "-"
+
+
+def _waste(trial: dict[str, Any]) -> float:
+    """By how many percent needs + margin exceeds the least cap that survived."""
+    predicted, least = trial["prediction"], trial["survives_in_bytes"]
+    return 100 * ((predicted["needs_bytes"] + (predicted["margin_bytes"] or 0)) / least - 1)

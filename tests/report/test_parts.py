@@ -1,0 +1,17 @@
+"""The rows of the table of parts."""
+
+from __future__ import annotations
+
+from gpu_mem_calculator.report.headline import card_bytes
+from gpu_mem_calculator.report.parts import MARGIN, parts
+from tests.report.test_live import estimated
+
+
+def test_without_a_replay_there_is_no_margin() -> None:
+    """A part without bytes has no row."""
+    made = estimated("ddp")
+    rows = parts(made)
+    assert made.result.margin_bytes is None
+    assert MARGIN not in [row.title for row in rows]
+    assert all(row.bytes > 0 for row in rows)
+    assert sum(row.bytes for row in rows) == card_bytes(made)
