@@ -63,14 +63,16 @@ class Record:
         Then the other tests of the same files, which may share a result or a service with those. A
         mutant that none reaches, or that acts at import, is tried with all tests of its package.
         """
-        reached = self.tests[site.number]
+        direct = set(self.tests[site.number])
+        reached = set(direct)
         near = [f"tests/{site.package}/"]
         if self.anew(site):
             reached |= self.tests[-next(one.number for one in sites if one.path == site.path)]
             near += ["tests/golden/", "tests/contract/"]
         files = {test.partition("::")[0] for test in reached}
         cost = {
-            test: seconds * (0.2 if test.startswith(tuple(near)) else 1) + 5 * (test not in reached)
+            test: seconds * (0.2 if test.startswith(tuple(near)) else 1)
+            + 5 * ((test not in direct) + (test not in reached))
             for test, seconds in self.seconds.items()
             if test.partition("::")[0] in files
             or (test.startswith(tuple(near)) and (self.anew(site) or not reached))
@@ -177,9 +179,11 @@ def end_group(pid: int) -> None:
 def mutant_work(
     site: Site, tests: list[str], items: dict[str, pytest.Item], record: Record
 ) -> Callable[[], bool]:
-    """What the fork of one mutant does: its tests, until one fails."""
+    """What the fork of one mutant does: its tests, until one fails; without tests it survives."""
 
     def work() -> bool:
+        if not tests:
+            return True
         usual = sum(record.seconds[test] for test in tests)
         limit = int(cpu_seconds() + CPU_S + 4 * usual)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
