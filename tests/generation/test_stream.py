@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator import estimate
+from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.generation.decode_steps import STEPS, replayed_steps
+from gpu_mem_calculator.generation.stream import SCORES, GenerationStreamWriter, PassEvents
+from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.replay.stream import AllocationStream
 from tests.serving.conftest import FAMILIES, assisted, served
 from tests.streams import highest, rolled_and_written
@@ -162,3 +165,16 @@ def test_an_estimate_says_what_is_reserved_and_needed() -> None:
     assert result.needs_bytes is not None
     assert result.device_bytes == result.reserved_bytes + result.outside_torch_bytes
     assert result.allocated_bytes <= result.needs_bytes <= result.reserved_bytes
+
+
+@pytest.mark.parametrize(
+    ("block", "output", "flow"), [(3, 1, 2), (3, 0, 0), (3, -1, -1), (SCORES, 1, -1)]
+)
+def test_a_block_s_output_is_the_next_one_s_input(block: int, output: int, flow: int) -> None:
+    """It may be its own input; the chosen token goes to no block."""
+    writer = GenerationStreamWriter(Ledger((), ()))
+    writer.flow = writer.make(8)
+    events = BlockEvents(sizes=(8, 4), entry=0, exit=output, forward=(1,))
+    writer.forward(PassEvents(block=block, script=events, forward=True))
+    assert writer.flow == flow
+    assert writer.stream.events == [0, 2]
