@@ -104,9 +104,9 @@ def test_adapters_have_a_group_of_their_own() -> None:
 
 
 def test_the_cap_is_a_share_of_the_card(worlds: list[World], cuda: FakeCuda) -> None:
-    """torch takes a fraction; the row keeps the bytes."""
+    """torch takes a fraction, and rounds its bytes down; the row keeps the bytes."""
     assert measured(cap_bytes=20 * GIB)["environment"]["cap_bytes"] == 20 * GIB
-    assert cuda.fraction == 0.25
+    assert int(cuda.fraction * TOTAL) == 20 * GIB
     with pytest.raises(InputError, match="more than this card has"):
         measured(cap_bytes=TOTAL + 1)
 
@@ -176,8 +176,10 @@ def test_a_cap_may_be_the_whole_card(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
     cuda = SimpleNamespace(set_per_process_memory_fraction=shares.append)
     monkeypatch.setattr(worker, "import_module", lambda name: SimpleNamespace(cuda=cuda))
-    worker.set_cap(80, 80)
-    worker.set_cap(40, 80)
-    assert shares == [1.0, 0.5]
+    total = 150_110_011_392
+    for cap in (total, total // 2, total // 3, 12_736_004_096):
+        worker.set_cap(cap, total)
+        assert int(shares[-1] * total) == cap
+    assert shares[0] == 1.0
     with pytest.raises(InputError, match="more than this card has"):
-        worker.set_cap(81, 80)
+        worker.set_cap(total + 1, total)

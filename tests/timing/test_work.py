@@ -41,7 +41,7 @@ def test_a_second_table_is_looked_up_only() -> None:
 
 def test_an_encoder_reads_prompts_and_a_decoder_answers() -> None:
     """T5: a step reads the decoder's layers and the tied table, a prompt meets the encoder's."""
-    stage = served("t5-base").stages[0]
+    stage = served("t5-base", engine="tensorrt_llm", engine_generation="tensorrt").stages[0]
     sizes = {part.used: part.elements for part in stage.parts}
     encoder = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
     decoder = encoder + 12 * 4 * 768 * 768
