@@ -73,3 +73,13 @@ def test_a_step_that_repeats_is_skipped() -> None:
     assert run.cache.tensors[2:] == [run.cache.tensors[2], run.cache.tensors[3]] * 5
     assert list(run.phases) == [f"step {step}" for step in range(6)]
     assert len({id(state.pools) for state in run.states}) == 2
+
+
+def test_expandable_segments_come_and_go_without_end() -> None:
+    """Each step's segment is released whole; addresses of released ones are used again."""
+    stream = AllocationStream(sizes=[30 * MIB] * 600, events=[])
+    for step in range(600):
+        stream.events += [step, ~step]
+        stream.empties.append(len(stream.events))
+    found = replay(stream, AllocatorSettings.parse("expandable_segments:True"))
+    assert (found.failed_at, found.reserved_bytes) == (None, 40 * MIB)

@@ -8,6 +8,7 @@ small pool and 20 MiB (`large_segment_size_mb`) in the large one.
 from __future__ import annotations
 
 from bisect import insort
+from itertools import count
 
 from .blocks import ADDRESS, SHIFT
 from .cache import AllocatorState
@@ -60,10 +61,21 @@ def _lowest_start(cache: AllocatorState, pool_index: int, need: int) -> int:
                 break
         if end - start >= need:
             return start
-    cache.num_segments += 1
-    start = cache.num_segments * 2 * SPAN
+    start = _new_address(cache)
     _add_gap(cache, pool_index, start, SPAN)
     return start
+
+
+def _new_address(cache: AllocatorState) -> int:
+    """The address of a new segment: above all so far, else the lowest that none has. A segment in
+    use has an unmapped range, since none maps all of its span.
+    """
+    cache.num_segments += 1
+    number = cache.num_segments
+    if number * 2 * SPAN > ADDRESS:
+        used = {gap // (2 * SPAN) for gap in cache.unmapped}
+        number = next(n for n in count(1) if n not in used)
+    return number * 2 * SPAN
 
 
 def _map(cache: AllocatorState, pool_index: int, gap: int, size: int) -> None:
