@@ -32,7 +32,7 @@ LOGS = {
     "vllm_pages",
     "vllm_weights",
 }
-EVERY = 9  # of so many runs of a file and group, one is scored
+EVERY = 9  # one of every nine runs of a file and group is scored
 
 
 @cache

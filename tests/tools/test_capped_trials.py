@@ -208,7 +208,7 @@ def test_what_is_not_started_in_time_is_left() -> None:
 
 
 def test_groups_take_turns(tmp_path: Path) -> None:
-    """So a call that runs out of time has seen all of them; a measured run is told by its file."""
+    """A call that runs out of time has tried every group; a measured run is named by its file."""
     path = tmp_path / "cases.jsonl"
     rows = [{"id": f"{g}{n}", "group": g, "config": small_run()} for g in "ab" for n in range(2)]
     rows.append({"id": "fam-gpt2", "group": "single", "file": "runs.jsonl"})
@@ -222,7 +222,7 @@ def test_groups_take_turns(tmp_path: Path) -> None:
 
 
 def test_a_case_is_predicted_for_its_rank() -> None:
-    """Every figure is there; what the calculator refuses is told."""
+    """Every figure is there, or the sentence with which the calculator refuses the case."""
     found = predict(case())
     assert found["allocated_bytes"] <= found["needs_bytes"] <= found["reserved_bytes"]
     assert "error" in predict(MeasureCase(id="x", config={"model": {"name": "no-such-model"}}))

@@ -11,6 +11,8 @@ memory. That figure has a spread, too, and a request that no free block fits tak
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ..ledger.units import MIB
 from ..run.run import Run
 
@@ -30,6 +32,31 @@ RESERVED_SHARES = {QUANTIZED: 0.03}
 RESERVED_SHARE = 0.010
 SEGMENTS = 22 * MIB
 """One segment of each pool: 2 MiB for small blocks, 20 MiB for large ones."""
+
+
+class _ReplayedRun(Protocol):
+    @property
+    def margin_kind(self) -> str: ...
+    @property
+    def needs_bytes(self) -> int: ...
+    @property
+    def reserved_bytes(self) -> int: ...
+
+
+class WithMargin:
+    """The margin of a replayed run."""
+
+    __slots__ = ()
+
+    @property
+    def margin_bytes(self: _ReplayedRun) -> int:
+        """Bytes beyond `needs_bytes` with which the run is certain to survive."""
+        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
+
+    @property
+    def enough_bytes(self: _ReplayedRun) -> int:
+        """Bytes with which it survives in any case, without a search for the least."""
+        return enough_bytes(self.margin_kind, self.reserved_bytes)
 
 
 def margin_kind(run: Run, engine: str) -> str:

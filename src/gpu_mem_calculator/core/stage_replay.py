@@ -19,7 +19,7 @@ from ..replay.slack import slack_at_start, slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..step.stream import allocation_stream
-from .margin import enough_bytes, margin_bytes, margin_kind
+from .margin import WithMargin, margin_kind
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
@@ -31,7 +31,7 @@ MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """Larger runs do not exist, and are not replayed."""
 
 
-class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
+class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
     """The replay of one pipeline stage.
 
     - allocated_bytes: the peak of the steps, torch's max_memory_allocated
@@ -58,16 +58,6 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
         """The least bytes with which torch gets through, found by a search."""
         usual = self.search.needs_bytes()
         return usual if self._tight is None else min(usual, self._tight.needs_bytes())
-
-    @property
-    def margin_bytes(self) -> int:
-        """Bytes beyond `needs_bytes` with which the stage is certain to get through."""
-        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
-
-    @property
-    def enough_bytes(self) -> int:
-        """Bytes with which the stage gets through without a search for the least."""
-        return enough_bytes(self.margin_kind, self.reserved_bytes)
 
     def survives(self, cap: int) -> bool:
         """Whether the stage gets through when torch may take at most `cap` bytes."""

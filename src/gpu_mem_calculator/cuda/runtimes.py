@@ -1,6 +1,6 @@
 """Cards that are not NVIDIA's: the words of their software, and what is taken from NVIDIA's.
 
-What lies beside tensors was measured on NVIDIA cards alone. An answer for another card has the same
+Memory outside tensors was measured on NVIDIA cards alone. An answer for another card has the same
 bytes under that card's own words, and a warning.
 """
 
@@ -116,5 +116,5 @@ def runtime_problems(run: Run, engine: Engine) -> Iterator[str]:
 def runtime_notes(run: Run) -> Iterator[str]:
     """A sentence for a card that is not NVIDIA's."""
     if run.runtime != CUDA:
-        what = "what lies beside tensors, workspaces and attention kernels"
+        what = "memory outside tensors, workspaces and attention kernels"
         yield f"{what}: NVIDIA's figures, taken for this card, which was not measured"

@@ -16,7 +16,6 @@ COUNTERS = (
     "allocated",
     "cap",
     "elastic",
-    "exceeded",
     "segment_changes",
     "least_over",
     "lookups",
@@ -41,7 +40,6 @@ class AllocatorState:
         "cap",
         "elastic",
         "ends",
-        "exceeded",
         "gaps",
         "kept",
         "least_over",
@@ -68,7 +66,6 @@ class AllocatorState:
         self.elastic = False  # raise the cap where the run would fail
         self.waits = False  # stop where the cap is first exceeded, before anything is released
         self.segment_changes = 0  # how often segments may have changed
-        self.exceeded = False  # whether the cap would ever have been exceeded
         self.most_under = 0  # the most that a request within the cap would have reserved
         self.least_over = NEVER  # the least that a request beyond the cap would have
         self.allocated = self.peak = self.reserved = self.peak_reserved = self.retries = 0

@@ -25,7 +25,6 @@ def grow(cache: AllocatorState, tensor: int) -> int:
     if cache.reserved + size > cache.cap:
         if cache.waits:
             return 0
-        cache.exceeded = True
         cache.least_over = min(cache.least_over, cache.reserved + size)
         if not release_available(cache, pool_index, need) or _over(cache, size):
             release_cached(cache)

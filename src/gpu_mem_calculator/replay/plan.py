@@ -18,7 +18,6 @@ class ReplayPlan:
     """What all replays of one stream with the same settings share; sizes are in units of 512 bytes.
 
     - collects: garbage is collected under a cap
-    - is_plain: neither that nor expandable segments
     - units: of each tensor's block; wanted: the smallest block that fits it, as blocks.py writes it
     - pool_of: the pool of each tensor
     - least_rest: for each pool, a rest of more than this is split off a block
@@ -35,7 +34,6 @@ class ReplayPlan:
     __slots__ = (
         "collects",
         "events",
-        "is_plain",
         "large_segment",
         "least_rest",
         "mark_stops",
@@ -56,7 +54,6 @@ class ReplayPlan:
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         self.settings = settings
         self.collects = settings.garbage_collection_threshold > 0
-        self.is_plain = not (self.collects or settings.expandable_segments)
         self.events = stream.events
         rounded = {size: round_units(size, settings) for size in set(stream.sizes)}
         self.units = [rounded[size] for size in stream.sizes]

@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.errors import InputError
-from ..core.margin import enough_bytes, margin_bytes, margin_kind
+from ..core.margin import WithMargin, margin_kind
 from ..core.models import RunFile
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -40,7 +40,7 @@ STARTS = ("model", "init", "load")  # the phases of start-up
 STEPS = 3  # the optimizer's state exists from the second on; the allocator is steady in the third
 
 
-class RunTrace(Struct, frozen=True, kw_only=True):
+class RunTrace(WithMargin, Struct, frozen=True, kw_only=True):
     """The trace of a run on one rank: its four figures in bytes, the stream and the ledger."""
 
     resolved: ResolvedRun
@@ -67,16 +67,6 @@ class RunTrace(Struct, frozen=True, kw_only=True):
     def margin_kind(self) -> str:
         """The kind of the run in the tables of margins."""
         return margin_kind(self.resolved.run, self.resolved.engine.name)
-
-    @property
-    def margin_bytes(self) -> int:
-        """Bytes beyond `needs_bytes` with which the run is certain to survive."""
-        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
-
-    @property
-    def enough_bytes(self) -> int:
-        """Bytes with which it survives in any case."""
-        return enough_bytes(self.margin_kind, self.reserved_bytes)
 
     def survives(self, cap: int) -> bool:
         """Whether the run survives when torch may take at most `cap` bytes."""
