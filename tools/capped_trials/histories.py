@@ -1,4 +1,6 @@
-"""Torch's memory history of tries that died at a cap: the allocator's events alone, compressed.
+"""Torch's memory history of tries that died at a cap, and of tries without a cap.
+
+Only the allocator's events are kept, compressed.
 
 Each line of the file is a history in the form that `tests/replay/recorded.py` packs.
 """
@@ -43,19 +45,20 @@ class History:
                 "peak_reserved": message["reserved_bytes"],
             }
         elif "died" in message:
-            self._write(message["died"])
+            self.write(message["died"]["retries"])
 
     def _record(self, **settings: Any) -> None:
         import_module("torch").cuda.memory._record_memory_history(**settings)
 
-    def _write(self, counters: Mapping[str, int]) -> None:
+    def write(self, retries: int) -> None:
+        """Add the history to the file."""
         torch = import_module("torch")
         (events, *_) = torch.cuda.memory._snapshot()["device_traces"]
         data = {
             "id": self.case.id,
             "torch": torch.__version__,
             "case": {"cap_bytes": self.case.cap_bytes, "alloc_conf": self.case.alloc_conf},
-            "retries": counters["retries"],
+            "retries": retries,
             "phases": self.phases,
             "marks": self.marks,
             "events": [_event(event) for event in events if event["action"] not in LEFT_OUT],
@@ -79,14 +82,14 @@ def append(path: Path, data: bytes) -> None:
 
 
 def recording(worker: Worker, path: Path, most: int) -> Worker:
-    """A worker that records the runs under a cap, while the file has fewer than `most` histories.
+    """A worker that records runs while the file has fewer than `most` histories; of a case, one.
 
-    Of a case, one.
+    Runs without a cap are recorded as well as runs that die under one.
     """
 
     def record(case: MeasureCase, tell: Tell) -> Row:
         known = read_ids(path)
-        if case.cap_bytes is None or len(known) >= most or case.id in known:
+        if len(known) >= most or case.id in known:
             return worker(case, tell)
         history = History(case, path)
 
@@ -94,7 +97,10 @@ def recording(worker: Worker, path: Path, most: int) -> Worker:
             history.receive(message)
             tell(message)
 
-        return worker(case, told)
+        row = worker(case, told)
+        if case.cap_bytes is None:
+            history.write(retries=0)
+        return row
 
     return record
 
