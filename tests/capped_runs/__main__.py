@@ -1,7 +1,7 @@
 """Write the drawn cases, and the measured runs to calibrate with: `python -m tests.capped_runs`.
 
-`cases.jsonl` is the draw of a seed, made before any of its cases was run. `seen.jsonl` names runs
-that were measured before, by file and id.
+`cases.jsonl` and `second.jsonl` are the draws of two seeds, each made before any of its cases was
+run. `seen.jsonl` names runs that were measured before, by file and id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .draw import draw_cases
+from .draw import DRAWS, draw_cases
 from .seen import seen_runs
 
 HERE = Path(__file__).parent
@@ -24,5 +24,7 @@ def write(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    write("cases.jsonl", draw_cases())
+    for name in DRAWS:
+        if not (HERE / name).exists():  # a draw is never made again
+            write(name, draw_cases(name))
     write("seen.jsonl", seen_runs())

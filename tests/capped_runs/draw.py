@@ -15,6 +15,8 @@ from .models import model_name
 from .runs import GROUPS, RunDict
 
 SEED = 2026
+DRAWS = {"cases.jsonl": ("capped", SEED), "second.jsonl": ("second", SEED + 1)}
+"""File -> what its ids begin with, and its seed; each was drawn before any of its cases was run."""
 LEAST, MOST = 2 * GIB, 60 * GIB  # allocated, by the ledger
 USUAL = 24 * GIB  # larger ones are drawn less often, because few of them fit on a card at once
 LARGE_SHARE = 0.3
@@ -24,16 +26,16 @@ USUAL_WORK = 6e14
 Case = dict[str, Any]
 
 
-def draw_cases(seed: int = SEED) -> list[Case]:
-    """All cases of a seed, group by group."""
+def draw_cases(file: str) -> list[Case]:
+    """All cases of a file, group by group."""
     return [
-        draw_case(seed, group, number)
+        draw_case(*DRAWS[file], group, number)
         for group, (count, _) in GROUPS.items()
         for number in range(count)
     ]
 
 
-def draw_case(seed: int, group: str, number: int) -> Case:
+def draw_case(prefix: str, seed: int, group: str, number: int) -> Case:
     """Case `number` of a group; what is refused, or is out of the limits, is drawn again."""
     rng = Random(f"{seed}/{group}/{number}")
     _, draw = GROUPS[group]
@@ -43,7 +45,7 @@ def draw_case(seed: int, group: str, number: int) -> Case:
         if is_suitable(rng, run, rank):
             name = model_name(run["model"]["config"])
             return {
-                "id": f"capped-{group}-{number:02}-{name}",
+                "id": f"{prefix}-{group}-{number:02}-{name}",
                 "group": group,
                 "config": run,
                 "rank": rank,

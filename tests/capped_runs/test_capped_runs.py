@@ -14,21 +14,22 @@ from gpu_mem_calculator.measure.program import program
 from tools.capped_trials.cases import read_trial_cases
 
 from .__main__ import HERE
-from .draw import SEED, draw_cases
+from .draw import DRAWS, SEED, draw_cases
 from .runs import GROUPS
 from .seen import seen_runs, trial_group
 
 FEWEST, FEWEST_OF_A_GROUP = 140, 14
 
 
-def drawn() -> list[dict[str, Any]]:
-    """The drawn cases."""
-    return [json.loads(line) for line in (HERE / "cases.jsonl").read_text().splitlines()]
+def drawn(name: str) -> list[dict[str, Any]]:
+    """The drawn cases of a file."""
+    return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
 
 
-def test_every_group_has_enough_cases() -> None:
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_group_has_enough_cases(name: str) -> None:
     """Each under its own id."""
-    cases = drawn()
+    cases = drawn(name)
     counts = Counter(case["group"] for case in cases)
     assert len(cases) >= FEWEST
     assert len({case["id"] for case in cases}) == len(cases)
@@ -37,16 +38,18 @@ def test_every_group_has_enough_cases() -> None:
     assert all(case["group"] == trial_group(case["config"]) for case in cases)
 
 
-def test_the_cases_are_the_draw_of_their_seed() -> None:
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_cases_are_the_draw_of_their_seed(name: str) -> None:
     """All but a few: a better formula may move a run over one of the limits."""
-    again = {case["id"]: case for case in draw_cases(SEED)}
-    same = [case for case in drawn() if again.get(case["id"]) == case]
+    again = {case["id"]: case for case in draw_cases(name)}
+    same = [case for case in drawn(name) if again.get(case["id"]) == case]
     assert len(same) >= 0.9 * len(again)
 
 
-def test_every_case_can_be_run_and_is_neither_small_nor_large() -> None:
-    """By `measure`, on a card that has room for several."""
-    for case in drawn():
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_case_can_be_run_and_is_neither_small_nor_large(name: str) -> None:
+    """By `measure`, on a card that can hold several."""
+    for case in drawn(name):
         ranks = case["config"]["hardware"]["num_gpus"]
         assert 0 <= case["rank"] < ranks
         assert program(case["config"]).num_ranks == ranks
@@ -65,6 +68,6 @@ def test_measured_runs_are_found_by_file_and_id() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_has_several_families_and_lengths(group: str) -> None:
     """Not one model in many batches."""
-    configs = [case["config"] for case in drawn() if case["group"] == group]
+    configs = [case["config"] for case in drawn("cases.jsonl") if case["group"] == group]
     assert len({config["model"]["config"]["model_type"] for config in configs}) >= 4
     assert len({json.dumps(config["model"], sort_keys=True) for config in configs}) >= 10
