@@ -140,10 +140,10 @@ def verdict_by_ledger(result: MemoryResult) -> str:
 
 
 def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
-    """Estimate a server. It takes all memory it may, so it fits where it starts; the stage that
-    limits it decides.
+    """Estimate a server. It takes all memory it may, so it fits where it starts and holds the users
+    that are asked for; the stage that limits it decides.
     """
-    from .serving_result import cache_use_note, serving_result
+    from .serving_result import cache_use_note, serving_headroom, serving_result, serving_verdict
 
     assert resolved.engine.serve is not None
     serve = resolved.engine.serve
@@ -154,15 +154,17 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     limiting = served[stage]
     outside = sum(size for _, size, _ in limiting.outside)
     result = memory_result(file, resolved, ledgers, peaks, stage, None, outside)
-
+    serving = serving_result(limiting, resolved.model.address, served, resolved.run)
+    taken, word = peaks[stage] + outside, serving_verdict(serving)
     result = replace(
         result,
-        serving=serving_result(limiting, resolved.model.address, served),
-        device_bytes=peaks[stage] + outside,
+        serving=serving,
+        device_bytes=taken,
         needs_bytes=limiting.needs_bytes,
         margin_bytes=0,
-        fits_on_gpu=not limiting.problem,
-        verdict=SHORT if limiting.problem else FITS,
+        fits_on_gpu=word == FITS,
+        verdict=word,
+        headroom_bytes=serving_headroom(serving, limiting, result.gpu_memory_bytes, taken),
         warnings=[*result.warnings, *limiting.notes, *cache_use_note(resolved.run, served)],
     )
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)

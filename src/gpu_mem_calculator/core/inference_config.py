@@ -123,10 +123,13 @@ class SpeedResult(Struct, frozen=True, kw_only=True):
 
 
 class ServingResult(Struct, frozen=True, kw_only=True):
-    """What a server has on one GPU, and what its cache has room for.
+    """A server's memory on one GPU, and the sequences that its KV cache holds.
 
-    `max_concurrency`: sequences of max_seq_len at once, as vLLM prints it; `longest_context`: the
-    longest single sequence. `problem` says why it would not start.
+    - `max_concurrency`: sequences of max_seq_len, as vLLM prints it
+    - `users`: whole sequences of `users_context` tokens that run concurrently on all `replicas`
+    - `users_asked`: the number that the run file asks for (`batch_size`), if any
+    - `longest_context`: tokens of the longest single sequence
+    - `problem`: why it will not start
     """
 
     weights_bytes: int
@@ -142,3 +145,7 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     longest_context: int
     problem: str
     command: str
+    users: int = 0
+    users_context: int = 0
+    users_asked: int | None = None
+    replicas: int = 1

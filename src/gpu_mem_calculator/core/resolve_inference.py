@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 from typing import Any
 
 from ..cuda import capability
@@ -12,7 +11,6 @@ from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
 from ..model.arch import Arch
-from ..model.blocks import Attention, LatentAttention
 from ..model.scaling import scaled
 from ..run.engine import Engine
 from ..run.run import Run
@@ -27,11 +25,22 @@ from .models import ModelConfig, RunFile
 from .published_config import complete_config
 from .resolved_run import ResolvedRun
 from .runfile import given_keys
+from .serving_split import (
+    DATA,
+    PIPELINE,
+    TENSOR,
+    server_gpus,
+    shards_layers,
+    spread,
+    tensor_parallel_problem,
+)
 from .training_rules import not_trained
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 Options = Mapping[str, Any]
 SIZES = ("batch_size", "prompt_len", "new_tokens")
+LLAMACPP = "llamacpp"
+AXES = {"tp": TENSOR, "pp": PIPELINE, "dp": DATA}
 
 
 def find_server(config: InferenceConfig) -> Engine:
@@ -96,7 +105,8 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     options = attempt(inference_options, config)
     section, as_published = complete_config(file.model, config.max_seq_len, config.quantization)
     model = attempt(find_model, section, headers)
-    hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
+    assumed_split = _spread(file, options, model) if options and model else ()
+    hardware = attempt(find_hardware, file.hardware, server_gpus(options) if options else 1)
     draft = attempt(_draft, config)
     if problems:
         raise InputError(problems)
@@ -115,7 +125,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     chosen = [key for key in SIZES if engine.serve is None]
     if options.get("engine_version") != engine.options.get("engine_version"):
         chosen.append("engine_version")
-    assumed = (*_assumed(config, run.options, chosen), *as_published)
+    assumed = (*_assumed(config, run.options, chosen), *assumed_split, *as_published)
     notes = (*_long_context_notes(config, model.arch), *_revision_notes(section, engine))
     return ResolvedRun(
         run=run,
@@ -131,6 +141,29 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
+
+
+def _spread(file: RunFile, options: dict[str, Any], model: ResolvedModel) -> tuple[str, ...]:
+    """Spread the model over `hardware.num_gpus` where no parallel size is given; the sizes as
+    assumed.
+    """
+    assert file.inference is not None
+    engine, given = find_server(file.inference), given_keys(file.inference)
+    sizes = spread(model.arch, engine, options, given, file.hardware.num_gpus or 1)
+    options |= sizes
+    return tuple(f"inference.{axis}={size}" for axis, size in sizes.items() if size > 1)
+
+
+def _gpus_problem(run: Run, hardware: Hardware, engine: Engine) -> str:
+    """A sentence where the parallel sizes do not use the number of GPUs that is given."""
+    used = int(run.mesh.pp) if engine.name == LLAMACPP else server_gpus(run.options)
+    if hardware.num_gpus == used:
+        return ""
+    given = f"hardware.num_gpus={hardware.num_gpus}"
+    if not shards_layers(engine):
+        return f"{given}: {engine.title} is modelled on one GPU; set it to 1, or use engine 'vllm'"
+    product = " × ".join(name for name, axis in AXES.items() if axis in engine.options)
+    return f"{given}, but {product} = {used}; set it to {used}, or leave the parallel sizes out"
 
 
 def _dtype_notes(
@@ -170,14 +203,6 @@ def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
         yield "the server's command has no revision in it: add its own option for that"
 
 
-def _ranks(options: Options) -> int:
-    """GPUs of one server. Data-parallel attention runs on the tensor-parallel ranks."""
-    axes = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
-    if options.get("enable_dp_attention"):
-        axes.pop()
-    return prod(options.get(axis) or 1 for axis in axes)
-
-
 def _draft(config: InferenceConfig) -> Arch | None:
     """The draft model of speculative decoding."""
     draft = config.speculative_model
@@ -190,7 +215,7 @@ def _draft(config: InferenceConfig) -> Arch | None:
 def _run(
     model: ResolvedModel, hardware: Hardware, options: Options, engine: Engine, draft: Arch | None
 ) -> Run:
-    spread = engine.name == "llamacpp"  # each GPU has some of the layers, like a pipeline stage
+    spread = engine.name == LLAMACPP  # each GPU has some of the layers, like a pipeline stage
     config = _quantization_config(model)
     return Run(
         arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
@@ -252,39 +277,15 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
         yield not_trained(arch)
-    ranks = int(run.mesh.tp * run.mesh.pp)
-    ranks *= 1 if options.get("enable_dp_attention") else int(run.mesh.dp)
-    if hardware.num_gpus != ranks:
-        runs = f"{engine.title} runs on {ranks} here; set it to {ranks}"
-        yield f"hardware.num_gpus={hardware.num_gpus}, but {runs}"
+    yield from filter(None, [_gpus_problem(run, hardware, engine)])
     layers = len(arch.layers)
-    if engine.name != "llamacpp" and run.mesh.pp > layers:
+    if engine.name != LLAMACPP and run.mesh.pp > layers:
         more = f"more than {layers} layers; use {layers}"
         yield f"inference.pipeline_parallel_size={run.mesh.pp} is {more}"
-    yield from _tensor_parallel_problems(run)
+    yield from filter(None, [tensor_parallel_problem(arch, int(run.mesh.tp))])
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.generated
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
         positions = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
         yield f"inference.{name} is {length}, more than the model's {positions}"
-
-
-def _tensor_parallel_problems(run: Run) -> Iterator[str]:
-    """Tensor parallelism must give each rank whole heads; key-value heads may be repeated."""
-    tp = int(run.mesh.tp)
-    setting = f"inference.tensor_parallel_size={tp}"
-    for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
-        if not isinstance(mixer, Attention | LatentAttention):
-            continue
-        heads, shared = mixer.heads, getattr(mixer, "kv_heads", 0)
-        if heads % tp:
-            fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
-            near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
-            sizes = " or ".join(sorted(near, key=int))
-            yield f"{setting} does not divide {heads} heads; try {sizes}"
-            return
-        if shared and shared % tp and tp % shared:
-            fix = f"nor is a multiple of them; try {shared}"
-            yield f"{setting} neither divides {shared} key-value heads {fix}"
-            return

@@ -7,37 +7,53 @@ from collections.abc import Iterator, Sequence
 
 from ..run.run import Run
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerMemory
+from .fit_verdict import FITS, SHORT, headroom_bytes
 from .inference_config import ServingResult
 
 PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 
 
+def users_context(run: Run, served: Sequence[ServerMemory]) -> int:
+    """Tokens of one user's sequence: prompt and answer as given, else the longest sequence."""
+    lengths = run.options.get("prompt_len") or 0, run.options.get("new_tokens") or 0
+    return sum(lengths) or min(one.max_seq_len for one in served)
+
+
+def concurrent_users(served: Sequence[ServerMemory], context: int, replicas: int = 1) -> int:
+    """Whole sequences of `context` tokens that run concurrently on all replicas."""
+    if context > min(one.max_seq_len for one in served):
+        return 0
+    return replicas * min(min(int(one.sequences(context)), one.most_sequences) for one in served)
+
+
 def cache_use_note(run: Run, served: Sequence[ServerMemory]) -> Iterator[str]:
-    """A sentence on how much of the cache `batch_size` sequences take, where that is given."""
+    """A sentence on how much of the KV cache the users of `batch_size` take, where they fit."""
     count = run.options.get("batch_size")
     if count is None or any(one.problem for one in served):
         return
-    lengths = run.options.get("prompt_len") or 0, run.options.get("new_tokens") or 0
-    context = sum(lengths) or min(one.max_seq_len for one in served)
-    most = min(min(int(one.sequences(context)), one.most_sequences) for one in served)
-    what = f"{count:,} sequence{'s' * (count > 1)} of {context:,} tokens"
-    if most < count:
-        yield f"{what}: {most:,} run at once, the others wait"
-        return
-    share = max(count / one.sequences(context) for one in served)
-    yield f"{what} take {100 * share:.1f} % of the cache"
+    context, replicas = users_context(run, served), int(run.mesh.dp)
+    if concurrent_users(served, context, replicas) >= count:
+        share = max(count / replicas / one.sequences(context) for one in served)
+        users = f"{count:,} user{'s' * (count > 1)} at {context:,} tokens"
+        yield f"{users} fill {100 * share:.1f} % of the KV cache"
 
 
 def serving_result(
-    served: ServerMemory, address: str = PLACEHOLDER, every: Sequence[ServerMemory] = ()
+    served: ServerMemory,
+    address: str = PLACEHOLDER,
+    every: Sequence[ServerMemory] = (),
+    run: Run | None = None,
 ) -> ServingResult:
     """The result of one rank of a server; `address` is the model's name or path in its command.
 
     A sequence takes memory on every stage of `every`: the one with the least decides how many
-    sequences there are.
+    sequences there are. `run` says how many users are asked for.
     """
     every = every or (served,)
     words = [address if word == PLACEHOLDER else word for word in served.command]
+    context = served.max_seq_len if run is None else users_context(run, every)
+    replicas = 1 if run is None else int(run.mesh.dp)
+    users = 0 if served.problem else concurrent_users(every, context, replicas)
     return ServingResult(
         weights_bytes=served.figure(WEIGHTS),
         activation_bytes=served.figure(ACTIVATION),
@@ -52,4 +68,26 @@ def serving_result(
         longest_context=min(one.longest_context for one in every),
         problem=served.problem,
         command=shlex.join(words),
+        users=users,
+        users_context=context,
+        users_asked=None if run is None else run.options.get("batch_size"),
+        replicas=replicas,
     )
+
+
+def serving_verdict(serving: ServingResult) -> str:
+    """`fits` where the server starts and has memory for the users that are asked for."""
+    enough = serving.users >= (serving.users_asked or 0)
+    return FITS if enough and not serving.problem else SHORT
+
+
+def serving_headroom(
+    serving: ServingResult, served: ServerMemory, has_bytes: int, taken_bytes: int
+) -> int:
+    """What the card has beyond what is taken, or lacks to start or to hold the users asked for."""
+    if serving.problem:
+        return headroom_bytes(SHORT, has_bytes - served.needs_bytes)
+    asked, each = serving.users_asked or 0, served.sequence_bytes(serving.users_context)
+    if serving.users < asked:
+        return headroom_bytes(SHORT, served.room_bytes - -(-asked // serving.replicas) * each)
+    return headroom_bytes(FITS, has_bytes - taken_bytes)
