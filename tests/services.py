@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 
 from gpu_mem_calculator.web.app import create_app
+from gpu_mem_calculator.web.connections import BoundedConnection
 from gpu_mem_calculator.web.settings import ServiceSettings
 
 
@@ -28,7 +29,14 @@ def running(settings: ServiceSettings, port: int | None = None) -> Iterator[str]
     port = port or free_port()
     app = create_app(settings)
     server = uvicorn.Server(
-        uvicorn.Config(app, port=port, log_level="warning", access_log=False, lifespan="on")
+        uvicorn.Config(
+            app,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            http=BoundedConnection,
+        )
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

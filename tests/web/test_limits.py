@@ -34,11 +34,13 @@ LONG_RUN = {
 LONG = TaskRequest("replay", msgspec.json.encode(LONG_RUN), {})
 
 
-def on_a_lane(work: Any, *, seconds: float = 60, waiting: int = 8, size: int = 1) -> Any:
+def on_a_lane(
+    work: Any, *, seconds: float = 60, waiting: int = 8, size: int = 1, share: int = 0
+) -> Any:
     """What happens on a lane of its own."""
 
     async def lived() -> Any:
-        lane = ProcessLane("test", size, seconds=seconds, waiting=waiting)
+        lane = ProcessLane("test", size, seconds=seconds, waiting=waiting, share=share)
         await lane.start()
         try:
             made: Coroutine[Any, Any, Any] = work(lane)

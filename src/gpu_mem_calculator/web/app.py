@@ -15,8 +15,9 @@ from starlette.responses import Response
 
 from ..core.errors import InputError
 from .addresses import QUICK, SLOW
+from .guard import RequestGuard
 from .observability import RequestObserver, drop_gauges, start_logs
-from .pages import page_routes
+from .pages import missing_page, page_routes
 from .pool import ProcessLane
 from .reply_cache import ReplyCache
 from .routes import gather_facts, named_routes
@@ -31,19 +32,30 @@ def create_app(settings: ServiceSettings | None = None) -> Starlette:
     routes, names = named_routes()
     app = Starlette(
         routes=[*routes, *page_routes()],
-        middleware=[Middleware(RequestObserver, names=names)],
+        middleware=[
+            Middleware(RequestObserver, names=names),
+            Middleware(RequestGuard, settings=settings),
+        ],
         exception_handlers={HTTPException: _http_error},
         lifespan=_lifespan,
     )
+    app.router.redirect_slashes = False  # its redirects repeat the host that the client named
     app.state.settings = settings
     app.state.reply_cache = ReplyCache(settings.known_bytes)
-    lanes = (
-        (QUICK, settings.quick_processes, settings.quick_seconds, False),
-        (SLOW, settings.slow_processes, settings.slow_seconds, True),
-    )
     app.state.lanes = {
-        name: ProcessLane(name, size, seconds=seconds, waiting=settings.waiting, long=long)
-        for name, size, seconds, long in lanes
+        QUICK: ProcessLane(
+            QUICK,
+            settings.quick_processes,
+            seconds=settings.quick_seconds,
+            waiting=settings.waiting,
+        ),
+        SLOW: ProcessLane(
+            SLOW,
+            settings.slow_processes,
+            seconds=settings.slow_seconds,
+            waiting=settings.waiting,
+            share=max(1, settings.slow_processes - 1),  # one is left for other clients
+        ),
     }
     return app
 
@@ -61,9 +73,14 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """The JSON reply to an unknown address (404) or a method it does not take (405)."""
+    """The reply to an unknown address (404) or a method it does not take (405): JSON, or a page
+    for a browser.
+    """
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
+    people = "text/html" in request.headers.get("accept", "") and not path.startswith("/api/")
+    if error.status_code == 404 and people:
+        return missing_page()
     sentences = {
         404: f"there is no {path}; see /docs",
         405: f"{path} does not take {request.method}; see /docs",

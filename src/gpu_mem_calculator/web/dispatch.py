@@ -18,8 +18,9 @@ from .worker_messages import JSON, TaskReply, TaskRequest, refusal
 
 MOST_OPTIONS, MOST_QUERY_BYTES = 200, 64 * KIB
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
-BUSY = "the service is busy; try again in a second"
-LATE = "this takes longer than {:g} seconds, the limit here; try a smaller run"
+RETRY_SECONDS = 2
+BUSY = f"the service is busy with other requests; try again in {RETRY_SECONDS} seconds"
+LATE = "this run takes longer than {:g} seconds, the limit of this service; try a smaller run"
 GONE = 499  # the client has disconnected; only the log shows this status
 
 
@@ -74,7 +75,8 @@ async def _run_task(
     """The task's response, or the refusal that says why there is none; counts the outcome."""
     outcome = "answered"
     try:
-        reply = await (_run_while_connected(request, lane.run(ask)) if lane.long else lane.run(ask))
+        client = request.client.host if request.client else ""
+        reply = await _run_while_connected(request, lane.run(ask, client))
         if reply.status == 200:
             replies.keep(key, reply)
         else:
@@ -82,7 +84,7 @@ async def _run_task(
         return _response(reply)
     except QueueFullError:
         outcome = "busy"
-        return _refused(503, BUSY, {"retry-after": "1"})
+        return _refused(503, BUSY, {"retry-after": str(RETRY_SECONDS)})
     except TimeLimitError:
         outcome = "late"
         return _refused(504, LATE.format(lane.seconds))
@@ -94,7 +96,7 @@ async def _run_task(
 
 
 async def _run_while_connected(request: Request, task: Coroutine[Any, Any, TaskReply]) -> TaskReply:
-    """The reply of a long task; raises `ClientDisconnect` when the client leaves first."""
+    """The reply of a task; raises `ClientDisconnect` when the client leaves first."""
     work = asyncio.ensure_future(task)
     gone = asyncio.ensure_future(_wait_for_disconnect(request))
     try:

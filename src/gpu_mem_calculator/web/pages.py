@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -33,8 +33,21 @@ class StaticPages(StaticFiles):
 def page_routes() -> list[BaseRoute]:
     """The routes of the pages, their styles and scripts."""
     pages = [_file(path, STATIC / name) for path, name in PAGES.items()]
+    slashes = [_redirect(f"{path}/", path) for path in PAGES if path != "/"]
     styles = [_file(path, REPORT / name) for path, name in STYLES.items()]
-    return [*pages, *styles, Mount("/static", StaticPages(directory=STATIC))]
+    return [*pages, *slashes, *styles, Mount("/static", StaticPages(directory=STATIC))]
+
+
+def missing_page() -> Response:
+    """The page for an address that is not there."""
+    return FileResponse(STATIC / "missing.html", 404, headers=FRESH)
+
+
+def _redirect(path: str, to: str) -> Route:
+    async def endpoint(_request: Request) -> Response:
+        return RedirectResponse(to)
+
+    return Route(path, endpoint, methods=["GET"])
 
 
 def _file(path: str, file: Path) -> Route:

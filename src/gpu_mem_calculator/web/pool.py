@@ -1,8 +1,9 @@
 """Calculating processes: they keep long work off the event loop, within a time limit.
 
-A lane is a few processes for one kind of task. A task waits for an idle process; where too many
-wait, the next is refused. A task whose client has left is interrupted. A process that does not stop
-when it is interrupted is replaced, and so is one that has died: its task is run once more.
+A lane is a few processes for one kind of task. A task waits for an idle process, and clients take
+turns; where too many wait, or one waits too long, it is refused. Waiting does not count as running.
+A task whose client has left is interrupted. A process that does not stop when it is interrupted is
+replaced, and so is one that has died: its task is run once more.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from typing import cast
 
 import msgspec
 
+from .fair_queue import FairQueue
 from .observability import LOG, READY, WAITING
 from .worker_messages import HEAD, TaskReply, TaskRequest, frame
 
+Place = asyncio.Future["CalculatorProcess"]  # in the queue; its result is the process
 GRACE_SECONDS = 1.0  # for an interrupted task to end
 
 
 class QueueFullError(Exception):
-    """The lane has as many waiting tasks as it allows."""
+    """The lane has as many waiting tasks as it allows, or this one has waited too long."""
 
 
 class TimeLimitError(Exception):
-    """The task took longer than the lane's limit."""
+    """The task ran longer than the lane's limit."""
 
 
 class CalculatorProcess(asyncio.SubprocessProtocol):
@@ -112,15 +115,14 @@ class ProcessLane:
     """A few calculating processes, and the queue of tasks that wait for one."""
 
     def __init__(
-        self, name: str, size: int, *, seconds: float, waiting: int, long: bool = False
+        self, name: str, size: int, *, seconds: float, waiting: int, share: int = 0
     ) -> None:
         self.name, self.size, self.seconds, self.most_waiting = name, size, seconds, waiting
-        self.long = long  # its tasks take long enough to stop them when the client leaves
-        self.waiting = 0
         self.ready = 0
         self._gauge = WAITING.labels(name)
         self.replaced = 0
-        self._idle: asyncio.Queue[CalculatorProcess] = asyncio.Queue()
+        self._idle: list[CalculatorProcess] = []
+        self._queue: FairQueue[Place] = FairQueue(share or size)
         self._all: set[CalculatorProcess] = set()
         self._recoveries: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -148,45 +150,72 @@ class ProcessLane:
             raise
         self.ready += 1
         READY.labels(self.name).set(self.ready)
-        self._idle.put_nowait(one)
+        self._release(one)
 
-    async def run(self, ask: TaskRequest) -> TaskReply:
+    async def run(self, ask: TaskRequest, client: str = "") -> TaskReply:
         """The reply to a task. Raises `QueueFullError` or `TimeLimitError`."""
-        if self.waiting >= self.most_waiting:
-            raise QueueFullError
         data = frame(ask)
         try:
-            async with asyncio.timeout(self.seconds):
-                try:
-                    return await self._run_once(data)
-                except ConnectionError:
-                    return await self._run_once(data)
-        except TimeoutError:
-            raise TimeLimitError from None
+            return await self._run_once(data, client)
+        except ConnectionError:
+            pass
+        try:
+            return await self._run_once(data, client)
         except ConnectionError:
             raise QueueFullError from None
 
-    async def _run_once(self, data: bytes) -> TaskReply:
-        one = await self._idle_process()
+    async def _run_once(self, data: bytes, client: str) -> TaskReply:
+        one = await self._idle_process(client)
         try:
-            reply = await one.ask(data)
-        except BaseException:
+            async with asyncio.timeout(self.seconds):
+                reply = await one.ask(data)
+        except BaseException as error:
             self._recover(one)
+            if isinstance(error, TimeoutError):
+                raise TimeLimitError from None
             raise
-        self._idle.put_nowait(one)
-        return reply
-
-    async def _idle_process(self) -> CalculatorProcess:
-        """An idle process; waits for one."""
-        if not self._idle.empty():
-            return self._idle.get_nowait()
-        self.waiting += 1
-        self._gauge.set(self.waiting)
-        try:
-            return await self._idle.get()
+        else:
+            self._release(one)
+            return reply
         finally:
-            self.waiting -= 1
-            self._gauge.set(self.waiting)
+            self._queue.end(client)
+            self._serve_waiting()
+
+    async def _idle_process(self, client: str) -> CalculatorProcess:
+        """An idle process; waits for one, at most as long as a task may run."""
+        place: Place = asyncio.get_running_loop().create_future()
+        self._queue.add(client, place)
+        self._serve_waiting()
+        if not place.done() and len(self._queue) > self.most_waiting:
+            self._queue.discard(client, place)
+            raise QueueFullError
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await asyncio.shield(place)
+        except BaseException as error:
+            self._leave(client, place)
+            if isinstance(error, TimeoutError):
+                raise QueueFullError from None
+            raise
+
+    def _leave(self, client: str, place: Place) -> None:
+        """Give up a place in the queue, and the process where it has one already."""
+        if place.done():
+            self._queue.end(client)
+            self._release(place.result())
+        self._queue.discard(client, place)
+        self._gauge.set(len(self._queue))
+
+    def _release(self, one: CalculatorProcess) -> None:
+        """A process is idle: the next task may have it."""
+        self._idle.append(one)
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        """Give idle processes to the tasks whose turn it is."""
+        while self._idle and (place := self._queue.start_next()):
+            place.set_result(self._idle.pop(0))
+        self._gauge.set(len(self._queue))
 
     def _recover(self, one: CalculatorProcess) -> None:
         """Recover a process in the background: interrupt it, or replace it."""
@@ -197,7 +226,7 @@ class ProcessLane:
 
     async def _recovered(self, one: CalculatorProcess) -> None:
         if await one.interrupt():
-            self._idle.put_nowait(one)
+            self._release(one)
             return
         self.ready -= 1
         self.replaced += 1

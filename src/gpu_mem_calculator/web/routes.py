@@ -5,6 +5,8 @@ Calculating processes read the bodies. Facts, which never change, are encoded on
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -53,7 +55,7 @@ def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
         yield route.path, route.method, _calculation(route), route.document()
     for path, (_, answer, summary) in FACT.items():
         about = RouteDocument(summary=summary, tag=FACTS, answer=answer)
-        yield path, "GET", _sends(partial(_encode_fact, path)), about
+        yield path, "GET", _sends_fact(partial(_encode_fact, path)), about
     about = RouteDocument(
         summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN, fails=(404,)
     )
@@ -74,8 +76,8 @@ def openapi() -> dict[str, Any]:
 def named_routes() -> tuple[list[Route], dict[Endpoint, str]]:
     """The routes of every address and of the OpenAPI document, and the path of each endpoint."""
     rows = [(path, method, endpoint) for path, method, endpoint, _ in operations()]
-    document = msgspec.json.encode(openapi())
-    described = ("/openapi.json", "GET", _sends(lambda: document))
+    document = EncodedFact(msgspec.json.encode(openapi()))
+    described = ("/openapi.json", "GET", _sends_fact(lambda: document))
     routes = [Route(path, run, methods=[method]) for path, method, run in (*rows, described)]
     return routes, {endpoint: path for path, _, endpoint in rows}
 
@@ -97,10 +99,28 @@ def _calculation(route: Address) -> Endpoint:
     return endpoint
 
 
+class EncodedFact:
+    """A fact as it is sent: JSON, the same gzipped, and a tag by which a browser knows it again."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body, self.packed = body, gzip.compress(body, mtime=0)
+        self.tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+
+    def response(self, request: Request) -> Response:
+        """The fact, or 304 where the client has it."""
+        headers = {"etag": self.tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+        if self.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        packs = "gzip" in request.headers.get("accept-encoding", "")
+        if packs:
+            headers["content-encoding"] = "gzip"
+        return Response(self.packed if packs else self.body, headers=headers, media_type=JSON)
+
+
 @cache
-def _encode_fact(path: str) -> bytes:
-    """A fact as the JSON that is sent."""
-    return msgspec.json.encode(FACT[path][0]())
+def _encode_fact(path: str) -> EncodedFact:
+    """A fact of the catalogue, encoded once."""
+    return EncodedFact(msgspec.json.encode(FACT[path][0]()))
 
 
 def gather_facts() -> None:
@@ -109,13 +129,17 @@ def gather_facts() -> None:
         _encode_fact(path)
 
 
-def _sends(body: Callable[[], bytes]) -> Endpoint:
-    """An endpoint that sends this JSON to everyone."""
+def _sends_fact(fact: Callable[[], EncodedFact]) -> Endpoint:
+    """An endpoint that sends this fact to everyone."""
 
-    async def endpoint(_request: Request) -> Response:
-        return _json(body())
+    async def endpoint(request: Request) -> Response:
+        return fact().response(request)
 
     return endpoint
+
+
+async def _healthy(_request: Request) -> Response:
+    return _json(b'{"status":"ok"}')
 
 
 async def _preset(request: Request) -> Response:
@@ -141,7 +165,7 @@ async def _metrics(_request: Request) -> Response:
 
 
 MONITORING: Iterable[tuple[str, Endpoint, str, str, str]] = (
-    ("/healthz", _sends(lambda: b'{"status":"ok"}'), "The service runs", "Status", JSON),
+    ("/healthz", _healthy, "The service runs", "Status", JSON),
     ("/readyz", _ready, "The service can calculate", "Status", JSON),
     ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),
 )

@@ -28,6 +28,7 @@ def run(settings: ServiceSettings) -> None:
             os.environ[SHARED] = counts
         uvicorn.run(
             "gpu_mem_calculator.web.app:app",
+            http="gpu_mem_calculator.web.connections:BoundedConnection",
             host=settings.host,
             port=settings.port,
             workers=settings.workers,

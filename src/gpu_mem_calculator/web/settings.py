@@ -31,35 +31,41 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     workers: Few = 1
     hub: bool = False
     hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
+    allowed_hosts: list[str] = field(default_factory=list)
     body_bytes: Many = MIB
     body_seconds: Seconds = 10.0
     quick_processes: Few = 2
     quick_seconds: Seconds = 5.0
-    slow_processes: Few = 1
+    slow_processes: Few = 2
     slow_seconds: Seconds = 30.0
     waiting: Few = 64
+    client_requests: Few = 32
     known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * MIB
     process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * GIB
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 WORDS = {
-    "host": "where to listen",
-    "port": "the port",
-    "workers": "processes that answer; each has calculating processes of its own",
-    "hub": "whether a client may have a model looked up on the hub",
-    "hub_hosts": "hosts that the hub may send on to; `.name` is every host below it",
-    "body_bytes": "the largest request",
-    "body_seconds": "for a request's body to arrive",
+    "host": "address to listen on",
+    "port": "port to listen on",
+    "workers": "processes that serve requests; each has calculating processes of its own",
+    "hub": "whether clients may look models up on the hub",
+    "hub_hosts": "hosts that the hub may redirect to; `.name` is every host below it",
+    "allowed_hosts": "names of this service in a request's `Host`, besides IP addresses and names "
+    "without a dot; `.name` is every host below it",
+    "body_bytes": "largest request body",
+    "body_seconds": "time limit for a request's body to arrive",
     "quick_processes": "processes that answer from the ledger",
-    "quick_seconds": "for such an answer",
-    "slow_processes": "processes that replay",
-    "slow_seconds": "for such an answer",
-    "waiting": "requests that may wait for a process; the next is told to come back",
-    "known_bytes": "of answers kept, to be given again",
-    "process_bytes": "of memory that a calculating process may have",
+    "quick_seconds": "time limit of such an answer",
+    "slow_processes": "processes that replay; of several, one is kept for other clients",
+    "slow_seconds": "time limit of such an answer",
+    "waiting": "requests that may wait for a process; the next gets 503",
+    "client_requests": "requests of one client at the same time; the next gets 429",
+    "known_bytes": "size of the cache of answers",
+    "process_bytes": "memory limit of a calculating process",
     "log_level": "debug, info (a line for each request), warning or error",
 }
+LISTS = ("hub_hosts", "allowed_hosts")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
@@ -70,7 +76,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSett
         text = environment.get(PREFIX + name.upper())
         if text is None or text == "":
             continue
-        value: Any = text.split(",") if name == "hub_hosts" else text
+        value: Any = text.split(",") if name in LISTS else text
         try:
             values[name] = msgspec.convert(value, _type(name), strict=False)
         except msgspec.ValidationError as error:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.explain import explain
+from ..core.json_text import parse_json
 from ..core.run_changes import all_changes
 from ..core.runfile import with_settings
 from ..core.serving_answers import Answers, answers
@@ -59,9 +60,11 @@ def _data(body: bytes) -> Any:
     if not body:
         return {}
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"the body is not JSON: {str(error) or 'it is nested too deep'}") from None
+        return parse_json(body.decode())
+    except RecursionError:
+        raise InputError("the body is not JSON: it is nested too deep") from None
+    except ValueError as error:
+        raise InputError(f"the body is not JSON: {error}") from None
 
 
 def _estimate(body: Any, *, replay: bool = True) -> Estimate:
