@@ -28,7 +28,8 @@ def table() -> str:
     rows = ["| variable | default | |", "|---|---|---|"]
     for name, value in plain.items():
         shown = ",".join(value) if isinstance(value, list) else str(value).lower()
-        rows.append(f"| `{PREFIX}{name.upper()}` | `{shown}` | {WORDS[name]} |")
+        default = f"`{shown}`" if shown else ""
+        rows.append(f"| `{PREFIX}{name.upper()}` | {default} | {WORDS[name]} |")
     return "\n".join(rows)
 
 

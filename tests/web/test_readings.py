@@ -88,7 +88,7 @@ def test_other_text_is_refused(text: str, words: str) -> None:
 def test_a_body_that_is_not_json_says_why() -> None:
     """No body is an empty object."""
     assert (_data(b""), _data(b'{"a": 1}')) == ({}, {"a": 1})
-    with pytest.raises(InputError, match="the body is not JSON: Input data was truncated"):
+    with pytest.raises(InputError, match="the body is not JSON: Expecting property name"):
         _data(b"{")
 
 
@@ -145,11 +145,14 @@ def test_the_module_has_an_app_and_no_other_late_name() -> None:
 def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     """It may be another one next time; a reply with figures stays the same."""
 
-    async def reply(_: TaskRequest) -> TaskReply:
+    async def reply(_: TaskRequest, _client: str) -> TaskReply:
         return TaskReply(status, b"{}")
 
-    lane: Any = SimpleNamespace(name="short", long=False, seconds=1, run=reply)
-    request: Any = None
+    async def connected() -> None:
+        await asyncio.Event().wait()
+
+    lane: Any = SimpleNamespace(name="short", seconds=1, run=reply)
+    request: Any = SimpleNamespace(client=None, receive=connected)
     replies, question = ReplyCache(10_000), ("calculate", b"", ())
     ask = TaskRequest("calculate", b"", {}, False)
     response = asyncio.run(_run_task(request, lane, ask, replies, question))

@@ -17,9 +17,6 @@ ENGINE: Schema = {
     "use_distributed_optimizer": {"type": "boolean", "description": "distributed_optimizer"},
     "num_micro_batches": COUNT | {"description": "1, or training.gradient_accumulation_steps"},
 }
-HARDWARE: Schema = {
-    "total_gpu_memory_gb": {"type": "number", "description": "num_gpus times gpu_memory_gb"}
-}
 # Its fields of a server that become tensor_parallel_size, and its name for `engine`.
 SHARDS: Schema = {"sharded": {"type": "boolean"}, "num_shard": COUNT}
 ENGINE_TYPE: Schema = {"type": "string", "minLength": 1, "description": "engine"}
@@ -28,8 +25,7 @@ ENGINE_TYPE: Schema = {"type": "string", "minLength": 1, "description": "engine"
 def body_schemas(template: str) -> dict[str, Schema]:
     """The schemas of bodies by name; `template` is that of a reference."""
     schemas = definitions(template)
-    for name, extra in (("EngineConfig", ENGINE), ("GPUConfig", HARDWARE)):
-        schemas[name]["properties"] |= {key: nullable(schema) for key, schema in extra.items()}
+    schemas["EngineConfig"]["properties"] |= {key: nullable(one) for key, one in ENGINE.items()}
     section = schemas["InferenceConfig"]
     fields = dict(_fields(section["properties"]))
     schemas[REFERENCE_INFERENCE] = {

@@ -36,14 +36,16 @@ EXAMPLES = {
     "PastedText": {"text": "model_type: llama"},
 }
 FAILURES = {
+    403: "sent by a page of another site",
     404: "no such thing",
     408: "the body took too long to arrive",
     413: "the body is too large",
     414: "the address is too long",
     422: "what is wrong, one sentence each",
+    429: "too many requests of one client at the same time",
     501: "not supported",
-    503: "busy: come back in a second",
-    504: "over the time limit",
+    503: "busy: try again after the seconds of Retry-After",
+    504: "the run takes longer than the time limit",
 }
 
 
