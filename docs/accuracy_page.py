@@ -1,9 +1,9 @@
 """The data of the page /accuracy: every figure, every run, and the other calculators, as JSON.
 
-Runs lie under their file and group, as lists in the order of `columns`; what many of them say
-stands once, in `phrases`. A figure is `[measured, predicted - measured]` in the units of its metric
-(512 bytes, tokens, 1 for a server that came up), 0 where there is none. `phases` is which list of
-names, the measured peaks in MiB, and by how many MiB those are off that are off.
+Runs are grouped by file and group, as lists in the order of `columns`. Text that repeats is stored
+once, in `phrases`. A figure is `[measured, predicted - measured]` in the units of its metric
+(512 bytes, tokens, 1 for a server that started), 0 where there is none. `phases` has the list of
+names, the measured peaks in MiB, and the errors in MiB that are not zero.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import first_scores
 import group_pages
 import scores
 import served
@@ -31,17 +32,17 @@ MIB, BLOCK = 2**20, 512  # torch gives memory out in blocks of 512 bytes
 SAYS = {
     "allocated": "torch's max_memory_allocated over the steps",
     "startup": "the same before the first step",
-    "reserved": "what torch's allocator took from the card",
+    "reserved": "what torch's allocator reserved on the card",
     "needs": "the least memory that the run survived in, bisected on the card",
     "device": "what nvidia-smi showed for the process",
     "host": "the process's resident memory on the host",
     "weights": "what the log says the model takes",
     "activation": "the peak of the profiling pass",
-    "non_torch": "what lies beside torch's memory",
+    "non_torch": "memory outside torch",
     "graph": "what capturing CUDA graphs took",
-    "kv_pool": "the room for keys and values",
-    "kv_tokens": "how many tokens that room holds",
-    "fits": "whether the server came up",
+    "kv_pool": "the memory of the KV cache",
+    "kv_tokens": "how many tokens the KV cache holds",
+    "fits": "whether the server started",
 }
 KINDS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "training": (scores.METRICS, scores.GROUPS),
@@ -179,9 +180,15 @@ def _still_off(group: str) -> str:
 
 def _files() -> Iterator[dict[str, Any]]:
     """Every file of measured runs: what it is, how it was used, and how close it is now."""
-    told = {**scores.FILES, **{name: (title, "") for name, title in served.FILES.items()}}
-    told["serving_unseen"] = (served.FILES["serving_unseen"], _first_served())
-    for name, (title, use) in told.items():
+    known = {
+        **{
+            name: (title, use + first_scores.said(name))
+            for name, (title, use) in scores.FILES.items()
+        },
+        **{name: (title, "") for name, title in served.FILES.items()},
+    }
+    known["serving_unseen"] = (served.FILES["serving_unseen"], _first_served())
+    for name, (title, use) in known.items():
         rows = [row for file, row in _every() if file == name]
         main = "allocated" if name in scores.FILES else "kv_pool"
         yield {
@@ -196,23 +203,13 @@ def _files() -> Iterator[dict[str, Any]]:
 
 
 def _first_served() -> str:
-    """How the unseen logs of servers were first scored, as the table of their page has it."""
-    page = served.PAGE.read_text("utf-8").partition("first score:\n\n")[2]
-    table, _, after = page.partition("\n\n")
-    head, _, *lines = [
-        [cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()
+    """The first score of the logs that were found later, in a sentence."""
+    found = [
+        f"{served.ENGINES[engine]}, {one.logs} logs: "
+        + ", ".join(f"{served.METRICS[metric]} {mean}" for metric, (mean, _) in one.errors.items())
+        for engine, one in served.FIRST.items()
     ]
-    said = [
-        f"{name}: "
-        + ", ".join(
-            f"{title} {cell.split(',')[0]}"
-            for title, cell in zip(head, cells, strict=True)
-            if cell != "-"
-        )
-        for name, *cells in lines
-    ]
-    more = " ".join(after.partition("What was mended")[0].split())
-    return f"Means when it was first scored: {'; '.join(said)}. {more}"
+    return f"Mean errors of the first score: {'; '.join(found)}."
 
 
 def _peers(errors: Errors, answers: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

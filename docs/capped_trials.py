@@ -1,9 +1,10 @@
-"""The table of trials under caps: how many runs survived in exactly what was predicted."""
+"""Trials under a cap: how many runs survived in exactly the memory that was predicted."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from functools import cache
 from statistics import mean
 from typing import Any
 
@@ -11,32 +12,44 @@ from scores import ROOT
 
 TRIALS = ROOT / "tests" / "capped_runs" / "trials.jsonl"
 HEAD = ["", "runs", "survived in needs", "in needs + margin", "waste, mean", "worst"]
+Trials = list[dict[str, Any]]
 SETS = {
-    "drawn": "drawn from a seed, run once with the predictions of that day",
-    "seen": "measured before, and looked at",
+    "drawn": "drawn at random before any was run; predicted and run once",
+    "seen": "measured before and used in development",
 }
+
+
+@cache
+def trials() -> Trials:
+    """Every trial."""
+    return [json.loads(line) for line in TRIALS.read_text(encoding="utf-8").splitlines()]
+
+
+def drawn() -> Trials:
+    """The trials that nobody had looked at."""
+    return [trial for trial in trials() if trial["set"] == "drawn"]
 
 
 def rows() -> list[list[str]]:
     """A row for each group of each set, and one for the whole set."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for line in TRIALS.read_text(encoding="utf-8").splitlines():
-        trial = json.loads(line)
+    found: dict[tuple[str, str], Trials] = defaultdict(list)
+    for trial in trials():
         found[trial["set"], ""].append(trial)
         found[trial["set"], trial["group"]].append(trial)
     order = sorted(found, key=lambda key: (list(SETS).index(key[0]), key[1]))
     return [_row(group or f"**{SETS[name]}**", found[name, group]) for name, group in order]
 
 
-def _row(title: str, trials: list[dict[str, Any]]) -> list[str]:
-    survived = [_survived(trials, name) for name in ("needs", "needs+margin")]
+def _row(title: str, trials: Trials) -> list[str]:
+    lived = [survived(trials, name) for name in ("needs", "needs+margin")]
     bisected = [trial for trial in trials if "survives_in_bytes" in trial]
-    wastes = [_waste(trial) for trial in bisected if _survived([trial], "needs+margin") != "-"]
+    wastes = [_waste(trial) for trial in bisected if survived([trial], "needs+margin") != "-"]
     figures = [f"{mean(wastes):+.2f} %", f"{max(wastes):+.2f} %"] if wastes else ["-", "-"]
-    return [title, str(len(trials)), *survived, *figures]
+    return [title, str(len(trials)), *lived, *figures]
 
 
-def _survived(trials: list[dict[str, Any]], name: str) -> str:
+def survived(trials: Trials, name: str) -> str:
+    """How many runs survived under the cap of that name."""
     tried = [t["survived"] for trial in trials for t in trial["tries"] if t["name"] == name]
     return f"{sum(tried)} of {len(tried)}" if tried else "-"
 

@@ -1,19 +1,18 @@
-"""Writes what is said of accuracy: README, accuracy.md, accuracy/, accuracy.svg, the web page.
+"""Writes every figure and sample of README, accuracy.md, accuracy/, serving.md and the web page.
 
-python docs/evidence.py           from the estimates, and the traces as last scored: a minute
-python docs/evidence.py --worse   also where a group got worse, which is refused otherwise
-python docs/evidence.py --trace   traces every measured run anew first: about half an hour;
-                                  --trace ddp fsdp those of some groups
+python docs/evidence.py            from the estimates, and the traces as last scored: a minute
+python docs/evidence.py --samples  only the answers of commands, in README, serving.md, faq.md
+python docs/evidence.py --worse    also writes where a group got worse, which is refused otherwise
+python docs/evidence.py --trace    traces every measured run again first: about half an hour;
+                                   --trace ddp fsdp: only those groups
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import mean
 
@@ -21,22 +20,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import accuracy_page
 import capped_trials
+import faq
+import first_scores
 import group_pages
+import samples
 import scores
 import served
 from scores import FILES, GROUPS, METRICS, ROOT
 
 from gpu_mem_calculator.backtest.score import BacktestReport, summary
-from gpu_mem_calculator.cli.main import main as command
 from gpu_mem_calculator.report.backtest_picture import picture
 
 README, INDEX = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
 PICTURE, PAGES = ROOT / "docs" / "accuracy.svg", ROOT / "docs" / "accuracy"
 PEERS = ROOT / "docs" / "peers.json"  # other calculators on the runs of runs.jsonl, in GiB
-SAMPLE = ["quick", "7", "--gpus", "8", "--engine", "deepspeed"]
 COLUMNS = ("allocated", "reserved", "needs", "device")
 OURS = "this one"
-MOST = 0.9  # of the runs: who answers fewer is not compared in the README
+MOST = 0.9  # of the runs: a calculator that answers fewer is not compared by group
 GIB = 2**30
 
 
@@ -68,46 +68,43 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def estimates() -> str:
-    """The README's table: each group of the first file, beside the best other calculators."""
-    others = peer_errors()
-    lines = []
-    for group, title in (*GROUPS.items(), (None, "all")):
-        best = [
-            (mean(errors), tool, len(errors))
-            for tool, by_group in others.items()
-            if tool != OURS and (errors := _sizes(by_group, group))
-        ]
-        here = len(_sizes(others[OURS], group))
-        if not here:  # a group that the first file does not have
-            continue
-        whole = sorted(one for one in best if one[2] >= MOST * here)[:2]
-        named = [f"{tool} {size:.0f} %" for size, tool, _ in whole]
-        lines.append([title, *cells(group, ("runs",)), *named, *["-"] * (2 - len(named))])
-    return table(["", *HEAD, "best other", "next"], lines) + f"\n\n{seen()}"
-
-
-def seen() -> str:
-    """Which runs of the README's table were looked at, and what *needs* is on those kept aside."""
-    looked, kept = (scores.errors("needs", files=(name,)) for name in ("runs", "kept"))
-    average, worst = percent(summary(kept).mean_abs_pct), max(kept, key=abs)
+def lead() -> str:
+    """The README's table: runs that nobody had looked at first, then the other calculators."""
+    tools = [f"{tool} {percent(size)}" for size, tool in nearest(None)]
     return (
-        f"All of these runs were looked at while the formulas were written, and {len(looked)} of "
-        f"them have *needs*. On the {len(kept)} runs that were drawn at random and kept aside "
-        f"until everything else was done, *needs* is off by {average} in the mean and "
-        f"{worst:+.1f} % at worst."
+        f"{table(first_scores.HEAD, first_scores.lead())}\n\n"
+        f"Other calculators, on {len(scores.errors('allocated', files=('runs',)))} of these runs: "
+        f"{', '.join(tools)}. {first_scores.pipelines()}"
     )
 
 
+def nearest(group: str | None) -> list[tuple[float, str]]:
+    """The two other calculators with the least mean error that answer most runs of a group."""
+    found = peer_errors()
+    least = MOST * len(_sizes(found[OURS], group))
+    each = ((tool, _sizes(errors, group)) for tool, errors in found.items() if tool != OURS)
+    return sorted((mean(sizes), tool) for tool, sizes in each if sizes and len(sizes) >= least)[:2]
+
+
+def compared() -> str:
+    """Each group of the first file, beside the nearest other calculators."""
+    lines = []
+    for group, title in (*GROUPS.items(), (None, "all")):
+        if _sizes(peer_errors()[OURS], group):  # the first file has the group
+            named = [f"{tool} {percent(size)}" for size, tool in nearest(group)]
+            lines.append([title, *cells(group, ("runs",)), *named, *["-"] * (2 - len(named))])
+    return table(["", *HEAD, "best other", "next"], lines)
+
+
 def others() -> str:
-    """The README's table of the other files."""
+    """Each file of measured runs but the first."""
     rest = [name for name in FILES if name != "runs"]
     lines = [[FILES[name][0], *cells(None, (name,))] for name in rest]
-    return table(["", *HEAD], [*lines, ["all, with those above", *cells(None, FILES)]])
+    return table(["", *HEAD], [*lines, ["all files", *cells(None, FILES)]])
 
 
 def traces() -> str:
-    """The README's table of traces: allocated, reserved and needs over every run they cover."""
+    """Traces: allocated, reserved and needs over every run they cover."""
     lines = []
     for metric in scores.TRACE_METRICS:
         found = [row[metric] for row in scores.traced().values() if metric in row]
@@ -176,7 +173,8 @@ def files() -> str:
     parts = []
     for name, (title, use) in FILES.items():
         number = len(scores.report(name).rows)
-        parts.append(f"- `tests/ground_truth/{name}.jsonl` ({title}, {number} runs): {use}")
+        first = first_scores.said(name)
+        parts.append(f"- `tests/ground_truth/{name}.jsonl` ({title}, {number} runs): {use}{first}")
     return "\n".join(parts)
 
 
@@ -203,14 +201,6 @@ def score() -> str:
     return picture(BacktestReport(rung="estimate", rows=every, refused=()), "every measured run")
 
 
-def sample() -> str:
-    """The sample command and what it prints."""
-    out = io.StringIO()
-    with redirect_stdout(out):
-        command(SAMPLE)
-    return f"```console\n$ gpu-mem-calc {' '.join(SAMPLE)}\n{out.getvalue().rstrip()}\n```"
-
-
 def filled(text: str, bodies: Mapping[str, str]) -> str:
     """A document with what stands between its marks made anew."""
     for mark, body in bodies.items():
@@ -222,27 +212,25 @@ def filled(text: str, bodies: Mapping[str, str]) -> str:
 
 def documents() -> dict[Path, str]:
     """Every document that has figures in it, as it should be now."""
-    readme = {
-        "run": sample(),
-        "made": made(),
-        "accuracy": estimates(),
-        "others": others(),
-        "traces": traces(),
-    }
     index = {
         "made": made(),
+        "first": table(first_scores.HEAD, first_scores.every()),
+        "trials": table(capped_trials.HEAD, capped_trials.rows()),
         "groups": groups(),
-        "peers": peers(),
         "files": files(),
         "others": others(),
-        "trials": table(capped_trials.HEAD, capped_trials.rows()),
+        "traces": traces(),
+        "compared": compared(),
+        "peers": peers(),
     }
+    readme = {"accuracy": lead(), **samples.readme()}
     found = {
         README: filled(README.read_text("utf-8"), readme),
         INDEX: filled(INDEX.read_text("utf-8"), index),
+        faq.PAGE: filled(faq.PAGE.read_text("utf-8"), faq.bodies()),
         PICTURE: score(),
     }
-    for page in (README, served.PAGE, served.GUIDE):
+    for page in (INDEX, served.PAGE, served.GUIDE):
         found[page] = filled(found.get(page) or page.read_text("utf-8"), served.bodies())
     for group in GROUPS:
         page = PAGES / f"{group}.md"
@@ -252,13 +240,22 @@ def documents() -> dict[Path, str]:
     return found
 
 
+def sampled() -> dict[Path, dict[str, str]]:
+    """The documents that show what commands answer, and what stands between their marks."""
+    return {README: samples.readme(), served.GUIDE: samples.serving(), faq.PAGE: faq.bodies()}
+
+
 def main(arguments: list[str]) -> int:
-    """Write everything."""
+    """Write everything, or the samples alone."""
+    if "--samples" in arguments:
+        for path, bodies in sampled().items():
+            path.write_text(filled(path.read_text("utf-8"), bodies), encoding="utf-8")
+        return 0
     if "--trace" in arguments:
         scores.trace_all([word for word in arguments if word in GROUPS] or list(GROUPS))
     worse = scores.worse()
     if worse and "--worse" not in arguments:
-        print("\n".join([*worse, "Nothing was written; --worse writes it all the same."]))
+        print("\n".join([*worse, "Nothing was written; --worse writes it anyway."]))
         return 1
     scores.store()
     for path, text in documents().items():

@@ -165,32 +165,53 @@ def stages(sizes: list[float]) -> str:
     return " · ".join(f"{size:.2f}" for size in sizes)
 
 
-def before() -> str:
-    """What pipelines were estimated at before they were measured."""
+def first_pipeline_errors() -> list[float]:
+    """How far off each stage of each pipeline was before it was measured, in percent."""
     known = {
         (row["configuration"], row["stages"]): row["measured"] for row in rows("measured_pipelines")
     }
-    each = [
+    return [
         gptlite_rows.error(*pair)
         for row in rows("before")
         if "stages" in row
         for pair in zip(row["estimated"], known[row["configuration"], row["stages"]], strict=True)
     ]
+
+
+def before() -> str:
+    """What pipelines were estimated at before they were measured."""
+    each = first_pipeline_errors()
     return (
-        f"These estimates are not blind: {VERSION} gave every stage the masks of all layers "
-        f"and was {min(each):.0f} to {max(each):.0f} % too high. It was mended."
+        f"These estimates were made after the measurement. {VERSION.capitalize()} gave every stage "
+        f"the masks of all layers and was {min(each):.0f} to {max(each):.0f} % too high. That was "
+        "fixed."
     )
 
 
-def changed() -> str:
-    """What became of the estimates after the measurements."""
-    now = {one.name: one for one in gptlite_rows.memories()}
-    then = {
+def first_estimates() -> dict[str, float]:
+    """What each configuration was estimated at before it was measured."""
+    return {
         row["configuration"]: row["estimated"]["allocated_bytes"] / GIB
         for row in rows("before")
         if "stages" not in row
     }
-    off = {name: gptlite_rows.error(then[name], one.measured) for name, one in now.items()}
+
+
+def first_errors() -> list[float]:
+    """How far off those estimates were, in percent."""
+    then = first_estimates()
+    return [gptlite_rows.error(then[one.name], one.measured) for one in gptlite_rows.memories()]
+
+
+def errors() -> list[float]:
+    """How far off the estimates are now."""
+    return [one.off for one in gptlite_rows.memories()]
+
+
+def changed() -> str:
+    """What became of the estimates after the measurements."""
+    now, then = {one.name: one for one in gptlite_rows.memories()}, first_estimates()
+    off = dict(zip(now, first_errors(), strict=True))
     worst = max(off, key=lambda name: abs(off[name]))
     other = [f"`{name}`" for name, one in now.items() if one.estimated != then[name]]
     said = (

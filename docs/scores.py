@@ -1,7 +1,7 @@
-"""The measured runs against the estimate, and the figures of the last time that was written down.
+"""The measured runs against the estimate, and the figures of the last time they were scored.
 
-`scored.json` keeps each group's mean and worst error with the day and the version that made them:
-documents say those, and a test fails where a group has become worse.
+`scored.json` keeps each group's mean and worst error, with the day and the version. Documents show
+those figures, and a test fails where a group has become worse.
 """
 
 from __future__ import annotations
@@ -40,59 +40,53 @@ GROUPS = {
     "megatron_deepspeed": "Megatron-DeepSpeed",
     "inference": "inference",
 }
-# a file of measured runs: what it is called in a table, and how it was used
+# a file of measured runs: what it is called in a table, and how it was used; first_scores.py has
+# what a file scored before anything was changed because of it
 FILES = {
-    "runs": ("looked at from the start", "Looked at while the formulas were written."),
+    "runs": ("used in development from the start", "Used while the formulas were written."),
     "families": (
         "other families and options",
-        "One GPU, DDP and FSDP2, measured after the "
-        "formulas were written to find what was wrong with them; what they showed was "
-        "then mended from the frameworks' source.",
+        "One GPU, DDP and FSDP2. Measured after the formulas were written, to find errors. The "
+        "errors were then fixed from the frameworks' source.",
     ),
     "engines": (
-        "other DeepSpeed, PEFT, Megatron runs",
+        "other DeepSpeed, PEFT and Megatron runs",
         "The same for DeepSpeed, PEFT, bitsandbytes and Megatron-Core.",
     ),
     "random": (
-        "drawn at random, then mended",
-        "Drawn at random (model, depth, batch, sequence, "
-        "precision, optimizer, recompute, engine). When it was first scored, 67 of 74 runs "
-        "were within 1 % (mean 0.78 %, worst -19.7 %); what it showed was then mended.",
+        "first random sample, errors then fixed",
+        "Drawn at random (model, depth, batch, sequence, precision, optimizer, recompute, "
+        "engine). At first, 67 of 74 runs were within 1 %. The errors were then fixed.",
     ),
     "unseen": (
-        "drawn at random, scored unseen",
-        "Drawn at random in the same way after that, and "
-        "scored unseen: 44 of 44 within 1 %, mean 0.12 %, worst -0.90 %. Allocated memory "
-        "was not mended because of it; the order of the stream was later looked at in all "
-        "files.",
+        "second random sample",
+        "Drawn at random in the same way after that. At first, 44 of 44 runs were within 1 %. "
+        "Nothing about allocated memory was changed because of it. The order of the stream was "
+        "later checked against all files, this one included.",
     ),
     "options": (
-        "options the others lack, then mended",
-        "Measured with `gpu-mem-calc measure`: "
-        "every optimizer, 64k and 128k tokens, vocabularies of 256 and 262,144, head "
-        "sizes 32 to 320, allocator settings, FSDP2's offload, hybrid and replicated "
-        "sharding, DeepSpeed's bucket and prefetch options, Megatron's later stages, "
-        "interleaving and experts, nine bisected minima. First scored at a mean of "
-        "0.70 %, worst -21.2 %; then mended.",
+        "options that the others lack, errors then fixed",
+        "Measured with `gpu-mem-calc measure`: every optimizer, 64k and 128k tokens, "
+        "vocabularies of 256 and 262,144, head sizes 32 to 320, allocator settings, FSDP2's "
+        "offload, hybrid and replicated sharding, DeepSpeed's bucket and prefetch options, "
+        "Megatron's later stages, interleaving and experts, nine bisected minima. The errors "
+        "were then fixed.",
     ),
     "host": (
         "host memory",
-        "Offload to the CPU and paged optimizers, measured for what they "
-        "take of the host's memory.",
+        "Offload to the CPU and paged optimizers, measured for the host memory they take.",
     ),
     "kept": (
-        "drawn at random, kept aside",
-        "Drawn at random over families and engines, with "
-        "bisected minima, and scored once everything else was done: allocated 0.51 % in the "
-        "mean and -5.37 % at worst (one DDP run, whose cause was then found and mended; the "
-        "others within 0.12 %), reserved 1.39 %, needs 1.87 %.",
+        "third random sample, kept aside to the end",
+        "Drawn at random over families and engines, with bisected minima, and scored after "
+        "everything else was done. The worst allocated peak was one DDP run. Its cause was then "
+        "found and fixed; the others were within 0.12 %.",
     ),
     "megatron_deepspeed": (
-        "Megatron-DeepSpeed",
-        "DeepSpeed's fork of Megatron-LM. 14 of 28 ranks "
-        "were kept aside and scored once: allocated 0.002 % in the mean and "
-        "0.011 % at worst; three that skipped every step have no "
-        "figure of a whole step.",
+        "Megatron-DeepSpeed, ranks kept aside",
+        "DeepSpeed's fork of Megatron-LM. 14 of 28 ranks were kept aside and scored once. Three "
+        "ranks skipped every optimizer step, two of them kept aside, so they have no figure of a "
+        "whole step.",
     ),
     "serving_transformers": ("inference with transformers", "Forward passes and `generate`."),
 }

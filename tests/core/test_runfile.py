@@ -159,7 +159,7 @@ def test_the_example_files_follow_the_schema(path: Path) -> None:
     """An editor with our schema accepts the examples, and refuses an unknown key."""
     run = json.loads(path.read_text())
     jsonschema.validate(run, schema())
-    run["training"]["batchsize"] = 4
+    run["hardware"]["num_gpu"] = 4
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(run, schema())
 

@@ -26,8 +26,10 @@ def test_the_key_reference_is_up_to_date() -> None:
     assert script("reference")["page"]() == (ROOT / "docs" / "run-file.md").read_text("utf-8")
 
 
+# those in blocks, and those of the table "I want to": without what has to be filled in or installed
 COMMANDS = [
-    line.removeprefix("$ ") for line in re.findall(r"^\$ gpu-mem-calc .*$", README, re.MULTILINE)
+    *re.findall(r"^\$ (gpu-mem-calc .*)$", README, re.MULTILINE),
+    *re.findall(r"`(gpu-mem-calc (?!serve|trace|measure|.*[A-Z]{4}).*?)`", README),
 ]
 
 

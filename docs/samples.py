@@ -1,0 +1,57 @@
+"""Commands that documents show, and what they print."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import tempfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from gpu_mem_calculator.cli.main import main as command
+
+ROOT = Path(__file__).parents[1]
+# the README's three commands
+README = {
+    "train": "quick llama3.1-8b --gpu rtx-4090 --set training.lora.r=16 "
+    "--set training.quantization=nf4 --set training.precision=bf16_pure "
+    "--set training.activation_checkpointing=full",
+    "serve": "infer llama3.1-8b --gpu h100-80gb-sxm --max-model-len 16384",
+    "check": "calculate --config configs/llama2_7b_deepspeed.json "
+    "--format html --output report.html --check",
+}
+# those of docs/serving.md
+SERVING = {
+    "infer": "infer llama3.1-8b --gpu h100-80gb-sxm --max-model-len 16384",
+    "infer-large": "infer deepseek-v3 --gpu h200 --tp 8 --max-model-len 32768",
+}
+
+
+def printed(words: str) -> tuple[str, int]:
+    """What a command prints and its exit code; files it writes are thrown away."""
+    out = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(ROOT / "configs", Path(folder) / "configs")
+        with chdir(folder), redirect_stdout(out), redirect_stderr(out):
+            code = command(shlex.split(words))
+    return out.getvalue().rstrip(), code
+
+
+def sample(words: str) -> str:
+    """A command and its answer as a block, with the exit code where it is not 0."""
+    out, code = printed(words)
+    lines = [f"$ gpu-mem-calc {words}", *out.splitlines()]
+    if code:
+        lines += ["$ echo $?", str(code)]
+    return "\n".join(["```console", *lines, "```"])
+
+
+def readme() -> dict[str, str]:
+    """What stands between the marks of the README."""
+    return {mark: sample(words) for mark, words in README.items()}
+
+
+def serving() -> dict[str, str]:
+    """What stands between the marks of docs/serving.md."""
+    return {mark: sample(words) for mark, words in SERVING.items()}
