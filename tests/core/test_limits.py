@@ -69,7 +69,7 @@ def test_a_text_that_is_not_valid_names_its_format(ending: str, words: str) -> N
     ("setting", "words"),
     [
         ("training.lora.r=0", "training.lora.r=0 must be a whole number, 1 or more"),
-        ("training.lora.rank=8", "training.lora.rank is not a known key"),
+        ("training.lora.width=8", "training.lora.width is not a known key"),
         ("training.lora=8", "training.lora=8 must be an object"),
         ("training.batch_size=0", "training.batch_size=0 must be a whole number, 1 or more"),
         ("training.batch_size=1.5", "training.batch_size=1.5 must be a whole number, 1 or more"),

@@ -119,7 +119,7 @@ def test_settings_are_laid_over_a_run_file() -> None:
     assert run["engine"] == {"type": "fsdp"}
 
 
-@pytest.mark.parametrize("setting", ["batch_size=4", "training.batch_size", "=4", "training.=4"])
+@pytest.mark.parametrize("setting", ["batch=4", "training.batch_size", "=4", "training.=4"])
 def test_a_setting_without_section_or_value_is_refused(setting: str) -> None:
     """The form is section.key=value."""
     with pytest.raises(InputError, match=r"must be section\.key=value"):

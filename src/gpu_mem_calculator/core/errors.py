@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_CHARACTERS = 400  # of a sentence
+NEAR = 0.72  # the least similarity of a word that is suggested
 STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
@@ -76,5 +77,6 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known word is similar, else an empty text."""
     import difflib
 
-    matches = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    known = {one.lstrip("-"): one for one in words}
+    matches = difflib.get_close_matches(str(word).lstrip("-"), known, n=1, cutoff=NEAR)
+    return f"; did you mean {known[matches[0]]!r}?" if matches else ""

@@ -7,7 +7,6 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -16,17 +15,12 @@ from msgspec import Struct
 from ..hub.access import access
 from .errors import InputError, nearest
 from .files import read_text
-from .inference_config import InferenceConfig
 from .json_text import parse_json
-from .models import (
-    EngineConfig,
-    GPUConfig,
-    LoraConfig,
-    ModelConfig,
-    ParallelismConfig,
-    RunFile,
-    TrainingConfig,
-)
+from .models import LoraConfig, RunFile
+from .own_names import own_names, with_setting
+from .sections import SECTIONS as SECTIONS
+from .sections import key_types as key_types
+from .sections import parts as parts
 from .yaml_text import parse_yaml
 
 if TYPE_CHECKING:
@@ -34,14 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Struct)
 
-SECTIONS: dict[str, type[Struct]] = {
-    "model": ModelConfig,
-    "training": TrainingConfig,
-    "parallelism": ParallelismConfig,
-    "engine": EngineConfig,
-    "inference": InferenceConfig,
-    "hardware": GPUConfig,
-}
 # Sections that cannot be combined with `inference`, and what to do.
 INSTEAD = {
     "training": "a run is one or the other: leave one out",
@@ -88,7 +74,8 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
         data = load_text(source)
     else:
         data = source
-    problems = list(run_file_problems(data))
+    data, problems = own_names(data)
+    problems += run_file_problems(data)
     if problems:
         raise InputError(problems)
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
@@ -167,12 +154,6 @@ def _convert(value: Any, kind: Any) -> Any:
     return msgspec.convert(value, kind)
 
 
-@cache
-def key_types(kind: type[Struct]) -> dict[str, Any]:
-    """The keys of a section with their types."""
-    return typing.get_type_hints(kind, include_extras=True)
-
-
 def run_file_problems(data: Any) -> Iterator[str]:
     """All problems of a run file's form: unknown keys, wrong types, values out of range."""
     if not isinstance(data, Mapping):
@@ -247,14 +228,6 @@ def allowed_words(kind: Any) -> list[str]:
     return [word for one in choices for word in typing.get_args(one) if isinstance(word, str)]
 
 
-def parts(kind: Any) -> Iterable[Any]:
-    """The members of a union without `None`; the type itself where it is not a union."""
-    origin = typing.get_origin(kind)
-    if origin is typing.Union or type(kind).__name__ == "UnionType":
-        return [p for a in typing.get_args(kind) for p in parts(a) if p is not type(None)]
-    return [kind]
-
-
 def _or(allowed_words: tuple[Any, ...]) -> str:
     shown = [repr(w) for w in allowed_words]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
@@ -280,20 +253,18 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
 
 
 def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """Apply `section.key=value` settings to a run file's data, in place, and return it."""
+    """A run file's data with `section.key=value` settings; other people's names become ours."""
+    data, problems = own_names(data)
+    if problems:
+        raise InputError(problems)
     for setting in settings:
         path, sign, text = setting.partition("=")
         keys = path.strip().split(".")
-        if not sign or len(keys) < 2 or not all(keys):
+        if not sign or not all(keys):
             raise InputError(f"--set {setting!r} must be section.key=value")
         try:
             value = json.loads(text)
         except ValueError:
             value = text
-        target = data
-        for key in keys[:-1]:
-            inner = target.get(key)
-            target[key] = dict(inner) if isinstance(inner, Mapping) else {}
-            target = target[key]
-        target[keys[-1]] = value
+        with_setting(data, ".".join(keys), value)
     return data

@@ -1,0 +1,47 @@
+"""Counts as people write them: 128k, 8K, 1M, 4,096."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+BINARY = {"": 1, "k": 2**10, "m": 2**20, "b": 2**30, "g": 2**30}
+WRITTEN = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)\s*", re.IGNORECASE)
+# Keys that count tokens: their k is 1,024, as in the names of models (128k is 131,072).
+TOKENS = frozenset(
+    {
+        "model.max_seq_len",
+        "training.seq_len",
+        "inference.max_seq_len",
+        "inference.prompt_len",
+        "inference.new_tokens",
+        "inference.max_num_batched_tokens",
+        "inference.max_total_tokens",
+        "inference.max_input_tokens",
+        "inference.chunked_prefill_size",
+    }
+)
+
+
+def whole_count(text: str, *, tokens: bool = False) -> int | None:
+    """The whole number of a text such as 128k, 1.5K or 4,096; None where it is none.
+
+    `tokens`: k is 1,024, as sequence lengths are written; else 1,000.
+    """
+    match = WRITTEN.fullmatch(text)
+    if match is None:
+        return None
+    from decimal import Decimal
+
+    number = Decimal(re.sub(r"[_,]", "", match[1]))
+    number *= (BINARY if tokens else DECIMAL)[match[2].lower()]
+    return int(number) if number == int(number) else None
+
+
+def as_count(path: str, value: Any) -> Any:
+    """The whole number of a key's value, where it is a text that is one; else the value."""
+    if not isinstance(value, str):
+        return value
+    number = whole_count(value, tokens=path in TOKENS)
+    return value if number is None else number
