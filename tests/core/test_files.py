@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,8 +19,10 @@ from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.core import files
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import check_writable, read_text, write_file
-from gpu_mem_calculator.core.runfile import load_text
+from gpu_mem_calculator.core.text_data import load_text
 from gpu_mem_calculator.measure.cases_file import read_cases
+
+TOML_RUN = "[model]\nname = 'gpt2'"
 
 
 @pytest.mark.parametrize("read", [load_text, read_rows, read_cases])
@@ -33,7 +39,6 @@ def test_a_file_is_read_up_to_the_bound(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(read_text(file, most=10)) == 10
     with pytest.raises(InputError, match=r"run.json: it is larger than 9 bytes"):
         read_text(file, most=9)
-    assert files.MOST_BYTES == 8 * 2**20
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
@@ -49,6 +54,85 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 
     threading.Thread(target=write, daemon=True).start()
     assert load_text(pipe) == {"model": {"name": "gpt2"}}
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(files, "WRITER_SECONDS", 0.05)
+    with pytest.raises(InputError, match="pipe: cannot be read, no program writes to this pipe"):
+        load_text(pipe)
+
+
+RUN = {"model": {"name": "gpt2"}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        codecs.BOM_UTF8 + json.dumps(RUN).encode(),
+        json.dumps(RUN).encode("utf-16"),  # as PowerShell's > writes it
+        codecs.BOM_UTF16_BE + json.dumps(RUN).encode("utf-16-be"),
+        json.dumps(RUN, indent=1).replace("\n", "\r\n").encode(),
+    ],
+)
+def test_text_of_windows_is_read(tmp_path: Path, data: bytes) -> None:
+    """With byte order marks, in UTF-16, with its line ends."""
+    file = tmp_path / "run.json"
+    file.write_bytes(data)
+    assert load_text(file) == RUN
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("run.json", b"", "the file is empty"),
+        ("run.yaml", b" \n", "the file is empty"),
+        ("run.toml", b"", "the file is empty"),
+        ("run.json", b"\xe9", "it is not UTF-8 text; save it as UTF-8"),
+        ("run.json", b"[" * 100_000, "not valid JSON, it is nested too deeply"),
+        ("run.toml", b"a=" + b"[" * 10_000, "not valid TOML, it is nested too deeply"),
+        ("run.json", b"9" * 5000, "not valid JSON, it has a number of more than 4,300 digits"),
+        ("run.yaml", b"9" * 5000, "not valid YAML, it has a number of more than 4,300 digits"),
+        ("run.toml", b"a = " + b"9" * 5000, "TOML, it has a number of more than 4,300 digits"),
+        ("run.json", b'"model": {"name": "gpt2"}', "put { before it and } after it"),
+        ("run.yaml", b"model: {}\nmodel: {}", "line 2: model is there twice; delete one"),
+    ],
+)
+def test_a_file_that_is_none_is_one_sentence(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    """With its path, and without Python's own words."""
+    file = tmp_path / name
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        load_text(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert not re.search("sys\\.|recursion|decode|char [0-9]", str(caught.value))
+
+
+def test_an_address_is_answered_with_a_command(tmp_path: Path) -> None:
+    """It is written as it was given."""
+    address = "https://example.com/x.json?a=1&b=2"
+    with pytest.raises(InputError, match=re.escape(f"curl -fsSL '{address}' | gpu-mem-calc ")):
+        load_text(address)
+
+
+@pytest.mark.parametrize("text", ['{"model": {"name": "gpt2"}}', "model:\n  name: gpt2", TOML_RUN])
+def test_standard_input_is_read_in_any_format(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` has no ending to tell the format by."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert load_text("-") == RUN
+
+
+def test_dates_of_toml_are_text(tmp_path: Path) -> None:
+    """As they are in JSON."""
+    file = tmp_path / "run.toml"
+    file.write_text("a = 2024-01-01\nb = [2024-01-01T10:00:00]")
+    assert load_text(file) == {"a": "2024-01-01", "b": ["2024-01-01T10:00:00"]}
 
 
 def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
 from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.models import GPUConfig
-from gpu_mem_calculator.core.runfile import parameter_count, parse_text, read, with_settings
+from gpu_mem_calculator.core.runfile import parameter_count, read, with_settings
 from gpu_mem_calculator.core.serving_speed import find_card_rates
+from gpu_mem_calculator.core.text_data import parse_text
 
 LORA = {"model": {"name": "gpt2"}, "training": {"lora": {"r": 8}}}
 
@@ -30,8 +31,8 @@ def test_a_file_may_have_all_the_bytes_that_are_allowed(tmp_path: Path, size: in
 
 
 def test_files_of_runs_may_be_larger() -> None:
-    """8 MiB of a configuration, 256 MiB of measured runs."""
-    assert (MOST_BYTES, MOST_RUNS_BYTES) == (8_388_608, 268_435_456)
+    """2 MiB of a configuration, 8 MiB of measured runs."""
+    assert (MOST_BYTES, MOST_RUNS_BYTES) == (2_097_152, 8_388_608)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,10 @@ def test_a_count_beyond_its_limits_is_refused(text: Any) -> None:
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
-        ("", "x: not valid json"),
-        (".toml", "x: not valid toml"),
-        (".yml", "x: not valid yml"),
-        (".json", "x: not valid json"),
+        ("", "x: not valid JSON"),
+        (".toml", "x: not valid TOML"),
+        (".yml", "x: not valid YAML"),
+        (".json", "x: not valid JSON"),
     ],
 )
 def test_a_text_that_is_not_valid_names_its_format(ending: str, words: str) -> None:

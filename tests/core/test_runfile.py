@@ -130,10 +130,10 @@ def test_a_setting_without_section_or_value_is_refused(setting: str) -> None:
     ("name", "content", "message"),
     [
         ("missing.json", None, "no such file"),
-        ("run.json", b"{", "not valid json"),
-        ("run.yaml", b"a: [", "not valid yaml"),
-        ("run.toml", b"=", "not valid toml"),
-        ("run.json", b"\xff\xfe", "not UTF-8"),
+        ("run.json", b"{", "not valid JSON"),
+        ("run.yaml", b"a: [", "not valid YAML"),
+        ("run.toml", b"=", "not valid TOML"),
+        ("run.json", b"\xff\xff", "not UTF-8"),
         ("run.json", b"[]", "a run file is an object"),
         ("run.json", b"{}", "no 'model' section"),
         (

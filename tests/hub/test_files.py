@@ -18,8 +18,8 @@ from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
-from gpu_mem_calculator.core.runfile import load_text
 from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.core.text_data import load_text
 from gpu_mem_calculator.hub.access import Access, access, allow
 from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.reader import LocalFolder, file_reader

@@ -76,7 +76,7 @@ def test_pasted_text_is_a_run_file_or_a_config(text: str, what: str) -> None:
         ("{}", "both are objects"),
         ("- 1", "both are objects"),
         ('{"layers": 2}', "'layers' is not a section of a run file"),
-        ('{"model": ', "what was pasted: not valid json"),
+        ('{"model": ', "what was pasted: not valid JSON"),
     ],
 )
 def test_other_text_is_refused(text: str, words: str) -> None:

@@ -123,8 +123,8 @@ def test_what_is_pasted_becomes_a_run_file(client: httpx.Client, text: str, what
     [
         ("[1, 2]", "neither a run file nor a config.json"),
         ('{"modell": {}}', "'modell' is not a section"),
-        ('{"model": ', "not valid json"),
-        ("", "neither"),
+        ('{"model": ', "not valid JSON"),
+        ("", "what was pasted: it is empty"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said: str) -> None:

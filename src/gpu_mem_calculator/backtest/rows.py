@@ -62,7 +62,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 
 def read_rows(path: str | Path) -> list[MeasuredRun]:
     """The runs of a file; raises all problems at once."""
-    text = read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig")
+    text = read_text(path, most=MOST_RUNS_BYTES)
     return parse_rows(text, str(path), Path(path).parent)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..core.calculator import full_estimate
 from ..core.errors import InputError
-from ..core.runfile import load_text, with_settings
+from ..core.runfile import with_settings
+from ..core.text_data import load_text
 from .calculate import add_check
 from .explain import add_parts, show_explanation
 from .output import show, write

@@ -156,7 +156,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
 
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
-    from ..core.runfile import load_text
+    from ..core.text_data import load_text
     from ..formats.deepspeed_detect import is_deepspeed
 
     if not needs_model and args.config is None and args.preset is None:

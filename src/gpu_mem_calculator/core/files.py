@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from stat import S_IMODE, S_ISREG
+from stat import S_IMODE, S_ISFIFO, S_ISREG
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from ..ledger.units import MIB
@@ -17,31 +19,71 @@ from .errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 8 * MIB  # of a configuration file or a module's record
-MOST_RUNS_BYTES = 256 * MIB  # of a file of cases or of measured runs
+# Sizes that are parsed within 2 seconds and 300 MB, whatever is in the file.
+MOST_BYTES = 2 * MIB  # of a configuration file in JSON
+MOST_SLOW_BYTES = MIB // 4  # of one in YAML or TOML, whose parsers are slower
+MOST_RECORD_BYTES = 8 * MIB  # of a module's record
+MOST_RUNS_BYTES = 8 * MIB  # of a file of cases or of measured runs
+STDIN = "-"
+WRITER_SECONDS = 2.0  # until a program must have opened a pipe to write to it
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_text(
-    path: str | Path, option: str = "", *, most: int = MOST_BYTES, encoding: str = "utf-8"
-) -> str:
-    """The text of a file, a pipe or a device of at most `most` bytes.
+def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> str:
+    """The text of a file, a pipe or a device of at most `most` bytes; `-` is standard input.
 
     Raises InputError with a sentence that begins with the option and the path.
     """
-    where = f"{option} {path}".lstrip()
+    where = f"{option} {path}".lstrip() if str(path) != STDIN else "standard input"
     try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
-        return io.StringIO(data.decode(encoding), newline=None).read()
+        data = _read(path, most + 1)
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
-    except InputError:
-        raise
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{where}: cannot be read, {reason}") from None
+    if len(data) > most:
+        raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
+    try:
+        return decode_text(data)
+    except ValueError:
+        raise InputError(f"{where}: it is not UTF-8 text; save it as UTF-8") from None
+
+
+def decode_text(data: bytes) -> str:
+    """Text in UTF-8 or, if it begins with its mark, UTF-16; line ends become newlines."""
+    encoding = "utf-16" if data.startswith(UTF16) else "utf-8-sig"
+    return io.StringIO(data.decode(encoding), newline=None).read()
+
+
+def _read(path: str | Path, most: int) -> bytes:
+    """At most `most` bytes of a file."""
+    if str(path) == STDIN:
+        return sys.stdin.buffer.read(most)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        start = b""
+        if S_ISFIFO(os.fstat(descriptor).st_mode):
+            start = _first_bytes(descriptor, most)
+            os.set_blocking(descriptor, True)
+        with open(descriptor, "rb", closefd=False) as file:
+            return start + file.read(most - len(start))
+    finally:
+        os.close(descriptor)
+
+
+def _first_bytes(pipe: int, most: int) -> bytes:
+    """What a pipe has already; an OSError where no program opens it to write to it."""
+    end = monotonic() + WRITER_SECONDS
+    while monotonic() < end:
+        try:
+            data = os.read(pipe, most)
+        except BlockingIOError:  # opened by a program that writes later
+            return b""
+        if data:
+            return data
+        sleep(0.01)
+    raise OSError(errno.EPIPE, "no program writes to this pipe")
 
 
 def check_writable(path: str | Path, option: str) -> None:

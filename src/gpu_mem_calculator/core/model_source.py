@@ -29,7 +29,8 @@ from .model_name import (
     unknown_name_message,
 )
 from .models import ModelConfig
-from .runfile import load_text, parameter_count
+from .runfile import parameter_count
+from .text_data import load_text
 
 if TYPE_CHECKING:
     from ..hub.checkpoint import Checkpoint

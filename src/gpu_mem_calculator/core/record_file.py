@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
-from .files import read_text
+from .files import MOST_RECORD_BYTES, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def load_record(path: str | Path, key: str) -> dict[str, Any]:
     """The record in a file; `key` is the option or key that names the file, for error messages."""
-    text = read_text(path, key)
+    text = read_text(path, key, most=MOST_RECORD_BYTES)
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):

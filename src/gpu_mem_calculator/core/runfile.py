@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from ..hub.access import access
 from .errors import InputError, nearest
-from .files import read_text
-from .json_text import parse_json
 from .models import LoraConfig, RunFile
 from .own_names import own_names, with_setting
 from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
 from .sections import parts as parts
-from .yaml_text import parse_yaml
+from .text_data import load_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,34 +33,6 @@ INSTEAD = {
 }
 # Keys by which a DeepSpeed configuration is recognised; it must have one of the first two.
 DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
-
-
-def load_text(path: str | Path) -> Any:
-    """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
-    if not access().files:
-        raise InputError(
-            f"{str(path)!r} is a path, and this service opens no files; send what is in it"
-        )
-    return parse_text(read_text(path), os.path.splitext(path)[1].lower(), str(path))
-
-
-def parse_text(text: str, ending: str, where: str) -> Any:
-    """The data of a text in the format of `ending`; `where` names the text in error messages."""
-    try:
-        if ending in (".yaml", ".yml"):
-            return parse_yaml(text)
-        if ending == ".toml":
-            import tomllib
-
-            return tomllib.loads(text)
-        return parse_json(text)
-    except Exception as error:  # PyYAML's errors share no base with ValueError
-        kind = ending[1:] or "json"
-        raise InputError(f"{where}: not valid {kind}, {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:

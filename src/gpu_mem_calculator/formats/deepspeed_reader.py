@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypedDict
 
 from ..core.errors import InputError
 from ..core.resolve import resolve
-from ..core.runfile import load_text, with_settings
 from ..core.runfile import read as read_run
+from ..core.runfile import with_settings
+from ..core.text_data import load_text
 from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ..ledger.units import MIB

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.runfile import load_text
+from ..core.text_data import load_text
 from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
 from ..jobs.function import STAND_IN, elements

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.runfile import SECTIONS, parse_text, read
+from ..core.runfile import SECTIONS, read
+from ..core.text_data import parse_any_text
 
-ENDINGS = (".json", ".toml", ".yaml")
 WHERE = "what was pasted"
 
 
 def read_pasted(text: str) -> dict[str, Any]:
     """The run file of a text, and which of the two kinds the text was."""
-    data = _parse(text)
+    data = parse_any_text(text, WHERE)
     if not isinstance(data, Mapping) or not data:
         raise InputError(f"{WHERE} is neither a run file nor a config.json: both are objects")
     if data.keys() <= SECTIONS.keys():
@@ -25,15 +25,3 @@ def read_pasted(text: str) -> dict[str, Any]:
     unknown = next(key for key in data if key not in SECTIONS)
     without = f"without a model_type {WHERE} is no config.json"
     raise InputError(f"{unknown!r} is not a section of a run file, and {without}")
-
-
-def _parse(text: str) -> Any:
-    """The text as JSON where it starts with a brace, else as TOML or YAML; the error is YAML's."""
-    if text.lstrip().startswith("{"):
-        return parse_text(text, ".json", WHERE)
-    for ending in (".toml", ".yaml"):
-        try:
-            return parse_text(text, ending, WHERE)
-        except InputError as error:
-            problem = error
-    raise problem
