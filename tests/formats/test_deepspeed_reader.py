@@ -88,9 +88,7 @@ def test_the_post_s_file() -> None:
 def test_comments_and_last_commas_are_read(tmp_path: Path) -> None:
     """The post's own file has them, and DeepSpeed's parser accepts them."""
     path = tmp_path / "ds_config.json"
-    path.write_text(
-        '{\n "train_batch_size": 64, // 8 x 8\n "zero_optimization": {"stage": 3,},\n}'
-    )
+    path.write_text('{\n "train_batch_size": 64, // 8 x 8\n "zero_optimization": {"stage": 3,},\n}')
     found = read(path, num_gpus=8)
     assert (found["training"]["batch_size"], found["engine"]["zero_stage"]) == (8, 3)
 

@@ -68,7 +68,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--host-gib", type=float, default=90.0, help="host RAM for all processes")
     again = "try cases again that stopped for another reason than memory"
     found.add_argument("--again", action="store_true", help=again)
-    found.add_argument("--histories", type=int, default=0, help="record so many runs that died or had no cap")
+    found.add_argument(
+        "--histories", type=int, default=0, help="record so many runs that died or had no cap"
+    )
     found.add_argument("--dry-run", action="store_true", help="print predictions, run nothing")
     return found
 
