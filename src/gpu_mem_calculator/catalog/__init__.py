@@ -1,7 +1,7 @@
 """The catalogue of cards, links and preset models, one TOML row each.
 
 A table is split into rows as text, and a row is parsed when it is needed: to look up one card
-takes no time for the other seventy. Most lines of a row hold a value that JSON writes as TOML does;
+takes no time for all the others. Most lines of a row hold a value that JSON writes as TOML does;
 the TOML parser is imported for a row that has another.
 """
 
@@ -83,18 +83,20 @@ def names(table: str) -> list[str]:
 
 
 def find(table: str, name: str) -> Row | None:
-    """The row of a name or alias, in any case; a prefix is enough where only one row has it."""
+    """The row of a name or alias, in any case; a beginning is enough where only one row has it.
+
+    A beginning does not end within a number: `h20` is not the beginning of `h200`.
+    """
     key = name.lower()
     index = _index(table)
     if key in index:
         return _row(table, index[key])
-    matches = {number for known, number in index.items() if known.startswith(key)}
+    matches = {number for known, number in index.items() if _begins(key, known)}
     return _row(table, matches.pop()) if len(matches) == 1 else None
 
 
-def names_with_prefix(table: str, name: str) -> list[str]:
-    """The names that begin with a text, for messages about an ambiguous one."""
-    return [known for known in names(table) if known.startswith(name.lower())]
+def _begins(key: str, known: str) -> bool:
+    return known.startswith(key) and known[len(key)] not in "0123456789."
 
 
 @cache

@@ -7,11 +7,13 @@ from msgspec import Struct
 from .. import catalog
 from ..cuda.runtimes import CUDA, runtime_of
 from ..ledger.units import GIB
+from .card_name import named_card
 from .errors import InputError, nearest
 from .models import GPUConfig
 
 DEFAULT_MEMORY_GB = 80.0
 SAME_CARD = 0.01  # share of a card's memory by which readings of one card differ between drivers
+CARDS = ("datacenter", "workstation", "consumer")  # kinds that a memory size alone can mean
 DEFAULT_CHIP = ("9.0", 132)  # an H200's, assumed for unknown cards
 
 
@@ -53,12 +55,16 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     if count is None:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
-    named = catalog.find("gpus", config.gpu) if config.gpu is not None else None
+    found = named_card(config)
+    named = found[0] if found else None
+    if named and "link" not in named and count > 1:
+        alone = f"no link joins two {named['title']}, so a run has one of them; set num_gpus=1"
+        raise InputError(f"hardware.num_gpus={count}: {alone}")
     return Hardware(
         title=title,
         memory_bytes=free,
         card_bytes=total,
-        smi_bytes=_smi_bytes(config, total),
+        smi_bytes=_smi_bytes(config, named, total),
         num_gpus=count,
         gpus_per_node=per_node,
         num_nodes=nodes,
@@ -70,9 +76,8 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     )
 
 
-def _smi_bytes(config: GPUConfig, total: int) -> int:
+def _smi_bytes(config: GPUConfig, row: catalog.Row | None, total: int) -> int:
     """The total that nvidia-smi shows, which includes what the driver reserves, if known."""
-    row = catalog.find("gpus", config.gpu) if config.gpu is not None else None
     if row is None or config.gpu_memory_bytes is not None:
         return total
     return int(row.get("driver_total_bytes", total))
@@ -86,29 +91,19 @@ def _chip(row: catalog.Row) -> tuple[str, int]:
 
 
 def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]]:
-    if config.gpu is not None:
-        row = catalog.find("gpus", config.gpu)
-        if row is None:
-            options = catalog.names_with_prefix("gpus", config.gpu)
-            hint = nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus"
-            hint = f"; it could be {', '.join(options)}" if options else hint
-            raise InputError(f"hardware.gpu={config.gpu!r} is not one known card{hint}")
-        size = config.gpu_memory_gb
-        if size is not None and abs(size - row["memory_gb"]) > 0.05 * row["memory_gb"]:
-            has = f"what a {row['title']} has, {row['memory_gb']}"
-            raise InputError(
-                f"hardware.gpu_memory_gb={size:g} is not {has}; leave one of the two out"
-            )
-        return row["title"], row["memory_bytes"], _chip(row), ()
+    named = named_card(config)
+    if named is not None:
+        row, assumed = named
+        return row["title"], row["memory_bytes"], _chip(row), assumed
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
-        row = _nearest(config.gpu_memory_bytes)
-        if row is not None:
-            note = f"hardware.gpu={row['name']}, whose memory is nearest"
-            return row["title"], row["memory_bytes"], _chip(row), (note,)
+        near = _nearest(config.gpu_memory_bytes)
+        if near is not None:
+            note = f"hardware.gpu={near['name']}, whose memory is nearest"
+            return near["title"], near["memory_bytes"], _chip(near), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     rows = catalog.rows_with("gpus", "memory_gb", f"{size:g}")
-    known = [row for row in rows if row["memory_bytes_known"]]
+    known = [row for row in rows if row["memory_bytes_known"] and row["kind"] in CARDS]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
@@ -122,7 +117,10 @@ def _nearest(num_bytes: int) -> catalog.Row | None:
     known = [
         row
         for row in rows
-        if row and row["memory_bytes_reading"] == "process" and "compute_capability" in row
+        if row
+        and row["memory_bytes_reading"] == "process"
+        and "compute_capability" in row
+        and row["kind"] in CARDS
     ]
     row = min(known, key=lambda row: abs(row["memory_bytes"] - num_bytes))
     return row if abs(row["memory_bytes"] - num_bytes) <= SAME_CARD * num_bytes else None

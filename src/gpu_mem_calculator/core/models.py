@@ -31,6 +31,7 @@ Parameters = Annotated[
     int | float | str,
     Meta(description='a count such as 7000000000, "7B", "7000M", "7e9" or "1.5T"'),
 ]
+Card = Annotated[str | int, Meta(description="a card's name")]  # 4090 unquoted is a number
 Offload = Literal["none", "cpu", "nvme"]
 Levels = Literal["none", "selective", "full"] | Annotated[int, Meta(ge=0, le=4)]
 
@@ -159,7 +160,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
 class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     """Which cards, and how many."""
 
-    gpu: Text | None = None
+    gpu: Card | None = None
     num_gpus: Count | None = None
     gpu_memory_gb: Positive | None = None
     gpu_memory_bytes: Count | Annotated[int, Meta(ge=1, le=10**15)] | None = None

@@ -8,6 +8,7 @@ from .. import catalog
 from ..timing.card import CardRates
 from ..timing.serving import ServingReplica, first_token_time, prompt_rate, step_rates
 from .calculator import Estimate
+from .card_name import named_card
 from .hardware import Hardware
 from .inference_config import DecodeSpeed, SpeedResult
 from .models import GPUConfig
@@ -30,8 +31,9 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
     `interconnect` is the link between the `ranks` that share a layer, unless it is a network and
     all of them are in one node.
     """
-    row = catalog.find("gpus", config.gpu) if config.gpu else None
-    if row is None or "bandwidth_gb_per_s" not in row:
+    found = named_card(config)
+    row = found[0] if found else None
+    if row is None or "tflops" not in row:
         return None
     named = catalog.find("links", config.interconnect or "")
     if named is not None and named["scope"] == "node" and ranks <= per_node:

@@ -15,8 +15,8 @@ from ..run.engine import Engine
 from ..run.run import Run
 from ..run.served import NamedBytes, ServerMemory
 
-CUDA, ROCM, XPU, GAUDI, TPU = "cuda", "rocm", "xpu", "gaudi", "tpu"
-VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU}
+CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
+VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
 _NO_CONTEXT = (("CUDA context", "driver and runtime"), ("CUDA's", "the runtime's"))
 _NO_LIBRARY = (("cuBLASLt", "matmul"), ("cuBLAS", "matmul"), ("cuDNN attention", "attention"))
 # What to write instead of NVIDIA's words, in this order.
@@ -53,18 +53,32 @@ WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("nvidia-smi", "tpu-info"),
         ("CUDA", "XLA"),
     ),
+    METAL: (
+        *_NO_CONTEXT,
+        *_NO_LIBRARY,
+        ("NCCL", "collectives"),
+        ("nvidia-smi", "Activity Monitor"),
+        ("CUDA", "Metal"),
+    ),
 }
-# Engines with kernels for some runtimes alone: TensorRT-LLM is NVIDIA's, llama.cpp has HIP and SYCL
-# (b10586 ggml/src), bitsandbytes 0.50.2 CUDA, ROCm, XPU and Gaudi, DeepSpeed 0.19.8 (accelerator/)
-# no TPU; Megatron-LM and Transformer Engine are CUDA's.
+# Engines with kernels for some runtimes alone: TensorRT-LLM is NVIDIA's, llama.cpp has HIP, SYCL
+# and Metal (b10586 ggml/src), bitsandbytes 0.50.2 CUDA, ROCm, XPU and Gaudi, DeepSpeed 0.19.8
+# (accelerator/) no TPU; Megatron-LM and Transformer Engine are CUDA's. A Mac has one GPU, and
+# vLLM, SGLang and TGI have no kernels for it.
+_NOT_METAL = (CUDA, ROCM, XPU, GAUDI, TPU)
 ONLY = {
     "tensorrt_llm": (CUDA,),
-    "llamacpp": (CUDA, ROCM, XPU),
+    "vllm": _NOT_METAL,
+    "sglang": _NOT_METAL,
+    "tgi": _NOT_METAL,
+    "fsdp": _NOT_METAL,
+    "llamacpp": (CUDA, ROCM, XPU, METAL),
     "megatron_lm": (CUDA, ROCM),
     "megatron_deepspeed": (CUDA, ROCM),
     "deepspeed": (CUDA, ROCM, XPU, GAUDI),
 }
 INSTEAD = {"tensorrt_llm": "vllm", "llamacpp": "vllm"}
+ON_METAL = {"vllm": "llamacpp", "sglang": "llamacpp", "tgi": "llamacpp", "tensorrt_llm": "llamacpp"}
 
 
 def runtime_of(vendor: str, architecture: str) -> str:
@@ -109,7 +123,9 @@ def renamed_server(run: Run, served: ServerMemory) -> ServerMemory:
 def runtime_problems(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence where the engine does not run on this kind of card."""
     if run.runtime not in ONLY.get(engine.name, (run.runtime,)):
-        fix = f"use {INSTEAD.get(engine.name, 'fsdp')!r}, or another card"
+        metal = run.runtime == METAL
+        other = (ON_METAL if metal else INSTEAD).get(engine.name, "pytorch" if metal else "fsdp")
+        fix = f"use {other!r}, or another card"
         yield f"hardware.gpu: {engine.title} does not run on {run.card}; {fix}"
 
 

@@ -1,0 +1,126 @@
+"""The card that a text means: its name, title or nvidia-smi's name, in any spelling.
+
+A name has words that tell cards apart (4090, ti, laptop) and words that may be left out: the
+maker, the form (pcie, sxm) and the memory (80gb). Two names are the same card where their telling
+words are equal and every other word of the shorter one is a word of the longer one.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+
+from . import Row, rows
+
+# Words that tell no card apart.
+MAKERS = frozenset(
+    [
+        *("nvidia", "geforce", "rtx", "gtx", "tesla", "amd", "radeon", "instinct", "rx"),
+        *("intel", "arc", "data", "center", "google", "apple", "ryzen", "ai", "generation"),
+        *("graphics", "gpu", "card", "chip", "series", "edition", "workstation", "per"),
+    ]
+)
+FORMS = frozenset(["pcie", "sxm", "nvl", "hbm2", "hbm2e", "hbm3", "hbm3e"])
+OTHER_WORDS = {"mobile": "laptop", "notebook": "laptop"}
+# Words that mean another card than the same name without them.
+ANOTHER = frozenset(["ti", "super", "laptop", "d", "maxq", "sff"])
+SIZE = re.compile(r"\d+gb")
+_SPELLINGS = (
+    (re.compile(r"\(.*?\)|[™®+]"), " "),
+    (re.compile(r"max[- ]q\b"), "maxq"),
+    (re.compile(r"\b(\d+g)[.-](\d+)gb\b"), r"\1.\2gb"),  # a MIG profile
+    (re.compile(r"(?<![\w.])(\d+) ?(?:gib|gb|g)\b(?!\.\d)"), r"\1gb"),
+    (re.compile(r"\b(nvidia|geforce|quadro|tesla|rtx|gtx|rx|arc|apple)(?=[a-z]?\d)"), r"\1 "),
+    (re.compile(r"(?<=\d)(tisuper|ti|super|laptop|mobile|ada|sxm|pcie|nvl)(?=\d?\b)"), r" \1"),
+    (re.compile(r"\btisuper\b"), "ti super"),
+    (re.compile(r"\b(sxm)\d\b"), r"\1"),
+)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a card's name in one spelling, without its maker."""
+    text = text.lower().replace("_", " ")
+    for pattern, written in _SPELLINGS:
+        text = pattern.sub(written, text)
+    found = re.findall(r"\d+g\.\d+gb|[a-z0-9]+", text)
+    spelled = [OTHER_WORDS.get(word, word) for word in found if word not in MAKERS]
+    return (*spelled[:1], *(f"{w}gb" if re.fullmatch(r"\d{1,3}", w) else w for w in spelled[1:]))
+
+
+def _may_be_left_out(word: str) -> bool:
+    return word in FORMS or SIZE.fullmatch(word) is not None
+
+
+def _telling(found: tuple[str, ...]) -> frozenset[str]:
+    """The words that tell a card from others."""
+    return frozenset(word for word in found if not _may_be_left_out(word))
+
+
+@cache
+def _spelled() -> dict[str, Row]:
+    """Each whole name, alias and title in one spelling, and its card."""
+    cards: dict[str, Row] = {}
+    for row in rows("gpus"):
+        for name in (row["name"], *row.get("aliases", ()), row["title"]):
+            cards.setdefault("".join(words(name)), row)
+    return cards
+
+
+@cache
+def _word_sets() -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
+    """Each card with the telling words of its name, and all words of its name and title."""
+    cards = ((row, words(row["name"]), words(row["title"])) for row in rows("gpus"))
+    return tuple((row, _telling(name), frozenset({*name, *title})) for row, name, title in cards)
+
+
+@lru_cache(maxsize=1024)
+def meant(text: str) -> tuple[Row, ...]:
+    """The cards that a text can mean, the one with the least memory first; empty where none is."""
+    asked = words(text)
+    exact = _spelled().get("".join(asked))
+    if exact is not None:
+        return (exact,)
+    telling, extra = _telling(asked), frozenset(filter(_may_be_left_out, asked))
+    fit = [(row, own) for row, own, known in _word_sets() if extra <= known]
+    found = [row for row, own in fit if own == telling]
+    if not found and any(map(_has_number, telling)):
+        found = [row for row, own in fit if _is_part(telling, own)]
+    return tuple(sorted(found, key=lambda row: int(row["memory_bytes"])))
+
+
+def _has_number(word: str) -> bool:
+    return any(map(str.isdigit, word))
+
+
+def _is_part(telling: frozenset[str], own: frozenset[str]) -> bool:
+    """Whether telling words are a part of a card's, and those left out do not mean another card."""
+    return not (own - telling) & ANOTHER and all(any(_begins(w, o) for o in own) for w in telling)
+
+
+def _begins(word: str, whole: str) -> bool:
+    """Whether a word is another, or its beginning before a letter: mi300 of mi300x."""
+    return whole == word or (whole.startswith(word) and whole[len(word)].isalpha())
+
+
+def find_card(text: str | int) -> Row | None:
+    """The card that a text means; of several the one with the least memory."""
+    return next(iter(meant(str(text))), None)
+
+
+def same_number(text: str) -> list[str]:
+    """The names of cards that have a number of the text: 4090 of `4090 foo`."""
+    numbers = {n for word in _telling(words(text)) for n in re.findall(r"\d{2,}", word)}
+    return [
+        row["name"]
+        for row, own, _ in _word_sets()
+        if numbers & {n for word in own for n in re.findall(r"\d{2,}", word)}
+    ]
+
+
+def family(text: str) -> list[str]:
+    """The names of cards that have every word of a text: `jetson`, `mig`, `laptop`."""
+    asked = frozenset(words(text))
+    if not asked:
+        asked = frozenset(re.findall("[a-z]+", text.lower()))
+        return [r["name"] for r in rows("gpus") if asked <= set(r["name"].split("-"))]
+    return [row["name"] for row, _, known in _word_sets() if asked <= known]
