@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core import batch_bytes, serving_capacity
+from gpu_mem_calculator.core import batch_bytes, serving_capacity, serving_changes
+from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
 from gpu_mem_calculator.core.hardware import find_hardware
@@ -183,8 +184,9 @@ def test_a_network_is_the_link_of_ranks_in_several_nodes(
 
 def test_a_change_that_is_refused_has_no_figures() -> None:
     """It has a sentence instead: five GPUs cannot share the 12 heads of GPT-2."""
-    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm"}})
-    change = serving_capacity.try_settings(file, "", ("inference.tensor_parallel_size=5",))
+    estimate = full_estimate({"model": {"name": "gpt2"}, "inference": {"engine": "vllm"}})
+    server = serving_changes.Server.of(estimate)
+    change = serving_changes.try_settings(server, "", ("inference.tensor_parallel_size=5",))
     assert change.problem.startswith("inference.tensor_parallel_size=5 does not divide 12 heads")
     assert (change.device_bytes, change.kv_tokens, change.max_concurrency) == (0, 0, 0.0)
     assert not change.fits

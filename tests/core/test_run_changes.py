@@ -181,4 +181,6 @@ def test_both_kinds_of_run_answer_alike() -> None:
     trained = all_changes(full_estimate(RUNS["ddp"], replay=False))
     served = all_changes(full_estimate(SERVED["vllm"], replay=False))
     assert all(set(one) == keys for one in trained)
-    assert all(set(one) == keys | {"kv_tokens", "max_concurrency"} for one in served)
+    assert all(
+        set(one) == keys | {"kv_tokens", "max_concurrency", "users", "context"} for one in served
+    )

@@ -28,6 +28,7 @@ def run(engine: str, gpus: int, model: str = "llama3.1-8b", **keys: Any) -> dict
         (run("vllm", 6, "gpt2"), (6, 1, 1)),
         (run("vllm", 8, data_parallel_size=2), (4, 1, 2)),
         (run("vllm", 8, tensor_parallel_size=4, data_parallel_size=2), (4, 1, 2)),
+        (run("vllm", 8, pipeline_parallel_size=2), (4, 2, 1)),
         (run("tgi", 4), (4, 1, 1)),
         (run("sglang", 8, data_parallel_size=8, enable_dp_attention=True), (8, 1, 8)),
         (run("llamacpp", 3), (1, 3, 1)),

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.serving.llamacpp.fit import (
-    fewest_on_host,
-    fits,
-    longest_context,
-    most_layers,
-)
+from gpu_mem_calculator.serving.llamacpp.fit import fits, longest_context
 from gpu_mem_calculator.serving.llamacpp.layout import device_bytes
 
-from .test_llamacpp import file, layout
+from .test_llamacpp import layout
 
 OUTSIDE = 600 * MIB  # of a process, outside its buffers
 
@@ -55,26 +49,10 @@ def test_experts_on_the_host() -> None:
     assert some[0].compute > none[0].compute + 80 * MIB
 
 
-def test_the_largest_number_of_layers_that_fits() -> None:
-    """Llama-3-70B on 24 GiB: one layer more does not fit, and the advice says so."""
-    one, free = layout("llama3-70b", max_seq_len=8192), 24 * GIB
-    layers = most_layers(one, free, OUTSIDE)
-    assert layers is not None
-    assert fits(replace(one, gpu_layers=layers), free, OUTSIDE)
-    assert not fits(replace(one, gpu_layers=layers + 1), free, OUTSIDE)
-    result = full_estimate(file("llama3-70b", gpu="rtx-4090", max_seq_len=8192)).result
-    assert not result.fits_on_gpu
-    assert result.serving is not None
-    assert "n_gpu_layers=" in result.serving.problem
-
-
-def test_fewest_experts_and_longest_context() -> None:
-    """Both are at the edge."""
+def test_the_longest_context_is_at_the_edge() -> None:
+    """Of Qwen3 30B on 24 GiB, 256 tokens more do not fit; a model that is too large has none."""
     one, free = layout("qwen3-30b-a3b", max_seq_len=131072), 24 * GIB
-    count, context = fewest_on_host(one, free, OUTSIDE), longest_context(one, free, OUTSIDE)
-    assert count
-    assert fits(replace(one, host_experts=count), free, OUTSIDE)
-    assert not fits(replace(one, host_experts=count - 1), free, OUTSIDE)
+    context = longest_context(one, free, OUTSIDE)
     assert fits(replace(one, context=context), free, OUTSIDE)
     assert not fits(replace(one, context=context + 256), free, OUTSIDE)
-    assert fewest_on_host(layout("llama3-70b"), free, OUTSIDE) is None
+    assert longest_context(layout("llama3-70b"), free, OUTSIDE) == 0

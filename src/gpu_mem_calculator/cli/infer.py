@@ -145,16 +145,15 @@ def _explain_words(args: argparse.Namespace) -> list[str]:
 
 
 def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.runfile import read
-    from ..core.serving_capacity import fewest_gpus
+    from ..core.serving_changes import Server, fewest_gpus
 
-    change = fewest_gpus(read(data))
+    change = fewest_gpus(Server.of(full_estimate(data, replay=False)))
     _show_changes(args, [change] if change else [])
     return 0 if change is not None or not args.check else 1
 
 
 def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.serving_capacity import largest_models
+    from ..core.serving_changes import largest_models
 
     changes = largest_models(data)
     _show_changes(args, changes)

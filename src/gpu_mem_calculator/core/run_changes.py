@@ -23,7 +23,7 @@ from .calculator import STEP, Estimate, full_estimate, needed_bytes, verdict, ve
 from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
 from .fit_verdict import FITS, OPEN
-from .runfile import read, with_settings
+from .runfile import with_settings
 
 MOST_SAVING, MOST_WANTED = 12, 2
 
@@ -58,15 +58,15 @@ def all_changes(estimate: Estimate) -> list[dict[str, Any]]:
 
 def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
     """The changes of `what_ifs`; keys for nodes are removed, since they follow from the GPUs."""
-    from .serving_capacity import taken_now, what_ifs
+    from .serving_changes import Server, taken, what_ifs
 
-    given, file = estimate.result.run, read(estimate.result.run)
-    now, _ = taken_now(file)
+    given = estimate.result.run
+    now, _, _ = taken(estimate.result)
     nodes = tuple(f"hardware.{k}=null" for k in NODES if k in given.get("hardware", {}))
-    for change in what_ifs(file):
+    for change in what_ifs(Server.of(estimate)):
         yield {
             "title": change.title,
-            "settings": [*change.setting, *nodes],
+            "settings": [*dict.fromkeys((*change.setting, *nodes))],
             "saves_bytes": now - change.device_bytes,
             "total_bytes": change.device_bytes,
             "fits": change.fits,
@@ -74,6 +74,8 @@ def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
             "cost": "",
             "kv_tokens": change.kv_tokens,
             "max_concurrency": change.max_concurrency,
+            "users": change.users,
+            "context": change.context,
         }
 
 

@@ -1,26 +1,34 @@
-"""Answers about a server: capacity, speed, changes."""
+"""Answers about a server: users by context, speed, what changes bring, what makes it fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from .calculator import Estimate
+from .calculator import Estimate, resolved_verdict
+from .fit_verdict import FITS
+from .infer_command import InferCommand
 from .inference_config import SpeedResult
-from .runfile import read
-from .serving_capacity import CapacityMatrix, ServingChange, fewest_gpus, matrix, what_ifs
+from .serving_capacity import CapacityMatrix, ContextUsers, matrix, users_by_context
+from .serving_changes import Server, ServingChange, what_ifs
+from .serving_remedies import remedies
 from .serving_speed import no_speed, speed
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """The table of contexts and sequences, how fast it could be, and what changes would bring."""
+    """What people ask of a server, beside its memory."""
 
     matrix: CapacityMatrix
     speed: SpeedResult | None
     no_speed: str  # why there is none
     what_ifs: list[ServingChange]
-    fewest_gpus: ServingChange | None = None  # asked where it does not fit as it is
+    fewest_gpus: ServingChange | None = None  # where it does not fit as it is
+    users: list[ContextUsers] = []
+    remedies: list[ServingChange] = []  # where it does not fit as it is
+    largest_context: int | None = None  # that fits, with llama.cpp
+    largest_batch: int | None = None  # that fits, with transformers
 
 
 def answers(
@@ -29,18 +37,50 @@ def answers(
     concurrencies: Sequence[int] = (),
     *,
     changes: bool = True,
+    command: InferCommand | None = None,
 ) -> Answers:
     """All answers for one estimate; empty `contexts` or `concurrencies` take the defaults.
 
-    Without `changes` none are tried, some of which take a replay.
+    Without `changes` none are tried, some of which take a replay. `command` is the command line
+    that asked, which the changes are added to.
     """
-    file = read(estimate.result.run)
-    fewest = fewest_gpus(file) if changes and not estimate.result.fits_on_gpu else None
+    server, short = Server.of(estimate, command), not estimate.result.fits_on_gpu
+    table = matrix(estimate, contexts, concurrencies)
+    found = remedies(server) if changes and short else []
+    now = estimate.resolved.hardware.num_gpus
+    fewest = next((one for one in found if len(one.changes) == 1 and one.gpus > now), None)
     same = fewest.setting if fewest is not None else ()
     return Answers(
-        matrix=matrix(estimate, contexts, concurrencies),
+        matrix=table,
         speed=speed(estimate),
         no_speed=no_speed(estimate),
-        what_ifs=[one for one in what_ifs(file) if one.setting != same] if changes else [],
+        what_ifs=[one for one in what_ifs(server) if one.setting != same] if changes else [],
         fewest_gpus=fewest,
+        users=users_by_context(estimate, table),
+        remedies=found,
+        largest_context=_largest_context(estimate),
+        largest_batch=_largest_batch(estimate) if changes else None,
     )
+
+
+def _largest_context(estimate: Estimate) -> int | None:
+    """The longest context that fits on every GPU, of engines whose cache has a fixed size."""
+    found = [one.largest_context() for one in estimate.served if one.largest_context]
+    return min(found, default=None)
+
+
+def _largest_batch(estimate: Estimate) -> int | None:
+    """The largest batch of this prompt that fits without a pool; 0 where none does.
+
+    The ledger gives an upper bound; the allocator decides.
+    """
+    run = estimate.resolved.run
+    if estimate.served or estimate.replayed is None:
+        return None
+    batch = matrix(estimate, (int(run.seq + run.generated),), (1,)).most[0]
+    while batch > 0:
+        larger = replace(estimate.resolved, run=replace(run, batch=batch))
+        if resolved_verdict(larger) == FITS:
+            return batch
+        batch = min(batch - 1, batch * 15 // 16)
+    return 0

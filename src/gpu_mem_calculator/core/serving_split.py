@@ -58,13 +58,16 @@ def splits(arch: Arch, engine: Engine, num_gpus: int) -> Iterator[dict[str, int]
 def spread(
     arch: Arch, engine: Engine, options: Mapping[str, Any], given: Mapping[str, Any], num_gpus: int
 ) -> dict[str, int]:
-    """The parallel sizes for a number of GPUs, where the run file gives no split; else empty."""
-    if not shards_layers(engine) or given.get(TENSOR) or given.get(PIPELINE):
+    """The parallel sizes for a number of GPUs, where the run file leaves them out; else empty."""
+    if not shards_layers(engine) or given.get(TENSOR):
         return {}
     replicas = 1 if options.get("enable_dp_attention") else options.get(DATA) or 1
-    if num_gpus % replicas or num_gpus // replicas == 1:
+    ranks, rest = divmod(num_gpus, replicas * (given.get(PIPELINE) or 1))
+    if rest or ranks == 1:
         return {}
-    return next(splits(arch, engine, num_gpus // replicas), {})
+    if given.get(PIPELINE):
+        return {} if tensor_parallel_problem(arch, ranks) else {TENSOR: ranks}
+    return next(splits(arch, engine, ranks), {})
 
 
 def server_gpus(options: Mapping[str, Any]) -> int:

@@ -9,7 +9,8 @@ from itertools import accumulate
 from ..core.calculator import Estimate
 from ..core.inference_config import ServingResult
 from ..core.serving_answers import Answers
-from ..core.serving_capacity import CapacityMatrix, ServingChange
+from ..core.serving_capacity import CapacityMatrix
+from ..core.serving_changes import ServingChange
 from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory

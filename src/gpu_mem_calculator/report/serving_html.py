@@ -9,7 +9,8 @@ from msgspec import Struct
 from ..core.calculator import Estimate
 from ..core.inference_config import ServingResult, SpeedResult
 from ..core.serving_answers import Answers
-from ..core.serving_capacity import CapacityMatrix, ServingChange
+from ..core.serving_capacity import CapacityMatrix
+from ..core.serving_changes import ServingChange
 from .html import html_report
 from .html_tables import num_cells, size, table, text
 from .shortfall import shortfall

@@ -69,6 +69,8 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     - `problem`: a sentence that says why it would not start; "" where it does.
     - `command`: the words of the command that starts the server with this run.
     - `notes`: sentences for the user.
+    - `largest_context()`: the longest `max_seq_len` that fits, of engines whose cache has a fixed
+      size.
     """
 
     items: tuple[ServerItem, ...]
@@ -83,6 +85,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     problem: str = ""
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    largest_context: Callable[[], int] | None = None
 
     def figure(self, name: str) -> int:
         """Bytes on the GPU of the items of one figure."""

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...ledger.ledger import CPU
-from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
@@ -26,7 +23,7 @@ from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, layer_bytes, token_bytes
 from .checks import CHECKED, problems
 from .command import command
-from .fit import fewest_on_host, fits, longest_context, most_layers
+from .fit import longest_context
 from .layout import DeviceBytes, ServerLayout, device_bytes, has_flash, layer_kinds
 from .options import OPTIONS, server_layout
 from .versions import FLASH_AUTO, NEWEST, build_number
@@ -62,9 +59,10 @@ def serve(run: Run) -> ServerMemory:
         needs_bytes=needs,
         on_host=devices[-1].cache,
         outside=tuple(_outside(run)) if used else (),
-        problem=_start_problem(layout, needs, gpu, run) if needs > run.free_bytes else "",
+        problem=_start_problem(needs, gpu, run) if needs > run.free_bytes else "",
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
+        largest_context=lambda: longest_context(layout, run.free_bytes, process_bytes(run)),
     )
 
 
@@ -121,34 +119,12 @@ def process_bytes(run: Run) -> int:
     return sum(size for _, size, _ in _outside(run))
 
 
-def _start_problem(layout: ServerLayout, needs: int, gpu: int, run: Run) -> str:
-    """Which GPU is too small, and the nearest settings with which the server fits."""
-    free = run.free_bytes
-    settings = _fitting_settings(layout, free, process_bytes(run))
-    advice = "; use a larger GPU, or more of them"
-    if settings:
-        advice = f"; try inference.{' or '.join(settings)}"
-    return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{advice}"
-
-
-@remembered(32, always=True)
-def _fitting_settings(layout: ServerLayout, free: int, outside: int) -> list[str]:
-    """Settings with which every GPU has enough memory, as a run file writes them."""
-    settings = []
-    experts = fewest_on_host(layout, free, outside)
-    if experts:
-        settings.append(f"n_cpu_moe={experts}")
-    layers = most_layers(layout, free, outside)
-    if layers:
-        settings.append(f"n_gpu_layers={layers}")
-    context = longest_context(layout, free, outside)
-    if context:
-        settings.append(f"max_seq_len={context}")
-    if layout.keys == "F16" and layout.flash:
-        half = replace(layout, keys="Q8_0", values="Q8_0")
-        if fits(half, free, outside):
-            settings.append("kv_cache_dtype=int8")
-    return settings
+def _start_problem(needs: int, gpu: int, run: Run) -> str:
+    """Which GPU is too small, in one sentence."""
+    return (
+        f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available. Use a "
+        "smaller -c, fewer layers on the GPU (-ngl), a smaller quantization or more GPUs."
+    )
 
 
 def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
