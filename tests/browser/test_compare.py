@@ -17,7 +17,7 @@ def test_two(visit: Visit) -> None:
     page.get_by_role("button", name="Add to compare").click()
     cards = page.locator(".compare article")
     expect(cards).to_have_count(2)
-    expect(cards.nth(1)).to_contain_text("The same set-up")
+    expect(cards.nth(1)).to_contain_text("The set-ups are equal")
     slider = field(page, "training.batch_size").get_by_role("slider")
     visit.change(lambda: slider.press("ArrowRight"))
     rows = cards.nth(1).locator(".differs > div")
@@ -67,4 +67,6 @@ def test_training_beside_serving(visit: Visit) -> None:
     cards = page.locator(".compare article")
     expect(cards.nth(0).locator(".four")).to_contain_text("nvidia-smi")
     expect(cards.nth(1).locator(".four")).to_contain_text("KV cache")
-    expect(cards.nth(1).locator(".differs .own")).to_have_text(["modelqwen3-0.6b", "enginevllm"])
+    expect(cards.nth(1).locator(".differs .own")).to_have_text(
+        ["modelqwen3-0.6b", "GPUsdefault", "enginevLLM"]
+    )

@@ -21,7 +21,7 @@ hardware: {gpu: a100-80gb-sxm, num_gpus: 4}
 
 def pasted(page: Page, text: str) -> None:
     """Use a text in the dialog."""
-    page.get_by_role("button", name="Paste config.json").click()
+    page.get_by_role("button", name="Paste a file").click()
     page.locator("#paste-text").fill(text)
     page.get_by_role("button", name="Use it").click()
 
@@ -69,6 +69,24 @@ def test_paste_run_file(visit: Visit) -> None:
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("3")
     expect(field(page, "engine.zero_stage").get_by_role("combobox")).to_have_value("2")
     expect(field(page, "training.optimizer").locator("option:checked")).to_have_text("SGD")
+
+
+def test_paste_deepspeed(visit: Visit) -> None:
+    """DeepSpeed's JSON, which names no model, keeps the model and the card."""
+    page = visit.open(TRAIN)
+    config = {"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 2}}
+    visit.change(lambda: pasted(page, json.dumps(config)))
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("GPT-2 124M")
+    expect(page.locator("#f-engine-type")).to_have_value('"deepspeed"')
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("3")
+    expect(field(page, "hardware.num_gpus").get_by_role("textbox")).to_have_value("2")
+
+
+def test_paste_the_hubs_page(visit: Visit) -> None:
+    """The address of a model's page is the model."""
+    page = visit.open(TRAIN)
+    visit.change(lambda: pasted(page, "https://huggingface.co/Qwen/Qwen3-0.6B"))
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("Qwen3 0.6B")
 
 
 def test_paste_something_else(visit: Visit) -> None:

@@ -73,8 +73,8 @@ def test_pasted_text_is_a_run_file_or_a_config(text: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{}", "both are objects"),
-        ("- 1", "both are objects"),
+        ("{}", "is not a run file, a config.json"),
+        ("- 1", "is not a run file, a config.json"),
         ('{"layers": 2}', "'layers' is not a section of a run file"),
         ('{"model": ', "what was pasted: not valid JSON"),
     ],
@@ -88,7 +88,7 @@ def test_other_text_is_refused(text: str, words: str) -> None:
 def test_a_body_that_is_not_json_says_why() -> None:
     """No body is an empty object."""
     assert (_data(b""), _data(b'{"a": 1}')) == ({}, {"a": 1})
-    with pytest.raises(InputError, match="the body is not JSON: Expecting property name"):
+    with pytest.raises(InputError, match="the body is not JSON: it ends on line 1"):
         _data(b"{")
 
 

@@ -109,10 +109,14 @@ def test_a_picture_has_an_address(client: httpx.Client) -> None:
         ("model:\n  name: llama2-7b\n", "run file"),
         ('[model]\nname = "llama2-7b"\n', "run file"),
         ('{"model_type": "llama", "hidden_size": 4096}', "config.json"),
+        ("llama2-7b", "model"),
+        (" meta-llama/Llama-3.1-8B\n", "model"),
+        ("https://huggingface.co/meta-llama/Llama-3.1-8B/tree/main", "model"),
+        ("huggingface.co/Qwen/Qwen3-8B", "model"),
     ],
 )
 def test_what_is_pasted_becomes_a_run_file(client: httpx.Client, text: str, what: str) -> None:
-    """Run files in three notations, and a model's config.json."""
+    """Run files in three notations, a model's config.json, its name and its page."""
     found = client.post("/api/import", json={"text": text}).json()
     assert found["what"] == what
     assert "model" in found["run"]
@@ -121,10 +125,15 @@ def test_what_is_pasted_becomes_a_run_file(client: httpx.Client, text: str, what
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1, 2]", "neither a run file nor a config.json"),
+        ("[1, 2]", "is not a run file"),
         ('{"modell": {}}', "'modell' is not a section"),
         ('{"model": ', "not valid JSON"),
-        ("", "what was pasted: it is empty"),
+        ("", "it is empty"),
+        ("nonsense", "give it as owner/model"),
+        ("https://evil.com/a/b", "not a model's page on huggingface.co"),
+        ("vllm serve meta-llama/Llama-3.1-8B", "command line"),
+        ("base_model: a/b\nadapter: lora", "an Axolotl file"),
+        ("compute_environment: LOCAL_MACHINE\nnum_processes: 8", "an accelerate file"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said: str) -> None:
@@ -132,6 +141,21 @@ def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said
     found = client.post("/api/import", json={"text": text})
     assert found.status_code == 422
     assert said in found.json()["problems"][0]
+
+
+def test_deepspeeds_json_is_pasted(client: httpx.Client) -> None:
+    """Its training and engine; the number of GPUs where its batch sizes determine it."""
+    config = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
+    config |= {"gradient_accumulation_steps": 1, "bf16": {"enabled": True}}
+    config["zero_optimization"] = {"stage": 3}
+    found = client.post("/api/import", json={"text": json.dumps(config)}).json()
+    assert found["what"] == "DeepSpeed"
+    assert found["run"]["engine"]["zero_stage"] == 3
+    assert found["run"]["training"]["batch_size"] == 4
+    assert found["run"]["hardware"] == {"num_gpus": 8}
+    del config["train_batch_size"]
+    open_count = client.post("/api/import", json={"text": json.dumps(config)}).json()
+    assert "hardware" not in open_count["run"]
 
 
 def test_validate_tells_every_problem(client: httpx.Client) -> None:

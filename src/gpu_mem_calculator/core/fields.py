@@ -17,6 +17,7 @@ from ..serving.transformers.checks import ONE_VALUE
 from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters
+from .recipe_fields import recipes
 from .resolve_training import AXES
 from .runfile import SECTIONS, key_types, parts
 
@@ -187,7 +188,7 @@ def _bounds(kind: Any) -> dict[str, float]:
 
 @cache
 def form() -> dict[str, Any]:
-    """Sections, fields and engines as plain data: what a form needs besides cards and presets."""
+    """Sections, fields, engines and recipes as plain data: a form without cards and presets."""
     sections = [
         {"name": name, "title": TITLES.get(name, name), "of": SECTION_MODE.get(name, "both")}
         for name in SECTIONS
@@ -196,6 +197,7 @@ def form() -> dict[str, Any]:
         "sections": sections,
         "fields": msgspec.to_builtins(_fields()),
         "engines": [*_engines(TRAINING), *_engines(SERVING)],
+        "recipes": recipes({one.path: one.defaults for one in _fields()}),
     }
 
 

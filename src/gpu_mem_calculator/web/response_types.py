@@ -90,16 +90,16 @@ class Look(Struct, frozen=True):
 
 
 class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text that may be a run file or a config.json."""
+    """A text: a run file, a config.json, DeepSpeed's JSON, or a model's name or page."""
 
     text: str
 
 
 class ImportedRun(Struct, frozen=True):
-    """The run file that a text means."""
+    """The run file, or the sections of one, that a text means."""
 
     run: dict[str, Any]
-    what: Literal["run file", "config.json"]
+    what: Literal["run file", "config.json", "DeepSpeed", "model"]
 
 
 class FormulaComponent(Struct, frozen=True):
@@ -256,12 +256,29 @@ class FormEngine(Struct, frozen=True):
     aliases: list[str]
 
 
+class RecipeChoice(Struct, frozen=True):
+    """The engine that a recipe runs on where another is chosen, and its settings there."""
+
+    engine: str
+    settings: dict[str, Any]
+
+
+class FormRecipe(Struct, frozen=True):
+    """A recipe: what is trained, and by engine the settings that people usually choose for it."""
+
+    name: str
+    title: str
+    meaning: str
+    engines: dict[str, RecipeChoice]
+
+
 class Form(Struct, frozen=True):
     """What a form needs but the cards and the presets."""
 
     sections: list[FormSection]
     fields: list[RunFileField]
     engines: list[FormEngine]
+    recipes: list[FormRecipe]
 
 
 HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]

@@ -2,6 +2,8 @@
    sentences, and `status` (0 where nothing answered). */
 
 const LONGEST = 10; // seconds to wait when the service says it is busy
+const BUSY = [429, 503]; // statuses after which the same request is sent again
+const TRIES = 4;
 
 /** Ask for something: get("/api/gpus"). */
 export function get(path, { query, signal } = {}) {
@@ -21,7 +23,7 @@ function address(path, query) {
 
 async function ask(url, options) {
   let answer = await send(url, options);
-  if (answer.status === 503) {
+  for (let tries = 1; BUSY.includes(answer.status) && tries < TRIES; tries++) {
     await pause(Number(answer.headers.get("Retry-After")) || 1, options.signal);
     answer = await send(url, options);
   }
@@ -41,7 +43,7 @@ async function send(url, options) {
 
 function failure(status, data) {
   const told = data?.problems?.length ? data.problems : [data?.detail].filter((x) => typeof x === "string");
-  const problems = told.length ? told : [`The service answered ${status} without a word of why.`];
+  const problems = told.length ? told : [`The service answered ${status} without a reason.`];
   return Object.assign(new Error(problems.join("; ")), { problems, status });
 }
 

@@ -3,17 +3,16 @@
 import { get, post } from "./api.js";
 import { settingsOf } from "./link.js";
 import { peakOf } from "./picture.js";
+import { NONE, settingWords, titled } from "./setting_words.js";
 import { activate, active, removeSetup, request, setups, subscribe, VIEWS } from "./state.js";
 import { count, draw, fragment, gib, make, modelName, say, spoken, swatch } from "./words.js";
 
 const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
 const [WIDE, TALL] = [240, 90]; // of the small picture
 const KEPT = 32; // answers
-const NONE = "–"; // of a key that says nothing in a set-up
-
 const answers = new Map(); // a run's text -> {look} or {error}
 let place = null;
-let labels = null; // what the form calls each key; asked for with the first comparison
+let form = null; // the run file's keys and engines; asked for with the first comparison
 
 /** Where the comparison is shown; it is empty for a single set-up. */
 export function mountCompare(element) {
@@ -44,14 +43,13 @@ async function fetchLook(setup, key) {
   show();
 }
 
-async function fetchLabels() {
-  labels = new Map();
+async function fetchForm() {
+  form = { fields: [], engines: [] };
   try {
-    const { fields } = await get("/api/form");
-    labels = new Map(fields.map((one) => [one.path, one.label]));
+    form = await get("/api/form");
     show();
   } catch {
-    labels = null; // the keys themselves will do, and the next change asks again
+    form = null; // the keys themselves will do, and the next change asks again
   }
 }
 
@@ -62,7 +60,7 @@ function show() {
     place.replaceChildren();
     return;
   }
-  if (labels === null) fetchLabels();
+  if (form === null) fetchForm();
   const found = all.map((setup, i) => {
     const key = JSON.stringify(request(setup));
     if (!answers.has(key) && i !== active()) fetchLook(setup, key);
@@ -78,24 +76,25 @@ function show() {
   if (focused) place.querySelector(`[data-key="${focused}"]`)?.focus();
 }
 
-/** The paths whose values are not the same in all set-ups, with each one's text. */
+/** The paths whose values are not the same in all set-ups, with each one's words. */
 export function differing(all) {
   const each = all.map((setup) => new Map(settingsOf(request(setup))));
   const paths = new Set(each.flatMap((one) => [...one.keys()]));
   return [...paths]
-    .map((path) => [path, each.map((one, i) => one.get(path) ?? (says(all[i], path) ? "default" : NONE))])
+    .map((path) => [path, each.map((one, i) => settingWords(form, all[i], path, one.get(path)))])
     .filter(([, values]) => new Set(values).size > 1);
 }
 
-/* Whether a key means something in a set-up's view. */
-function says({ view, run }, path) {
-  const { sections, without } = VIEWS[view];
-  return sections.includes(path.split(".")[0]) && !without(run).includes(path);
+/* A set-up is called by its first settings that the others do not have. */
+function nameOf(setup, index, keys) {
+  const own = keys.filter(([, values]) => values[index] !== NONE && !values[index].endsWith("(default)") && values.filter((one) => one === values[index]).length === 1);
+  const words = own.slice(0, 2).map(([path, values]) => (/^[\d,.]+$|^o[nf]+$/.test(values[index]) ? `${titled(form, path, keys) ?? spoken(path)} ${values[index]}` : values[index]));
+  return words.length ? words.join(", ") : `${VIEWS[setup.view].title} ${modelName(setup.run)}`;
 }
 
 function card(setup, index, { look, error }, scale, keys) {
   const edited = index === active();
-  const title = `${index + 1}  ${VIEWS[setup.view].title} ${modelName(setup.run)}`;
+  const title = `${index + 1}  ${nameOf(setup, index, keys)}`;
   const pick = make(
     "button",
     { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },
@@ -136,8 +135,8 @@ function numbers(result) {
     ? [
         ["KV cache", size(result.serving.kv_pool_bytes)],
         ["tokens", count(result.serving.kv_tokens)],
-        ["at once", `${count(result.serving.max_concurrency)} × ${count(result.serving.max_seq_len)}`],
-        ["on the device", size(result.device_bytes)],
+        ["users", `${count(result.serving.users)} at ${count(result.serving.users_context)} tokens`],
+        ["nvidia-smi", size(result.device_bytes)],
       ]
     : [
         ["allocated", size(result.allocated_bytes)],
@@ -193,11 +192,11 @@ function kinds(look, scale) {
 }
 
 function changes(keys, index) {
-  if (!keys.length) return make("p", { class: "soft differs" }, "The same set-up; change something.");
+  if (!keys.length) return make("p", { class: "soft differs" }, "The set-ups are equal. Change a setting.");
   const rows = keys.map(([path, values]) => {
     const text = values[index];
     const common = text === NONE || values.filter((one) => one === text).length > values.length / 2;
-    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, labels?.get(path) ?? spoken(path)), make("dd", {}, text));
+    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, titled(form, path, keys) ?? spoken(path)), make("dd", {}, text));
   });
   return make("dl", { class: "differs" }, rows);
 }

@@ -60,9 +60,9 @@ export class Control {
     this.problem = make("p", { class: "problem", id: `${this.id}-problem`, "aria-live": "polite" });
     this.element = make(
       "div", { class: `field ${this.kind}`, "data-path": field.path },
-      make("label", { for: this.id, title: plain(field.meaning ?? "") }, sentence(field.label)),
+      make("label", { for: this.id, title: `${plain(field.meaning ?? "")}\n${field.path}` }, sentence(field.label)),
       make("div", { class: "field-input" }, this.back, this.input),
-      field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, plain(field.meaning)) : "",
+      field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, plain(field.meaning), " ", make("code", {}, field.path)) : "",
       this.problem,
       this.suggestions(),
     );
@@ -238,22 +238,21 @@ class Slider extends Control {
   }
 }
 
-/** A count with buttons that halve and double it. */
+/** A count with buttons for one less and one more. */
 export class Stepper extends Control {
   constructor(field, changed) {
     super(field, changed);
-    const less = make("button", { type: "button", class: "by-two", "aria-label": "Half as many", onclick: () => this.scaled(0.5) }, "−");
-    const more = make("button", { type: "button", class: "by-two", "aria-label": "Twice as many", onclick: () => this.scaled(2) }, "+");
+    const less = make("button", { type: "button", class: "by-one", "aria-label": "One less", onclick: () => this.moved(-1) }, "−");
+    const more = make("button", { type: "button", class: "by-one", "aria-label": "One more", onclick: () => this.moved(1) }, "+");
     this.element.classList.add("stepper");
     this.input.before(less);
     this.input.after(more);
     this.less = less;
   }
 
-  scaled(by) {
+  moved(by) {
     const now = Number(this.value ?? this.fallback ?? 1) || 1;
-    const power = 2 ** (by > 1 ? Math.floor(Math.log2(now)) + 1 : Math.ceil(Math.log2(now)) - 1);
-    this.changed(Math.max(1, power));
+    this.changed(Math.max(1, now + by));
   }
 
   show(value, fallback, problem) {

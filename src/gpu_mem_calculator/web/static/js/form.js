@@ -4,8 +4,9 @@ import { cardPicker, modelPicker } from "./basics.js";
 import { controlFor, SLIDERS, Stepper } from "./controls.js";
 import { loadFacts, longest } from "./facts.js";
 import { startPaste } from "./paste.js";
+import { recipeSwitch } from "./recipes.js";
 import { assigned, keyOf } from "./problems.js";
-import { apply, current, get, linkProblem, reset, set, subscribe, VIEWS } from "./state.js";
+import { apply, current, get, linkProblem, reset, set, splits, subscribe, VIEWS } from "./state.js";
 import { make } from "./words.js";
 
 const TITLES = {
@@ -15,7 +16,7 @@ const TITLES = {
 const UNSET = { model: "the model’s", "training.lora.r": "no LoRA" }; // words where nothing is set
 const ENGINE = { train: "engine.type", serve: "inference.engine" };
 const COUNT = "hardware.num_gpus";
-const RANKS = "inference.tensor_parallel_size"; // a server's number of cards
+const RANKS = "inference.tensor_parallel_size"; // a server's number of GPUs, where its split is given
 const LORA = "training.lora";
 /* What is always in sight, in this order, of a view or an engine. */
 const FIRST = {
@@ -59,19 +60,20 @@ function showProblems(sentences) {
 function build(form) {
   page.model = modelPicker(facts);
   page.card = cardPicker(facts);
-  const paste = make("button", { type: "button", class: "button quiet paste", "aria-haspopup": "dialog", onclick: startPaste() }, "Paste config.json or a run file");
+  const paste = make("button", { type: "button", class: "button quiet paste", "aria-haspopup": "dialog", onclick: startPaste() }, "Paste a file or a name");
   page.count = make("div", { class: "count" });
   page.first = make("div", { class: "first" });
   page.main = make("div", { class: "fields" });
   page.sections = make("div", { class: "sections" });
   const over = make("button", { type: "button", class: "button", onclick: reset }, "Start over");
-  const explains = make("input", { type: "checkbox", onchange: () => form.classList.toggle("explains", explains.checked) });
+  const explains = make("input", { type: "checkbox", onchange: () => form.classList.toggle("with-meanings", explains.checked) });
   const foot = make("div", { class: "form-foot" }, make("label", {}, explains, "Explain every setting"), over);
   page.rest = make("details", { class: "rest" }, make("summary", {}, "All settings"), page.main, page.sections, foot);
   page.rest.open = WIDE.matches;
   WIDE.addEventListener("change", () => (page.rest.open ||= WIDE.matches));
   const cards = make("div", { class: "cards" }, page.card.element, page.count);
-  form.append(make("div", { class: "basics" }, page.model.element, paste, cards, page.first), page.rest);
+  page.recipe = recipeSwitch(facts, { engineNow, toEngine: (name) => toEngine(ENGINE.train, name), titleOf: (path) => fieldOf(path).label });
+  form.append(make("div", { class: "basics" }, page.model.element, paste, cards, page.recipe.element, page.first), page.rest);
 }
 
 /* ---- which fields ---- */
@@ -96,9 +98,10 @@ function applies(field) {
 }
 
 function countField() {
-  if (current().view === "train" || engineNow() === "llamacpp") return fieldOf(COUNT);
   const ranks = fieldOf(RANKS);
-  return has(ranks, engineNow()) ? { ...ranks, label: "GPUs (TP)" } : null;
+  if (current().view === "train" || engineNow() === "llamacpp") return fieldOf(COUNT);
+  if (!has(ranks, engineNow())) return null;
+  return splits(current().run) ? { ...ranks, label: "GPUs (tensor parallel)" } : fieldOf(COUNT);
 }
 
 function rebuild() {
@@ -150,13 +153,16 @@ function change(field, value) {
   else set(field.path, value);
 }
 
-/* Another engine: options that it does not have are left behind. */
 function changeEngine(path, value) {
-  const engine = value ?? fieldOf(path).default;
+  apply(toEngine(path, value ?? fieldOf(path).default));
+}
+
+/* The settings that change the engine; options that the new one does not have are removed. */
+function toEngine(path, engine) {
   const sections = VIEWS[current().view].sections;
   const left = facts.fields.filter((one) => sections.includes(one.section) && !has(one, engine) && get(one.path) !== undefined);
   const foreign = facts.fields.filter((one) => refuses(one, engine));
-  apply([...left, ...foreign].map((one) => `${one.path}=null`).concat(`${path}=${JSON.stringify(engine)}`));
+  return [...left, ...foreign].map((one) => `${one.path}=null`).concat(`${path}=${JSON.stringify(engine)}`);
 }
 
 /* Whether a value that is set is another engine's. */
@@ -167,7 +173,7 @@ function refuses(field, engine) {
 }
 
 function show() {
-  const wanted = [current().view, engineNow(), get(LORA) !== undefined].join(" ");
+  const wanted = [current().view, engineNow(), get(LORA) !== undefined, splits(current().run)].join(" ");
   if (drawn !== wanted) {
     drawn = wanted;
     rebuild();
@@ -177,6 +183,8 @@ function show() {
   const tokens = longest(get("model") ?? {}, facts.presets, show);
   page.model.update(words("model"), tokens);
   page.card.update(words("hardware.gpu"));
+  page.recipe.element.hidden = current().view !== "train";
+  if (!page.recipe.element.hidden) page.recipe.show();
   for (const [path, control] of controls) {
     const shown = [get(path), fallback(control.field, tokens), words(path)];
     const key = JSON.stringify([...shown, tokens]);

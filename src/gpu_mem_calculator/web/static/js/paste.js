@@ -1,7 +1,7 @@
-/* The dialog that takes a config.json or a run file: pasted, dropped, or opened. */
+/* The dialog that takes a file or the name of a model: pasted, dropped, or opened. */
 
 import { post } from "./api.js";
-import { replaceRun, set } from "./state.js";
+import { current, get, replaceRun, set } from "./state.js";
 import { make } from "./words.js";
 
 const MOST = 2 ** 20; // characters; a config.json has a few thousand
@@ -45,7 +45,7 @@ function takeDrops(dialog) {
 async function readFile(file) {
   if (!file) return;
   if (file.size > MOST) {
-    tell([`${file.name} has ${file.size.toLocaleString("en")} bytes, more than a config.json or a run file; the most is ${MOST.toLocaleString("en")}`]);
+    tell([`${file.name} has ${file.size.toLocaleString("en")} bytes, too large for a configuration; the most is ${MOST.toLocaleString("en")}`]);
     return;
   }
   part("text").value = await file.text();
@@ -62,13 +62,21 @@ async function use(dialog) {
   }
   try {
     const { run, what } = await post("/api/import", { text });
-    if (what === "config.json") set("model", run.model);
-    else replaceRun(run);
+    if (what === "run file") replaceRun(run);
+    else merge(run);
     dialog.close();
   } catch (error) {
     tell(error.problems ?? [error.message]);
     part("text").focus();
   }
+}
+
+/* A file that leaves something open: a model alone, or DeepSpeed's JSON, which names no model. */
+function merge(run) {
+  if (run.model) return set("model", run.model);
+  const { model, hardware } = current().run;
+  const training = { seq_len: get("training.seq_len"), ...run.training };
+  return replaceRun({ model, hardware: { ...hardware, ...run.hardware }, training, engine: run.engine });
 }
 
 function tell(problems) {

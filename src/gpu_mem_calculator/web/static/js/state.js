@@ -5,8 +5,14 @@
 import { decode, encode, parseValue, pruned, valueAt, withValue } from "./link.js";
 
 /* The views: the sections that go into a request, keys that say nothing there, and what a run is
-   given when it is first looked at that way. How many cards a server takes follows from its own
-   parallel sizes; llama.cpp has none, and splits a model over the cards there are. */
+   given when it is first looked at that way. A server is spread over the GPUs, unless its own
+   parallel sizes say how. */
+const ONE_GPU = /^(transformers|huggingface)$/; // servers that are modelled on one GPU
+const SPLIT = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"];
+
+/** Whether a server's own parallel sizes say on how many GPUs it runs. */
+export const splits = ({ inference = {} }) => SPLIT.some((key) => inference[key] !== undefined);
+
 export const VIEWS = {
   train: {
     title: "Train",
@@ -17,7 +23,7 @@ export const VIEWS = {
   serve: {
     title: "Serve",
     sections: ["model", "hardware", "inference"],
-    without: (run) => (/^llama/.test(run.inference?.engine ?? "") ? [] : ["hardware.num_gpus", "hardware.num_nodes"]),
+    without: (run) => [...(splits(run) || ONE_GPU.test(run.inference?.engine ?? "") ? ["hardware.num_gpus"] : []), "hardware.num_nodes"],
     start: { inference: { engine: "vllm" } },
     needs: "inference", // without it a run is one of training
   },

@@ -1,0 +1,81 @@
+"""Recipes: what is trained is one click, from the page as it opens."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .chrome import Visit
+from .reading import field, verdict
+
+MOST_CLICKS = 3  # to a QLoRA of an 8B model on one 4090; typing a name or a number is one
+
+
+def recipe(page: Page, title: str) -> None:
+    """Choose what is trained."""
+    page.get_by_role("radio", name=title, exact=True).check()
+
+
+def test_qlora_on_one_card(visit: Visit) -> None:
+    """An 8B QLoRA on one 4090 takes three clicks from the page as it opens, and fits."""
+    page = visit.open("/")
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("Llama 3 8B")
+
+    def card() -> None:
+        page.get_by_role("combobox", name="GPU").fill("4090")
+        page.keyboard.press("Enter")
+
+    count = field(page, "hardware.num_gpus").get_by_role("textbox")
+    clicks = [card, lambda: count.fill("1"), lambda: recipe(page, "QLoRA")]
+    for click in clicks:
+        visit.change(click)
+    assert len(clicks) <= MOST_CLICKS
+    expect(page.get_by_role("combobox", name="GPU")).to_have_value("GeForce RTX 4090")
+    expect(verdict(page)).to_have_class("verdict fits")
+    expect(page.locator(".recipe .moved")).to_have_text(
+        "QLoRA needs PyTorch DDP, so the framework changed from PyTorch FSDP."
+    )
+
+
+def test_recipes_by_keyboard(visit: Visit) -> None:
+    """The arrow keys walk over the recipes; each leaves the settings of the one before."""
+    page = visit.open("/")
+    page.get_by_role("radio", name="All weights").focus()
+    visit.change(lambda: page.keyboard.press("ArrowRight"))
+    expect(page.get_by_role("radio", name="LoRA", exact=True)).to_be_focused()
+    assert "training.lora.r=16" in page.evaluate("location.hash")
+    visit.change(lambda: page.keyboard.press("ArrowRight"))
+    expect(page.locator("#f-engine-type")).to_have_value('"pytorch_ddp"')
+    visit.change(lambda: page.keyboard.press("ArrowRight"))
+    expect(page.get_by_role("radio", name="All weights")).to_be_checked()
+    expect(page.locator(".recipe .moved")).to_have_text("The framework is PyTorch FSDP again.")
+    page.wait_for_function("!location.hash.includes('lora')")
+
+
+def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
+    """A rank that was typed stays; a setting that differs from the recipe is named."""
+    page = visit.open("/")
+    visit.change(lambda: recipe(page, "LoRA"))
+    visit.change(lambda: field(page, "training.lora.r").get_by_role("textbox").fill("64"))
+    visit.change(lambda: recipe(page, "QLoRA"))
+    expect(field(page, "training.lora.r").get_by_role("textbox")).to_have_value("64")
+    visit.change(lambda: page.locator("#f-training-optimizer").select_option('"sgd"'))
+    expect(page.locator("#recipe-hint")).to_contain_text(
+        "With other settings than usual: optimizer"
+    )
+    visit.change(page.get_by_role("button", name="Undo").click)
+    expect(page.locator("#recipe-hint")).to_contain_text("nf4")
+
+
+@pytest.mark.parametrize("title", ["LoRA", "QLoRA"])
+def test_recipe_of_megatron_changes_the_engine(visit: Visit, title: str) -> None:
+    """An engine without adapters is replaced, with its own options."""
+    page = visit.open(
+        "/#train?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
+        "&engine.type=megatron_lm&parallelism.tensor_parallel_size=2"
+        "&parallelism.data_parallel_size=4&training.seq_len=4096"
+    )
+    visit.change(lambda: recipe(page, title))
+    expect(page.locator(".notice")).to_be_hidden()
+    page.wait_for_function("location.hash.includes('engine.type=pytorch_ddp')")
+    assert "parallelism" not in page.evaluate("location.hash")
