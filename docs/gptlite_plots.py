@@ -111,9 +111,9 @@ def memory(found: Sequence[Memory]) -> str:
 
 
 def ladder(found: Sequence[Largest]) -> str:
-    """The predicted rung of each configuration, and what became of those tried."""
+    """The predicted size of each configuration, and the sizes that were tried."""
     ordered = sorted(found, key=lambda one: -(one.room or 10**6))
-    every = [n for one in found for n in (one.rung, *one.trained, *one.failed)]
+    every = [n for one in found for n in (one.size, *one.trained, *one.failed)]
     low, high = SMALL - 1, max(every) + 1
     scale, top = axis(low, high), 76
     parts = [
@@ -131,7 +131,7 @@ def ladder(found: Sequence[Largest]) -> str:
         rows.append(text(16, y + 15, "on a whole H200" if room is None else f"in {room} GiB"))
         y += LINE
         for one in here:
-            rows += rung_marks(one, y, low, scale)
+            rows += size_marks(one, y, low, scale)
             y += LINE
     ticks = range(-(-low // 4) * 4, high + 1, 4)
     parts += [
@@ -147,17 +147,17 @@ def ladder(found: Sequence[Largest]) -> str:
     )
 
 
-def rung_marks(one: Largest, y: float, low: float, scale: float) -> Iterator[str]:
+def size_marks(one: Largest, y: float, low: float, scale: float) -> Iterator[str]:
     """One configuration's line."""
 
-    def at(rung: int) -> float:
-        return LEFT + (rung - low) * scale
+    def at(size: int) -> float:
+        return LEFT + (size - low) * scale
 
     yield text(LEFT - 10, y + 15, one.name, "name end")
-    yield path(f"M{at(one.rung) - 8:.1f} {y + 2}h16v16h-16z", "said")
-    for rung in one.trained:
-        yield f'<circle cx="{at(rung):.1f}" cy="{y + 10}" r="5" class="ran"/>'
-    for rung in one.failed:
-        yield path(f"M{at(rung) - 5:.1f} {y + 5}l10 10m0-10-10 10", "died")
-    size = f"{one.rung} × {width(one.rung):,}, {parameters(one.rung) / 1e9:.2f} B"
-    yield text(WIDE - 16, y + 15, size, "name end")
+    yield path(f"M{at(one.size) - 8:.1f} {y + 2}h16v16h-16z", "said")
+    for size in one.trained:
+        yield f'<circle cx="{at(size):.1f}" cy="{y + 10}" r="5" class="ran"/>'
+    for size in one.failed:
+        yield path(f"M{at(size) - 5:.1f} {y + 5}l10 10m0-10-10 10", "died")
+    title = f"{one.size} × {width(one.size):,}, {parameters(one.size) / 1e9:.2f} B"
+    yield text(WIDE - 16, y + 15, title, "name end")

@@ -20,7 +20,7 @@ from gpu_mem_calculator.published import zero_tables
 FOLDER = Path(__file__).with_name("gptlite")
 CONFIGS = FOLDER.parents[1] / "examples" / "gptlite" / "configs"
 GIB, RANKS = 2**30, 8
-SMALL, HEAD, TOKENS, VOCABULARY = 12, 64, 2048, 65  # rung of GPT-3 Small; sizes of every rung
+SMALL, HEAD, TOKENS, VOCABULARY = 12, 64, 2048, 65  # layers of GPT-3 Small; the same in every size
 Row = dict[str, Any]
 
 
@@ -31,16 +31,16 @@ def rows(name: str) -> tuple[Row, ...]:
     return tuple(map(json.loads, path.read_text("utf-8").splitlines())) if path.exists() else ()
 
 
-def width(rung: int) -> int:
-    """Of a rung's residual stream: as many heads as layers."""
-    return HEAD * rung
+def width(size: int) -> int:
+    """Of a size's residual stream: as many heads as layers."""
+    return HEAD * size
 
 
-def parameters(rung: int) -> int:
-    """How many a rung's model has: 12 matrices of width squared in each layer, and tables."""
-    wide = width(rung)
+def parameters(size: int) -> int:
+    """How many a size's model has: 12 matrices of width squared in each layer, and tables."""
+    wide = width(size)
     around = (2 * VOCABULARY + TOKENS + 2) * wide
-    return rung * (12 * wide**2 + 10 * wide) + around
+    return size * (12 * wide**2 + 10 * wide) + around
 
 
 def error(predicted: float, measured: float) -> float:
@@ -103,32 +103,32 @@ def memories() -> Iterator[Memory]:
 
 
 class Largest(Struct, frozen=True):
-    """The largest model of a configuration: the rung that is predicted, and those tried."""
+    """The largest model of a configuration: the size that is predicted, and those tried."""
 
     name: str
     room: int | None
-    rung: int
+    size: int
     trained: list[int]
     failed: list[int]
 
     @property
     def below(self) -> bool:
-        """Whether the predicted rung trained."""
-        return self.rung in self.trained
+        """Whether the predicted size trained."""
+        return self.size in self.trained
 
     @property
     def above(self) -> bool:
-        """Whether the next rung ran out of memory."""
-        return self.rung + 1 in self.failed
+        """Whether the next size ran out of memory."""
+        return self.size + 1 in self.failed
 
     @property
     def wrong(self) -> bool:
         """Whether a trial says otherwise."""
-        return any(n > self.rung for n in self.trained) or any(n <= self.rung for n in self.failed)
+        return any(n > self.size for n in self.trained) or any(n <= self.size for n in self.failed)
 
 
 def trials(name: str, room: int | None) -> tuple[list[int], list[int]]:
-    """The rungs that trained for two steps in a room, and those that ran out of memory."""
+    """The sizes that trained for two steps under a limit, and those that ran out of memory."""
     found: dict[bool, set[int]] = {True: set(), False: set()}
     for row in rows("measured"):
         cap = row["environment"].get("cap_bytes")

@@ -86,8 +86,8 @@ def largest() -> str:
         [
             f"`{one.name}`",
             "whole H200" if one.room is None else f"{one.room} GiB",
-            f"**{one.rung} × {gptlite_rows.width(one.rung):,}**",
-            f"{gptlite_rows.parameters(one.rung) / 1e9:.2f} B",
+            f"**{one.size} × {gptlite_rows.width(one.size):,}**",
+            f"{gptlite_rows.parameters(one.size) / 1e9:.2f} B",
             numbers(one.trained),
             numbers(one.failed),
             verdict(one),
@@ -97,12 +97,12 @@ def largest() -> str:
     return table(
         [
             "",
-            "room",
+            "limit",
             "predicted, layers × width",
             "parameters",
             "layers that trained",
             "that ran out of memory",
-            "so the prediction is",
+            "prediction",
         ],
         lines,
         words=7,
@@ -110,7 +110,7 @@ def largest() -> str:
 
 
 def numbers(found: list[int]) -> str:
-    """Rungs in a cell."""
+    """Sizes in a cell."""
     return ", ".join(map(str, found)) or "-"
 
 
@@ -121,9 +121,9 @@ def verdict(one: Largest) -> str:
     if one.below and one.above:
         return "right"
     if one.below:
-        return f"not too high; {one.rung + 1} was not tried"
+        return f"not too high; {one.size + 1} was not tried"
     if one.failed:
-        return f"not refuted; {one.rung} and {one.rung + 1} were not tried"
+        return f"not refuted; {one.size} and {one.size + 1} were not tried"
     return "not tried"
 
 
@@ -136,8 +136,8 @@ def score() -> str:
     capped = sum(one.room is not None for one in both)
     said = (
         f"{len(both)} of {len(found)} predictions were tried on both sides and are right: the "
-        f"size trains, the next does not. {len(both) - capped} of them, on the whole card, "
-        f"were computed before the trial; {capped}, under a cap, afterwards. "
+        f"predicted size trains, the next one runs out of memory. {len(both) - capped} of them, "
+        f"on the whole card, were computed before the trial; {capped}, under a cap, afterwards. "
         f"{wrong or 'None'} turned out wrong."
     )
     return f"{said} Not tried on both sides: {', '.join(rest)}." if rest else said
@@ -229,13 +229,13 @@ def moved() -> str:
     found = [
         f"`{one.name}` ({first[one.name]} before)"
         for one in largests()
-        if one.name in first and first[one.name] != one.rung
+        if one.name in first and first[one.name] != one.size
     ]
     late = [f"`{one.name}`" for one in largests() if one.name not in first]
     said = "No prediction" if not found else f"Of the predictions {', '.join(found)}"
     return (
-        f"{said} moved with the changes to the program that are named above; first computed "
-        f"after them: {', '.join(late) or 'none'}."
+        f"{said} changed with the estimates that are named above. Predicted only after those "
+        f"changes: {', '.join(late) or 'none'}."
     )
 
 
@@ -257,6 +257,6 @@ def trained() -> str:
         f"`train.py` trained all {len(found)} configurations there, as one process: the loss "
         f"was {min(first):.2f} to {max(first):.2f} at the first step and {min(last):.2f} to "
         f"{max(last):.2f} at the last, which was step {max(steps)} in {whole} runs. The other "
-        f"{len(found) - whole} were cut off by a time limit; {min(steps)} is the last step "
-        "seen of the shortest."
+        f"{len(found) - whole} were stopped by a time limit; the shortest reached step "
+        f"{min(steps)}."
     )

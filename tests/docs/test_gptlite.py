@@ -120,7 +120,7 @@ def test_what_trials_say(trained: list[int], failed: list[int], said: str) -> No
 
 
 def test_only_memory_is_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that died of something else, or in another room, count neither way."""
+    """Runs that died of something else, or under another limit, count neither way."""
 
     def trial(number: int, failed: str, gib: int) -> dict[str, Any]:
         return {
