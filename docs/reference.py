@@ -1,4 +1,4 @@
-"""Writes run-file.md: every key of a run file, with its default for each engine.
+"""Writes run-file.md: example run files, and every key with its default for each engine.
 
 python docs/reference.py
 """
@@ -18,6 +18,18 @@ from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
 
 TARGET = Path(__file__).with_name("run-file.md")
+CONFIGS = TARGET.parents[1] / "configs"
+EXAMPLES = {
+    "llama3_8b_qlora": "QLoRA on one 24 GB card, with the settings that most people use",
+    "llama3_8b_fsdp": "All weights of an 8B model with FSDP on 8 GPUs",
+    "llama3_70b_megatron": "A 70B model with Megatron-LM on 8 nodes of 8 GPUs",
+    "deepseek_v3_vllm": "A vLLM server for DeepSeek-V3 on 8 GPUs",
+}
+OTHERS = {
+    "llama2_7b_deepspeed": "DeepSpeed ZeRO-3 with the optimizer on the CPU",
+    "pytorch_ddp_example": "DDP on 4 GPUs, with the model's sizes as plain numbers",
+    "gpt3_175b_megatron": "GPT-3 175B with Megatron-LM on 1,024 GPUs",
+}
 
 
 def shown(value: Any) -> str:
@@ -64,17 +76,38 @@ def lora_table() -> list[str]:
     return lines
 
 
+def examples() -> list[str]:
+    """The run files to copy, each whole, and links to the others."""
+    parts = []
+    for name, title in EXAMPLES.items():
+        text = (CONFIGS / f"{name}.json").read_text("utf-8").rstrip()
+        link = f"[`configs/{name}.json`](../configs/{name}.json)"
+        parts += [f"### {title}", "", f"{link}:", "", "```json", text, "```", ""]
+    links = [f"- [`{name}.json`](../configs/{name}.json): {what}" for name, what in OTHERS.items()]
+    return [*parts, "More in `configs/`:", "", *links]
+
+
 def page() -> str:
     """The whole page."""
     spellings = ", ".join(f"`{a}` = `{n}`" for a, n in ALIASES.items())
     parts = [
         "# The run file",
         "",
-        "JSON, YAML and TOML read the same. A key that is left out takes the default below, or",
-        "that of the framework at the version that is modelled; an unknown key, a value that is",
-        "out of range, or an option that the engine does not have is refused with a sentence.",
-        "`gpu-mem-calc schema` prints a JSON Schema for editors. This page is written by",
-        "`docs/reference.py`.",
+        "A run file describes one run: the model, how it is trained or served, and the hardware.",
+        "It is JSON, YAML or TOML. Only the model is required.",
+        "",
+        "    gpu-mem-calc validate run.json              # every mistake, one sentence each",
+        "    gpu-mem-calc calculate --config run.json",
+        "    gpu-mem-calc calculate --config run.json --set training.batch_size=2",
+        "",
+        "A key that is left out has the default below, or the default of the framework at the",
+        "version that is modelled. An unknown key, a value out of range, or an option that the",
+        "engine does not have is refused with one sentence. `gpu-mem-calc schema` prints a JSON",
+        "Schema for editors. `docs/reference.py` writes this page.",
+        "",
+        "## Examples",
+        "",
+        *examples(),
         "",
         "## model",
         "",
@@ -96,16 +129,17 @@ def page() -> str:
         "",
         f"`type` is one of {', '.join(f'`{n}`' for n in engines())} (default `pytorch_ddp`);",
         f"other spellings: {spellings}.",
-        "Each option's default, in the engines that have it (an empty cell: refused):",
+        "The table has each option's default. An engine with an empty cell refuses the option.",
         "",
         *option_table("engine", "option", engines(), "type"),
         "",
         "## inference",
         "",
-        "Instead of training, parallelism and engine: see [inference](inference.md). `engine` is",
-        f"one of {', '.join(f'`{n}`' for n in servers())} (default `transformers`); other",
-        f"spellings: {', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}.",
-        "Each key's default, in the engines that have it (an empty cell: refused):",
+        "This section replaces training, parallelism and engine: see [serving](serving.md) and",
+        "[inference with transformers](inference.md). `engine` is one of",
+        f"{', '.join(f'`{n}`' for n in servers())} (default `transformers`); other spellings:",
+        f"{', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}.",
+        "The table has each key's default. An engine with an empty cell refuses the key.",
         "",
         *option_table("inference", "key", servers(), "engine"),
         "",

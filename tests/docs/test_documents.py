@@ -26,6 +26,13 @@ def test_the_key_reference_is_up_to_date() -> None:
     assert script("reference")["page"]() == (ROOT / "docs" / "run-file.md").read_text("utf-8")
 
 
+def test_every_example_run_file_is_on_the_page() -> None:
+    """Each file of `configs/`, shown or linked."""
+    reference = script("reference")
+    files = {path.stem for path in (ROOT / "configs").glob("*.json")}
+    assert reference["EXAMPLES"].keys() | reference["OTHERS"].keys() == files
+
+
 # those in blocks, and those of the table "I want to": without what has to be filled in or installed
 COMMANDS = [
     *re.findall(r"^\$ (gpu-mem-calc .*)$", README, re.MULTILINE),
