@@ -19,7 +19,7 @@ SMALL = [row for row in MEASURED.values() if f"-{bench.SMALL}-" in row["id"]]
 PIPELINES = bench.read_rows(DATA / "measured_pipelines.jsonl")
 
 
-@pytest.mark.parametrize("row", sampled({row["id"]: row for row in SMALL}, keep=3))
+@pytest.mark.parametrize("row", sampled({row["id"]: row for row in SMALL}, keep=2))
 def test_the_estimate_is_what_was_measured(row: dict[str, Any]) -> None:
     """Within 2 %, the promise; within half a percent, as it is. Reserved within 3 %, but for
     DeepSpeed's checkpoints, whose contiguous buffers are one per layer here.
@@ -33,7 +33,7 @@ def test_the_estimate_is_what_was_measured(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", PIPELINES, ids=lambda row: f"{row['configuration']}-{row['stages']}"
+    "row", sampled({f"{row['configuration']}-{row['stages']}": row for row in PIPELINES}, keep=1)
 )
 def test_every_stage_of_a_pipeline(row: dict[str, Any]) -> None:
     """Within 2 % of what each rank allocated."""
@@ -50,9 +50,8 @@ def outcomes(name: str) -> dict[int, bool]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", sampled([name for name in bench.ROOMS if len(outcomes(name)) > 1], keep=1)
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [name for name in bench.ROOMS if len(outcomes(name)) > 1])
 def test_the_largest_model(name: str) -> None:
     """Every rung that was tried is told right: it trains, or runs out of memory."""
     data, room = bench.run_file(name), bench.ROOMS[name]

@@ -104,10 +104,10 @@ def highest(stream: AllocationStream) -> int:
 
 
 RUNS = sampled(
-    [(f, case) for f in FAMILIES for case in CASES if f != "bloom" or case == "eager"], keep=8
+    [(f, case) for f in FAMILIES for case in CASES if f != "bloom" or case == "eager"], keep=5
 )
 WAYS = sampled(
-    [(f, way) for f in FEW for way in MORE if not ("assisted" in way and f in WINDOWED)], keep=5
+    [(f, way) for f in FEW for way in MORE if not ("assisted" in way and f in WINDOWED)], keep=3
 )
 
 

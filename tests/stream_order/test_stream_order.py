@@ -5,6 +5,7 @@ Blocks of the allocator's large pool are compared; smaller ones share segments o
 
 from __future__ import annotations
 
+import platform
 import warnings
 
 import pytest
@@ -13,6 +14,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.stage_replay import stage_requests
 from gpu_mem_calculator.replay.stream import AllocationStream
+from tests.corpus import sampled
 from tests.stream_order.compare import LARGE, differences, equal
 from tests.stream_order.runs import run_file
 
@@ -29,6 +31,7 @@ EQUAL = (
     "llama bf16_mixed none, ZeRO-2",
     "llama bf16_mixed full, ZeRO-2",
 )
+AUTOCAST = ("bf16_mixed none, one GPU", "bf16_mixed full, one GPU", "bf16_mixed none, DDP")
 CLOSE = {  # events of the third step's forward and backward that differ
     "gpt2 bf16_mixed none, one GPU": 6,
     "llama bf16_mixed none, ZeRO-3": 4,
@@ -53,9 +56,18 @@ def steps(asked: AllocationStream) -> dict[str, str]:
     return {name: name for name in names}
 
 
-@pytest.mark.parametrize("name", EQUAL)
+def needs_x86_64(name: str) -> None:
+    """Skip a run under autocast elsewhere: torch casts an operation's arguments in the order that
+    its compiler chose, and GPUs were measured with x86_64.
+    """
+    if name.endswith(AUTOCAST) and platform.machine() != "x86_64":
+        pytest.skip("autocast casts in another order on this processor")
+
+
+@pytest.mark.parametrize("name", sampled(EQUAL, keep=5))
 def test_a_stream_is_torchs_event_by_event(name: str) -> None:
     """Every large block is allocated and freed where torch does it."""
+    needs_x86_64(name)
     ours, theirs = streams(name)
     assert equal(ours, theirs, steps(ours), LARGE + 1), next(
         differences(ours, theirs, steps(ours), LARGE + 1)
@@ -65,6 +77,7 @@ def test_a_stream_is_torchs_event_by_event(name: str) -> None:
 @pytest.mark.parametrize(("name", "most"), CLOSE.items())
 def test_few_events_differ_from_torchs(name: str, most: int) -> None:
     """What differs is at the embedding, or where an engine takes over a tensor."""
+    needs_x86_64(name)
     ours, theirs = streams(name)
     phases = {phase: phase for phase in steps(ours) if phase.startswith("s2.")}
     found = differences(ours, theirs, phases, LARGE + 1)
