@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.cli.parser import Parser, add_run, run_data, run_words
+from gpu_mem_calculator.cli.parser import Parser, add_run
+from gpu_mem_calculator.cli.run_source import run_data, run_words
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
 

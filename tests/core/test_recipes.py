@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.recipes import RECIPES, TITLES, WORDS, recipe_settings
+from gpu_mem_calculator.core.recipes import RECIPES, TITLES, WORDS, recipe_settings, recipe_words
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read, with_settings
 
@@ -46,5 +46,7 @@ def test_qlora_on_a_sharding_engine_is_refused_once() -> None:
 
 def test_every_recipe_has_a_title_and_words() -> None:
     """The tables have the same names."""
-    assert list(RECIPES) == list(TITLES) == list(WORDS)
+    assert list(RECIPES) == list(TITLES)
+    assert "nf4 base" in recipe_words("qlora", WORDS)
+    assert "AdamW" not in recipe_words("lora", set(WORDS) - {"training.optimizer"})
     assert recipe_settings("full", 8) == {}

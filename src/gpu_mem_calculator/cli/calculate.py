@@ -7,35 +7,42 @@ import argparse
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
-from ..core.errors import print_to_stderr
+from .check import check, margin, save_run
 from .output import show, write
-from .parser import Parser, RunSource, add_output, add_run
+from .parser import Parser, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source, recorded_words
+from .run_source import RunSource
 from .serving import serving_answer
+from .training_options import add_training_options
 
 EXAMPLES = """\
 examples:
-  gpu-mem-calc calculate --config run.json
-  gpu-mem-calc calculate --preset llama2-7b --set hardware.num_gpus=8 \\
-    --set engine.type=fsdp
-  gpu-mem-calc calculate --config run.json --format html --output report.html
-  gpu-mem-calc calculate --config run.json --check   (in CI)
-  gpu-mem-calc calculate --config ds_config.json --model llama2-7b \\
-    --set hardware.num_gpus=8
+  gpu-mem-calc calculate run.json
+  gpu-mem-calc calculate run.json --gpu h100 --gpus 8 --seq-len 8k
+  gpu-mem-calc calculate --preset llama2-7b --gpus 8 --engine fsdp
+  gpu-mem-calc calculate run.json --format html --output report.html
+  gpu-mem-calc calculate run.json --check --quiet --margin 5%   (in CI)
+  gpu-mem-calc calculate ds_config.json --model llama2-7b --gpus 8
+  cat run.json | gpu-mem-calc calculate -
   gpu-mem-calc calculate --function my_project.train:model_and_batch"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `calculate`."""
+    add_source(parser)
     add_run(parser)
+    add_training_options(parser)
     add_recorded(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)
 
 
 def add_check(parser: Parser) -> None:
-    """Add --check."""
-    parser.flag("--check", "exit 1, with a sentence, where the run does not fit")
+    """Add --check, its options, and --save-run."""
+    parser.flag("--check", "exit with code 1 if it does not fit, with one sentence")
+    parser.option("--margin", "GIB", "with --check: memory to keep free, such as 2 or 5%%", margin)
+    parser.flag("--quiet", "with --check: print the sentence only")
+    parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,24 +71,20 @@ def show_estimate(
     Returns the exit code: with --check, 1 where the run does not fit. `words` are the command line
     that explains the run, `name` is what the --check sentence calls it.
     """
+    save_run(args, estimate)
     if estimate.served:
         return serving_answer(args, estimate, words)
+    from ..report.headline import sentence
+
+    if args.quiet:
+        return check(args, estimate, sentence(estimate, name))
     if args.format == "table":
         from ..report.text import text_report
 
         show(list(text_report(estimate, words, notes)), args.output)
     else:
         write(_render(args.format, estimate), args.output)
-    if not args.check:
-        return 0
-    from ..report.headline import sentence
-
-    text = sentence(estimate, name)
-    if args.format == "table" or args.output:
-        write(text)
-    else:  # stdout has only the data
-        print_to_stderr(text, begins="")
-    return 0 if estimate.result.fits_on_gpu else 1
+    return check(args, estimate, sentence(estimate, name)) if args.check else 0
 
 
 def _render(format_name: str, estimate: Estimate) -> str:

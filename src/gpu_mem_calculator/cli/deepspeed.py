@@ -1,17 +1,18 @@
 """Print DeepSpeed's own table of the memory that ZeRO model states need.
 
-It counts parameters, gradients and Adam's states, not activations or buffers:
-for a whole run use gpu-mem-calc calculate. Stage 1 has no table of its own and
-gets stage 2's. What was counted is told on stderr."""
+It counts parameters, gradients and Adam's states, but no activations or
+buffers: for a whole run use gpu-mem-calc calculate. DeepSpeed has no table for
+stage 1; stage 2's is printed. The parameter count used is printed on stderr."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.errors import InputError, print_to_stderr
 from .output import write
-from .parser import Parser, add_settings, positive, whole
+from .parser import Parser, add_output, add_settings, positive, whole
 
 if TYPE_CHECKING:
     from ..core.model_source import ResolvedModel
@@ -23,25 +24,27 @@ examples:
   gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
     --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
 MODEL_PATH = (
-    "a preset, a name on the hub (owner/model), a config.json or its folder, s3://bucket/path, or "
-    "https://.../config.json; wins over --num-parameters"
+    "a model's name, a Hugging Face id (owner/model), a config.json or its folder, "
+    "s3://bucket/path, or https://.../config.json; used instead of --num-parameters"
 )
 NOT_GIVEN = "-1"  # the Helm chart's value for "not set"
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `deepspeed`."""
-    parser.add_argument("--stage", choices=("1", "2", "3"), default="3", help="default: 3")
-    parser.option("--num-parameters", "N", "such as 70e9 or 70B")
-    largest = "of the largest single module; stage 3 needs it"
+    parser.add_argument(
+        "--stage", choices=("1", "2", "3"), default="3", help="ZeRO stage (default: 3)"
+    )
+    parser.option("--num-parameters", "N", "number of parameters, such as 70e9 or 70B")
+    largest = "parameters of the largest single module; needed for stage 3"
     parser.option("--largest-layer-parameters", "N", largest)
     parser.option("--model-path", "P", MODEL_PATH)
-    parser.flag("--trust-remote-code", "changes nothing: no code of a repository is run")
-    parser.option("--nodes", "N", "default: 1", whole, default=1)
-    parser.option("--gpus-per-node", "N", "default: 8", whole, default=8)
-    factor = "what the CPU side is multiplied by (default: 1.5)"
+    parser.flag("--trust-remote-code", "has no effect: no code of a repository is ever run")
+    parser.option("--nodes", "N", "number of nodes (default: 1)", whole, default=1)
+    parser.option("--gpus-per-node", "N", "GPUs on each node (default: 8)", whole, default=8)
+    factor = "safety factor on CPU memory (default: 1.5)"
     parser.option("--buffer-factor", "X", factor, positive, default=1.5)
-    parser.option("-o --output", "FILE", "write to a file")
+    add_output(parser, "table", "json")
     add_settings(parser)
 
 
@@ -52,14 +55,39 @@ def run(args: argparse.Namespace) -> int:
     total, largest = _counts(args)
     setup = (args.gpus_per_node, args.nodes, args.buffer_factor)
     if args.stage != "3":
-        write(zero2_table(total, *setup), args.output)
+        _show(args, total, None, zero2_table(total, *setup))
         return 0
     if largest is None:
         size = "the size of the largest single module (Llama-3.1-70B: 1.05e9)"
         needs = f"--largest-layer-parameters, {size}; or give --model-path"
         raise InputError(f"--stage 3 with --num-parameters needs {needs}")
-    write(zero3_table(total, largest, *setup), args.output)
+    _show(args, total, largest, zero3_table(total, largest, *setup))
     return 0
+
+
+def _show(args: argparse.Namespace, total: int, largest: int | None, table: str) -> None:
+    """Write the table, or as JSON what it was computed from and its lines."""
+    if args.format == "table":
+        write(table, args.output)
+        return
+    from ..report.data import to_json
+
+    data = {
+        "stage": int(args.stage),
+        "num_parameters": total,
+        "largest_layer_parameters": largest,
+        "nodes": args.nodes,
+        "gpus_per_node": args.gpus_per_node,
+        "buffer_factor": args.buffer_factor,
+        "rows": table_rows(table),
+    }
+    write(to_json(data), args.output)
+
+
+def table_rows(table: str) -> list[dict[str, str | float]]:
+    """The rows of DeepSpeed's table: GB of CPU and GPU memory, and the options of each."""
+    rows = re.findall(r"^\s*([0-9.]+)GB \|\s*([0-9.]+)GB \| (.*)$", table, re.MULTILINE)
+    return [{"cpu_gb": float(c), "gpu_gb": float(g), "options": o.strip()} for c, g, o in rows]
 
 
 def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
@@ -73,12 +101,12 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
         largest = parameter_count(args.largest_layer_parameters, "--largest-layer-parameters")
     if args.model_path is not None:
         counted = base_model_counts(args.model_path, args.settings)
-        _tell(args, counted)
+        _print_count(args, counted)
         return counted.total, largest or counted.largest
     values = {"--set": args.settings, "--trust-remote-code": args.trust_remote_code}
     for option, value in values.items():
         if value:
-            raise InputError(f"{option} is about a model; it needs --model-path")
+            raise InputError(f"{option} needs --model-path; add it, or leave {option} out")
     total = parameter_count(args.num_parameters, "--num-parameters")
     if largest is not None and largest > total:
         more = f"more than --num-parameters {args.num_parameters}; swap them"
@@ -86,8 +114,8 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     return total, largest
 
 
-def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
-    """Print what was counted to stderr; stdout has only the table."""
+def _print_count(args: argparse.Namespace, counted: BaseModelCount) -> None:
+    """Print the parameter count to stderr; stdout has only the table."""
     from ..hub.names import printable_name
 
     model = counted.model

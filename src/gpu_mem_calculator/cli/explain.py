@@ -1,4 +1,4 @@
-"""Show each entry of an estimate: formula, numbers, when it is alive, source."""
+"""Show every allocation of an estimate: its formula, numbers, lifetime and source."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output, add_run
+from .parser import Parser, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source
+from .training_options import add_training_options
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
 
 EXAMPLES = """\
 examples:
-  gpu-mem-calc explain --config run.json
-  gpu-mem-calc explain --preset llama2-7b --set training.seq_len=2048 --parts
-  gpu-mem-calc explain --config run.json --format json"""
+  gpu-mem-calc explain run.json
+  gpu-mem-calc explain llama3.1-8b --qlora --gpu 4090
+  gpu-mem-calc explain --preset llama2-7b --seq-len 2048 --parts
+  gpu-mem-calc explain run.json --format json"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `explain`."""
+    add_source(parser)
     add_run(parser)
+    add_training_options(parser)
     add_recorded(parser)
     add_parts(parser)
     add_output(parser, "table", "json")
@@ -30,7 +34,7 @@ def arguments(parser: Parser) -> None:
 
 def add_parts(parser: Parser) -> None:
     """Add --parts."""
-    parser.flag("--parts", "also what each entry is made of, tensor by tensor")
+    parser.flag("--parts", "also list the tensors of each entry")
 
 
 def run(args: argparse.Namespace) -> int:

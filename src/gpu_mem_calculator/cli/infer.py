@@ -1,4 +1,4 @@
-"""Estimate a server: weights, room for the cache, how many users at which context."""
+"""Estimate a server: weights, KV cache, and how many users fit at which context."""
 
 from __future__ import annotations
 
@@ -10,30 +10,38 @@ from ..core.errors import InputError
 from ..core.runfile import with_settings
 from ..core.text_data import load_text
 from .calculate import add_check
+from .check import save_run
 from .explain import add_parts, show_explanation
 from .output import show, write
-from .parser import Parser, add_output, add_settings, positive, whole
+from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
 from .serving import serving_answer
 
 EXAMPLES = """\
 examples:
-  gpu-mem-calc infer llama3.1-8b --gpu h100-80gb-sxm
-  gpu-mem-calc infer deepseek-v3 --gpu h200 --tp 8 --max-model-len 32768
-  gpu-mem-calc infer qwen3-32b --gpu h100-80gb-sxm --fewest-gpus
+  gpu-mem-calc infer llama3.1-8b --gpu h100
+  gpu-mem-calc infer llama3.1-8b --gpu 4090 --context 8k --users 16
+  gpu-mem-calc infer deepseek-v3 --gpu h200 --gpus 8 --context 32k --ep
+  gpu-mem-calc infer qwen3-32b --gpu h100 --fewest-gpus
   gpu-mem-calc infer llama3.1-8b --engine llamacpp --quantization q4_k_m \\
-    --gpu rtx-4090 --max-model-len 32768
-  gpu-mem-calc infer --largest-model --gpu rtx-4090 --quantization awq
-  gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4096,32768 \\
+    --gpu 4090 --context 32k
+  gpu-mem-calc infer --largest-model --gpu 4090 --quantization awq
+  gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4k,32k \\
     --concurrency 1,16,64 --format json"""
 UTILIZATION = "inference.gpu_memory_utilization"
-# Options that set one key of the run file each: option, key, type, help.
+EXPERTS = "inference.expert_parallel_size"
+ALL = "all"  # --ep without a number
+# Options that set one key of the run file each: names, key, type, help.
 KEYS: tuple[tuple[str, str, Any, str], ...] = (
-    ("--gpu", "hardware.gpu", str, "a card from gpu-mem-calc gpus"),
-    ("--gpu-mem", "hardware.gpu_memory_gb", positive, "memory of one GPU as marketed (80)"),
-    ("--tp", "inference.tensor_parallel_size", whole, "GPUs that share each layer"),
-    ("--pp", "inference.pipeline_parallel_size", whole, "GPUs that have layers each"),
-    ("--dp", "inference.data_parallel_size", whole, "copies of the model"),
-    ("--max-model-len", "inference.max_seq_len", whole, "the longest sequence to serve"),
+    ("--gpu", "hardware.gpu", str, "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
+    ("--gpu-mem", "hardware.gpu_memory_gb", memory, "memory of one GPU in GB (default: 80)"),
+    ("-g --gpus", "hardware.num_gpus", whole, "number of GPUs (default: tp × pp × dp)"),
+    ("--tp", "inference.tensor_parallel_size", whole, "tensor-parallel size"),
+    ("--pp", "inference.pipeline_parallel_size", whole, "pipeline-parallel size"),
+    ("--dp", "inference.data_parallel_size", whole, "data-parallel size (replicas)"),
+    ("--max-model-len --context", "inference.max_seq_len", tokens, "longest sequence: 8192, 128k"),
+    ("--batch-size --users", "inference.batch_size", whole, "concurrent users to serve"),
+    ("--prompt-len", "inference.prompt_len", tokens, "prompt tokens of one user"),
+    ("--new-tokens", "inference.new_tokens", tokens, "generated tokens of one user"),
     ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
     ("--quantization", "inference.quantization", str, "of the weights: fp8, awq, q4_k_m, ..."),
     ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
@@ -41,39 +49,46 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
         "--gpu-memory-utilization",
         UTILIZATION,
         positive,
-        "the share of the card that the server may take",
+        "share of the GPU that the server may use, such as 0.9",
     ),
-    ("--max-num-seqs", "inference.max_num_seqs", whole, "sequences that run at once"),
-    ("--max-num-batched-tokens", "inference.max_num_batched_tokens", whole, "tokens of one pass"),
-    ("--batch-size", "inference.batch_size", whole, "sequences at once"),
-    ("--prompt-len", "inference.prompt_len", whole, "tokens of a prompt"),
-    ("--new-tokens", "inference.new_tokens", whole, "tokens that are generated"),
+    ("--max-num-seqs", "inference.max_num_seqs", whole, "most concurrent sequences"),
+    (
+        "--max-num-batched-tokens",
+        "inference.max_num_batched_tokens",
+        tokens,
+        "most tokens in one forward pass",
+    ),
 )
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `infer`."""
-    model = "a preset, a name on the hub, a config.json, a .gguf file, or a folder"
+    model = "a model's name, a Hugging Face id, a config.json, a .gguf file, or a folder"
     parser.option("model", "MODEL", model, nargs="?")
-    parser.option("-c --config", "FILE", "a run file with an inference part")
+    parser.option("-c --config", "FILE", "a run file with an inference section")
     engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"
     parser.option("-e --engine", "NAME", engines)
-    for name, key, kind, text in KEYS:
-        parser.option(name, "N" if kind is not str else "NAME", text, kind, dest=key)
+    for names, key, kind, text in KEYS:
+        parser.option(names, "N" if kind is not str else "NAME", text, kind, dest=key)
+    experts = "shard the experts over N ranks (default: over all)"
+    parser.option("--ep", "N", experts, dest=EXPERTS)
     eager = "inference.enforce_eager"
     parser.flag("--enforce-eager", "no CUDA graphs", "store_const", const=True, dest=eager)
-    gpus = "how many cards, where the engine does not say"
-    parser.option("-g --gpus", "N", gpus, whole, dest="hardware.num_gpus")
     add_settings(parser)
-    rows = "rows of the table of contexts and sequences"
-    parser.option("--contexts", "N,N,...", rows, numbers, default=())
-    parser.option("--concurrency", "N,N,...", "its columns", numbers, default=())
-    parser.flag("--fewest-gpus", "over how many GPUs it must be cut at least")
-    parser.flag("--largest-model", "which preset is the largest that this card serves")
-    parser.flag("--explain", "show where every byte comes from instead")
+    rows = "contexts (rows) of the table of users"
+    parser.option("--contexts", "N,N,...", rows, lengths, default=())
+    parser.option("--concurrency", "N,N,...", "users (columns) of that table", numbers, default=())
+    parser.flag("--fewest-gpus", "find the smallest number of GPUs that works")
+    parser.flag("--largest-model", "find the largest preset that these GPUs can serve")
+    parser.flag("--explain", "show where every byte comes from")
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    """Numbers of tokens, separated by commas."""
+    return tuple(tokens(piece.strip()) for piece in text.split(","))
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -87,12 +102,13 @@ def run(args: argparse.Namespace) -> int:
     if args.largest_model and args.fewest_gpus:
         raise InputError("--largest-model and --fewest-gpus are two questions; ask one of them")
     if args.parts and not args.explain:
-        raise InputError("--parts goes with --explain; add it, or leave --parts out")
+        raise InputError("--parts needs --explain; add --explain, or leave --parts out")
     if args.largest_model:
         return _largest(args, data)
     if args.fewest_gpus:
         return _fewest(args, data)
     estimate = full_estimate(data)
+    save_run(args, estimate)
     if args.explain:
         return show_explanation(args, estimate)
     table = (args.contexts, args.concurrency)
@@ -106,17 +122,36 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     data = _load_run(args.config) if args.config is not None else {}
     if args.model is not None:
         data["model"] = {"name": args.model}
+    if args.largest_model and args.model is not None:
+        fix = "leave it out, or ask --fewest-gpus"
+        raise InputError(f"--largest-model looks for a model, and {args.model!r} names one; {fix}")
     if "model" not in data and not args.largest_model:
-        raise InputError("infer needs a MODEL; see gpu-mem-calc presets")
+        raise InputError("infer needs a MODEL, such as llama3.1-8b; see gpu-mem-calc presets")
     inference = data.get("inference") or {}
     if not isinstance(inference, dict):
         raise InputError(f"inference={inference!r} must be an object")
     inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
     values = {key: getattr(args, key) for _, key, _, _ in KEYS}
-    for key in ("inference.enforce_eager", "hardware.num_gpus"):
-        values[key] = getattr(args, key)
+    values["inference.enforce_eager"] = getattr(args, "inference.enforce_eager")
     settings = [f"{key}={_text(value)}" for key, value in values.items() if value is not None]
-    return with_settings({**data, "inference": inference}, (*settings, *args.settings))
+    run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
+    return _with_experts(run, getattr(args, EXPERTS))
+
+
+def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
+    """The run with its experts sharded over `size` ranks, or over all of them."""
+    if size is None:
+        return data
+    if size == ALL:
+        from ..core.resolve import resolve
+        from ..core.runfile import read
+
+        mesh = resolve(read(data), headers=False).run.mesh
+        return with_settings(data, [f"{EXPERTS}={int(mesh.tp * mesh.dp)}"])
+    sizes = {key for section in ("inference", "hardware") for key in data.get(section, {})}
+    if not sizes & {"tensor_parallel_size", "data_parallel_size", "num_gpus"}:
+        data = with_settings(data, [f"hardware.num_gpus={size}"])
+    return with_settings(data, [f"{EXPERTS}={size}"])
 
 
 def _load_run(path: str) -> dict[str, Any]:
@@ -136,10 +171,11 @@ def _explain_words(args: argparse.Namespace) -> list[str]:
     """The command line that explains the same server."""
     words = ["infer", *([args.model] if args.model else ["--config", args.config])]
     words += ["--engine", args.engine] if args.engine else []
-    flags = {key: name for name, key, _, _ in KEYS} | {"hardware.num_gpus": "--gpus"}
+    flags = {key: names.split()[-1] for names, key, _, _ in KEYS} | {EXPERTS: "--ep"}
     for key, name in flags.items():
         value = getattr(args, key)
-        words += [name, _text(value)] if value is not None else []
+        words += [name, _text(value)] if value not in (None, ALL) else []
+    words += ["--ep"] if getattr(args, EXPERTS) == ALL else []
     words += ["--enforce-eager"] if getattr(args, "inference.enforce_eager") else []
     return [*words, *(w for one in args.settings for w in ("--set", one)), "--explain"]
 

@@ -14,28 +14,39 @@ if TYPE_CHECKING:
 PROG = "gpu-mem-calc"
 # Verb -> its line in the help; the module of the same name in this package runs it.
 VERBS = {
-    "calculate": "the memory of a training run, from a run file or a preset",
-    "quick": "the same from a size such as 7B, or a model's name",
-    "infer": "a server: weights, room for the cache, users at which context",
-    "validate": "every problem of a run file at once",
-    "explain": "each entry of an estimate: formula, numbers, when, source",
-    "trace": "the real model's code without a GPU, every tensor counted",
-    "measure": "the same job on one real GPU, which plays one rank",
-    "serve": "the web page and its API, on this machine",
-    "backtest": "predictions against measured runs",
-    "deepspeed": "DeepSpeed's own table of ZeRO model states",
-    "presets": "the models that have a name",
-    "gpus": "the cards that have a name",
-    "schema": "the run file's JSON Schema",
+    "quick": "training memory of a model, by its name or a size such as 7B",
+    "calculate": "training memory of a run file, a preset or your own code",
+    "infer": "serving: weights, KV cache, and how many users at which context",
+    "validate": "check a run file and list every problem",
+    "explain": "every allocation of an estimate: formula, numbers, lifetime, source",
+    "trace": "run the real model's code on fake tensors, without a GPU",
+    "measure": "run one rank of the job on one real GPU, and measure it",
+    "serve": "start the web page and its API on this machine",
+    "backtest": "compare predictions with measured runs",
+    "deepspeed": "DeepSpeed's own table of memory for ZeRO model states",
+    "presets": "list the models that are known by name",
+    "gpus": "list the GPUs that are known by name",
+    "schema": "print the JSON Schema of a run file",
 }
+# Other words for a verb.
+OTHER_WORDS = {
+    **dict.fromkeys(("train", "training", "finetune", "fine-tune", "sft", "estimate"), "quick"),
+    **dict.fromkeys(("inference", "serving"), "infer"),
+    **dict.fromkeys(("models", "list", "list-models"), "presets"),
+    **dict.fromkeys(("cards", "list-gpus"), "gpus"),
+    "web": "serve",
+}
+RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
 LASTING = ("trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
 EXAMPLES = """\
 examples:
+  gpu-mem-calc quick llama3.1-8b --qlora --gpu 4090
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
-  gpu-mem-calc infer llama3.1-8b --gpu h100-80gb-sxm
-  gpu-mem-calc calculate --config run.json
-  gpu-mem-calc calculate --config run.json --set training.batch_size=2 --check
-  gpu-mem-calc explain --config run.json"""
+  gpu-mem-calc infer llama3.1-8b --gpu h100 --context 8k --users 32
+  gpu-mem-calc calculate run.json --check
+  gpu-mem-calc explain run.json
+without a command, a model is estimated as by quick, and a run file as by
+calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ..core.errors import print_to_stderr
 
         print_to_stderr(*problems)
+        if _wants_json(words):
+            from .output import write_problems
+
+            write_problems(problems)
         return 2
+
+
+def _wants_json(words: list[str]) -> bool:
+    """Whether the words ask for JSON, in which errors are given, too."""
+    text = f" {' '.join(words)} "
+    return any(f" {one} " in text for one in ("--format json", "--format=json", "-f json"))
 
 
 def _run(words: list[str]) -> int:
@@ -60,15 +81,59 @@ def _run(words: list[str]) -> int:
 
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
-            return _verb(words[1], ["--help"])
+            return _verb(OTHER_WORDS.get(words[1], words[1]), ["--help"])
         write(_help())
         return 0
-    if words[0] in ("--version", "-V"):
+    if words[0] in ("--version", "-V", "version"):
         from .. import __version__
 
         write(f"{PROG} {__version__}")
         return 0
-    return _verb(words[0], words[1:])
+    return _verb(*_natural(words))
+
+
+def _natural(words: list[str]) -> tuple[str, list[str]]:
+    """The verb that the words mean, with its words; it may be left out, or have another name."""
+    first, rest = words[0], words[1:]
+    verb = OTHER_WORDS.get(first, first)
+    if verb not in VERBS:
+        if is_run_file(first):
+            return "calculate", words
+        if first.startswith("-") and any(not word.startswith("-") for word in rest):
+            return "quick", words
+        return ("quick", words) if _is_model(first) else (first, rest)
+    if verb in ("quick", "calculate", "explain") and rest and not rest[0].startswith("-"):
+        if first in OTHER_WORDS and is_run_file(rest[0]):
+            return "calculate", rest
+        if verb != "quick" and not is_run_file(rest[0]):
+            return "quick", [*rest, *(["--explain"] if verb == "explain" else [])]
+    return verb, rest
+
+
+def is_run_file(word: str) -> bool:
+    """Whether a word names a file, or standard input, and not a model."""
+    import os
+
+    return word == "-" or word.lower().endswith(RUN_FILES) or os.path.isfile(word)
+
+
+def _is_model(word: str) -> bool:
+    """Whether a word names a model; a word that is nearly a verb does not."""
+    from ..core.errors import InputError, nearest
+
+    if word.startswith("-") or nearest(word, VERBS):
+        return False
+    from .sizes import choose_model
+
+    try:
+        choose_model(word)
+    except InputError as error:
+        if "/" in word or "\\" in word:
+            return True
+        neither = f"{word!r} is neither a command nor a known model"
+        hint = error.problems[0].partition("; ")[2]
+        raise InputError(f"{neither}; {hint or f'see {PROG} --help'}") from None
+    return True
 
 
 def _verb(verb: str, words: list[str]) -> int:
@@ -94,6 +159,10 @@ def _verb(verb: str, words: list[str]) -> int:
         args = parser.parse_args(words)
     except SystemExit as end:  # --help has printed itself
         return int(end.code or 0)
+    if "check" in args:
+        from .check import check_options
+
+        check_options(args)
     check_files(args)
     code: int = module.run(args)
     return code
@@ -103,11 +172,12 @@ def _help() -> str:
     verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
     return (
         f"usage: {PROG} COMMAND ...\n\n"
-        "How much GPU memory a language model takes to train or serve, exactly and explained.\n\n"
+        "Estimates the GPU memory that training or serving a language model takes.\n\n"
         f"commands:\n{verbs}\n\n{EXAMPLES}\n\n"
         f"options:\n  --version  print the version\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"
-        "exit codes: 0 done; 1 with --check, it does not fit; 2 bad input"
+        "exit codes: 0 done; 1 with --check, if it does not fit; 2 bad input.\n"
+        'With --format json, errors are JSON on stdout, too: {"error": {"problems": [...]}}'
     )
 
 

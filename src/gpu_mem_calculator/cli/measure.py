@@ -20,8 +20,9 @@ from ..measure.runs_file import RunsFile
 from .conditions import check_options, conditions, run_name
 from .function import add_function, function_values
 from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, positive, run_data, whole
+from .parser import Parser, add_allocator, add_output, add_run, natural, positive, whole
 from .progress import progress
+from .run_source import run_data
 
 EXAMPLES = """\
 examples:

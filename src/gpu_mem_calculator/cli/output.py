@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core.errors import printable
+from ..core.errors import print_to_stderr, printable
 from ..report.lines import colour_text, plain
 from ..report.terminal import wants_colour
 
@@ -34,7 +34,13 @@ ASCII = str.maketrans(
     }
 )
 
-FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name a file to write
+FILE_OPTIONS = (
+    "output",
+    "record",
+    "snapshot",
+    "picture",
+    "save_run",
+)  # options that name a file to write
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:
@@ -59,7 +65,7 @@ def check_files(args: argparse.Namespace) -> None:
         if path:
             from ..core.files import check_writable
 
-            check_writable(path, f"--{name}")
+            check_writable(path, f"--{name.replace('_', '-')}")
 
 
 def write(text: str, output: str | None = None, option: str = "--output") -> None:
@@ -72,6 +78,7 @@ def write(text: str, output: str | None = None, option: str = "--output") -> Non
         from ..core.files import write_file
 
         write_file(output, text.encode("utf-8"), option)
+        print_to_stderr(f"wrote {output}", begins="")
     else:
         _write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)
 
@@ -88,3 +95,10 @@ def _write_stdout(text: str) -> None:
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
+
+
+def write_problems(problems: Sequence[str]) -> None:
+    """Write the sentences of bad input to stdout as JSON, with the exit code."""
+    import json
+
+    write(json.dumps({"error": {"exit_code": 2, "problems": list(problems)}}, indent=2))

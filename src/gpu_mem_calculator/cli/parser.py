@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from ..core.errors import InputError, nearest, print_to_stderr
-from ..core.runfile import with_settings
+from ..core.counts import whole_count
+from ..core.errors import InputError, nearest
+from .words import known_words
+
+RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"
+MOST = 10**9  # of a count
+# Options that people look for at the wrong verb.
+VERBS_WITH = {
+    **dict.fromkeys(("--tp", "--pp", "--dp", "--ep", "--users", "--max-model-len"), ("infer",)),
+    **dict.fromkeys(("--context", "--ctx", "--kv-cache-dtype"), ("infer",)),
+    **dict.fromkeys(("--lora", "--qlora", "--zero", "--seq-len", "--grad-accum"), ("quick",)),
+    **dict.fromkeys(("--optimizer", "--checkpointing", "--recipe", "--offload"), ("quick",)),
+}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -59,31 +69,48 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """argparse's result; an unknown option is refused with the nearest known one."""
-        parsed, unknown = self.parse_known_args(args, namespace)
+        words = known_words(args or (), self._option_string_actions)
+        parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            verb = self.prog.rpartition(" ")[2]
-            word = next((u for u in unknown if u.startswith("-")), unknown[0])
-            name = word.partition("=")[0]
-            if not word.startswith("-"):
-                self.error(f"{word!r} is one word too many for {verb}; see {self.prog} --help")
-            known = [o for o in self._option_string_actions if o.startswith("--")]
-            hint = nearest(name, known) or f"; see {self.prog} --help"
-            self.error(f"{name} is not an option of {verb}{hint}")
+            self._refuse(unknown)
         return parsed
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Raise one sentence for words that the verb does not have."""
+        verb = self.prog.rpartition(" ")[2]
+        word = next((one for one in unknown if one.startswith("-")), unknown[0])
+        if not word.startswith("-"):
+            self.error(f"unexpected argument {word!r}; see {self.prog} --help")
+        name = word.partition("=")[0]
+        known = [one for one in self._option_string_actions if one.startswith("--")]
+        others = [f"{other} has it" for other in VERBS_WITH.get(name, ()) if other != verb]
+        hint = f"; gpu-mem-calc {others[0]}" if others else nearest(name, known)
+        self.error(f"{name} is not an option of {verb}{hint or f'; see {self.prog} --help'}")
 
 
 def whole(text: str) -> int:
     """A whole number, 1 or more."""
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
-    return int(text)
+    return _count(text, least=1)
+
+
+def tokens(text: str) -> int:
+    """A number of tokens, 1 or more, of which k is 1,024."""
+    return _count(text, least=1, tokens=True)
+
+
+def _count(text: str, *, least: int, tokens: bool = False) -> int:
+    number = whole_count(text, tokens=tokens)
+    if number is None or number < least:
+        such = ", such as 4096, 8k or 128k" if tokens else f", {least} or more"
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number{such}")
+    if number > MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at most {MOST:,}")
+    return number
 
 
 def natural(text: str) -> int:
     """A whole number, 0 or more."""
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
-    return int(text)
+    return _count(text, least=0)
 
 
 def positive(text: str) -> float:
@@ -97,23 +124,34 @@ def positive(text: str) -> float:
     return number
 
 
+def memory(text: str) -> float:
+    """The memory of a GPU in GB; the unit may be written."""
+    return positive(re.sub(r"(?<=[0-9])\s*(gb|gib|g)$", "", text.strip(), flags=re.IGNORECASE))
+
+
 def add_run(parser: Parser) -> None:
     """Add the options that name a run: --config, --preset, --model and --set."""
-    parser.option("-c --config", "FILE", "a run file (JSON, YAML or TOML), or DeepSpeed's JSON")
-    parser.option("-p --preset", "NAME", "a model from gpu-mem-calc presets, the rest by default")
+    parser.option("-c --config", "FILE", RUN_FILE)
+    parser.option("-p --preset", "NAME", "a model, with default settings (gpu-mem-calc presets)")
     add_model(parser)
     add_settings(parser)
 
 
+def add_source(parser: Parser) -> None:
+    """Add SOURCE, a run file or a model, in place of --config."""
+    text = "a run file (as --config), or a model (as gpu-mem-calc quick)"
+    parser.option("source", "SOURCE", text, nargs="?")
+
+
 def add_model(parser: Parser) -> None:
     """Add --model, for a DeepSpeed JSON, which names no model."""
-    text = "the model for DeepSpeed's JSON, which names none: a preset, a name on the hub, a path"
+    text = "the model, where FILE is DeepSpeed's JSON: a preset, a Hugging Face id or a path"
     parser.option("--model", "NAME", text)
 
 
 def add_settings(parser: Parser) -> None:
     """Add --set, which may be repeated."""
-    parser.repeated("--set", "SECTION.KEY=VALUE", "change one key of the run", "settings")
+    parser.repeated("--set", "KEY=VALUE", "change any key of the run file", "settings")
 
 
 def add_allocator(parser: Parser) -> None:
@@ -126,73 +164,4 @@ def add_output(parser: Parser, *formats: str) -> None:
     """Add --format, the first of `formats` by default, and --output."""
     text = f"{', '.join(formats)} (default: {formats[0]})"
     parser.add_argument("-f", "--format", choices=formats, default=formats[0], help=text)
-    parser.option("-o --output", "FILE", "write to a file")
-
-
-class RunSource(NamedTuple):
-    """A run as plain data, as the options describe it.
-
-    - `assumed`: what was assumed in reading DeepSpeed's JSON, a sentence each
-    - `no_memory`: keys of DeepSpeed's JSON that take no memory
-    - `deepspeed`: the file was DeepSpeed's JSON
-    """
-
-    data: dict[str, Any]
-    assumed: tuple[str, ...] = ()
-    no_memory: tuple[str, ...] = ()
-    deepspeed: bool = False
-
-
-def run_data(args: argparse.Namespace) -> dict[str, Any]:
-    """The run that the options describe, as plain data; prints what was assumed to stderr."""
-    source = run_source(args, needs_model=not getattr(args, "function", None))
-    if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
-        print_to_stderr(*(f"assumed: {text}" for text in source.assumed))
-    return source.data
-
-
-def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSource:
-    """The run that --config or --preset, --model and --set describe.
-
-    Without `needs_model` (a function or a record brings the model), --set alone is enough.
-    """
-    from ..core.text_data import load_text
-    from ..formats.deepspeed_detect import is_deepspeed
-
-    if not needs_model and args.config is None and args.preset is None:
-        return RunSource(with_settings({}, args.settings))
-    if (args.config is None) == (args.preset is None):
-        raise InputError("give one of --config FILE and --preset NAME")
-    data = None if args.preset else load_text(args.config)
-    if is_deepspeed(data):
-        return _deepspeed(args, data, needs_model=needs_model)
-    if args.model is not None:
-        fix = "leave it out, or use --set model.name=NAME"
-        raise InputError(f"--model {args.model} is for DeepSpeed's JSON, which names none; {fix}")
-    if args.preset is not None:
-        return RunSource(with_settings({"model": {"name": args.preset}}, args.settings))
-    if not isinstance(data, dict):
-        kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
-        wanted = "a run file is an object with a 'model' section"
-        raise InputError(f"{args.config}: {wanted}, this one is {kind}")
-    return RunSource(with_settings(data, args.settings))
-
-
-def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
-    """The run of DeepSpeed's JSON and --model."""
-    from ..formats.deepspeed_reader import run_file
-
-    source = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
-    if needs_model and "model" not in source.data:
-        why = "is DeepSpeed's configuration, which names no model; add --model NAME"
-        raise InputError(f"{args.config} {why}")
-    return source
-
-
-def run_words(args: argparse.Namespace) -> list[str]:
-    """The options that describe the same run on another command line."""
-    named: list[str] = []
-    for name in ("config", "preset", "model"):
-        if value := getattr(args, name):
-            named += [f"--{name}", value]
-    return [*named, *(word for one in args.settings for word in ("--set", one))]
+    parser.option("-o --output", "FILE", "write the answer to a file")

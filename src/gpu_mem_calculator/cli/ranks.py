@@ -15,7 +15,7 @@ from ..measure.torchrun import end_with_torchrun, leave_problems
 from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
 from .output import show, write
-from .parser import run_data, run_words
+from .run_source import run_data, run_words
 
 # Options, by argparse's names, that --ray passes to every rank besides those of the run.
 RANK_OPTIONS = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")

@@ -10,7 +10,8 @@ from ..core.errors import InputError
 from ..core.files import write_file
 from ..core.record_file import load_record
 from .function import add_function, function_values, function_words
-from .parser import Parser, RunSource, run_source, run_words
+from .parser import Parser
+from .run_source import RunSource, run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
 

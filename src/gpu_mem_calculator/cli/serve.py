@@ -1,4 +1,4 @@
-"""The web page and its API, on this machine unless told otherwise."""
+"""Start the web page and its API; they listen on this machine only by default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..core.errors import InputError
-from .parser import Parser, natural, whole
+from .parser import Parser, whole
 
 EXAMPLES = """\
 examples:
@@ -14,16 +14,24 @@ examples:
   gpu-mem-calc serve --port 9000 --workers 2
   gpu-mem-calc serve --host 0.0.0.0 --hub
 
-Everything else is an environment variable: docs/web.md."""
+Environment variables set the rest: docs/web.md."""
+MOST_PORTS = 65535
 MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web]'"
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `serve`."""
-    parser.option("--host", "NAME", "where to listen (127.0.0.1)")
-    parser.option("--port", "N", "the port (8000)", natural)
-    parser.option("--workers", "N", "processes that answer (1)", whole)
-    parser.flag("--hub", "let visitors have models looked up on the hub", default=None)
+    parser.option("--host", "NAME", "address to listen on (default: 127.0.0.1)")
+    parser.option("--port", "N", "port to listen on (default: 8000)", port)
+    parser.option("--workers", "N", "number of processes that answer (default: 1)", whole)
+    parser.flag("--hub", "let visitors look up models on the Hugging Face hub", default=None)
+
+
+def port(text: str) -> int:
+    """A port's number."""
+    if not (text.isdecimal() and len(text) <= 5 and int(text) <= MOST_PORTS):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to {MOST_PORTS}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

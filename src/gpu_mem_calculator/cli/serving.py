@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..core.calculator import Estimate
-from ..core.errors import print_to_stderr
+from .check import check
 from .output import show, write
 
 
@@ -23,7 +23,10 @@ def serving_answer(
     explains the server.
     """
     from ..core.serving_answers import answers
+    from ..report.serving import sentence
 
+    if args.quiet:
+        return check(args, estimate, sentence(estimate))
     table = answers(estimate, contexts, concurrencies)
     if args.format == "table":
         from ..report.serving import serving_report
@@ -38,12 +41,4 @@ def serving_answer(
 
         data = answers_data(estimate.result, table)
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
-    if not args.check:
-        return 0
-    from ..report.serving import sentence
-
-    if args.format == "table" or args.output:
-        write(sentence(estimate))
-    else:  # stdout has only the data
-        print_to_stderr(sentence(estimate), begins="")
-    return 0 if estimate.result.fits_on_gpu else 1
+    return check(args, estimate, sentence(estimate)) if args.check else 0

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.errors import InputError, print_to_stderr
 from .function import add_function, function_values
 from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
+from .parser import Parser, add_allocator, add_output, add_run, natural, whole
+from .run_source import run_data
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate

@@ -1,4 +1,4 @@
-"""Check a run file and name every problem at once."""
+"""Check a run file and list every problem."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import argparse
 
 from ..report.lines import wrap_lines
 from .output import show, write
-from .parser import Parser, add_model, add_settings, run_source
+from .parser import RUN_FILE, Parser, add_model, add_output, add_settings
+from .run_source import RunSource, run_source
 
 EXAMPLES = """\
 examples:
   gpu-mem-calc validate run.json
   gpu-mem-calc validate run.json --set parallelism.tensor_parallel_size=4
-  gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8"""
+  gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8
+  gpu-mem-calc validate run.json --format json"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `validate`."""
-    parser.option("config", "FILE", "a run file (JSON, YAML or TOML), or DeepSpeed's JSON")
+    parser.option("config", "FILE", RUN_FILE)
     parser.set_defaults(preset=None)
     add_model(parser)
     add_settings(parser)
+    add_output(parser, "table", "json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read and resolve the file; every problem is raised, one line each.
+    """Read and resolve the file; every problem is raised, one line each, or as JSON.
 
     A DeepSpeed JSON without a model is checked with a stand-in: what holds for any model.
     """
@@ -39,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
         data = {"model": ANY_MODEL, **data}
     resolve(read(data), headers=False)
+    if args.format == "json":
+        write(_as_json(args.config, source), args.output)
+        return 0
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
     lines = [
@@ -50,3 +56,11 @@ def run(args: argparse.Namespace) -> int:
     if lines:
         show(lines)
     return 0
+
+
+def _as_json(name: str, source: RunSource) -> str:
+    """A valid file as JSON."""
+    from ..report.data import to_json
+
+    facts = {"file": name, "valid": True, "assumed": list(source.assumed)}
+    return to_json({**facts, "takes_no_memory": list(source.no_memory), "run": source.data})

@@ -6,7 +6,7 @@ base model in bf16 or nf4, keep adapters in fp32 under autocast, and recompute a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 DEFAULT_RANK = 16
@@ -39,14 +39,15 @@ BY_ENGINE: Mapping[str, Mapping[str, Any]] = {
     },
 }
 TITLES: Mapping[str, str] = {"full": "All weights", "lora": "LoRA", "qlora": "QLoRA"}
-# What each recipe assumes, in words.
-WORDS: Mapping[str, str] = {
-    "full": "every weight is trained",
-    "lora": "a bf16 base under autocast, fp32 adapters on every linear layer, full checkpointing",
-    "qlora": (
-        "an nf4 base with double quantization, the rest in fp32, fp32 adapters on every linear "
-        "layer, bf16 autocast, full checkpointing, paged 8-bit AdamW"
-    ),
+# What a recipe assumes, key by key, in words.
+WORDS: Mapping[str, Mapping[Any, str]] = {
+    "training.quantization": {"nf4": "an nf4 base"},
+    "training.double_quant": {True: "double quantization"},
+    "training.precision": {"bf16_pure": "bf16 compute", "bf16_mixed": "bf16 mixed precision"},
+    "training.upcast_unquantized": {True: "norms, embedding and head in fp32"},
+    "training.lora.target_modules": {"all-linear": "adapters on all linear layers"},
+    "training.activation_checkpointing": {"full": "full checkpointing"},
+    "training.optimizer": {"adamw": "AdamW", "paged_adamw_8bit": "paged 8-bit AdamW"},
 }
 
 
@@ -61,3 +62,10 @@ def recipe_settings(name: str, r: int | None = None, engine: str = "pytorch_ddp"
 def _for_engine(name: str, engine: str) -> dict[str, Any]:
     """The values of a recipe that the engine replaces."""
     return {k: v for k, v in BY_ENGINE.get(engine, {}).items() if k in RECIPES[name]}
+
+
+def recipe_words(name: str, kept: Collection[str]) -> str:
+    """What a recipe assumes in one sentence; `kept` are the keys that nothing else sets."""
+    values = recipe_settings(name)
+    words = [WORDS[key][values[key]] for key in WORDS if key in values and key in kept]
+    return f"{TITLES[name]}: {', '.join(words)}"

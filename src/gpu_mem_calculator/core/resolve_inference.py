@@ -14,7 +14,7 @@ from ..model.arch import Arch
 from ..model.scaling import scaled
 from ..run.engine import Engine
 from ..run.run import Run
-from ..serving import server, spellings
+from ..serving import server, server_names, spellings
 from ..weights import FormatError
 from ..weights.rank_weights import run_format
 from .errors import InputError, Problems, nearest
@@ -47,7 +47,7 @@ def find_server(config: InferenceConfig) -> Engine:
     """The serving engine that `inference.engine` names."""
     name = (config.engine or "transformers").lower()
     if name not in spellings():
-        hint = nearest(name, tuple(spellings()))
+        hint = nearest(name, spellings()) or f"; choose {', '.join(server_names())}"
         raise InputError(f"inference.engine={config.engine!r} is not a known engine{hint}")
     return server(spellings()[name])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cuda.capability import torch_notes
 from ..cuda.runtimes import runtime_notes
-from ..engines import engine, spellings
+from ..engines import engine, engine_names, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
@@ -110,7 +110,7 @@ def find_engine(config: EngineConfig) -> Engine:
         fix = "use inference.engine, or gpu-mem-calc infer"
         raise InputError(f"engine.type={config.type!r} serves models; {fix}")
     if name not in spellings():
-        hint = nearest(name, spellings())
+        hint = nearest(name, spellings()) or f"; choose {', '.join(engine_names())}"
         raise InputError(f"engine.type={config.type!r} is not a known engine{hint}")
     return engine(spellings()[name])
 
@@ -166,7 +166,8 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     problems = Problems()
     if optimizer not in OPTIMIZERS:
         unknown = f"training.optimizer={config.optimizer!r} is not a known optimizer"
-        problems.append(unknown + nearest(optimizer, OPTIMIZERS))
+        hint = nearest(optimizer, OPTIMIZERS) or f"; choose {', '.join(OPTIMIZERS)}"
+        problems.append(unknown + hint)
     precision = problems.attempt(_precision, config)
     if problems:
         raise InputError(problems)

@@ -1,0 +1,101 @@
+"""The run that a command's options describe, as plain data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, NamedTuple
+
+from ..core.errors import InputError, print_to_stderr
+from ..core.runfile import with_settings
+from .training_options import chosen_settings, option_words, settings_words
+
+
+class RunSource(NamedTuple):
+    """A run as plain data, as the options describe it.
+
+    - `assumed`: what was assumed in reading DeepSpeed's JSON, a sentence each
+    - `no_memory`: keys of DeepSpeed's JSON that take no memory
+    - `deepspeed`: the file was DeepSpeed's JSON
+    """
+
+    data: dict[str, Any]
+    assumed: tuple[str, ...] = ()
+    no_memory: tuple[str, ...] = ()
+    deepspeed: bool = False
+
+
+def run_data(args: argparse.Namespace) -> dict[str, Any]:
+    """The run that the options describe, as plain data; prints what was assumed to stderr."""
+    source = run_source(args, needs_model=not getattr(args, "function", None))
+    if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
+        print_to_stderr(*(f"assumed: {text}" for text in source.assumed))
+    return source.data
+
+
+def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSource:
+    """The run that --config or --preset, --model and --set describe.
+
+    Without `needs_model` (a function or a record brings the model), --set alone is enough.
+    """
+    from ..core.text_data import load_text
+    from ..formats.deepspeed_detect import is_deepspeed
+
+    name_source(args)
+    if not needs_model and args.config is None and args.preset is None:
+        return _with_options(args, {})
+    if (args.config is None) == (args.preset is None):
+        raise InputError("give one of --config FILE and --preset NAME")
+    data = None if args.preset else load_text(args.config)
+    if is_deepspeed(data):
+        return _deepspeed(args, data, needs_model=needs_model)
+    if args.model is not None:
+        fix = "leave it out, or use --set model.name=NAME"
+        raise InputError(f"--model {args.model} is for DeepSpeed's JSON, which names none; {fix}")
+    if args.preset is not None:
+        return _with_options(args, {"model": {"name": args.preset}})
+    if not isinstance(data, dict):
+        kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
+        wanted = "a run file is an object with a 'model' section"
+        raise InputError(f"{args.config}: {wanted}, this one is {kind}")
+    return _with_options(args, data)
+
+
+def name_source(args: argparse.Namespace) -> None:
+    """Take SOURCE, where the verb has it, as --config."""
+    if (source := getattr(args, "source", None)) is None:
+        return
+    if args.config not in (None, source) or args.preset is not None:
+        raise InputError(
+            f"{source} and --{'preset' if args.preset else 'config'} name two runs; give one"
+        )
+    args.config = source
+
+
+def _with_options(args: argparse.Namespace, data: dict[str, Any]) -> RunSource:
+    """The run of a file's data with the everyday options, then --set."""
+    chosen = chosen_settings(args, data)
+    return RunSource(with_settings(data, (*chosen.settings, *args.settings)), chosen.assumed)
+
+
+def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
+    """The run of DeepSpeed's JSON and --model."""
+    from ..formats.deepspeed_reader import run_file
+
+    chosen = chosen_settings(args, {"engine": {"type": "deepspeed"}})
+    settings = [*chosen.settings, *args.settings]
+    source = RunSource(*run_file(data, model=args.model, settings=settings), deepspeed=True)
+    source = source._replace(assumed=(*source.assumed, *chosen.assumed))
+    if needs_model and "model" not in source.data:
+        why = "is DeepSpeed's configuration, which names no model; add --model NAME"
+        raise InputError(f"{args.config} {why}")
+    return source
+
+
+def run_words(args: argparse.Namespace) -> list[str]:
+    """The options that describe the same run on another command line."""
+    named: list[str] = []
+    for name in ("config", "preset", "model"):
+        if value := getattr(args, name):
+            named += [f"--{name}", value]
+    return [*named, *option_words(args), *settings_words(args.settings)]

@@ -1,0 +1,269 @@
+"""Everyday options of training commands: each sets keys of the run file, and wins over a file's."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..core.errors import InputError
+from ..core.hf_names import CHECKPOINTING
+from ..core.recipes import RECIPES, recipe_settings, recipe_words
+from ..core.runfile import with_settings
+from ..engines import engine, spellings
+from .parser import Parser, memory, tokens, whole
+
+GPUS_PER_NODE = 8
+PRECISION, DTYPE = "training.precision", "training.dtype"
+DTYPES = ("bf16", "fp16", "fp32")
+PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")
+# Other spellings of a precision: those of torch and of Lightning.
+SPELLINGS = {
+    **{"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "16": "fp16", "32": "fp32"},
+    **{"half": "fp16", "float": "fp32", "32_true": "fp32", "16_mixed": "fp16_mixed"},
+    **{"bf16_true": "bf16_pure", "16_true": "fp16_pure"},
+}
+# Options that set one key each: names, key, type, metavar, help.
+KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
+    ("--gpu", "hardware.gpu", str, "NAME", "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
+    ("-m --gpu-mem", "hardware.gpu_memory_gb", memory, "GB", "memory of one GPU, as marketed"),
+    ("-g --gpus", "hardware.num_gpus", whole, "N", "number of GPUs, on all nodes together"),
+    ("--nodes", "hardware.num_nodes", whole, "N", "number of nodes (8 GPUs each without --gpus)"),
+    ("--seq-len", "training.seq_len", tokens, "N", "tokens per sequence: 4096, 8k, 128k"),
+    ("--batch-size", "training.batch_size", whole, "N", "sequences per GPU in one micro-batch"),
+    (
+        "--grad-accum",
+        "training.gradient_accumulation_steps",
+        whole,
+        "N",
+        "micro-batches per optimizer step",
+    ),
+    ("--optimizer", "training.optimizer", str, "NAME", "adamw, adamw_8bit, adafactor, sgd, ..."),
+    (
+        "--checkpointing",
+        CHECKPOINTING,
+        str,
+        "LEVEL",
+        "recompute activations: full (the default level) or selective",
+    ),
+)
+ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, megatron"
+# Keys of a file that an option replaces together with its own.
+REPLACED: Mapping[str, tuple[str, ...]] = {
+    "hardware.gpu": ("hardware.gpu_memory_gb", "hardware.gpu_memory_bytes"),
+    "hardware.gpu_memory_gb": ("hardware.gpu", "hardware.gpu_memory_bytes"),
+    "hardware.num_gpus": (
+        "parallelism.data_parallel_size",
+        "hardware.num_nodes",
+        "hardware.gpus_per_node",
+    ),
+    "hardware.num_nodes": ("hardware.gpus_per_node",),
+}
+FLAGS: Mapping[str, str] = {key: names.split()[-1] for names, key, *_ in KEYS}  # key -> option
+
+
+class Chosen(NamedTuple):
+    """What the options set: `section.key=value` texts, and what a recipe assumes."""
+
+    settings: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
+def add_training_options(parser: Parser) -> None:
+    """Add the everyday options; each wins over the run file."""
+    for names, key, kind, metavar, text in KEYS:
+        parser.option(names, metavar, text, kind, dest=key)
+    parser.option("-e --engine", "NAME", ENGINES)
+    parser.option("--zero", "N", "DeepSpeed's ZeRO stage: 1, 2 or 3", choices=("0", "1", "2", "3"))
+    parser.option("--offload", "WHERE", "keep optimizer states in memory of the host: cpu or nvme")
+    parser.option(
+        "-d --precision", "NAME", "bf16, fp16, fp32, or bf16_pure, ... (docs/run-file.md)"
+    )
+    parser.option("--lora", "R", "train LoRA adapters of rank R (default: 16)", whole)
+    parser.option("--qlora", "R", "the same on a 4-bit base", whole)
+    parser.option("--recipe", "NAME", "full, lora or qlora", choices=tuple(RECIPES))
+
+
+def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen:
+    """The settings of the everyday options for a run file's data; --set is not among them."""
+    if "recipe" not in args:
+        return Chosen()
+    recipe, rank = _recipe(args)
+    settings = _engine_settings(args, data)
+    run = _run(data, settings, args.settings)
+    name = _engine_name(run)
+    assumed: tuple[str, ...] = ()
+    if recipe is not None:
+        values = _recipe_values(args, recipe, rank, name)
+        settings |= values
+        assumed = (recipe_words(recipe, _kept(values, args)),) if values else ()
+    own = {key: getattr(args, key) for _, key, *_ in KEYS if getattr(args, key) is not None}
+    stale = {old for key in own for old in REPLACED.get(key, ()) if _given(data, old)}
+    settings |= {**dict.fromkeys(stale), **own}
+    settings |= _precision(args, run, adapters="training.lora.r" in settings, engine_name=name)
+    if args.offload is not None:
+        settings |= _offload(args.offload, name, run)
+    if settings.get("hardware.num_nodes") and not _given(run, "hardware.num_gpus"):
+        settings.setdefault("hardware.num_gpus", GPUS_PER_NODE * settings["hardware.num_nodes"])
+    return Chosen(tuple(f"{k}={_text(v)}" for k, v in settings.items()), assumed)
+
+
+def option_words(args: argparse.Namespace) -> list[str]:
+    """The everyday options as words of another command line."""
+    words: list[str] = []
+    for key, name in FLAGS.items():
+        if (value := getattr(args, key, None)) is not None:
+            words += [name, _text(value)]
+    for name in ("engine", "zero", "offload", "precision", "lora", "qlora", "recipe"):
+        if (value := getattr(args, name, None)) is not None:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def _recipe(args: argparse.Namespace) -> tuple[str | None, int | None]:
+    """The recipe that the options name, and its rank."""
+    named = [name for name in ("lora", "qlora") if getattr(args, name) is not None]
+    if len(named) > 1:
+        raise InputError("--lora and --qlora are two recipes; give one of them")
+    if named and args.recipe not in (None, *named):
+        raise InputError(f"--{named[0]} contradicts --recipe {args.recipe}; give one of them")
+    recipe = named[0] if named else args.recipe
+    return recipe, getattr(args, recipe, None) if recipe in ("lora", "qlora") else None
+
+
+def _recipe_values(
+    args: argparse.Namespace, recipe: str, rank: int | None, engine_name: str
+) -> dict[str, Any]:
+    """A recipe's values; those that --set contradicts give way."""
+    values = recipe_settings(recipe, rank, engine_name)
+    if not values:
+        return {}
+    own = with_settings({}, args.settings).get("training", {})
+    packed = own.get("quantization", values.get("training.quantization"))
+    if packed != "nf4":
+        values.pop("training.double_quant", None)
+    if packed in (None, "none"):
+        values.pop("training.upcast_unquantized", None)
+    if own.get("precision") or own.get("dtype"):
+        dtype = str(own.get("dtype") or own["precision"].partition("_")[0])
+        values |= _base(dtype, values[PRECISION])
+    return {**values, DTYPE: None}
+
+
+def _kept(values: Mapping[str, Any], args: argparse.Namespace) -> set[str]:
+    """Keys of a recipe that no other option changes."""
+    own = {setting.partition("=")[0].strip() for setting in args.settings}
+    own |= {key for _, key, *_ in KEYS if getattr(args, key) is not None}
+    own |= {PRECISION} if args.precision else set()
+    return set(values) - own
+
+
+def _base(dtype: str, precision: str) -> dict[str, Any]:
+    """The precision of a recipe in another dtype; fp32 has no autocast."""
+    if dtype == "fp32":
+        return {PRECISION: "fp32", "training.autocast": None}
+    return {PRECISION: f"{dtype}_{precision.rpartition('_')[2]}"}
+
+
+def _engine_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine and its ZeRO stage; options that only the file's engine has are removed."""
+    settings: dict[str, Any] = {}
+    if args.engine is not None:
+        settings["engine.type"] = args.engine
+    run = _run(data, settings, args.settings)
+    name, stage = _engine_name(run), run.get("engine", {}).get("zero_stage")
+    if args.zero is not None:
+        if not _given(run, "engine.type"):
+            settings["engine.type"] = name = "deepspeed"
+        if "zero_stage" not in engine(name).options:
+            own = f"the engine is {engine(name).title}"
+            raise InputError(
+                f"--zero {args.zero} is DeepSpeed's, and {own}; use --engine deepspeed, or leave "
+                "--zero out"
+            )
+        named = _run({}, {"engine.type": args.engine}, ()) if args.engine else {}
+        if named.get("engine", {}).get("zero_stage") not in (None, int(args.zero)):
+            raise InputError(f"--engine {args.engine} contradicts --zero {args.zero}; give one")
+        settings["engine.zero_stage"] = int(args.zero)
+    elif args.engine is not None and name == "deepspeed" and stage is None:
+        settings["engine.zero_stage"] = 2
+    if args.engine is not None:
+        given = data.get("engine")
+        foreign = [key for key in given or {} if key != "type" and key not in engine(name).options]
+        settings |= {f"engine.{key}": None for key in foreign if isinstance(given, Mapping)}
+    return settings
+
+
+def _offload(where: str, name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Optimizer states on the host; at ZeRO-3 and with FSDP, the weights too."""
+    if where not in ("cpu", "nvme", "none"):
+        raise InputError(f"--offload {where!r} is not one of cpu, nvme, none")
+    options = engine(name).options
+    if "cpu_offload" in options:
+        if where == "nvme":
+            raise InputError("--offload nvme is DeepSpeed's; FSDP has --offload cpu")
+        return {"engine.cpu_offload": where == "cpu"}
+    if "offload_optimizer" not in options:
+        fix = "add --zero 3, or --engine fsdp"
+        raise InputError(f"--offload {where}: {engine(name).title} has no offload; {fix}")
+    settings = {"engine.offload_optimizer": where}
+    if run.get("engine", {}).get("zero_stage", options.get("zero_stage")) == 3:
+        settings["engine.offload_param"] = where
+    return settings
+
+
+def _precision(
+    args: argparse.Namespace, run: Mapping[str, Any], *, adapters: bool, engine_name: str
+) -> dict[str, Any]:
+    """The precision that --precision names; bf16 alone is what the engine or the recipe does."""
+    if args.precision is None:
+        return {}
+    name = args.precision.lower().replace("-", "_")
+    name = SPELLINGS.get(name, name)
+    if name in PRECISIONS:
+        return {PRECISION: name, DTYPE: None}
+    if name not in DTYPES:
+        raise InputError(
+            f"--precision {args.precision!r} is not one of {', '.join((*DTYPES, *PRECISIONS))}"
+        )
+    adapters = adapters or bool(run.get("training", {}).get("lora"))
+    if name == "fp32":
+        return {PRECISION: "fp32", DTYPE: None, "training.autocast": None}
+    pure = adapters and engine_name in ("pytorch_ddp", "fsdp")
+    return {PRECISION: f"{name}_{'pure' if pure else 'mixed'}", DTYPE: None}
+
+
+def _run(data: Mapping[str, Any], settings: Mapping[str, Any], own: Any) -> dict[str, Any]:
+    """A run file's data with settings and those of --set."""
+    texts = [f"{key}={_text(value)}" for key, value in settings.items()]
+    return with_settings(copy.deepcopy(dict(data)), (*texts, *own))
+
+
+def _engine_name(run: Mapping[str, Any]) -> str:
+    """The engine of a run; an unknown one is refused."""
+    from ..core.models import EngineConfig
+    from ..core.resolve_training import find_engine
+
+    given = (run.get("engine") or {}).get("type")
+    name = spellings().get(str(given or "pytorch").lower())
+    return name or find_engine(EngineConfig(type=str(given))).name
+
+
+def _given(run: Mapping[str, Any], path: str) -> bool:
+    section, _, key = path.partition(".")
+    return (run.get(section) or {}).get(key) is not None
+
+
+def _text(value: Any) -> str:
+    """A value as `--set` reads it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def settings_words(settings: list[str]) -> Iterator[str]:
+    """--set, as often as there are settings."""
+    for one in settings:
+        yield from ("--set", one)

@@ -1,0 +1,113 @@
+"""The words of a command line as people type them, turned into options that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+# Other spellings of options: those of Hugging Face, of the servers, and short ones.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("--seq", "--seq-length", "--sequence-length", "--max-seq-length", "--max-length"),
+        ("--seq-len",),
+    ),
+    **dict.fromkeys(
+        ("--bs", "--batch", "--micro-batch-size", "--per-device-train-batch-size", "--mbs"),
+        ("--batch-size",),
+    ),
+    **dict.fromkeys(
+        ("--gradient-accumulation-steps", "--gradient-accumulation", "--ga", "--accumulation"),
+        ("--grad-accum",),
+    ),
+    **dict.fromkeys(
+        ("--gradient-checkpointing", "--activation-checkpointing", "--grad-checkpointing"),
+        ("--checkpointing",),
+    ),
+    **dict.fromkeys(("--lora-r", "--lora-rank", "--rank"), ("--lora",)),
+    "--load-in-4bit": ("--qlora",),
+    "--optim": ("--optimizer",),
+    "--dtype": ("--precision",),
+    "--bf16": ("--precision", "bf16"),
+    "--fp16": ("--precision", "fp16"),
+    "--fp32": ("--precision", "fp32"),
+    **dict.fromkeys(("--zero-stage", "--stage"), ("--zero",)),
+    **dict.fromkeys(("--offload-optimizer", "--cpu-offload"), ("--offload",)),
+    **dict.fromkeys(("--num-gpus", "--n-gpus", "--num-processes", "--nproc"), ("--gpus",)),
+    **dict.fromkeys(("--num-nodes", "--nnodes", "--num-machines"), ("--nodes",)),
+    **dict.fromkeys(("--vram", "--gpu-memory", "--memory", "--mem"), ("--gpu-mem",)),
+    **dict.fromkeys(("--card", "--device", "--gpu-name", "--gpu-type"), ("--gpu",)),
+    **dict.fromkeys(("--framework", "--strategy"), ("--engine",)),
+    **dict.fromkeys(("--tensor-parallel-size", "--tp-size", "--tensor-parallel"), ("--tp",)),
+    **dict.fromkeys(("--pipeline-parallel-size", "--pp-size"), ("--pp",)),
+    **dict.fromkeys(("--data-parallel-size", "--dp-size"), ("--dp",)),
+    **dict.fromkeys(("--enable-expert-parallel", "--expert-parallel-size", "--ep-size"), ("--ep",)),
+    **dict.fromkeys(
+        ("--ctx", "--ctx-size", "--context-length", "--context-len", "--max-seq-len", "--seq-len"),
+        ("--context",),
+    ),
+    **dict.fromkeys(("--concurrent", "--num-users", "--concurrent-users"), ("--users",)),
+    **dict.fromkeys(("--quant", "--quantize"), ("--quantization",)),
+    "--max-new-tokens": ("--new-tokens",),
+    "--json": ("--format", "json"),
+    "--silent": ("--quiet",),
+}
+# Options that may lack their value: what a value looks like, and the value without one.
+OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "--lora": (r"[0-9]+", "16"),
+    "--qlora": (r"[0-9]+", "16"),
+    "--offload": (r"cpu|nvme|none", "cpu"),
+    "--checkpointing": (r"full|selective|none|true|false|[0-4]", "full"),
+    "--ep": (r"[0-9]+", "all"),
+}
+CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
+
+
+def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
+    """The words with other spellings of options replaced by those that are `known`."""
+    replaced: list[str] = []
+    for place, word in enumerate(words):
+        if word == "--":
+            return replaced + list(words[place:])
+        name, sign, value = word.partition("=")
+        if sign and name.startswith("--"):
+            replaced += [*_option(name, known), value]
+        else:
+            replaced += _option(word, known)
+    return _with_values(_cards(replaced, known), known)
+
+
+def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
+    """A word as a known option; any other word as it is."""
+    if not name.startswith("--") or name in known:
+        return (name,)
+    plain = name.replace("_", "-").lower()
+    if plain in known:
+        return (plain,)
+    alias = ALIASES.get(plain, ())
+    return alias if alias and alias[0] in known else (name,)
+
+
+def _cards(words: list[str], known: Collection[str]) -> list[str]:
+    """`--gpu 2x4090` and `--gpus 2x4090` as a number of GPUs and a card."""
+    replaced: list[str] = []
+    for word in words:
+        cards = CARDS.fullmatch(word)
+        if cards and replaced[-1:] in (["--gpu"], ["--gpus"], ["-g"]) and "--gpus" in known:
+            replaced[-1:] = ["--gpus", cards[1], "--gpu", cards[2]]
+        else:
+            replaced.append(word)
+    return replaced
+
+
+def _with_values(words: list[str], known: Collection[str]) -> list[str]:
+    """Options that may lack their value, each with one."""
+    replaced: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if word in OPTIONAL and word in known:
+            pattern, default = OPTIONAL[word]
+            given = bool(waiting) and re.fullmatch(pattern, waiting[0], re.IGNORECASE)
+            word += f"={waiting.pop(0) if given else default}"
+        replaced.append(word)
+    return replaced
