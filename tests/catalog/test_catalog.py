@@ -59,6 +59,7 @@ def test_names_and_aliases_mean_one_row() -> None:
         names = []
         for row in catalog.rows(table):
             own = {row["name"], row.get("hub_id") or row["name"], *row.get("aliases", ())}
+            own |= set(row.get("means", ()))
             names += [name.lower() for name in own]
         assert len(names) == len(set(names)), table
 

@@ -26,6 +26,11 @@ from gpu_mem_calculator.weights import find_format
         ),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama3.1-8b", "bitsandbytes"),
         ("NousResearch/Meta-Llama-3-8B", "llama3-8b", None),
+        ("qwen3-32b-awq", "qwen3-32b", "awq"),
+        ("Llama-3.1-8B-Instruct-GPTQ", "llama3.1-8b", "gptq"),
+        ("Llama-3.1-8B-FP8", "llama3.1-8b", "compressed-tensors"),
+        ("qwen3-8b-fp8", "qwen3-8b", "fp8"),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "llama3.1-8b", None),
     ],
 )
 def test_the_end_of_a_name_is_a_format(name: str, row: str, method: str | None) -> None:
@@ -36,9 +41,9 @@ def test_the_end_of_a_name_is_a_format(name: str, row: str, method: str | None) 
     find_format("none", found[1], "")
 
 
-@pytest.mark.parametrize("name", ["qwen3-32b-awq", "someone/unheard-of-7B-AWQ", "a/b"])
+@pytest.mark.parametrize("name", ["unheard-of-7b-awq", "someone/unheard-of-7B-AWQ", "a/b"])
 def test_other_names_are_nothing(name: str) -> None:
-    """A name without a publisher, or whose rest is no preset, is not guessed at."""
+    """A name whose rest is no preset is not guessed at."""
     assert variant(name) is None
 
 

@@ -63,7 +63,7 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
         (["quick", "7", "--gpu-mem", "big"], "--gpu-mem 'big' must be a number above 0"),
         (["quick", "7", "--format", "jsn"], "table, json, yaml, html; did you mean 'json'?"),
         (["quick", "7", "--format", "a b"], "--format 'a b' is not one of table, json, yaml, html"),
-        (["quick", "0"], "SIZE=0 must be from 1 parameter"),
+        (["quick", "0"], "'0' is no size; give a size from"),
         (["quick", "llama2-7bb"], "did you mean 'llama2-7b'?"),
         (["quick", "7", "--engine", "deepspede"], "did you mean 'deepspeed'?"),
         (["quick", "7", "--gpu", "rtx"], "choose one, such as"),

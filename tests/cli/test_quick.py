@@ -22,7 +22,8 @@ def _run(command: Command, *words: str) -> dict[str, dict[str, object]]:
     ("size", "name"),
     [
         ("7", "llama2-7b"),
-        ("7B", "llama2-7b"),
+        ("7B", "qwen2.5-7b"),
+        ("70b", "llama3.3-70b"),
         ("7e9", "llama2-7b"),
         ("7000000000", "llama2-7b"),
         ("70", "llama2-70b"),
@@ -40,7 +41,7 @@ def test_a_size_means_a_well_known_model(command: Command, size: str, name: str)
 def test_a_size_between_models_is_scaled(command: Command) -> None:
     """A size far from every model takes the nearest one's layers and scales its parameters."""
     answer = command("quick", "20")
-    assert "20 is far from any well-known model" in answer.out
+    assert "'20' is far from any known model" in answer.out
     assert _run(command, "20")["model"]["num_parameters"] == 20 * 10**9
 
 

@@ -7,7 +7,6 @@ import pytest
 from gpu_mem_calculator.cli.sizes import (
     QuickChoice,
     _meshes,
-    _size,
     choose_model,
     choose_precision,
     whole_number,
@@ -49,25 +48,6 @@ def test_tensor_parallelism_stays_in_a_node(
 def test_a_pipeline_has_512_stages_at_most() -> None:
     """No model has more layers."""
     assert list(_meshes(1024, 1))[-1] == (1, 512)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("7", 7 * 10**9),
-        ("0.5", 5 * 10**8),
-        ("100000", 10**14),
-        ("100001", 100_001),
-        ("350M", 350 * 10**6),
-        ("2k", 2000),
-        ("7e9", 7 * 10**9),
-        ("llama2-7b", None),
-        ("7-b", None),
-    ],
-)
-def test_a_plain_number_up_to_100000_is_billions(text: str, size: int | None) -> None:
-    """A larger one is a count; with letters it is a count or a name."""
-    assert _size(text) == size
 
 
 @pytest.mark.parametrize(

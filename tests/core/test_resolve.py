@@ -94,7 +94,13 @@ def problems(run: dict[str, Any]) -> list[str]:
         ),
         (
             {"model": {"config": {"model_type": "lama"}}},
-            "model_type='lama' is not a known family; the nearest is 'llama'",
+            "model_type='lama' is not a known family; did you mean 'llama'?",
+        ),
+        (
+            {"model": {"config": {"model_type": "foo"}}},
+            "model_type='foo' is not a known family; give its sizes as plain numbers "
+            "(model.num_layers, model.hidden_size, ...), or run its own code once with "
+            "calculate --function",
         ),
         (
             {"model": {"config": {**SMALL_LLAMA, "num_attention_heads": 12}}},

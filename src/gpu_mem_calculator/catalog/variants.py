@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from . import Row, find, rows
+from . import Row
+from .model_names import spelled
 
 
 def _channels(bits: int, kind: str, *, dynamic: bool) -> dict[str, Any]:
@@ -51,37 +51,21 @@ def _gptq(bits: int) -> dict[str, Any]:
 
 # The end of a name (lower case), its usual quantization_config, and that in words; longer ends
 # come first.
-ENDINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
+ENDINGS: tuple[tuple[str, dict[str, Any] | None, str], ...] = (
     ("-unsloth-bnb-4bit", NF4, "NF4"),
     ("-bnb-4bit", NF4, "NF4"),
     ("-gptq-int4", _gptq(4), "GPTQ in 4 bits, groups of 128"),
     ("-gptq-int8", _gptq(8), "GPTQ in 8 bits, groups of 128"),
+    ("-gptq", _gptq(4), "GPTQ in 4 bits, groups of 128"),
     ("-awq-int4", AWQ, "AWQ in 4 bits, groups of 128"),
     ("-awq", AWQ, "AWQ in 4 bits, groups of 128"),
     ("-fp8-dynamic", _channels(8, "float", dynamic=True), "FP8, a scale for each row"),
     ("-quantized.w8a8", _channels(8, "int", dynamic=True), "INT8, a scale for each row"),
     ("-quantized.w4a16", _groups(4), "INT4, groups of 128"),
     ("-quantized.w8a16", _groups(8), "INT8, groups of 128"),
+    ("-gguf", None, ""),  # files of several formats: inference.quantization says which
 )
-FP8_OF = {"qwen": BLOCK_FP8, "deepseek-ai": BLOCK_FP8, "minimaxai": BLOCK_FP8}
-
-
-@cache
-def _by_last_word() -> dict[str, str]:
-    """The preset of each last part of a hub id that only one preset has."""
-    presets: dict[str, set[str]] = {}
-    for row in rows("index"):
-        for name in (row.get("hub_id") or "", *row.get("aliases", ())):
-            if "/" in name:
-                presets.setdefault(name.lower().rpartition("/")[2], set()).add(row["name"])
-    return {word: names.pop() for word, names in presets.items() if len(names) == 1}
-
-
-def same_name(name: str) -> Row | None:
-    """The row of the preset with this hub id, or with its last part under another publisher."""
-    row = find("index", name)
-    word = _by_last_word().get(name.lower().rpartition("/")[2])
-    return row if row is not None else find("index", word) if word else None
+BLOCK_FP8_OF = ("qwen", "deepseek-ai", "minimaxai")  # publishers, of a model or of its copy
 
 
 def variant(name: str) -> tuple[Row, dict[str, Any] | None, str] | None:
@@ -89,16 +73,21 @@ def variant(name: str) -> tuple[Row, dict[str, Any] | None, str] | None:
 
     None where the name is not of a preset; no quantization_config where it has no such ending.
     """
-    if "/" not in name:
-        return None
     lower = name.lower()
-    publisher = lower.partition("/")[0]
-    endings = ENDINGS
-    if publisher in FP8_OF:
-        endings = (*ENDINGS, ("-fp8", FP8_OF[publisher], "FP8, a scale for 128 x 128"))
-    for ending, config, words in endings:
+    for ending, config, words in ENDINGS:
         if lower.endswith(ending):
-            row = same_name(name[: -len(ending)])
+            row = spelled(name[: -len(ending)])
             return None if row is None else (row, config, words)
-    row = same_name(name)
+    row = spelled(name)
+    if row is None and lower.endswith("-fp8"):
+        row = spelled(name[:-4])
+        return None if row is None else (row, *_fp8(lower, row))
     return None if row is None else (row, None, "")
+
+
+def _fp8(name: str, row: Row) -> tuple[dict[str, Any], str]:
+    """The usual FP8 format of a publisher."""
+    publishers = (name.partition("/")[0], (row.get("hub_id") or "").lower().partition("/")[0])
+    if publishers[0 if "/" in name else 1] in BLOCK_FP8_OF:
+        return BLOCK_FP8, "FP8, a scale for 128 x 128"
+    return _channels(8, "float", dynamic=True), "FP8, a scale for each row"

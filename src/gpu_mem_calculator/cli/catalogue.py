@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import catalog
-from ..core.errors import InputError, nearest
+from ..catalog import cards
+from ..catalog.variants import variant
+from ..core.errors import InputError
 from .output import show, write
 from .parser import Parser, add_output
 
@@ -26,11 +28,22 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
     if word is None:
         return rows
     names = [" ".join(str(row.get(key, "")) for key in NAME_KEYS).lower() for row in rows]
-    matches = [row for row, name in zip(rows, names, strict=True) if word.lower() in name]
+    asked = word.lower().split()
+    matches = [
+        row for row, name in zip(rows, names, strict=True) if all(one in name for one in asked)
+    ]
+    matches = matches or list(meant(table, word))
     if not matches:
-        hint = nearest(word, catalog.names(table)) or f"; see gpu-mem-calc {command}"
-        raise InputError(f"no name has {word!r} in it{hint}")
+        raise InputError(f"no name has {word!r} in it; see gpu-mem-calc {command}")
     return matches
+
+
+def meant(table: str, text: str) -> Iterable[catalog.Row]:
+    """The rows that a name means in another spelling."""
+    if table == "gpus":
+        return cards.meant(text)
+    found = variant(text)
+    return [] if found is None else [found[0]]
 
 
 def show_rows(

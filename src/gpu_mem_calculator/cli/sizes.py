@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +10,13 @@ from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
-from ..core.model_source import find_model, nearest_by_size
+from ..core.model_size import sized_model
+from ..core.model_source import find_model
 from ..core.models import ModelConfig
-from ..core.runfile import parameter_count, with_settings
+from ..core.runfile import with_settings
 
 DEEPEST = 512  # pipeline stages; no model has more layers
 LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
-NEAR = 0.10  # a size within this share of a well-known model's means that model
 
 
 class QuickChoice(Struct, frozen=True):
@@ -38,19 +37,12 @@ class QuickChoice(Struct, frozen=True):
 
 def choose_model(text: str) -> QuickChoice:
     """The model of a size or a name, with a sequence of at most `LONGEST` tokens."""
-    size = _size(text)
-    if size is None:
+    sized = sized_model(text)
+    if sized is None:
         return _with_sequence(QuickChoice(text))
-    row = nearest_by_size(size)
-    known = row["num_parameters"]
-    if abs(size - known) <= NEAR * known:
-        note = f"{text} stands for {row['title']}, the nearest well-known model."
-        return _with_sequence(QuickChoice(row["name"], notes=(note,)))
-    note = (
-        f"{text} is far from any well-known model: the layers of {row['title']}, "
-        "with its parameter bytes scaled."
-    )
-    return _with_sequence(QuickChoice(row["name"], (f"model.num_parameters={size}",), (note,)))
+    count = sized.num_parameters
+    settings = (f"model.num_parameters={count}",) if count else ()
+    return _with_sequence(QuickChoice(sized.name, settings, (sized.note,)))
 
 
 def choose_precision(choice: QuickChoice) -> QuickChoice:
@@ -63,20 +55,6 @@ def choose_precision(choice: QuickChoice) -> QuickChoice:
     note = "Adapters on a bf16 base under autocast; change it with --set training.precision=..."
     settings = ("training.precision=bf16_pure", "training.autocast=true")
     return replace(choice.with_settings(*settings), notes=(*choice.notes, note))
-
-
-def _size(text: str) -> int | None:
-    """A parameter count; a plain number up to 100,000 means billions; None for a name."""
-    if not re.match(r"[0-9.]+(e[0-9]+)?[kmbgt]?$", text.strip(), re.IGNORECASE):
-        return None
-    number = re.fullmatch(r"[0-9]*\.?[0-9]+", text.strip())
-    billions = number and float(text) <= 100_000
-    try:
-        return parameter_count(f"{text.strip()}B" if billions else text)
-    except InputError:
-        raise InputError(
-            f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or 350M"
-        ) from None
 
 
 def _with_sequence(choice: QuickChoice) -> QuickChoice:

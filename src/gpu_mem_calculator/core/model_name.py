@@ -10,7 +10,7 @@ from .. import catalog
 from ..hub.access import access
 from ..hub.bounds import HubError
 from ..hub.names import hub_name, is_address, is_revision, page, printable_name
-from .errors import InputError, nearest
+from .errors import InputError
 from .models import ModelConfig
 
 if TYPE_CHECKING:
@@ -60,31 +60,31 @@ def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
             raise InputError(f"model.name{quoted} is not read: {error}") from None
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
-        hint = nearest(name, catalog.names("index")) or hint
+        hint = _similar(name) or hint
         raise InputError(
             f"model.name={name!r} is not a preset, and not read from the hub: {error}{hint}"
         ) from None
 
 
-def remote_code_message(config: Mapping[str, Any]) -> str:
-    """The message for an unknown family whose code comes with the model; else an empty text."""
-    if not config.get("auto_map"):
-        return ""
-    trace = "use gpu-mem-calc trace --trust-remote-code with its folder, or " * access().files
-    return (
-        f"model_type={config.get('model_type')!r} is not a known family: the repository brings "
-        f"code of its own, which is never run here; {trace}{NUMBERS}"
-    )
+def unknown_family_message(config: Mapping[str, Any], problem: str) -> str:
+    """The message for a config whose family is not known: what works instead."""
+    if "did you mean" in problem:
+        return problem
+    if config.get("auto_map"):
+        trace = "use gpu-mem-calc trace --trust-remote-code with its folder, or " * access().files
+        own = "the repository brings code of its own, which is never run here"
+        return f"{problem}: {own}; {trace}{NUMBERS}"
+    function = ", or run its own code once with calculate --function" * access().files
+    return f"{problem}; {NUMBERS}{function}"
 
 
 def unknown_name_message(name: str) -> str:
     """The message for a name that is neither a preset nor a file."""
     if not access().files:
-        hint = nearest(name, catalog.names("index")) or f": {PASTE}"
+        hint = _similar(name) or f": {PASTE}"
         return (
             f"model.name={name!r} is not a preset; this service opens no files or addresses{hint}"
         )
-    hint = nearest(name, catalog.names("index")) or "; see gpu-mem-calc presets"
     if os.path.isdir(name):
         return f"model.name={name!r} is a folder without a config.json or a .gguf file"
     if os.path.isfile(name):
@@ -95,7 +95,16 @@ def unknown_name_message(name: str) -> str:
             f"model.name={printable_name(name)!r} begins with {scheme}://; "
             "https://, http:// and s3:// are read"
         )
+    hint = _similar(name) or "; see gpu-mem-calc presets, or give its name on the hub, owner/model"
     return f"model.name={name!r} is neither a preset nor a file{hint}"
+
+
+def _similar(name: str) -> str:
+    """`; did you mean 'x'?` where a preset of the same family and size has a similar name."""
+    from ..catalog.model_names import similar
+
+    found = similar(name)
+    return f"; did you mean {found!r}?" if found else ""
 
 
 def config_file(name: str) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,10 +24,12 @@ from .model_name import (
     config_file,
     fetch_checkpoint,
     name_with_revision,
-    remote_code_message,
+    unknown_family_message,
     unknown_name_message,
 )
+from .model_size import nearest_by_size
 from .models import ModelConfig
+from .named_preset import NamedPreset, exact_preset, meant_preset, variant_preset
 from .runfile import parameter_count
 from .text_data import load_text
 
@@ -97,15 +98,10 @@ def _find(
         return _from_record(model.recorded, name, numbers, parameters)
     if model.config is not None:
         return _from_config(title, model.config, numbers, parameters, ())
-    row = catalog.find("index", name) if name else None
-    if row is not None:
-        if parameters is None and not numbers:
-            resolved = _preset(row["name"])
-        else:
-            config = catalog.row_config(row)
-            resolved = _from_config(row["title"], config, numbers, parameters, ())
-        address = name if "/" in name else row.get("hub_id")
-        return replace(resolved, address=address or "MODEL", source="a preset")
+    exact = exact_preset(name)
+    if exact is not None:
+        resolved = _from_preset(exact, numbers, parameters)
+        return replace(resolved, address=name) if "/" in name else resolved
     file = config_file(name)
     if file is not None:
         resolved = _from_config(file.parent.name or title, load_text(file), numbers, parameters, ())
@@ -117,7 +113,26 @@ def _find(
         return replace(_from_checkpoint(checkpoint, numbers, parameters), address=name)
     if is_address(name) or ("@" in name and hub_name(name) is not None):
         return _from_remote(name, numbers, parameters, headers)
+    spelled = None if "/" in name else variant_preset(name)
+    if spelled is None and name and not numbers and parameters is None:
+        spelled = meant_preset(name)
+    if spelled is not None:
+        return _from_preset(spelled, numbers, parameters)
     return _by_numbers(title, numbers, parameters) or _by_name(name, numbers, parameters, headers)
+
+
+def _from_preset(found: NamedPreset, numbers: Numbers, parameters: int | None) -> ResolvedModel:
+    """The model of a preset, with what its name says beside."""
+    row, count = found.row, found.num_parameters or parameters
+    if found.form is None and count is None and not numbers:
+        resolved = _preset(row["name"])
+    else:
+        config = catalog.row_config(row)
+        config = config | {"quantization_config": found.form} if found.form else config
+        resolved = _from_config(row["title"], config, numbers, count, ())
+    assumed = (*found.assumed, *resolved.assumed)
+    address = row.get("hub_id") or "MODEL"
+    return replace(resolved, address=address, source="a preset", assumed=assumed)
 
 
 def _from_record(
@@ -173,22 +188,17 @@ def _from_remote(
     """A model on the hub, in a bucket or at an address. Where the hub cannot be reached, the preset
     whose name it has, or of whose name it is a variant.
     """
-    from ..catalog.variants import variant
-
     hub = hub_name(name)
     address = hub.model if hub else name if name.startswith("s3://") else "MODEL"
-    preset = variant(name) if hub and "@" not in name else None
+    preset = variant_preset(name) if hub and "@" not in name else None
     try:
         resolved = _from_checkpoint(fetch_checkpoint(name, headers), numbers, parameters)
         return replace(resolved, address=address)
     except InputError:
         if preset is None:
             raise
-    row, form, words = preset
-    config = {**catalog.row_config(row), **({"quantization_config": form} if form else {})}
-    assumed = f"{name} is {row['title']}{' in ' + words if words else ''}, as its name says"
-    model = _from_config(row["title"], config, numbers, parameters, (assumed,))
-    return replace(model, address=address, source="a preset, as its name says")
+    model = _from_preset(preset, numbers, parameters)
+    return replace(model, address=address, source="a preset, by its name")
 
 
 def _from_checkpoint(
@@ -232,7 +242,7 @@ def _from_config(
     try:
         arch = _read_cached(text)
     except UnknownFamilyError as error:
-        raise ConfigError(remote_code_message(updated) or str(error)) from None
+        raise ConfigError(unknown_family_message(updated, str(error))) from None
     check_facts(arch, numbers)
     return replace(_with_parameter_count(title, arch, parameters, assumed), config=updated)
 
@@ -249,12 +259,6 @@ def _by_size(title: str, numbers: Numbers, parameters: int) -> ResolvedModel:
     config = catalog.preset_config(row["config"])
     assumed = (f"the architecture of {row['title']}, the nearest well-known model",)
     return _from_config(title, config, numbers, parameters, assumed)
-
-
-def nearest_by_size(count: int) -> Mapping[str, Any]:
-    """The catalogue row of the well-known model whose parameter count is nearest in proportion."""
-    known = catalog.rows_with("index", "quick", "true")
-    return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
 
 
 def _with_parameter_count(

@@ -58,6 +58,9 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         raise InputError(problems)
     if not model.arch.trains:
         raise InputError(training_rules.not_trained(model.arch))
+    packed = training_rules.packed_weights(file.model.name or "", model.config, file.training)
+    if packed:
+        raise InputError(packed)
     if model.record is not None:
         problems += recorded_problems(file.training, training, model.record, chosen, options)
         problems += card_problems(model.record, hardware)

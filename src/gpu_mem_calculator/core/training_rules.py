@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from ..catalog.variants import variant
 from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
@@ -11,7 +13,9 @@ from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
-from .models import RunFile
+from .models import RunFile, TrainingConfig
+
+PACKED = {"awq": "AWQ", "gptq": "GPTQ", "bitsandbytes": "bitsandbytes"}  # of a checkpoint
 
 
 def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
@@ -26,6 +30,17 @@ def not_trained(arch: Arch) -> str:
     """The sentence for a model whose activations are not modelled."""
     fix = "use gpu-mem-calc deepspeed --model-path for the model states"
     return f"model: the activations of {arch.family} models are not modelled; {fix}"
+
+
+def packed_weights(name: str, config: Mapping[str, Any] | None, training: TrainingConfig) -> str:
+    """A sentence where a checkpoint's weights are packed and the run trains them; else empty."""
+    method = str(((config or {}).get("quantization_config") or {}).get("quant_method", ""))
+    if method not in PACKED or training.quantization is not None:
+        return ""
+    found = variant(name)
+    plain = f" ({found[0]['name']})" if found else ""
+    cannot = f"model.name={name!r} has {PACKED[method]} weights, which cannot be trained"
+    return f"{cannot}; add --qlora to train an adapter, or name the unquantized model{plain}"
 
 
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:

@@ -96,8 +96,7 @@ def read_config(config: Mapping[str, Any]) -> Arch:
     if reader is None:
         import difflib
 
-        near = difflib.get_close_matches(model_type, families(), n=1, cutoff=0.0)
-        raise UnknownFamilyError(
-            f"model_type={model_type!r} is not a known family; the nearest is {near[0]!r}"
-        )
+        near = difflib.get_close_matches(model_type, families(), n=1, cutoff=0.8)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownFamilyError(f"model_type={model_type!r} is not a known family{hint}")
     return reader(Config(config))
