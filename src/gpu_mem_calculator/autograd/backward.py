@@ -124,7 +124,7 @@ class BackwardPass:
                     gradients[0].references += 1
                     input_grads.append((value, gradients[0]))
                 else:
-                    made = PendingGradient(recorder.make(value.bytes), view=op.views)
+                    made = self._make_gradient(value, op)
                     input_grads.append((value, made))
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(recorder.events)
@@ -150,6 +150,15 @@ class BackwardPass:
         self.hooks += [(size, recorder.act - self.uncounted) for size, _ in weight_grads]
         self.hook_events += [len(recorder.events)] * len(weight_grads)
         recorder.record_call(begin, [v.elements() for v in op.ins if v.param and gradients])
+
+    def _make_gradient(self, value: Value, op: Op) -> PendingGradient:
+        """A new tensor for an input's gradient, and before it the one that is yet to be scaled."""
+        unscaled = self.recorder.make(value.bytes) if op.scales else None
+        made = PendingGradient(self.recorder.make(value.bytes), view=op.views)
+        if unscaled is not None:
+            self.see(EMPTY, EMPTY)
+            self.recorder.free(unscaled)
+        return made
 
     def _free_checkpoint_input(self) -> None:
         """The checkpoint drops its reference to the block's input."""

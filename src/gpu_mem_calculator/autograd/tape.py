@@ -62,6 +62,7 @@ class Op(Struct, eq=False, gc=False):
     - packs: autograd saves a tensor for its backward, be it a weight
     - saves_late: it saves its inputs after its kernel has run, as an autograd.Function does
     - mask_first: a tensor that only its backward reads is made before the output
+    - scales: backward multiplies each gradient by a factor, into a new tensor
     """
 
     name: str
@@ -83,6 +84,7 @@ class Op(Struct, eq=False, gc=False):
     packs: bool = False
     saves_late: bool = False
     mask_first: bool = False
+    scales: bool = False
 
 
 class Tape:
@@ -155,6 +157,7 @@ class Tape:
         packs: bool = False,
         saves_late: bool = False,
         mask_first: bool = False,
+        scales: bool = False,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -195,6 +198,7 @@ class Tape:
                 packs,
                 saves_late,
                 mask_first,
+                scales,
             )
         )
         return out
@@ -217,6 +221,13 @@ class Tape:
         view = self._make(name, size, x.bits, x.grad)
         view.base = x.base
         self.ops.append(Op(name, (x,), (view,), (), False, EMPTY, EMPTY, self.core))
+        return view
+
+    def alias(self, name: str, x: Value) -> Value:
+        """A view of a whole tensor, whose gradient is passed on."""
+        view = self._make(name, x.bytes, x.bits, x.grad)
+        view.base = x.base
+        self.ops.append(Op(name, (x,), (view,), (), True, EMPTY, EMPTY, self.core))
         return view
 
     def cast(self, x: Value, bits: int) -> Value:

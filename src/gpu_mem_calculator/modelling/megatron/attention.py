@@ -68,8 +68,10 @@ def _rotate(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) ->
     """Rotary embedding: one fused kernel with Transformer Engine, else five operations.
 
     Unfused, the cosines and sines are computed in fp32, cast to the activations' dtype for q and
-    for k in every layer and saved; the two halves are swapped, and the result is concatenated into
-    a new tensor (rope_utils.py:84, 133-137).
+    for k in every layer and saved; the two halves are swapped, and the result is concatenated with
+    the part that is not rotated, which may be empty (rope_utils.py:84, 126-137). Backward copies
+    the gradients of both parts to tensors of x's size. A slice that is the whole of x is an alias
+    (torch 2.11 csrc/autograd/python_variable_indexing.cpp applySlicing).
     """
     name = x.name.replace("attn", "rotary")
     if setting.transformer_engine:
@@ -79,11 +81,17 @@ def _rotate(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) ->
     sin = tape.value(f"{name}.sin", tables, setting.bits, grad=False)
     size = x.elements() * block.rotary_dim // block.head_dim
     wide = sized(tables, 32)
-    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,), temp=(wide, wide))
-    half = tape.op(f"{name}.half", x, elements=size, temp=sized(size, setting.bits) // 2)
+    whole = block.rotary_dim == block.head_dim
+    part = tape.alias(f"{name}.part", x) if whole else tape.view(f"{name}.part", x, size)
+    rest = tape.view(f"{name}.rest", x, x.elements() - size)
+    left = tape.op(f"{name}.left", part, saves=(cos,), temp=(wide, wide))
+    halves = [(f"{name}.x1", size // 2), (f"{name}.x2", size // 2)]
+    first, second = tape.split(f"{name}.chunk", part, halves)
+    negative = tape.op(f"{name}.negative", second)
+    half = tape.op(f"{name}.half", negative, first, elements=size, passes=True)
     right = tape.op(f"{name}.right", half, saves=(sin,))
     rotated = tape.op(f"{name}.sum", left, right, passes=True)
-    return tape.op(name, rotated, elements=x.elements(), passes=True)
+    return tape.op(name, rotated, rest, elements=x.elements(), passes=True)
 
 
 def core_attention(
@@ -143,7 +151,7 @@ def _unfused(
         v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim, saves=inputs[1])
     context = rows * heads.value_dim
     area = setting.batch * heads.heads * setting.seq * setting.seq
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), scales=True)
     probs = softmax(tape, setting, scores, softmax_kernel(setting, heads.heads))
     if heads.dropout:
         mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
@@ -190,6 +198,7 @@ def softmax(tape: Tape, setting: MegatronSetting, scores: Value, kernel: Num) ->
         bits=8,
         save_out=True,
         back_temp=sized(unfused, 32),
+        inside=True,
     )
     probs = tape.op("attn.probabilities", soft, elements=unfused, bits=setting.bits)
     tape.hold(scores, scores32)
