@@ -50,7 +50,7 @@ DISPLAY_WORDS = {
     "8bit": "8-bit",
     "eagle3": "EAGLE-3",
 }
-ZERO = ("nothing is cut", "optimizer states cut", "and gradients", "and weights")
+ZERO = ("nothing sharded", "optimizer states", "+ gradients", "+ weights")
 TITLES: Mapping[str, Mapping[Any, str]] = {
     "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
     "engine.type": {name: one.title for name, one in engines().items()},
@@ -58,7 +58,7 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
     "inference.quantization": {
         **{name.lower(): name for name in FILE_TYPES},
         **{name: one.title for name, one in RECIPES.items()},
-        "none": "as the checkpoint has them",
+        "none": "as in the checkpoint",
     },
     "training.activation_checkpointing": {
         level: f"full, on {QUARTERS[quarters]}"

@@ -165,12 +165,21 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
                 _convert(value, types[key])
             except (msgspec.ValidationError, OverflowError):
                 hint = nearest(value, allowed_words(types[key])) if isinstance(value, str) else ""
-                yield f"{where}.{key}={_short(value)} must be {rule(types[key])}{hint}"
+                must_be = _upper_bound(value, types[key]) or rule(types[key])
+                yield f"{where}.{key}={_short(value)} must be {must_be}{hint}"
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _upper_bound(value: Any, kind: Any) -> str:
+    """The bound that a number exceeds, in words; empty where it exceeds none."""
+    metas = [m for part in parts(kind) for m in getattr(part, "__metadata__", ())]
+    bounds = [m.le for m in metas if isinstance(m, msgspec.Meta) and m.le is not None]
+    over = type(value) in (int, float) and bounds and value > max(bounds)
+    return f"at most {max(bounds):,}" if over else ""
 
 
 def rule(kind: Any) -> str:

@@ -47,7 +47,7 @@ const plain = (text) => text.replaceAll("`", "");
 /** A label as the form writes it: its first letter large, unless it is a name. */
 export function sentence(label) {
   const [first] = label.split(" ");
-  return /[A-Z.]/.test(first.slice(1)) ? label : label[0].toUpperCase() + label.slice(1);
+  return /[A-Z._]/.test(first.slice(1)) ? label : label[0].toUpperCase() + label.slice(1);
 }
 
 /** A field: label, control, a button that takes the value back, meaning and problem. */
