@@ -9,6 +9,7 @@ from ..engines import engine_names
 from .recipes import RECIPES, TITLES, WORDS, recipe_settings
 
 FALLBACK = "pytorch_ddp"  # the engine that has every recipe
+ALL_WEIGHTS = "every weight is trained"
 
 
 def recipes(having: Mapping[str, Mapping[str, Any] | None]) -> list[dict[str, Any]]:
@@ -17,7 +18,6 @@ def recipes(having: Mapping[str, Mapping[str, Any] | None]) -> list[dict[str, An
         {
             "name": name,
             "title": TITLES[name],
-            "meaning": WORDS[name],
             "engines": {one: _choice(name, one, having) for one in engine_names()},
         }
         for name in RECIPES
@@ -33,4 +33,5 @@ def _choice(
         engines = (having[key] for key in settings)
         if all(known is None or one in known for known in engines):
             break
-    return {"engine": one, "settings": settings}
+    words = [WORDS[key][value] for key, value in settings.items() if key in WORDS]
+    return {"engine": one, "settings": settings, "meaning": ", ".join(words) or ALL_WEIGHTS}

@@ -257,10 +257,11 @@ class FormEngine(Struct, frozen=True):
 
 
 class RecipeChoice(Struct, frozen=True):
-    """The engine that a recipe runs on where another is chosen, and its settings there."""
+    """The engine that a recipe runs on where another is chosen, its settings there, in words."""
 
     engine: str
     settings: dict[str, Any]
+    meaning: str
 
 
 class FormRecipe(Struct, frozen=True):
@@ -268,7 +269,6 @@ class FormRecipe(Struct, frozen=True):
 
     name: str
     title: str
-    meaning: str
     engines: dict[str, RecipeChoice]
 
 

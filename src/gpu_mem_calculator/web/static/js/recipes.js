@@ -41,16 +41,16 @@ export function recipeSwitch({ recipes, engines }, { engineNow, toEngine, titleO
 
   const inputs = recipes.map((recipe) => {
     const input = make("input", { type: "radio", name: "recipe", value: recipe.name, "aria-describedby": "recipe-hint", onchange: () => choose(recipe) });
-    return [input, make("label", { title: sentence(recipe.meaning) }, input, recipe.title)];
+    return [input, make("label", {}, input, recipe.title)];
   });
   const box = make("div", { class: "switch" }, inputs.map(([, label]) => label));
   const element = make("fieldset", { class: "recipe" }, make("legend", {}, "What do you train"), box, hint, moved);
 
   /* What the recipe means; or which of its settings are changed. */
   function words(recipe) {
-    const settings = recipe.engines[engineNow()].settings;
+    const { settings, meaning } = recipe.engines[engineNow()];
     const changed = Object.keys(settings).filter((key) => key !== RANK && JSON.stringify(get(key)) !== JSON.stringify(settings[key]));
-    return changed.length ? `With other settings than usual: ${changed.map(titleOf).join(", ")}.` : sentence(recipe.meaning);
+    return changed.length ? `With other settings than usual: ${changed.map(titleOf).join(", ")}.` : sentence(meaning);
   }
 
   const show = () => {
