@@ -1,4 +1,4 @@
-"""Hold predictions against measured runs, one JSON object a line."""
+"""Compare predictions with measured runs, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ PICTURES = (".svg", ".html")
 
 def arguments(parser: Parser) -> None:
     """Add the options of `backtest`."""
-    parser.option("runs", "RUNS.jsonl", "the measured runs")
+    parser.option("runs", "RUNS.jsonl", "file of measured runs")
     text = "what predicts: the estimate, or the run on fake tensors with torch (default: estimate)"
     parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate", help=text)
-    parser.flag("--phases", "also the peak of each measured phase")
-    parser.option("--picture", "FILE", "predicted against measured, as .svg or .html")
+    parser.flag("--phases", "also compare the peak of each measured phase")
+    parser.option(
+        "--picture", "FILE", "write a chart of predicted and measured memory (.svg or .html)"
+    )
     parser.option("--jobs", "N", "predict in N processes (default: 1)", whole, default=1)
     add_output(parser, "table", "json")
 

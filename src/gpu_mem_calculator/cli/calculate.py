@@ -1,4 +1,4 @@
-"""Estimate the GPU memory of a training run: does it fit, and what takes how much."""
+"""Estimate the GPU memory of a training run: whether it fits, and its parts."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NAME_KEYS = ("name", "title", "hub_id", "aliases")  # where a word is looked for
 
 def add_list(parser: Parser) -> None:
     """Add WORD, --format and --output."""
-    parser.add_argument("word", nargs="?", metavar="WORD", help="only names with this word")
+    parser.add_argument("word", nargs="?", metavar="WORD", help="only names that contain WORD")
     add_output(parser, "table", "list", "json")
 
 

@@ -13,7 +13,7 @@ from .parser import Parser
 
 def add_function(parser: Parser) -> None:
     """Add --function and --with."""
-    text = "your own model and batch instead of the run file's"
+    text = "your own code: a function that returns a model and a batch"
     parser.option("--function", "MODULE:FUNCTION", text)
     parser.repeated("--with", "NAME=VALUE", "an argument of the function", "values")
 

@@ -1,4 +1,4 @@
-"""List the cards that have a name, with the memory a process gets on them."""
+"""List the GPUs that are known by name, with the memory a process can use."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def arguments(parser: Parser) -> None:
     """Add the options of `infer`."""
     model = "a model's name, a Hugging Face id, a config.json, a .gguf file, or a folder"
     parser.option("model", "MODEL", model, nargs="?")
+    parser.option("--model", "NAME", "the same as MODEL", dest="model_name")
     parser.option("-c --config", "FILE", "a run file with an inference section")
     engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"
     parser.option("-e --engine", "NAME", engines)
@@ -117,13 +118,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _data(args: argparse.Namespace) -> dict[str, Any]:
     """The run file that the options describe."""
+    if args.model is not None and args.model_name is not None:
+        raise InputError("MODEL and --model are the same; give one of them")
+    args.model = args.model or args.model_name
     if args.config is not None and args.model is not None:
         raise InputError("infer takes a MODEL or --config FILE, not both")
     data = _load_run(args.config) if args.config is not None else {}
     if args.model is not None:
         data["model"] = {"name": args.model}
     if args.largest_model and args.model is not None:
-        fix = "leave it out, or ask --fewest-gpus"
+        fix = f"leave it out, or use gpu-mem-calc infer {args.model} --fewest-gpus"
         raise InputError(f"--largest-model looks for a model, and {args.model!r} names one; {fix}")
     if "model" not in data and not args.largest_model:
         raise InputError("infer needs a MODEL, such as llama3.1-8b; see gpu-mem-calc presets")
@@ -142,12 +146,15 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
     """The run with its experts sharded over `size` ranks, or over all of them."""
     if size is None:
         return data
-    if size == ALL:
+    if size == ALL:  # over all ranks
         from ..core.resolve import resolve
         from ..core.runfile import read
 
         mesh = resolve(read(data), headers=False).run.mesh
-        return with_settings(data, [f"{EXPERTS}={int(mesh.tp * mesh.dp)}"])
+        size = str(int(mesh.tp * mesh.dp))
+        if size == "1":
+            raise InputError("--ep needs several GPUs to shard the experts over; add --gpus 8")
+        return with_settings(data, [f"{EXPERTS}={size}"])
     sizes = {key for section in ("inference", "hardware") for key in data.get(section, {})}
     if not sizes & {"tensor_parallel_size", "data_parallel_size", "num_gpus"}:
         data = with_settings(data, [f"hardware.num_gpus={size}"])

@@ -1,4 +1,4 @@
-"""Measure a run on one real CUDA GPU, which plays one rank of the whole job.
+"""Measure a run on one real CUDA GPU, which runs one rank of the whole job.
 
 Under torchrun or the deepspeed launcher, each rank of the real job is measured.
 """
@@ -48,22 +48,26 @@ def arguments(parser: Parser) -> None:
     add_run(parser)
     add_function(parser)
     wanted = "function, with, group, rank, steps, cap_bytes, bounds_bytes, alloc_conf"
-    cases = f"many runs, one JSON object a line: id, config, and where wanted {wanted}"
+    cases = f"many runs, one JSON object per line: id, config, and optionally {wanted}"
     parser.option("--cases", "FILE", cases)
-    parser.option("--rank", "N", "the rank to play, so the pipeline stage (default: 0)", natural)
-    parser.option("--steps", "N", f"default: {STEPS}", whole)
-    cap = "what torch may take: 24GiB, 500MiB; a number is GiB"
+    parser.option(
+        "--rank", "N", "rank to run, which decides the pipeline stage (default: 0)", natural
+    )
+    parser.option("--steps", "N", f"training steps to run (default: {STEPS})", whole)
+    cap = "limit on PyTorch's memory: 24GiB, 500MiB; a plain number is GiB"
     parser.option("--cap", "SIZE", cap, memory_size)
     add_allocator(parser)
-    parser.flag("--find-minimum", "look for the least memory that the run survives in")
-    between = "caps to look between, such as 12GiB:16GiB (default: a run without a cap tells)"
+    parser.flag("--find-minimum", "find the least memory in which the run survives")
+    between = "limits to search between, such as 12GiB:16GiB (default: from a run without a limit)"
     parser.option("--between", "LOW:HIGH", between, memory_range)
-    append = "add the results to a file that backtest reads; cases that it has"
+    append = "append the results to a file for backtest; cases that are in it"
     parser.option("--append", "FILE", f"{append} are not measured again")
-    parser.flag("--again", "measure cases again that failed before")
-    parser.option("--id", "NAME", "the result's name (default: the file's)")
-    parser.option("--timeout", "S", f"seconds for one case (default: {TIMEOUT:g})", positive)
-    ray = "run every rank on a Ray cluster, such as 2x8; files are looked for on its nodes"
+    parser.flag("--again", "measure failed cases again")
+    parser.option("--id", "NAME", "name of the result (default: the file's name)")
+    parser.option(
+        "--timeout", "S", f"time limit of one case in seconds (default: {TIMEOUT:g})", positive
+    )
+    ray = "run every rank on a Ray cluster, such as 2x8; paths are those of its nodes"
     parser.option("--ray", "NODESxGPUS", ray, nodes_and_gpus)
     add_output(parser, "table", "json")
 

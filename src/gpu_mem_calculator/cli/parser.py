@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,12 +14,10 @@ from .words import known_words
 
 RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"
 MOST = 10**9  # of a count
-# Options that people look for at the wrong verb.
-VERBS_WITH = {
-    **dict.fromkeys(("--tp", "--pp", "--dp", "--ep", "--users", "--max-model-len"), ("infer",)),
-    **dict.fromkeys(("--context", "--ctx", "--kv-cache-dtype"), ("infer",)),
-    **dict.fromkeys(("--lora", "--qlora", "--zero", "--seq-len", "--grad-accum"), ("quick",)),
-    **dict.fromkeys(("--optimizer", "--checkpointing", "--recipe", "--offload"), ("quick",)),
+# Options of one of two commands that people look for at the other.
+OPTIONS_OF = {
+    "infer": ("--tp", "--pp", "--dp", "--ep", "--users", "--context", "--ctx", "--max-model-len"),
+    "quick": ("--lora", "--qlora", "--recipe", "--zero", "--offload", "--optimizer", "--optim"),
 }
 
 
@@ -72,20 +71,22 @@ class Parser(argparse.ArgumentParser):
         words = known_words(args or (), self._option_string_actions)
         parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            self._refuse(unknown)
+            self._refuse(unknown, args or ())
         return parsed
 
-    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Raise one sentence for words that the verb does not have."""
+    def _refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
+        """Raise one sentence for those of the words that the verb does not have."""
         verb = self.prog.rpartition(" ")[2]
         word = next((one for one in unknown if one.startswith("-")), unknown[0])
         if not word.startswith("-"):
             self.error(f"unexpected argument {word!r}; see {self.prog} --help")
         name = word.partition("=")[0]
         known = [one for one in self._option_string_actions if one.startswith("--")]
-        others = [f"{other} has it" for other in VERBS_WITH.get(name, ()) if other != verb]
-        hint = f"; gpu-mem-calc {others[0]}" if others else nearest(name, known)
-        self.error(f"{name} is not an option of {verb}{hint or f'; see {self.prog} --help'}")
+        hint = nearest(name, known) or f"; see {self.prog} --help"
+        other = next((one for one, options in OPTIONS_OF.items() if name in options), verb)
+        if {verb, other} == {"quick", "infer"}:
+            hint = f"; use gpu-mem-calc {shlex.join([other, *words])}"
+        self.error(f"{name} is not an option of {verb}{hint}")
 
 
 def whole(text: str) -> int:
@@ -157,7 +158,7 @@ def add_settings(parser: Parser) -> None:
 def add_allocator(parser: Parser) -> None:
     """Add --alloc-conf and --snapshot, for verbs that run a job."""
     parser.option("--alloc-conf", "TEXT", "PYTORCH_ALLOC_CONF, such as expandable_segments:True")
-    parser.option("--snapshot", "FILE", "write torch's memory snapshot, for its memory viewer")
+    parser.option("--snapshot", "FILE", "write a memory snapshot for pytorch.org/memory_viz")
 
 
 def add_output(parser: Parser, *formats: str) -> None:

@@ -1,4 +1,4 @@
-"""List the models that have a name, or those with a word in their name."""
+"""List the models that are known by name, or those whose name contains WORD."""
 
 from __future__ import annotations
 

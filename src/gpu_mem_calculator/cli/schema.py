@@ -14,7 +14,7 @@ examples:
 
 def arguments(parser: Parser) -> None:
     """Add --output."""
-    parser.option("-o --output", "FILE", "write to a file")
+    parser.option("-o --output", "FILE", "write the schema to a file")
 
 
 def run(args: argparse.Namespace) -> int:

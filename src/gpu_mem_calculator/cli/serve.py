@@ -20,7 +20,8 @@ MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web
 
 
 def arguments(parser: Parser) -> None:
-    """Add the options of `serve`."""
+    """Add the options of `serve`; a model is accepted, and answered with `infer`."""
+    parser.add_argument("model", nargs="?", help=argparse.SUPPRESS)
     parser.option("--host", "NAME", "address to listen on (default: 127.0.0.1)")
     parser.option("--port", "N", "port to listen on (default: 8000)", port)
     parser.option("--workers", "N", "number of processes that answer (default: 1)", whole)
@@ -36,6 +37,9 @@ def port(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; options override the environment."""
+    if args.model is not None:
+        start = "serve starts the web page; to estimate a server use"
+        raise InputError(f"{start} gpu-mem-calc infer {args.model}")
     try:
         from ..web.run import run as serve
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Trace a run: the real model's code on tensors that take no memory.
+"""Trace a run: the real model's code runs on fake tensors.
 
-What it asks for is played through a model of torch's allocator. No GPU is
-needed, and no weights are loaded.
+Its allocations are replayed in a simulation of PyTorch's caching allocator.
+Needs no GPU, and loads no weights.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ examples:
   gpu-mem-calc trace --config run.json --diff
   gpu-mem-calc trace --config run.json --snapshot run.pickle
   gpu-mem-calc trace --function my_project.train:batch --with layers=24
-a function returns a model and a batch (a dict, a tuple or a tensor); what the
-model returns must have the loss."""
+the function returns a model and a batch (a dict, a tuple or a tensor); the
+model's output must contain the loss."""
 NEEDS_TORCH = (
     '{} runs the model with torch, and {} is not installed; pip install "gpu-mem-calculator[torch]"'
 )
@@ -43,11 +43,11 @@ def arguments(parser: Parser) -> None:
     """Add the options of `trace`."""
     add_run(parser)
     add_function(parser)
-    parser.option("--steps", "N", "default: 3", whole, default=3)
-    parser.option("--rank", "N", "the rank to play (default: 0)", natural, default=0)
+    parser.option("--steps", "N", "training steps to run (default: 3)", whole, default=3)
+    parser.option("--rank", "N", "rank to simulate (default: 0)", natural, default=0)
     add_allocator(parser)
     parser.flag("--trust-remote-code", "run model code stored next to a config.json")
-    parser.flag("--diff", "how the estimate differs, entry by entry")
+    parser.flag("--diff", "compare with the estimate, entry by entry")
     add_output(parser, "table", "json")
 
 

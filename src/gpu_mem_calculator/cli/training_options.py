@@ -28,7 +28,13 @@ SPELLINGS = {
 # Options that set one key each: names, key, type, metavar, help.
 KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
     ("--gpu", "hardware.gpu", str, "NAME", "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
-    ("-m --gpu-mem", "hardware.gpu_memory_gb", memory, "GB", "memory of one GPU, as marketed"),
+    (
+        "-m --gpu-mem",
+        "hardware.gpu_memory_gb",
+        memory,
+        "GB",
+        "memory of one GPU in GB, as marketed",
+    ),
     ("-g --gpus", "hardware.num_gpus", whole, "N", "number of GPUs, on all nodes together"),
     ("--nodes", "hardware.num_nodes", whole, "N", "number of nodes (8 GPUs each without --gpus)"),
     ("--seq-len", "training.seq_len", tokens, "N", "tokens per sequence: 4096, 8k, 128k"),
@@ -46,7 +52,7 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
         CHECKPOINTING,
         str,
         "LEVEL",
-        "recompute activations: full (the default level) or selective",
+        "recompute activations: full (default) or selective",
     ),
 )
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, megatron"
@@ -77,13 +83,18 @@ def add_training_options(parser: Parser) -> None:
         parser.option(names, metavar, text, kind, dest=key)
     parser.option("-e --engine", "NAME", ENGINES)
     parser.option("--zero", "N", "DeepSpeed's ZeRO stage: 1, 2 or 3", choices=("0", "1", "2", "3"))
-    parser.option("--offload", "WHERE", "keep optimizer states in memory of the host: cpu or nvme")
+    parser.option("--offload", "WHERE", "move optimizer states to the host: cpu (default) or nvme")
     parser.option(
         "-d --precision", "NAME", "bf16, fp16, fp32, or bf16_pure, ... (docs/run-file.md)"
     )
     parser.option("--lora", "R", "train LoRA adapters of rank R (default: 16)", whole)
-    parser.option("--qlora", "R", "the same on a 4-bit base", whole)
-    parser.option("--recipe", "NAME", "full, lora or qlora", choices=tuple(RECIPES))
+    parser.option("--qlora", "R", "train LoRA adapters on a 4-bit base", whole)
+    parser.option(
+        "--recipe",
+        "NAME",
+        "usual settings for full, lora or qlora training",
+        choices=tuple(RECIPES),
+    )
 
 
 def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_CHARACTERS = 400  # of a sentence
-NEAR = 0.72  # the least similarity of a word that is suggested
+NEAR = 0.75  # the least similarity of a word that is suggested
 STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 

@@ -63,7 +63,7 @@ def _add_foreign(
             problems.append(meaning)
             continue
         for key, wanted in ({path: value} if meaning is None else meaning).items():
-            given, wanted = _get(own, key), as_count(key, wanted)
+            given, wanted = _get(own, key), _counted_value(key, wanted)
             if given is not None and given != wanted and value is not None:
                 fix = "leave one of them out"
                 problems.append(f"{path}={value!r} contradicts {key}={given!r}; {fix}")
@@ -79,7 +79,7 @@ def with_setting(data: dict[str, Any], path: str, value: Any) -> None:
     serving = data.get("inference") is not None
     path = path if "." in path else _with_section(path, serving=serving)
     for key, wanted in _meaning(path, value, serving=serving).items():
-        _put(data, key, as_count(key, wanted) if is_own(key) else wanted)
+        _put(data, key, _counted_value(key, wanted))
     _add_defaults(data, path, value)
 
 
@@ -104,7 +104,12 @@ def _with_section(name: str, *, serving: bool) -> str:
 def _own_value(path: str, value: Any) -> Settings:
     if value is None:
         return {path: None}
-    return translated_value(path, as_count(path, value) if _counted(path) else value)
+    return translated_value(path, _counted_value(path, value))
+
+
+def _counted_value(path: str, value: Any) -> Any:
+    """A value; for a key that counts, a text such as 128k as its number."""
+    return as_count(path, value) if is_own(path) and _counted(path) else value
 
 
 def _add_defaults(data: dict[str, Any], path: str, value: Any) -> None:
