@@ -170,10 +170,10 @@ def summed(errors: list[float]) -> dict[str, Any]:
 
 
 def _still_off(group: str) -> str:
-    """What a group's page says is still off, as one paragraph."""
+    """The known errors of a group, as one paragraph."""
     page = scores.ROOT / "docs" / "accuracy" / f"{group}.md"
     found = page.exists() and re.search(
-        r"^## What is still off\n(.*?)^## ", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^## Known errors\n(.*?)^## ", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     return " ".join(found.group(1).replace("`", "").split()) if found else ""
 

@@ -27,10 +27,10 @@ SHOWN = ("allocated", "reserved", "needs", "device")
 EXACT = 0.5  # percent; a trace this close to the card has what the run does
 NOT_EXPLAINED = "Not explained."
 ORDER = (
-    "Not explained in detail. The trace of the same run has it right, so it is the order in "
-    "which the estimate's stream makes tensors and lets them go."
+    "Not explained in detail. The trace of the same run is right, so the cause is the order in "
+    "which the estimate's stream allocates and frees tensors."
 )
-BOTH = "Not explained; the trace of the same run is off, too."
+BOTH = "Not explained. The trace of the same run is off, too."
 MIB, GIB = 2**20, 2**30
 
 
@@ -95,7 +95,7 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
-HEAD = ["run", "figure", "measured, GiB", "off by, MiB", "error", "why"]
+HEAD = ["run", "figure", "measured, GiB", "difference, MiB", "error", "cause"]
 
 
 def _with_reasons(found: list[Off]) -> str:
