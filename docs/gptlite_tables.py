@@ -182,9 +182,9 @@ def before() -> str:
     """What pipelines were estimated at before they were measured."""
     each = first_pipeline_errors()
     return (
-        f"These estimates were made after the measurement. {VERSION.capitalize()} gave every stage "
-        f"the masks of all layers and was {min(each):.0f} to {max(each):.0f} % too high. That was "
-        "fixed."
+        "These estimates were computed after the measurement. "
+        f"{VERSION.capitalize()} gave every stage the masks of all layers and was "
+        f"{min(each):.0f} to {max(each):.0f} % too high. That was fixed."
     )
 
 

@@ -15,19 +15,24 @@ from .citations import SOURCE, files, mentions
 TARGET = Path(__file__).parents[2] / "docs" / "frameworks.md"
 ABOVE = """# Frameworks and versions
 
-Every formula that follows a framework cites its source code at a version. This table has all of
-them: the newest version that was read, the day on which it was read (where that is not known, the
-day of the first citation), other versions that citations name, and the packages that cite it. A
-server that is newer than this is treated as the version that was read.
+Every formula that follows a framework cites its source code at a version. The table has, for each
+framework:
+
+- the newest version that was read,
+- the day on which it was read, or, if that is not known, the day of the first citation,
+- other versions that citations name,
+- the packages that cite it.
+
+A server newer than the version that was read is treated as that version.
 
 | framework | read | on | also cited | cited in |
 |---|---|---|---|---|
 """
 BELOW = """
-The table is `published/frameworks.py`. Defaults of `engine_version` are taken from it, and a test
-fails where a citation names a version that it does not have. `make drift` compares it with the
-newest releases ([tools/drift](../tools/drift/README.md)). This page is written by
-`python -m tools.drift.page`.
+The table is `published/frameworks.py`. Defaults of `engine_version` are from it. A test fails if a
+citation names a version that the table does not have. `make drift` compares the table with the
+newest releases ([tools/drift](../tools/drift/README.md)). `python -m tools.drift.page` writes this
+page.
 """
 
 
