@@ -14,17 +14,14 @@ from gpu_mem_calculator.cli.main import main as command
 ROOT = Path(__file__).parents[1]
 # the README's three commands
 README = {
-    "train": "quick llama3.1-8b --gpu rtx-4090 --set training.lora.r=16 "
-    "--set training.quantization=nf4 --set training.precision=bf16_pure "
-    "--set training.activation_checkpointing=full",
-    "serve": "infer llama3.1-8b --gpu h100-80gb-sxm --max-model-len 16384",
-    "check": "calculate --config configs/llama2_7b_deepspeed.json "
-    "--format html --output report.html --check",
+    "train": "quick llama3.1-8b --qlora --gpu 4090",
+    "serve": "infer llama3.1-8b --gpu h100 --context 16k",
+    "check": "calculate configs/llama2_7b_deepspeed.json --check --quiet",
 }
 # those of docs/serving.md
 SERVING = {
-    "infer": "infer llama3.1-8b --gpu h100-80gb-sxm --max-model-len 16384",
-    "infer-large": "infer deepseek-v3 --gpu h200 --tp 8 --max-model-len 32768",
+    "infer": "infer llama3.1-8b --gpu h100 --context 16k --users 16",
+    "infer-large": "infer deepseek-v3 --gpu h200 --gpus 8 --context 32k",
 }
 
 
