@@ -19,6 +19,7 @@ from .shards import embedding_shard, local_vocab, matrices
 from .walks import sent_gradient
 
 EMBEDDING_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py:339 VocabParallelEmbedding")
+SHARED_CODE = code("torch 2.11 csrc/autograd/input_buffer.cpp: a leaf's gradients are summed first")
 PIPELINE_CODE = code("megatron-core 0.19.2 pipeline_parallel/schedules.py:2300-2440")
 DROPOUT_CODE = code("torch 2.11 native_dropout keeps a boolean mask")
 SORT_CODE = code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu")
@@ -56,6 +57,22 @@ def _embedding(
         size = sized(setting.local_tokens * setting.hidden, 8)
         yield Entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE, role=role)
     yield from _embedding_backward(run, setting, instants)
+    if run.arch.tied and not setting.fused_weight_gradients:
+        yield _shared_gradient(run, setting, stage, instants)
+
+
+def _shared_gradient(
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+) -> Entry:
+    """The output layer's gradient of a table that it shares with the embedding of the same stage:
+    it waits for the embedding's, and both are added to the main gradient.
+    """
+    both = stage.first * stage.last
+    works = ("layer", "embedding")
+    live = {i.name: both for i in instants if i.instant.phase == BACKWARD and i.work in works}
+    size = sized(run.scaled(local_vocab(run) * setting.hidden), setting.bits)
+    name = "output layer: gradient of the shared table"
+    return Entry(name, GRAD, size, live, SHARED_CODE)
 
 
 def embedding_steps(run: Run) -> tuple[int, ...]:
