@@ -31,6 +31,7 @@ INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"
 PER_MICRO_BATCH = "each micro-batch in flight has one"
 LAST_GRADIENT = "a unit's last gradient while it is reduced"
 TIED = "gradient of a table that head and embedding share"
+HEAD_GRADIENT = "the head's gradient of such a table, which waits for the embedding's"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 
 

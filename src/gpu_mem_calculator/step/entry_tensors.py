@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
-from ..ledger.ledger import Entry
+from ..ledger.ledger import HEAD_GRADIENT, Entry
 
 
 def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
@@ -20,3 +21,9 @@ def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
         sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
     assert sum(sizes) == total, f"{entry.name}: tensors of {sum(sizes):,} B, entry of {total:,} B"
     return sizes
+
+
+def head_gradient(entries: Sequence[Entry]) -> int | None:
+    """The index of the entry of the head's gradient that waits for the embedding's, if any."""
+    found = (index for index, entry in enumerate(entries) if entry.role == HEAD_GRADIENT)
+    return next(found, None)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
-from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, TEMP, TIED, Entry
+from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, HEAD_GRADIENT, TEMP, TIED, Entry
 from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
 from ..model.adapters import linears
@@ -263,7 +263,7 @@ def embedding_entries(
             bytes=table,
             live=waits,
             source=buffer,
-            role=TIED,
+            role=HEAD_GRADIENT,
         )
 
 

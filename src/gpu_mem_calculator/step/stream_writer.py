@@ -9,7 +9,7 @@ from ..ledger.ledger import AFTER_EMBEDDING, EMBEDDED, FIRST_INPUT, GPU, GRAD, O
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
 from .block_events import EMBEDDING, BlockRun
-from .entry_tensors import tensor_bytes
+from .entry_tensors import head_gradient, tensor_bytes
 from .stream_phases import Phase
 
 Tensors = list[int]
@@ -37,12 +37,10 @@ class StreamWriter:
                     self.alive[name][index] = int(copies)
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
         begun = {index for name in starts for index in self.alive[name]}
-        self.new_states = {
-            index
-            for index, entry in enumerate(self.entries)
-            if entry.kind == OPTIM and index not in begun
-        }
-        self.late = {index for index, entry in enumerate(self.entries) if entry.since == BACKWARD}
+        numbered = tuple(enumerate(self.entries))
+        self.new_states = {i for i, e in numbered if e.kind == OPTIM and i not in begun}
+        self.late = {i for i, e in numbered if e.since == BACKWARD}
+        self.head_gradient = head_gradient(self.entries)
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
         self.kept: dict[int, Tensors] = {}  # by block: the tensors of its events
@@ -257,7 +255,10 @@ class StreamWriter:
         if block.shared >= 0:
             self.shared = ids[block.shared]
             if block_run.goes and not block_run.waits:
-                self.free((self.shared,))
+                if self.head_gradient is None:
+                    self.free((self.shared,))
+                else:  # its entry takes it over
+                    self.held[self.head_gradient] = [[self.shared]]
 
     def _gradients(self, block_run: BlockRun) -> Tensors:
         """The list of gradients that are freed when those of the block's weights are."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
-from ...ledger.ledger import TIED, Entry
+from ...ledger.ledger import HEAD_GRADIENT, TIED, Entry
 from ...model.adapters import Adapter, linears
 from ...model.arch import Arch
 from ...modelling.huggingface.head import head_walk
@@ -81,4 +81,4 @@ def stage3_walks(
 
 def without_tied_gradient(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
-    return (e for e in entries if e.role != TIED)
+    return (e for e in entries if e.role not in (TIED, HEAD_GRADIENT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...autograd.reductions import embedding_sort_workspace
-from ...ledger.ledger import ACT, COMM, GRAD, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
+from ...ledger.ledger import ACT, COMM, GRAD, HEAD_GRADIENT, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
 from ...ledger.num import Bytes, Num, holds, larger, sized
 from ...ledger.source import code
 from ...modelling.megatron.ops import MegatronSetting
@@ -13,7 +13,7 @@ from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.pipeline import PipelineStage
-from .options import fused, option
+from .options import fused, option, shares_gradient
 from .options import setting as megatron_setting
 from .shards import embedding_shard, local_vocab, matrices
 from .walks import sent_gradient
@@ -57,7 +57,7 @@ def _embedding(
         size = sized(setting.local_tokens * setting.hidden, 8)
         yield Entry("embedding: dropout mask", ACT, size, live, DROPOUT_CODE, role=role)
     yield from _embedding_backward(run, setting, instants)
-    if run.arch.tied and not setting.fused_weight_gradients:
+    if shares_gradient(run):
         yield _shared_gradient(run, setting, stage, instants)
 
 
@@ -72,7 +72,7 @@ def _shared_gradient(
     live = {i.name: both for i in instants if i.instant.phase == BACKWARD and i.work in works}
     size = sized(run.scaled(local_vocab(run) * setting.hidden), setting.bits)
     name = "output layer: gradient of the shared table"
-    return Entry(name, GRAD, size, live, SHARED_CODE)
+    return Entry(name, GRAD, size, live, SHARED_CODE, role=HEAD_GRADIENT)
 
 
 def embedding_steps(run: Run) -> tuple[int, ...]:

@@ -54,6 +54,16 @@ def gradient_bits(run: Run) -> int:
     return 32 if wide else bits(run)
 
 
+def fused_weight_gradients(run: Run) -> bool:
+    """Whether weight-gradient kernels add to the main gradients directly."""
+    return fused(run) and bool(option(run, "gradient_accumulation_fusion"))
+
+
+def shares_gradient(run: Run) -> bool:
+    """Whether a stage with embedding and output layer sums their gradients of a shared table."""
+    return run.arch.tied and not fused_weight_gradients(run)
+
+
 def setting(run: Run, *, selective: bool) -> MegatronSetting:
     """The sizes and choices of kernels with which one rank runs its layers."""
     engine = fused(run)
@@ -69,7 +79,7 @@ def setting(run: Run, *, selective: bool) -> MegatronSetting:
         transformer_engine=engine,
         fused_softmax=option(run, "masked_softmax_fusion"),
         float_softmax=option(run, "attention_softmax_in_fp32"),
-        fused_weight_gradients=engine and option(run, "gradient_accumulation_fusion"),
+        fused_weight_gradients=fused_weight_gradients(run),
         selective=selective,
     )
 

@@ -17,6 +17,7 @@ from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.pipeline import PipelineStage
 from .options import setting as megatron_setting
+from .options import shares_gradient
 from .shards import local_vocab
 
 
@@ -33,7 +34,10 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
         sent = _layer(run, stage.blocks[-1], sent=True)
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
-    head = _head(megatron_setting(run, selective=False), run.arch.final_norm, local_vocab(run))
+    setting = megatron_setting(run, selective=False)
+    alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
+    shared = alone and shares_gradient(run)
+    head = _head(setting, run.arch.final_norm, local_vocab(run), shared=shared)
     return StageWalks(layers, head, sent, FREE_AT_ONCE)
 
 

@@ -10,8 +10,12 @@ from .norms import norm
 from .ops import MegatronSetting, column_linear
 
 
-def head_walk(setting: MegatronSetting, final: Norm | None, vocab: Num) -> BlockWalk:
+def head_walk(
+    setting: MegatronSetting, final: Norm | None, vocab: Num, *, shared: bool
+) -> BlockWalk:
     """The walk over final norm (`final`), output layer and loss; `vocab`: columns of this rank.
+
+    `shared`: the gradient of the output layer's weight waits for that of the embedding.
 
     The cross entropy turns an fp32 copy of the logits into the softmax in place and saves it;
     backward turns that into the gradient in place and autograd casts it to the logits' dtype
@@ -22,6 +26,8 @@ def head_walk(setting: MegatronSetting, final: Norm | None, vocab: Num) -> Block
     x = tape.value("stack.output", setting.local_tokens * setting.hidden, setting.bits)
     out = x if final is None else norm(tape, setting, x, final)
     logits = column_linear(tape, setting, out, "output_layer", setting.hidden, vocab, core=True)
+    for weight in tape.weights():
+        weight.waits = shared and weight.name == "output_layer.weight"
     saves = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
     if setting.bits < 32:
         saves.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
