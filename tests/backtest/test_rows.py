@@ -55,8 +55,8 @@ def test_keys_of_ones_own_are_allowed(row: dict[str, Any]) -> None:
     ("change", "said"),
     [
         ({"id": None}, "'id' is missing; add \"my-run-1\""),
-        ({"group": 3}, "group=3 must be a text"),
-        ({"config": "run.json"}, 'config="run.json" must be an object'),
+        ({"group": 3}, "group=3 must be a string"),
+        ({"config": "run.json"}, "config='run.json' must be an object"),
         ({"rank": -1}, "rank=-1 must be a whole number, 0 or more"),
         ({"rank": True}, "rank=true must be a whole number, 0 or more"),
         ({"enviroment": {}}, "'enviroment' is not a known key; did you mean 'environment'?"),
@@ -70,12 +70,12 @@ def test_keys_of_ones_own_are_allowed(row: dict[str, Any]) -> None:
         ),
         (
             {"measured": {"kv_tokens": "9"}},
-            'measured.kv_tokens="9" must be a whole number, 0 or more',
+            "measured.kv_tokens='9' must be a whole number, 0 or more",
         ),
         ({"measured": {"fits": 1}}, "measured.fits=1 must be true or false"),
         (
             {"measured": {"step_seconds": "1"}},
-            'measured.step_seconds="1" must be a number, 0 or more',
+            "measured.step_seconds='1' must be a number, 0 or more",
         ),
         (
             {"phases": {"s0.opt": {}}},

@@ -140,3 +140,15 @@ def test_adapters_sit_on_a_16_bit_base(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*words, "--set", "training.precision=bf16_mixed"]) == 0
     mixed = json.loads(capsys.readouterr().out)
     assert mixed["breakdown"]["model_params_gb"] > plain["breakdown"]["model_params_gb"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [("training.seq_len=131072", False), ("training.seq_len=2k", False), ("batch_size=2", True)],
+)
+def test_the_note_on_the_sequence_is_of_the_run(
+    setting: str, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not printed beside another sequence."""
+    assert main(["quick", "llama3.2-1b", "--set", setting]) == 0
+    assert ("Sequence 4,096, not the model's 131,072" in capsys.readouterr().out) == shown

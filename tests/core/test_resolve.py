@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ def problems(run: dict[str, Any]) -> list[str]:
         ),
         (
             {"model": {"config": {**SMALL_LLAMA, "num_attention_heads": 12}}},
-            "model.config: 12 heads do not divide 256",
+            "model.config: 12 heads do not divide 256; 8 and 16 would",
         ),
         (
             {"model": {"config": None, "name": "llama2-7bb"}},
@@ -287,3 +288,36 @@ def test_a_balanced_router_is_assumed_aloud() -> None:
     shared = resolve(read({**run, "parallelism": {"expert_parallel_size": 4}}))
     assert any(one.startswith(sentence) for one in shared.warnings)
     assert not any("evenly" in one for one in resolve(read(run)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            {"num_attention_heads": 7},
+            "model.num_attention_heads=7: 8 key-value heads do not divide 7; 7 would",
+        ),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 7},
+            "model.num_attention_heads=32, model.num_key_value_heads=7: "
+            "7 key-value heads do not divide 32; 4 and 8 would",
+        ),
+    ],
+)
+def test_numbers_beside_a_name_are_named_as_they_were_written(
+    model: dict[str, Any], words: str
+) -> None:
+    """Not by the config.json of the preset, which the user did not write."""
+    with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
+        resolve(read({"model": {"name": "llama3.1-8b", **model}}))
+
+
+def test_a_sequence_beyond_the_positions_is_noted() -> None:
+    """It is allowed, as frameworks allow it."""
+    run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 131_072}}
+    assert not any("positions" in one for one in resolve(read(run)).warnings)
+    run["training"]["seq_len"] += 1
+    (note,) = (one for one in resolve(read(run)).warnings if "positions" in one)
+    assert note == (
+        "training.seq_len=131,073 is more than the 131,072 positions that the model was trained for"
+    )

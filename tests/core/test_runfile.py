@@ -51,9 +51,9 @@ def test_all_problems_are_reported_at_once() -> None:
         )
     )
     assert problems == [
-        "model.name=7 must be a text",
+        "model.name=7 must be a string",
         "model.num_layres is not a known key; did you mean 'num_layers'?",
-        "training.batch_size=0 must be a whole number, 1 or more",
+        "training.batch_size=0 must be a whole number from 1 to 1,000,000,000",
         "training.lora.rank is not a known key",
         "training.attention='flash' must be 'eager', 'sdpa' or 'flash_attention_2'",
         "training.precision='bf16_mixd' must be 'fp32', 'bf16_mixed', 'fp16_mixed', 'bf16_pure' or "
@@ -68,9 +68,9 @@ def test_all_problems_are_reported_at_once() -> None:
     [
         (
             {"batch_size": {"r": 8}},
-            "training.batch_size={'r': 8} must be a whole number, 1 or more",
+            'training.batch_size={"r": 8} must be a whole number from 1 to 1,000,000,000',
         ),
-        ({"lora": {"r": 0}}, "training.lora.r=0 must be a whole number, 1 or more"),
+        ({"lora": {"r": 0}}, "training.lora.r=0 must be a whole number from 1 to 1,000,000,000"),
     ],
 )
 def test_only_an_adapter_is_an_object(training: dict[str, Any], problem: str) -> None:

@@ -76,13 +76,13 @@ def test_measured_runs_are_cases(tmp_path: Path) -> None:
         ({"id": "a", "config": {}, "rank": -1}, "rank=-1 must be a whole number, 0 or more"),
         ({"id": "a", "config": {}, "steps": 0}, "steps=0 must be a whole number, 1 or more"),
         ({"id": "a", "config": {}, "cap_bytes": 1.5}, "cap_bytes=1.5 must be"),
-        ({"id": "a", "config": {}, "alloc_conf": 3}, "alloc_conf=3 must be a text"),
-        ({"id": "a", "config": {}, "function": 3}, "function=3 must be a text"),
+        ({"id": "a", "config": {}, "alloc_conf": 3}, "alloc_conf=3 must be a string"),
+        ({"id": "a", "config": {}, "function": 3}, "function=3 must be a string"),
         ({"id": "a", "config": {}, "with": {"n": 3}}, "with is for the arguments of a function"),
         ({"id": "a", "config": {}, "function": "m:f", "with": [1]}, "with=[1] must be an object"),
         (
             {"id": "a", "config": {}, "function": "m:f", "with": {"n": [1]}},
-            "with.n=[1] must be a number, a text, true, false or null",
+            "with.n=[1] must be a number, a string, true, false or null",
         ),
     ],
 )

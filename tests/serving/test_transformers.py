@@ -128,7 +128,7 @@ def test_models_without_sdpa_run_eager() -> None:
         ({"enforce_eager": True}, "inference.enforce_eager is not an option of transformers"),
         ({"max_num_seqs": 4}, "inference.max_num_seqs is not an option of transformers"),
         ({"dtype": "fp8"}, "inference.dtype='fp8' must be 'bf16', 'fp16' or 'fp32'"),
-        ({"prompt_len": 0}, "inference.prompt_len=0 must be a whole number, 1 or more"),
+        ({"prompt_len": 0}, "prompt_len=0 must be a whole number from 1 to 1,000,000,000"),
         ({"max_seq_len": 512}, "is 515, more than max_seq_len=512"),
         ({"promt_len": 2}, "did you mean 'prompt_len'"),
         ({"attention": "flash_attention_2", "dtype": "fp32"}, "has no fp32 kernel"),

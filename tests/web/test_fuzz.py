@@ -136,7 +136,7 @@ def test_other_bodies_are_answered_as_described(client: httpx.Client, path: str,
         ("/api/infer?contexts=1,%202", RUNS["vllm"], "nothing but commas"),
         ("/api/import", {"text": "", "more": 1}, "a text alone"),
         ("/api/hf/fetch", {"model_id": "gpt2", "token": 0}, "leave it out"),
-        ("/api/inference/calculate", GPT2 | {"inference": {"engine": 0}}, "must be a text"),
+        ("/api/inference/calculate", GPT2 | {"inference": {"engine": 0}}, "must be a string"),
         (
             "/api/inference/calculate",
             GPT2 | {"inference": {"engine": "tgi", "sharded": 1}},

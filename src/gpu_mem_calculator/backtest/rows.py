@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.errors import InputError, nearest
+from ..core.errors import InputError, nearest, quoted
 from ..core.files import MOST_RUNS_BYTES, read_text
 from ..core.megatron_defaults import with_measured_defaults
 
@@ -173,7 +173,7 @@ def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
     for key in ("id", "group", "function", "record"):
         value = data.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
-            yield f"{key}={_short(value)} must be a text"
+            yield f"{key}={_short(value)} must be a string"
     for key in ("config", "measured", "phases", "environment"):
         value = data.get(key)
         if value is not None and not isinstance(value, dict):
@@ -223,5 +223,4 @@ def _whole_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return quoted(value, 40)

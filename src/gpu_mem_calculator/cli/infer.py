@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..core.calculator import full_estimate
-from ..core.errors import InputError
+from ..core.errors import InputError, quoted
 from ..core.runfile import with_settings
 from ..core.text_data import load_text
 from .calculate import add_check
@@ -133,7 +133,7 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError("infer needs a MODEL, such as llama3.1-8b; see gpu-mem-calc presets")
     inference = data.get("inference") or {}
     if not isinstance(inference, dict):
-        raise InputError(f"inference={inference!r} must be an object")
+        raise InputError(f"inference={quoted(inference)} must be an object")
     inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
     values = {key: getattr(args, key) for _, key, _, _ in KEYS}
     values["inference.enforce_eager"] = getattr(args, "inference.enforce_eager")

@@ -38,6 +38,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
 
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
+    from ..core.file_kinds import as_run_file, is_model_config
     from ..core.text_data import load_text
     from ..formats.deepspeed_detect import is_deepspeed
 
@@ -47,6 +48,8 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     if (args.config is None) == (args.preset is None):
         raise InputError("give one of --config FILE and --preset NAME")
     data = None if args.preset else load_text(args.config)
+    bare = is_model_config(data)
+    data = as_run_file(data, args.config)
     if is_deepspeed(data):
         return _deepspeed(args, data, needs_model=needs_model)
     if args.model is not None:
@@ -58,7 +61,9 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
         wanted = "a run file is an object with a 'model' section"
         raise InputError(f"{args.config}: {wanted}, this one is {kind}")
-    return _with_options(args, data)
+    source = _with_options(args, data)
+    rest = f"{args.config} is a model's config.json; the rest of the run has its defaults"
+    return source._replace(assumed=(rest, *source.assumed)) if bare else source
 
 
 def name_source(args: argparse.Namespace) -> None:

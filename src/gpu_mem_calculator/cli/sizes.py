@@ -17,6 +17,7 @@ from ..core.runfile import with_settings
 
 DEEPEST = 512  # pipeline stages; no model has more layers
 LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
+SEQUENCE = "Sequence"  # the first word of the note on the sequence
 
 
 class QuickChoice(Struct, frozen=True):
@@ -27,8 +28,19 @@ class QuickChoice(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def with_settings(self, *settings: str) -> QuickChoice:
-        """The choice with more settings; a later one overrides."""
-        return replace(self, settings=(*self.settings, *settings))
+        """The choice with more settings; a later one overrides.
+
+        The note on the sequence is dropped where they set another.
+        """
+        new = replace(self, settings=(*self.settings, *settings))
+        if new.sequence() == self.sequence():
+            return new
+        return replace(new, notes=tuple(n for n in self.notes if not n.startswith(SEQUENCE)))
+
+    def sequence(self) -> Any:
+        """The value of training.seq_len."""
+        training = self.data().get("training")
+        return training.get("seq_len") if isinstance(training, dict) else None
 
     def data(self) -> dict[str, Any]:
         """The run file as plain data."""
@@ -60,15 +72,12 @@ def choose_precision(choice: QuickChoice) -> QuickChoice:
 def _with_sequence(choice: QuickChoice) -> QuickChoice:
     model = find_model(ModelConfig(name=choice.preset))
     seq = min(model.arch.max_seq_len, LONGEST)
-    note = f"Sequence {seq:,}"
+    note = f"{SEQUENCE} {seq:,}"
     if seq < model.arch.max_seq_len:
         note += f", not the model's {model.arch.max_seq_len:,}"
     note += "; change it with --set training.seq_len=N."
-    return replace(
-        choice,
-        settings=(*choice.settings, "training.batch_size=1", f"training.seq_len={seq}"),
-        notes=(*choice.notes, note),
-    )
+    choice = choice.with_settings("training.batch_size=1", f"training.seq_len={seq}")
+    return replace(choice, notes=(*choice.notes, note))
 
 
 def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> tuple[QuickChoice, Estimate | None]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import sys
 
+from ..ledger.quoting import MOST_QUOTED
+from ..ledger.quoting import quoted as quoted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
 MOST_CHARACTERS = 400  # of a sentence
+MOST_PROBLEMS = 20  # sentences on one file
 NEAR = 0.75  # the least similarity of a word that is suggested
 STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
@@ -73,10 +77,22 @@ class Problems(list[str]):
             return None
 
 
+def first_problems(problems: Iterable[str]) -> list[str]:
+    """The first problems, and a last sentence where there are more."""
+    from itertools import islice
+
+    first = list(islice(problems, MOST_PROBLEMS + 1))
+    if len(first) <= MOST_PROBLEMS:
+        return first
+    return [*first[:-1], "there are more problems; correct these first"]
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known word is similar, else an empty text."""
     import difflib
 
+    if len(str(word)) > MOST_QUOTED:
+        return ""
     known = {one.lstrip("-"): one for one in words}
     matches = difflib.get_close_matches(str(word).lstrip("-"), known, n=1, cutoff=NEAR)
     return f"; did you mean {known[matches[0]]!r}?" if matches else ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..ledger.quoting import quoted
+
 Settings = dict[str, Any]  # our keys, as `section.key`, with their values
 
 CHECKPOINTING = "training.activation_checkpointing"
@@ -165,14 +167,14 @@ def translated(path: str, value: Any, *, serving: bool = False) -> Settings | st
         return translated_value(RENAMED[name], value)
     if name in FLAGS:
         if not _listed(value, FLAGS[name]):
-            return f"{path}={value!r} must be {_or(FLAGS[name])}"
+            return f"{path}={quoted(value)} must be {_or(FLAGS[name])}"
         return dict(FLAGS[name][value])
     if name == "gradient_checkpointing_kwargs" and isinstance(value, Mapping):
         return {"training.checkpoint_reentrant": bool(value.get("use_reentrant", False))}
     if name in NO_MEMORY:
         return {}
     if name in ANSWERS:
-        return {} if value in (False, None, "") else f"{path}={value!r}: {ANSWERS[name]}"
+        return {} if value in (False, None, "") else f"{path}={quoted(value)}: {ANSWERS[name]}"
     return None
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
-Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
-Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="a number above 0, up to 1")]
-Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number, 0 or more")]
+Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1,000,000,000")]
+Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 10^15")]
+Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="above 0 and at most 1")]
+Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number from 0 to 1,000,000")]
 Flag = Annotated[bool, Meta(description="true or false")]
-Text = Annotated[str, Meta(min_length=1, description="a text")]
+Text = Annotated[str, Meta(min_length=1, description="a string")]
 Named = Annotated[str | dict[str, Any], Meta(description="a model's name, or its config.json")]
 
 

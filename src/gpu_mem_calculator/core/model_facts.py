@@ -43,7 +43,7 @@ def _facts(arch: Arch) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "moe_enabled": bool(experts),
         "normalization": _normalization(arch.layers[-1]),
-        "position_embedding": _positions(arch),
+        "position_embedding": positions(arch),
         **dict.fromkeys(EXPERT_KEYS),
         "shared_expert_intermediate_size": 0,
     }
@@ -72,7 +72,8 @@ def _normalization(layer: Layer) -> str:
     return "rmsnorm" if rms else "layernorm"
 
 
-def _positions(arch: Arch) -> str:
+def positions(arch: Arch) -> str:
+    """How positions are embedded: learned, alibi, rope or none."""
     mixers = [mixer for layer in arch.layers for mixer in layer.mixers]
     if any("position" in dict(weight.dims) for weight in arch.embedding):
         return "learned"

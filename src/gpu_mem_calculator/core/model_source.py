@@ -243,8 +243,20 @@ def _from_config(
         arch = _read_cached(text)
     except UnknownFamilyError as error:
         raise ConfigError(unknown_family_message(updated, str(error))) from None
+    except ConfigError as error:
+        raise ConfigError(_in_own_keys(str(error), numbers)) from None
     check_facts(arch, numbers)
     return replace(_with_parameter_count(title, arch, parameters, assumed), config=updated)
+
+
+def _in_own_keys(sentence: str, numbers: Numbers) -> str:
+    """A sentence on a config.json in the keys of the model section that were given beside it."""
+    for key in numbers:
+        for name in SAME_KEYS.get(key, ()):
+            sentence = sentence.replace(f"model.config.{name}=", f"model.{key}=")
+    given = ", ".join(f"model.{key}={value}" for key, value in numbers.items())
+    _, sign, rest = sentence.partition("model.config: ")
+    return f"{given}: {rest}" if given and sign else sentence
 
 
 def _plain_assumptions(numbers: Numbers) -> dict[str, Any]:

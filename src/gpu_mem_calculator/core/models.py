@@ -13,18 +13,18 @@ from ..families.config import MOST_LAYERS
 from .inference_config import InferenceConfig as InferenceConfig
 from .inference_config import ServingResult
 
-Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
+Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1,000,000,000")]
 Layers = Annotated[
     int, Meta(ge=1, le=MOST_LAYERS, description=f"a whole number from 1 to {MOST_LAYERS:,}")
 ]
-Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
-Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to, but not, 1")]
+Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 10^15")]
+Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="at least 0 and less than 1")]
 
-Positive = Annotated[float, Meta(ge=0.001, le=1e12, description="a number, 0.001 or more")]
+Positive = Annotated[float, Meta(ge=0.001, le=1e12, description="a number from 0.001 to 10^12")]
 Flag = Annotated[bool, Meta(description="true or false")]
-Text = Annotated[str, Meta(min_length=1, description="a text")]
+Text = Annotated[str, Meta(min_length=1, description="a string")]
 Revision = Annotated[
-    str, Meta(min_length=1, max_length=255, description="a branch, a tag or a commit of the hub's")
+    str, Meta(min_length=1, max_length=255, description="a branch, a tag or a commit on the hub")
 ]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
 Parameters = Annotated[

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from .counts import as_count
-from .errors import InputError
+from .errors import InputError, quoted
 from .hf_names import DEFAULTS, DTYPE, Settings, translated, translated_value
 from .models import LoraConfig
 from .sections import SECTIONS, key_types, parts
@@ -66,7 +66,7 @@ def _add_foreign(
             given, wanted = _get(own, key), _counted_value(key, wanted)
             if given is not None and given != wanted and value is not None:
                 fix = "leave one of them out"
-                problems.append(f"{path}={value!r} contradicts {key}={given!r}; {fix}")
+                problems.append(f"{path}={quoted(value)} contradicts {key}={quoted(given)}; {fix}")
             else:
                 _put(own, key, wanted)
     for path, value in foreign:

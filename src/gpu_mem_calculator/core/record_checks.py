@@ -7,6 +7,7 @@ from typing import Any
 
 from ..run.engine import Engine
 from ..run.record import ARITHMETICS, ModuleRecord, arithmetic
+from .errors import quoted
 from .hardware import Hardware
 from .models import TrainingConfig
 
@@ -31,7 +32,7 @@ def recorded_problems(
         value = getattr(given, key)
         if value not in (None, recorded):
             fix = f"leave it out, or {RECORD_AGAIN}"
-            yield f"training.{key}={value!r}: the module was recorded with {recorded}; {fix}"
+            yield f"training.{key}={quoted(value)}: the module was recorded with {recorded}; {fix}"
     precision = training["precision"]
     wanted = arithmetic(engine.name, precision, options, training["autocast"])
     if not engine.transformers:

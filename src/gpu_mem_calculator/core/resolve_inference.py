@@ -17,7 +17,7 @@ from ..run.run import Run
 from ..serving import server, server_names, spellings
 from ..weights import FormatError
 from ..weights.rank_weights import run_format
-from .errors import InputError, Problems, nearest
+from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig
 from .model_source import ResolvedModel, find_model
@@ -82,8 +82,8 @@ def _problems(engine: Engine, given: Options, options: Options) -> Iterator[str]
         if key not in engine.options:
             yield f"inference.{key} is not an option of {engine.title}; leave it out"
         elif key in engine.fixed and given[key] != engine.options[key]:
-            fix = f"set it to {engine.options[key]!r}"
-            yield f"inference.{key}={given[key]!r} is not modelled for {engine.title}; {fix}"
+            fix = f"set it to {quoted(engine.options[key])}"
+            yield f"inference.{key}={quoted(given[key])} is not modelled for {engine.title}; {fix}"
     dtype, most = options["dtype"], options.get("max_seq_len")
     if dtype not in PRECISIONS:
         hint = nearest(dtype, PRECISIONS)
@@ -258,7 +258,7 @@ def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     for key in ("", "quantization", "kv_cache_scheme"):
         if not isinstance(inner.get(key) or {}, dict):
             name = f"model.config.quantization_config{'.' * bool(key)}{key}"
-            raise InputError(f"{name}={inner[key]!r} must be an object; leave it out")
+            raise InputError(f"{name}={quoted(inner[key])} must be an object; leave it out")
     return inner
 
 

@@ -18,7 +18,7 @@ from ..run.run import Run
 from ..serving import spellings as servers
 from ..step.optimizers import OPTIMIZERS
 from . import training_rules
-from .errors import InputError, Problems, nearest
+from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -100,6 +100,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *model.warnings,
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
+            *training_rules.long_sequence_note(run),
             *torch_notes(run, chosen),
             *runtime_notes(run),
         ),
@@ -122,7 +123,7 @@ def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
     """The given options over the engine's defaults; options that it does not have are refused."""
     given = given_keys(config)
     given.pop("type", None)
-    foreign = [f"engine.{key}={given[key]!r}" for key in given if key not in engine.options]
+    foreign = [f"engine.{key}={quoted(given[key])}" for key in given if key not in engine.options]
     if foreign:
         why = f"is not an option of {engine.title}; leave it out"
         raise InputError(f"{setting} {why}" for setting in foreign)

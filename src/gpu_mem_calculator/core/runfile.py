@@ -7,12 +7,14 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
-from .errors import InputError, nearest
+from .errors import InputError, first_problems, nearest, quoted
+from .file_kinds import as_run_file
 from .models import LoraConfig, RunFile
 from .own_names import own_names, with_setting
 from .sections import SECTIONS as SECTIONS
@@ -43,8 +45,8 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
         data = load_text(source)
     else:
         data = source
-    data, problems = own_names(data)
-    problems += run_file_problems(data)
+    data, problems = own_names(as_run_file(data))
+    problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
         raise InputError(problems)
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
@@ -126,7 +128,7 @@ def _convert(value: Any, kind: Any) -> Any:
 def run_file_problems(data: Any) -> Iterator[str]:
     """All problems of a run file's form: unknown keys, wrong types, values out of range."""
     if not isinstance(data, Mapping):
-        yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
+        yield f"a run file is an object with a 'model' section, not {quoted(data)}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
         fix = "give gpu-mem-calc --config FILE --model NAME, or use formats.deepspeed_reader"
@@ -134,7 +136,7 @@ def run_file_problems(data: Any) -> Iterator[str]:
         return
     for name, values in data.items():
         if name not in SECTIONS:
-            yield f"{name!r} is not a section of a run file{nearest(name, SECTIONS)}"
+            yield f"{quoted(name)} is not a section of a run file{nearest(name, SECTIONS)}"
         elif values is not None:
             yield from _check_section(str(name), SECTIONS[name], values)
     if data.get("inference") is not None:
@@ -149,7 +151,7 @@ def run_file_problems(data: Any) -> Iterator[str]:
 
 def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]:
     if not isinstance(values, Mapping):
-        yield f"{where}={values!r} must be an object"
+        yield f"{where}={quoted(values)} must be an object"
         return
     given = {k: v for k, v in values.items() if v is not None}
     if "lora" not in given and _convert_all(kind, given) is not None:
@@ -166,12 +168,7 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
             except (msgspec.ValidationError, OverflowError):
                 hint = nearest(value, allowed_words(types[key])) if isinstance(value, str) else ""
                 must_be = _upper_bound(value, types[key]) or rule(types[key])
-                yield f"{where}.{key}={_short(value)} must be {must_be}{hint}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+                yield f"{where}.{key}={quoted(value)} must be {must_be}{hint}"
 
 
 def _upper_bound(value: Any, kind: Any) -> str:
@@ -194,7 +191,7 @@ def rule(kind: Any) -> str:
         if typing.get_origin(part) is typing.Literal:
             allowed.append(_or(typing.get_args(part)))
         elif part in (list[str],):
-            allowed.append("a list of texts")
+            allowed.append("a list of strings")
         elif isinstance(part, type) and issubclass(part, Struct):
             allowed.append("an object")
     return " or ".join(dict.fromkeys(allowed))
@@ -226,7 +223,7 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
         if 1 <= count <= 10**15:
             return int(count)
     raise InputError(
-        f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"
+        f"{where}={quoted(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"
     )
 
 

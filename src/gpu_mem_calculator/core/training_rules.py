@@ -13,6 +13,7 @@ from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
+from .model_facts import positions
 from .models import RunFile, TrainingConfig
 
 PACKED = {"awq": "AWQ", "gptq": "GPTQ", "bitsandbytes": "bitsandbytes"}  # of a checkpoint
@@ -50,6 +51,14 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
         treatment = engine.tower if run.trained_tower else frozen
         tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
         yield f"{tower}; its activations, which images add, are not counted"
+
+
+def long_sequence_note(run: Run) -> Iterator[str]:
+    """A sentence where sequences are longer than the model's rotary positions."""
+    arch = run.arch
+    if run.record is None and run.seq > arch.max_seq_len and positions(arch) == "rope":
+        made = f"the {arch.max_seq_len:,} positions that the model was trained for"
+        yield f"training.seq_len={run.seq:,} is more than {made}"
 
 
 def expert_note(run: Run) -> Iterator[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isqrt
 from typing import Any
+
+from ..ledger.quoting import quoted
 
 Data = Mapping[str, Any]
 Fields = dict[str, Any]  # keyword arguments of a block or of a model
@@ -36,7 +39,7 @@ class Config:
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole or not 1 <= value <= most or int(value) != value:
             rule = f"must be a whole number from 1 to {most:,}"
-            raise ConfigError(f"model.config.{names[0]}={value!r} {rule}")
+            raise ConfigError(f"model.config.{names[0]}={quoted(value)} {rule}")
         return int(value)
 
     def count(self, *names: str, default: int = 0) -> int:
@@ -48,7 +51,7 @@ class Config:
         """A value of one type, or None where the key is missing."""
         value = self.get(name)
         if value is not None and not isinstance(value, kind):
-            raise ConfigError(f"model.config.{name}={value!r} must be {rule}")
+            raise ConfigError(f"model.config.{name}={quoted(value)} must be {rule}")
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -63,7 +66,7 @@ class Config:
             return default
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not abs(value) <= MOST:
-            raise ConfigError(f"model.config.{name}={value!r} must be a number")
+            raise ConfigError(f"model.config.{name}={quoted(value)} must be a number")
         return float(value)
 
     def hidden(self, default: int) -> int:
@@ -93,7 +96,8 @@ class Config:
     def divided(self, total: int, name: str, parts: int) -> int:
         """total / parts, refused where it does not divide."""
         if total % parts:
-            raise ConfigError(f"model.config: {parts} {name} do not divide {total}")
+            fix = f"{_near(total, parts)} would"
+            raise ConfigError(f"model.config: {parts} {name} do not divide {total}; {fix}")
         return total // parts
 
     def text(self, name: str, default: str) -> str:
@@ -117,7 +121,7 @@ class Config:
         """The config inside this one under `name`; an empty one where the key is missing."""
         value = self.get(name)
         if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"model.config.{name}={value!r} must be an object")
+            raise ConfigError(f"model.config.{name}={quoted(value)} must be an object")
         return Config(value or {})
 
     def layer_numbers(self, name: str, default: Iterable[int]) -> list[int]:
@@ -125,7 +129,7 @@ class Config:
         value = self.get(name)
         numbers = list(default) if value is None else value
         if not isinstance(numbers, list) or not all(isinstance(index, int) for index in numbers):
-            raise ConfigError(f"model.config.{name}={numbers!r} must be a list of layer numbers")
+            raise ConfigError(f"model.config.{name}={quoted(numbers)} must list layer numbers")
         return numbers
 
     def per_layer(self, name: str, layers: int, default: list[Any]) -> list[Any]:
@@ -137,3 +141,11 @@ class Config:
             text = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
             raise ConfigError(f"model.config.{name} has {text}; it must list all {layers} layers")
         return list(value)
+
+
+def _near(total: int, parts: int) -> str:
+    """The divisors of a number next to one that does not divide it, in words."""
+    small = [n for n in range(1, isqrt(total) + 1) if total % n == 0]
+    divisors = sorted({*small, *(total // n for n in small)})
+    above = [n for n in divisors if n > parts][:1]
+    return " and ".join(map(str, [n for n in divisors if n < parts][-1:] + above))

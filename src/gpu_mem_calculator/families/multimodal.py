@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..ledger.quoting import quoted
 from ..model.arch import Arch
 from ..model.blocks import Weight
 from . import audio, read_config, vision, vision_qwen
@@ -92,7 +93,7 @@ def vision_keys(data: Data) -> Config | None:
     full, short = data.get("vision_config"), data.get("vision")
     for name, value in (("vision_config", full), ("vision", short)):
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"model.config.{name}={value!r} must be an object")
+            raise ConfigError(f"model.config.{name}={quoted(value)} must be an object")
     if full is not None or short is None:
         return None if full is None else Config(full)
     known = {key: names for key, names in SHORT.items() if key in short}

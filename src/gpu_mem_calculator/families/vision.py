@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..ledger.quoting import quoted
 from ..model.blocks import Linear, Norm, NormImpl, Weight
 from .config import Config, ConfigError
 from .gemma import SANDWICH
@@ -93,7 +94,8 @@ def pair(value: Any, name: str) -> tuple[int, int]:
     both = value if isinstance(value, list) else [value, value]
     sizes = [Config({name: one}).size(name) for one in both]
     if len(sizes) != 2:
-        raise ConfigError(f"model.config.vision_config.{name}={value!r} must be a number or two")
+        key = f"model.config.vision_config.{name}"
+        raise ConfigError(f"{key}={quoted(value)} must be a number or two")
     return sizes[0], sizes[1]
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import nearest
+from ..core.errors import nearest, quoted
 from ..ledger.dtypes import dtype_name
 from .deepspeed_keys import TOP
 from .deepspeed_rules import (
@@ -192,5 +192,4 @@ def convert_value(value: Any, kind: str) -> Any:
 
 def quote(value: Any) -> str:
     """A value as JSON, shortened to 60 characters, for error messages."""
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return json.dumps(value) if isinstance(value, str) and len(value) < 58 else quoted(value)

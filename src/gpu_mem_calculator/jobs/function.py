@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ..core.errors import InputError, nearest
+from ..core.errors import InputError, nearest, quoted
 
 STAND_IN: dict[str, Any] = {
     "num_layers": 1,
@@ -43,7 +43,8 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     training = dict(data.get("training") or {})
     refused = "is not done to the model of --function"
     problems = [
-        f"training.{key}={training[key]!r} {refused}; {verb} in the function and leave the key out"
+        f"training.{key}={quoted(training[key])} {refused}; {verb} in the function and leave the "
+        "key out"
         for key, verb in IN_FUNCTION.items()
         if training.get(key) not in (None, "none", 0)
     ]

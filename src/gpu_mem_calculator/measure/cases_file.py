@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.errors import InputError
+from ..core.errors import InputError, quoted
 from ..core.files import MOST_RUNS_BYTES, read_text
 
 STEPS = 3  # the optimizer's state exists from the second on; the third is steady
@@ -105,7 +105,7 @@ def bounds_problem(bounds: Any) -> str:
     whole = all(isinstance(cap, int) and not isinstance(cap, bool) for cap in caps)
     if whole and 0 < caps[0] < caps[1]:
         return ""
-    return f"bounds_bytes={bounds!r} must be two whole numbers of bytes, the lower one first"
+    return f"bounds_bytes={quoted(bounds)} must be two whole numbers of bytes, the lower one first"
 
 
 def _problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -119,10 +119,10 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
             isinstance(value, bool) or not isinstance(value, int) or value < (key != "rank")
         ):
             low = 0 if key == "rank" else 1
-            yield f"{key}={value!r} must be a whole number, {low} or more"
+            yield f"{key}={quoted(value)} must be a whole number, {low} or more"
     for key in ("group", "alloc_conf", "function"):
         if not isinstance(data.get(key), str | None):
-            yield f"{key}={data[key]!r} must be a text"
+            yield f"{key}={quoted(data[key])} must be a string"
     if data.get("bounds_bytes") is not None and (why := bounds_problem(data["bounds_bytes"])):
         yield why
     yield from _values_problems(data)
@@ -139,7 +139,7 @@ def _values_problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield "with is for the arguments of a function; add function, or leave it out"
     for name, value in values.items():
         if not isinstance(value, str | int | float | bool | None):
-            yield f"with.{name}={value!r} must be a number, a text, true, false or null"
+            yield f"with.{name}={quoted(value)} must be a number, a string, true, false or null"
 
 
 def fresh_id(name: str, taken: Iterable[str]) -> str:

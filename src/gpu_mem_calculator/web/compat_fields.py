@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import InputError
+from ..core.errors import InputError, quoted
 from ..core.inference_config import InferenceConfig
 from ..serving import server, spellings
 from .compat_bodies import among, from_reference
@@ -184,12 +184,12 @@ class ReferenceReading(Struct, kw_only=True):
         self._refuse(key, value, f"is for {titles}; leave it out")
 
     def _refuse(self, key: str, value: Any, why: str) -> None:
-        self.problems.append(f"inference.{key}={value!r} {why}")
+        self.problems.append(f"inference.{key}={quoted(value)} {why}")
 
     def _put(self, key: str, ours: str, value: Any) -> None:
         """Set our key; refuse a second value for it."""
         if self.section.get(ours, value) != value:
-            there = f"is {ours}, which is there with {self.section[ours]!r}"
+            there = f"is {ours}, which is there with {quoted(self.section[ours])}"
             self._refuse(key, value, f"{there}; leave one out")
         self.section[ours] = value
 

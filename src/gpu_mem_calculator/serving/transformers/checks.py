@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...ledger.quoting import quoted
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, StateSpace
 from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
@@ -57,8 +58,8 @@ def _fixed_problems(
     """A sentence for each option that has another value than the only one modelled."""
     for key, value in modelled.items():
         if options[key] != value:
-            name = f"inference.{key}={options[key]!r}"
-            yield f"{name} is not modelled {where}; set it to {value!r}"
+            name = f"inference.{key}={quoted(options[key])}"
+            yield f"{name} is not modelled {where}; set it to {quoted(value)}"
 
 
 def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
