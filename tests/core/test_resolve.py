@@ -313,7 +313,9 @@ def test_numbers_beside_a_name_are_named_as_they_were_written(
 
 
 def test_a_sequence_beyond_the_positions_is_noted() -> None:
-    """It is allowed, as frameworks allow it."""
+    """It is allowed, as frameworks allow it. Positions that are assumed are no reason."""
+    plain = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+    assert resolve(read({"model": plain, "training": {"seq_len": 9_999}})).warnings == ()
     run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 131_072}}
     assert not any("positions" in one for one in resolve(read(run)).warnings)
     run["training"]["seq_len"] += 1

@@ -100,7 +100,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *model.warnings,
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
-            *training_rules.long_sequence_note(run),
+            *training_rules.long_sequence_note(run, model.assumed),
             *torch_notes(run, chosen),
             *runtime_notes(run),
         ),

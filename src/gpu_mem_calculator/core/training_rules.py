@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..catalog.variants import variant
@@ -53,10 +53,13 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{tower}; its activations, which images add, are not counted"
 
 
-def long_sequence_note(run: Run) -> Iterator[str]:
-    """A sentence where sequences are longer than the model's rotary positions."""
+def long_sequence_note(run: Run, assumed: Iterable[str]) -> Iterator[str]:
+    """A sentence where sequences are longer than the model's rotary positions, if it has a number
+    of them: not one that is only assumed.
+    """
     arch = run.arch
-    if run.record is None and run.seq > arch.max_seq_len and positions(arch) == "rope":
+    known = run.record is None and not any("model.max_seq_len=" in one for one in assumed)
+    if known and run.seq > arch.max_seq_len and positions(arch) == "rope":
         made = f"the {arch.max_seq_len:,} positions that the model was trained for"
         yield f"training.seq_len={run.seq:,} is more than {made}"
 
