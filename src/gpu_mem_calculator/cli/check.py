@@ -8,9 +8,9 @@ import re
 
 from ..core.calculator import Estimate
 from ..core.errors import InputError, print_to_stderr
+from ..ledger.units import GIB
 from .output import write
 
-GIB = 2**30
 Margin = tuple[float, str]  # a number, and its unit: GiB or %
 
 

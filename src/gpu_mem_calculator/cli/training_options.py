@@ -126,7 +126,7 @@ def option_words(args: argparse.Namespace) -> list[str]:
     words: list[str] = []
     for key, name in FLAGS.items():
         if (value := getattr(args, key, None)) is not None:
-            words += [name, _text(value)]
+            words += [name, value if isinstance(value, str) else _text(value)]
     for name in ("engine", "zero", "offload", "precision", "lora", "qlora", "recipe"):
         if (value := getattr(args, name, None)) is not None:
             words += [f"--{name}", str(value)]
@@ -268,10 +268,10 @@ def _given(run: Mapping[str, Any], path: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A value as `--set` reads it."""
+    """A value as `--set` reads it; a name of digits, such as 4090, stays a text."""
     if isinstance(value, float):
         return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and not value.isdecimal() else json.dumps(value)
 
 
 def settings_words(settings: list[str]) -> Iterator[str]:

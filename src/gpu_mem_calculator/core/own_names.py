@@ -45,6 +45,8 @@ def _section(where: str, values: Mapping[Any, Any], foreign: list[tuple[str, Any
             own[key] = _section(path, value, foreign)
         elif not is_own(path):
             foreign.append((path, value))
+        elif not isinstance(value, str):
+            own[key] = value
         else:
             meaning = _own_value(path, value)
             own[key] = meaning.pop(path, value)
