@@ -187,6 +187,17 @@ def groups() -> str:
     return table(["", *HEAD, METRICS["startup"], METRICS["host"], "phases > 3 %"], lines)
 
 
+def needs() -> str:
+    """Which runs have *needs*, and how far off it is on those that nobody had looked at."""
+    kept = scores.errors("needs", files=("kept",))
+    seen = scores.errors("needs", files=[name for name in FILES if name != "kept"])
+    return (
+        f"*Needs* was measured in {len(seen) + len(kept)} runs. {len(seen)} of them were used in "
+        f"development (mean {percent(summary(seen).mean_abs_pct)}); {len(kept)} were kept aside "
+        f"(mean {percent(summary(kept).mean_abs_pct)}, worst {max(kept, key=abs):+.1f} %)."
+    )
+
+
 def _more(group: str) -> list[str]:
     """Start-up, host, and how many phases are off."""
     means = [summary(scores.errors(m, group)).mean_abs_pct for m in ("startup", "host")]
@@ -217,6 +228,7 @@ def documents() -> dict[Path, str]:
         "first": table(first_scores.HEAD, first_scores.every()),
         "trials": table(capped_trials.HEAD, capped_trials.rows()),
         "groups": groups(),
+        "needs": needs(),
         "files": files(),
         "others": others(),
         "traces": traces(),

@@ -1,4 +1,4 @@
-"""How much GPU memory a large language model takes to train or to serve, exactly and explained."""
+"""The GPU memory that it takes to train or serve a language model."""
 
 from __future__ import annotations
 

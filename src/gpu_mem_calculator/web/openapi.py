@@ -16,7 +16,7 @@ from .options import QUERY, WORDS
 from .response_types import TYPES
 from .worker_messages import JSON
 
-ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
+ABOUT = "Estimates how much GPU memory it takes to train or serve a language model, and says whether it fits."
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
 EXAMPLE = {
