@@ -16,7 +16,10 @@ from .options import QUERY, WORDS
 from .response_types import TYPES
 from .worker_messages import JSON
 
-ABOUT = "Estimates how much GPU memory it takes to train or serve a language model, and says whether it fits."
+ABOUT = (
+    "Estimates how much GPU memory it takes to train or serve a language model, "
+    "and says whether it fits."
+)
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
 EXAMPLE = {
