@@ -66,6 +66,15 @@ def meaning(text: str) -> Row | None:
     return find("index", known) if known else None
 
 
+@cache
+def spellings() -> dict[str, list[str]]:
+    """For each preset the words, with spaces, of every text that means it: for a search."""
+    found: dict[str, list[str]] = {}
+    for key, name in [*_spelled().items(), *_meanings().items()]:
+        found.setdefault(name, []).append(" ".join(key))
+    return found
+
+
 def is_own(name: str, row: Row) -> bool:
     """Whether a name is the preset's own, and not that of a model with its architecture."""
     asked = _untuned(words(name))

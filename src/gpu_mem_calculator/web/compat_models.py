@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from .. import catalog
+from ..catalog.model_names import spellings
 from ..core.errors import InputError
 from ..core.model_facts import expert_facts
 from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
@@ -53,6 +54,7 @@ def _preset_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "num_parameters": row["num_parameters"],
         "family": family,
         "hub_id": row.get("hub_id"),
+        "spellings": spellings().get(row["name"], []),
     }
 
 

@@ -199,13 +199,14 @@ class HubAnswer(Struct, frozen=True):
 
 
 class Preset(Struct, frozen=True):
-    """A model that has a name."""
+    """A model that has a name. `spellings`: the words of every text that means it."""
 
     display_name: str
     description: str
     num_parameters: int
     family: str
     hub_id: str | None
+    spellings: list[str]
 
 
 class CardBody(Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ function modelHint(model, presets) {
   const changed = model.name && own.length ? `, with its own ${own.join(", ").replaceAll("_", " ")}` : "";
   if (row) return `${parameters(row.num_parameters)} parameters${changed}`;
   if (model.config) return configHint(model.config);
-  if (model.name) return `looked up by its name${changed}`;
+  if (model.name) return `looked up by the service${changed}`;
   return model.num_parameters ? "the nearest architecture is assumed" : "";
 }
 

@@ -1,6 +1,8 @@
 /* The models and cards that have a name, as options of a picker, and what else can be typed. */
 
-const SIZE = /^(\d+(?:\.\d+)?)\s*([bmt])$/i; // 7B, 350M, 1.5T
+import { spell } from "./picker.js";
+
+const SIZE = /^(\d+(?:\.\d+)?)\s*([bmt]?)$/i; // 7, 7B, 350M, 1.5T
 const HUB = /^[\w.-]+\/[\w.-]+$/; // owner/name
 const MEMORY = /^(\d+(?:\.\d+)?)\s*(gb|gib|g)?$/i; // 24, 24 GB
 const LARGEST = 2000; // GB of a card; a larger number is rather a name
@@ -23,30 +25,34 @@ export function modelOptions(presets) {
     note: row.hub_id ?? row.name,
     size: parameters(row.num_parameters),
     rank: -version(row.name),
-    words: [row.name, row.title, row.hub_id, ...(row.aliases ?? [])].filter(Boolean).join(" "),
+    words: [row.name, row.title, row.hub_id].filter(Boolean).join(" "),
+    spellings: row.spellings,
     kin: row.family,
     row,
   }));
 }
 
-/** What a typed text can mean beside the presets. */
+/** What a typed text can mean beside the presets: a size, a name on the hub, a name that the service looks up. */
 export function typedModel(text, presets) {
   const typed = text.trim();
+  if (!typed || presetNamed(presets, typed)) return [];
   const size = typed.match(SIZE);
   if (size) {
-    const value = `${size[1]}${size[2].toUpperCase()}`;
+    const value = `${size[1]}${(size[2] || "b").toUpperCase()}`;
     const note = "only the size: the nearest architecture is assumed";
     return [{ value: { num_parameters: value }, title: `${value} parameters`, note, exact: true }];
   }
-  const known = presets.some((row) => row.hub_id?.toLowerCase() === typed.toLowerCase());
-  if (!HUB.test(typed) || known) return [];
-  return [{ value: { name: typed }, title: typed, note: "looked up on the hub", exact: true }];
+  const hub = HUB.test(typed);
+  const note = hub ? "looked up on the hub" : "as typed";
+  return [{ value: { name: typed }, title: typed, note, exact: hub, late: !hub }];
 }
 
-/** The row of a preset by any of its names. */
+/** The row of a preset by any of its names, in any spelling. */
 export function presetNamed(presets, name) {
   const key = String(name ?? "").toLowerCase();
-  return key ? presets.find((row) => [row.name, row.hub_id, ...(row.aliases ?? [])].some((x) => x?.toLowerCase() === key)) : undefined;
+  const words = spell(name);
+  const own = (row) => [row.name, row.hub_id].some((x) => x?.toLowerCase() === key);
+  return key ? presets.find(own) ?? presets.find((row) => row.spellings?.includes(words)) : undefined;
 }
 
 /** What the model section says, in a few words. */
@@ -57,7 +63,8 @@ export function modelWords(model, presets) {
   return Object.keys(model).length ? "own sizes" : "";
 }
 
-const VENDOR = /^(NVIDIA|AMD|Intel|Google)\s+/;
+const VENDOR = /^(NVIDIA|AMD|Intel|Google|Apple)\s+/;
+const KINDS = ["datacenter", "consumer", "workstation", "laptop", "unified", "slice"];
 
 /** A card's title without its maker. */
 export function cardTitle(row) {
@@ -66,9 +73,8 @@ export function cardTitle(row) {
 
 /** The cards as options: newest first within a vendor's kind. */
 export function cardOptions(gpus) {
-  const kinds = ["datacenter", "consumer", "workstation"];
-  const vendors = ["nvidia", "amd", "intel", "google"];
-  const rank = (row) => 10 * place(vendors, row.vendor) + place(kinds, row.kind);
+  const vendors = ["nvidia", "amd", "apple", "intel", "google"];
+  const rank = (row) => 10 * place(vendors, row.vendor) + place(KINDS, row.kind);
   const rows = gpus.map((row, order) => ({ row, order }));
   rows.sort((a, b) => rank(a.row) - rank(b.row) || b.order - a.order);
   return rows.map(({ row }) => ({
@@ -76,7 +82,7 @@ export function cardOptions(gpus) {
     title: cardTitle(row),
     note: `${row.title.match(VENDOR)?.[1] ?? row.vendor}, ${row.name}`,
     size: `${row.memory_gb} GB`,
-    rank: (/sxm/.test(row.name) ? 0 : 1) + row.title.length / 100, // of those that match alike, the one that most have
+    rank: (/sxm/.test(row.name) ? 0 : 1 + place(KINDS, row.kind)) + row.title.length / 100, // of those that match alike, the one that most have
     words: [row.name, row.title, ...(row.aliases ?? []), row.architecture, `${row.memory_gb}gb`].filter(Boolean).join(" "),
     row,
   }));
@@ -87,11 +93,12 @@ function place(list, name) {
   return at < 0 ? list.length : at;
 }
 
-/** A card that is only a size; a bare number may rather be part of a name. */
+/** A card that is only a size, or a name that the service looks up; a bare number may rather be part of a name. */
 export function typedCard(text) {
-  const found = text.trim().match(MEMORY);
+  const typed = text.trim();
+  const found = typed.match(MEMORY);
   const size = Number(found?.[1]);
-  if (!(size > 0 && size <= LARGEST)) return [];
+  if (!(size > 0 && size <= LARGEST)) return typed ? [{ value: typed, title: typed, note: "as typed", late: true }] : [];
   return [{ value: size, title: `${size} GB`, note: "any card of that size", exact: true, late: !found[2] }];
 }
 

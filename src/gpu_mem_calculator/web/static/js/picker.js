@@ -1,8 +1,8 @@
 /* A text field that searches a list: an ARIA combobox with a listbox below it.
 
-   An option is {value, title, note, size, words, kin, rank}: what is chosen, what is read, what is
-   small below it, what stands at the right, the text that is searched, another that counts less,
-   and which comes first of those that match alike. */
+   An option is {value, title, note, size, words, spellings, kin, rank}: what is chosen, what is read,
+   what is small below it, what stands at the right, the text that is searched, texts that mean the
+   option itself, another text that counts less, and which comes first of those that match alike. */
 
 import { make } from "./words.js";
 
@@ -12,15 +12,29 @@ const SHOWN = 300; // options drawn at most
 export function search(options, text) {
   const asked = pieces(text);
   if (!asked.length) return options;
-  const scored = options.map((option, order) => ({ option, order, score: score(option, asked) }));
+  const words = spell(text);
+  const scored = options.map((option, order) => ({ option, order, score: spelled(option, words) ?? score(option, asked) }));
   const whole = text.trim().toLowerCase();
-  for (const one of scored) if (String(one.option.value).toLowerCase() === whole) one.score = -1;
+  for (const one of scored) if (String(one.option.value).toLowerCase() === whole) one.score = -3;
   const found = scored.filter((one) => one.score !== null);
   found.sort((a, b) => a.score - b.score || rank(a) - rank(b) || a.order - b.order);
   return found.map((one) => one.option);
 }
 
 const rank = (one) => one.option.rank ?? 0;
+
+/** A name in words, as the service spells it: `Llama-3.1-8B` is "llama 3.1 8b". */
+export function spell(text) {
+  const last = String(text ?? "").toLowerCase().split("/").pop().replace(/(?<=\d)_(?=\d)/g, ".").replace(/(?<=[a-z])(?=\d)/g, " ");
+  return (last.match(/\d+(?:\.\d+)*[a-z]*|[a-z]+/g) ?? []).join(" ");
+}
+
+/* A text that means the option, or with which such a text begins, is better than one whose words it has. */
+function spelled(option, text) {
+  if (!option.spellings || !text) return null;
+  if (option.spellings.includes(text)) return -2;
+  return option.spellings.some((one) => one.startsWith(`${text} `)) ? -1 : null;
+}
 
 function pieces(text) {
   return text.toLowerCase().split(/[^a-z0-9.]+/).filter(Boolean);
@@ -182,10 +196,12 @@ export class Picker {
     this.input.removeAttribute("aria-activedescendant");
   }
 
-  /* What was typed in full counts though nobody pressed Enter; the rest is put back. */
+  /* What was typed in full, or what nothing in the list is like, counts though nobody pressed Enter;
+     the rest is put back. */
   leave() {
     const typed = this.input.value.trim().toLowerCase();
-    const exact = this.shown.findIndex((one) => one.exact || [one.title, one.value].some((x) => String(x).toLowerCase() === typed));
+    const whole = (one) => one.exact || [one.title, one.value].some((x) => String(x).toLowerCase() === typed);
+    const exact = this.shown.length === 1 ? 0 : this.shown.findIndex(whole);
     if (this.typed && typed && exact >= 0) this.pick(exact);
     else this.close();
   }
