@@ -82,7 +82,7 @@ export function cardOptions(gpus) {
     title: cardTitle(row),
     note: `${row.title.match(VENDOR)?.[1] ?? row.vendor}, ${row.name}`,
     size: `${row.memory_gb} GB`,
-    rank: (/sxm/.test(row.name) ? 0 : 1 + place(KINDS, row.kind)) + row.title.length / 100, // of those that match alike, the one that most have
+    rank: (/sxm/.test(row.name) ? 0 : 1 + place(KINDS, row.kind)) + row.title.length / 100 + row.memory_gb / 1e6, // of those that match alike, the one that most have, with the least memory
     words: [row.name, row.title, ...(row.aliases ?? []), row.architecture, `${row.memory_gb}gb`].filter(Boolean).join(" "),
     row,
   }));
