@@ -15,6 +15,8 @@ from typing import Any
 
 from msgspec import DecodeError, json
 
+from .own_cards import own_cards
+
 Row = dict[str, Any]
 FOLDER = os.path.dirname(__file__)
 _TABLE_KEY = re.compile(r"([{,] *)(\w+) =")  # of a table on one line
@@ -31,7 +33,8 @@ def _pieces(table: str) -> tuple[str, ...]:
     """The text of each row of a table."""
     text = _read(f"{table}.toml")
     header = {"gpus": "[[gpu]]", "links": "[[link]]", "index": "[[model]]"}[table]
-    return tuple(f"{header}{piece}" for piece in text.split(f"\n{header}")[1:])
+    pieces = tuple(f"{header}{piece}" for piece in text.split(f"\n{header}")[1:])
+    return (*own_cards(), *pieces) if table == "gpus" else pieces
 
 
 @cache

@@ -28,10 +28,8 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
     if word is None:
         return rows
     names = [" ".join(str(row.get(key, "")) for key in NAME_KEYS).lower() for row in rows]
-    asked = word.lower().split()
-    matches = [
-        row for row, name in zip(rows, names, strict=True) if all(one in name for one in asked)
-    ]
+    asked = word.lower()
+    matches = [row for row, name in zip(rows, names, strict=True) if asked in name]
     matches = matches or list(meant(table, word))
     if not matches:
         raise InputError(f"no name has {word!r} in it; see gpu-mem-calc {command}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .. import catalog
 from ..core.errors import InputError
 from .parser import Parser, whole
 
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(MISSING) from None
     from ..web.settings import PREFIX, from_environment
 
+    catalog.names("gpus")  # a mistake in a file of one's own cards is told before it starts
     options: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}
     variables = {PREFIX + k.upper(): str(v) for k, v in options.items() if v is not None}
     import os

@@ -33,7 +33,7 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
     """
     found = named_card(config)
     row = found[0] if found else None
-    if row is None or "tflops" not in row:
+    if row is None or "tflops" not in row or not row["bandwidth_gb_per_s"]:
         return None
     named = catalog.find("links", config.interconnect or "")
     if named is not None and named["scope"] == "node" and ranks <= per_node:
