@@ -179,14 +179,33 @@ def test_every_problem_is_a_line(made: Make, capsys: pytest.CaptureFixture[str])
     assert all(line.startswith("gpu-mem-calc: ") for line in lines)
 
 
-def test_a_comment_is_told_with_its_line(
+def test_a_file_of_the_trainer_is_answered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in the file of the blog post."""
+    """With its "auto", comments and last commas."""
     path = tmp_path / "ds_config.json"
-    path.write_text('{\n  "train_batch_size": 64, // for 8 GPUs\n  "steps_per_print": 100\n}\n')
+    path.write_text(
+        '{"train_batch_size": "auto", // of a step\n "train_micro_batch_size_per_gpu": "auto",'
+        ' "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2,\n'
+        ' "reduce_bucket_size": "auto",},}'
+    )
+    words = ["--model", "gpt2", "--set", "training.dtype=bf16", "--set", "training.seq_len=64"]
+    assert main(["calculate", "-c", str(path), *words, "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["run"]["engine"]["reduce_bucket_size"] == 768 * 768
+    assert answer["run"]["training"]["batch_size"] == 8
+    assert 'reduce_bucket_size="auto" is 589824 (hidden size squared)' in answer["assumed"]
+    assert not any("bf16" in one for one in answer["assumed"])
+
+
+def test_text_after_the_file_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DeepSpeed's parser refuses it, too."""
+    path = tmp_path / "ds_config.json"
+    path.write_text('{\n  "train_batch_size": 64\n},\n')
     assert main(["calculate", "-c", str(path), "--model", "gpt2"]) == 2
-    assert "line 2 has a // comment" in capsys.readouterr().err
+    assert "line 3 has a comma after the end; delete it" in capsys.readouterr().err
 
 
 def test_trace_and_measure_take_it(made: Make, capsys: pytest.CaptureFixture[str]) -> None:

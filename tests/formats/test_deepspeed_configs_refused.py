@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.formats.deepspeed_keys import TABLES, TOP
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
 from tests.formats.test_deepspeed_reader import ADAMW
 
 from .test_deepspeed_configs import MICRO
@@ -29,8 +29,8 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
             "did you mean 'reduce_bucket_size'?",
         ),
         (
-            refused("zero_optimization", stage=3, reduce_bucket_size="auto"),
-            "write hidden size × hidden size",
+            refused("zero_optimization", stage=3, sub_group_size="auto"),
+            'sub_group_size="auto": neither DeepSpeed nor the Trainer fills it in',
         ),
         (refused("zero_optimization", stage=3, sub_group_size=0), "must be a whole number, 1"),
         (refused("zero_optimization", stage=2, reduce_bucket_size=2.5), "must be a whole number"),
@@ -85,7 +85,6 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
             refused("activation_checkpointing", contiguous_memory_optimization=True),
             "needs partition_activations; set that to true",
         ),
-        (refused("bf16", enabled="auto"), "write true or false, as its bf16"),
         (refused("bf16", enabled=True, bf16_optimizer_states=True), "16-bit optimizer states"),
         (refused("fp16", enabled=True, opt_level="O2"), "fp16.opt_level is not a key"),
         (refused("data_types", grad_accum_dtype="bf16"), "differs from the fp32"),
@@ -127,19 +126,44 @@ def test_what_is_not_modelled_is_refused(file: tuple[str, dict[str, Any]], words
     assert words in problem
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    """A file of the Trainer's is full of words to replace."""
+def test_auto_is_what_the_trainer_writes() -> None:
+    """The defaults of its arguments, and sizes that follow from the hidden size."""
+    sizes = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
+    zero = {"stage": 3, **dict.fromkeys((*sizes, "stage3_param_persistence_threshold"), "auto")}
     data = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
         "fp16": {"enabled": "auto"},
-        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
+        "zero_optimization": zero,
     }
-    with pytest.raises(InputError) as caught:
-        read(data, num_gpus=8)
-    assert len(caught.value.problems) == 5
-    assert all("filled in by the Trainer" in problem for problem in caught.value.problems)
+    found = run_file(data, model="llama3.1-8b", settings=["hardware.num_gpus=8"])
+    training, engine = found.data["training"], found.data["engine"]
+    assert (training["batch_size"], training["gradient_accumulation_steps"]) == (8, 1)
+    assert (training["precision"], training["gradient_clipping"]) == ("fp32", 1.0)
+    assert engine["reduce_bucket_size"] == 4096 * 4096
+    assert engine["stage3_prefetch_bucket_size"] == int(0.9 * 4096 * 4096)
+    assert engine["stage3_param_persistence_threshold"] == 40_960
+    assert sum('="auto" is ' in text for text in found.assumed) == 7
+
+
+def test_a_batch_that_is_given_decides_those_that_are_auto() -> None:
+    """Of a whole step, over the ranks."""
+    data = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}
+    assert read(data, num_gpus=8)["training"]["batch_size"] == 8
+    assert read({**data, "train_batch_size": 16}, num_gpus=8)["training"]["batch_size"] == 2
+
+
+def test_without_a_model_the_hidden_size_is_not_known() -> None:
+    """It is said so, and DeepSpeed's default is checked."""
+    data = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+    found = read(data, num_gpus=8)
+    assert "reduce_bucket_size" not in found["engine"]
+    assert "not known without a model" in found["assumed"]["engine.reduce_bucket_size"]
 
 
 NESTED = [key for name in ("zero_optimization", "offload_param", "fp16") for key in TABLES[name]]

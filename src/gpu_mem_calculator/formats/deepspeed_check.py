@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import nearest, quoted
 from ..ledger.dtypes import dtype_name
+from .deepspeed_auto import AUTO, FILLED
 from .deepspeed_keys import TOP
 from .deepspeed_rules import (
     COUNT,
@@ -26,20 +27,6 @@ from .deepspeed_rules import (
     Table,
 )
 
-# What the Trainer of transformers writes for "auto" (integrations/deepspeed.py); for other keys it
-# writes the value of one of its arguments.
-TRAINER_VALUES = {
-    "zero_optimization.reduce_bucket_size": "hidden size × hidden size",
-    "zero_optimization.stage3_prefetch_bucket_size": "0.9 × hidden size × hidden size",
-    "zero_optimization.stage3_param_persistence_threshold": "10 × hidden size",
-    "train_batch_size": "the sequences of a whole step",
-    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "max_grad_norm",
-    "fp16.enabled": "true or false, as its fp16",
-    "bf16.enabled": "true or false, as its bf16",
-}
-AUTO = "auto"
 OLD_FORM = "old"  # the value for zero_optimization where it is true or false instead of an object
 DEEPSPEED_AUTO = ("pipeline.stages",)  # keys for which DeepSpeed itself accepts "auto"
 KINDS = {
@@ -57,12 +44,14 @@ class CheckedFile:
 
     - values: the values that are read, by path
     - free: the keys that take no memory
+    - auto: the keys that are "auto", for which the Trainer has a value
     - problems: a sentence for each
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.values: dict[str, Any] = {}
         self.free: list[str] = []
+        self.auto: list[str] = []
         self.problems: list[str] = []
         self.table("", data, TOP)
 
@@ -113,13 +102,21 @@ class CheckedFile:
         elif isinstance(rule, FixedKey):
             self._only(path, value, rule.values, rule.why)
         elif value == AUTO and path not in DEEPSPEED_AUTO:
-            self.problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
+            self._auto(path, rule)
         elif isinstance(rule, MemoryFreeKey):
             self._free(path, value, rule)
         elif isinstance(rule, SwitchedKey):
             self._switched(path, value, rule)
         elif isinstance(rule, MemoryKey):
             self._read(path, value, rule)
+
+    def _auto(self, path: str, rule: Rule) -> None:
+        if isinstance(rule, MemoryFreeKey):
+            self.free.append(path)
+        elif path in FILLED:
+            self.auto.append(path)
+        else:
+            self.problems.append(auto_message(path))
 
     def _only(self, path: str, value: Any, allowed: tuple[Any, ...], why: str) -> None:
         if value in allowed and isinstance(value, bool) == isinstance(allowed[0], bool):
@@ -164,10 +161,9 @@ class CheckedFile:
             self.problems.append(f"{path} does not say {switch!r}: {why}; {fix}")
 
 
-def auto_message(path: str, *, free: bool) -> str:
-    """The sentence on what to write instead of "auto"."""
-    what = TRAINER_VALUES.get(path, "any number, it takes no memory" if free else "its value")
-    return f'{path}="auto" is filled in by the Trainer, not by DeepSpeed; write {what}'
+def auto_message(path: str) -> str:
+    """The sentence for "auto" at a key that neither DeepSpeed nor the Trainer fills in."""
+    return f'{path}="auto": neither DeepSpeed nor the Trainer fills it in; write its value'
 
 
 def convert_value(value: Any, kind: str) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..core.errors import nearest
-from .deepspeed_check import AUTO, KINDS, auto_message, convert_value, quote
+from .deepspeed_auto import AUTO
+from .deepspeed_check import KINDS, auto_message, convert_value, quote
 from .deepspeed_rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
 RATE = MemoryFreeKey("a number")
@@ -118,7 +119,7 @@ def _refusal(name: Any) -> str:
     if name is None:
         return f"optimizer has no 'type'; add one of {', '.join(SHOWN)}"
     if name == AUTO:
-        return auto_message("optimizer.type", free=False)
+        return auto_message("optimizer.type")
     why = OTHERS.get(str(name).lower().replace("/", ""), f"it is {NOT_UNDER}")
     hint = nearest(str(name), SHOWN) or f"; use one of {', '.join(SHOWN)}"
     return f"optimizer.type={quote(name)}: {why}{hint}"
@@ -135,8 +136,10 @@ def _params(
             problems.append(f"{path}={quote(value)}: DeepSpeed refuses it there; {fix}")
         elif rule is None:
             problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
+        elif value == AUTO and (isinstance(rule, MemoryFreeKey) or key == "weight_decay"):
+            free.append(path)  # the Trainer's weight_decay is 0
         elif value == AUTO:
-            problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
+            problems.append(auto_message(path))
         elif isinstance(rule, FixedKey) and value is not None and value not in rule.values:
             fix = f"set it to {quote(rule.values[0])} or leave it out"
             problems.append(f"{path}={quote(value)}: {rule.why}; {fix}")
@@ -196,10 +199,9 @@ def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) 
         problems.append(f"scheduler.params={quote(params)} must be an object")
         return
     known = SCHEDULES.get(str(name))
-    for key, value in params.items():
-        path = f"scheduler.params.{key}"
-        if known is not None and key not in known:
-            problems.append(f"{path} is not one that {name} has{nearest(key, known)}")
-        elif value == AUTO:
-            problems.append(auto_message(path, free=True))
+    problems += (
+        f"scheduler.params.{key} is not one that {name} has{nearest(key, known)}"
+        for key in params
+        if known is not None and key not in known
+    )
     free.append("scheduler")

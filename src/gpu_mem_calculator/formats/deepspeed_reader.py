@@ -8,17 +8,21 @@ listed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.errors import InputError
+from ..core.model_source import find_model
+from ..core.models import ModelConfig
 from ..core.resolve import resolve
 from ..core.runfile import read as read_run
-from ..core.runfile import with_settings
+from ..core.runfile import section, with_settings
 from ..core.text_data import load_text
 from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ..ledger.units import MIB
+from .deepspeed_auto import HiddenSize, auto_assumptions, auto_values
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete_batch
 from .deepspeed_check import OLD_FORM, CheckedFile, quote
 from .deepspeed_keys import NVME
@@ -78,12 +82,18 @@ def read(source: Source, *, num_gpus: int | None, model_ranks: int = 1) -> RunFi
     return file_sections
 
 
-def sections(source: Source, *, num_gpus: int | None, model_ranks: int) -> RunFileSections:
-    """The same as `read`, without the rules of the engine, which settings may still change."""
+def sections(
+    source: Source, *, num_gpus: int | None, model_ranks: int, hidden: HiddenSize = lambda: None
+) -> RunFileSections:
+    """The same as `read`, without the rules of the engine, which settings may still change.
+
+    hidden: gives the model's hidden size, for "auto"; None where it is not known
+    """
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
         raise InputError(f"{source}: DeepSpeed's configuration is an object, not {quote(data)}")
     checked = CheckedFile(data)
+    checked.values |= auto_values(checked.auto, checked.values, hidden)
     training = {**_batch(checked, num_gpus, model_ranks), **_training(checked)}
     engine = {"type": "deepspeed", **_zero(checked), **_checkpointing(checked, training)}
     checked.problems += _problems(checked, training, engine)
@@ -107,13 +117,24 @@ def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ())
     """
     settings = tuple(settings)
     overrides = with_settings({}, settings)
-    file_sections = sections(source, **_sizes(overrides))
+    hidden = partial(_hidden_size, model, overrides)
+    file_sections = sections(source, **_sizes(overrides), hidden=hidden)
     data: Section = {} if model is None else {"model": {"name": model}}
     for name in ("training", "parallelism", "engine", "hardware"):
         data[name] = dict(file_sections[name])
+    if "dtype" in _section_settings(overrides, "training"):
+        data["training"].pop("precision", None)
     keys = {f"{name}.{key}" for name in overrides for key in _section_settings(overrides, name)}
+    keys |= {"training.precision"} if "training.dtype" in keys else set()
     assumed = tuple(text for key, text in file_sections["assumed"].items() if key not in keys)
     return ForeignRun(with_settings(data, settings), assumed, tuple(file_sections["no_memory"]))
+
+
+def _hidden_size(model: str | None, overrides: Section) -> int | None:
+    """The hidden size of a named model, with settings of its section; None without a model."""
+    name = {} if model is None else {"name": model}
+    given = {**name, **_section_settings(overrides, "model")}
+    return find_model(section("model", ModelConfig, given)).arch.hidden if given else None
 
 
 def _section_settings(over: Section, section: str) -> Section:
@@ -241,6 +262,7 @@ def _assumed(
     checked: CheckedFile, num_gpus: int | None, ranks: int, engine: Section
 ) -> Iterator[tuple[str, str]]:
     """(key of the run file, sentence) for everything that the DeepSpeed file leaves open."""
+    yield from auto_assumptions(checked.auto, checked.values)
     yield "training.seq_len", "sequences as long as the model takes (training.seq_len)"
     if num_gpus is None:
         from_batch = all(checked.get(key) is not None for key in (TRAIN, MICRO, STEPS))
