@@ -125,6 +125,11 @@ infer llama3.1-8b --quantization awq --gpu 4090 --context 32K
 infer llama3.1-8b --gpus 2 --engine llamacpp --gpu 4090
 infer llama3.1-70b --fewest-gpus --gpu h100
 infer --model llama3.2-1b --gpu 4090
+quick llama3.2-1b --fsdp --gpus 2
+quick llama3.2-1b --zero3 --gpus 2
+quick llama3.2-1b --engine megatron --gpus 8 --tp 2
+infer llama3.1-8b --fp8 --gpu h100
+infer llama3.1-8b --sglang --gpu h100
 help
 help quick
 help train
@@ -154,6 +159,8 @@ quick llama3.2-1b --users 8
 quick llama3.2-1b --tp 2
 quick llama3.2-1b --gpuss 2
 quick llama3.2-1b --frobnicate
+quick llama3.2-1b --max-steps 10
+quick llama3.2-1b --attn-implementation sdpa
 quick llama3.2-1b --margin 10%
 quick llama3.2-1b 8
 quick

@@ -19,6 +19,7 @@ from .natural_commands import ANSWERED, GUIDED
 COMMAND = re.compile(r"gpu-mem-calc ((?:[a-z]+|--help)(?: (?:'[^']*'|[^\s;,()]+))*)")
 MEANT = re.compile(r"did you mean '([^']+)'")
 OPTION = re.compile(r"\b(?:use|add) (--[a-z-]+)(?: ([a-z0-9.]+))?")
+SETTING = re.compile(r"\buse --set (\S+=\S+)")
 ENGINE = re.compile(r"\buse engine '?([a-z_]+)'?")
 KEY = re.compile(r"\buse ([a-z]+\.[a-z_.]+=[^\s;,]+)")
 SET = re.compile(r"^([a-z]+\.[a-z_.]+)=.*\bset it to ([^\s,;]+)")
@@ -34,6 +35,11 @@ def next_words(words: list[str], sentence: str) -> list[str]:
         return _replaced(words, sentence, meant[1])
     if key := KEY.search(sentence):
         return [*_without(words, "--set"), "--set", key[1]]
+    if setting := SETTING.search(sentence):
+        name, _, value = setting[1].partition("=")
+        option_name = f"--{name.replace('_', '-')}"
+        kept = [word for word in words if word not in (option_name, value)]
+        return [*kept, "--set", setting[1]]
     if option := OPTION.search(sentence):
         return [*_without(words, option[1]), option[1], *([option[2]] if option[2] else [])]
     if engine := ENGINE.search(sentence):

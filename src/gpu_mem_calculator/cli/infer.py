@@ -35,6 +35,7 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--gpu", "hardware.gpu", str, "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
     ("--gpu-mem", "hardware.gpu_memory_gb", memory, "memory of one GPU in GB (default: 80)"),
     ("-g --gpus", "hardware.num_gpus", whole, "number of GPUs (default: tp × pp × dp)"),
+    ("--nodes", "hardware.num_nodes", whole, "number of nodes that have these GPUs"),
     ("--tp", "inference.tensor_parallel_size", whole, "tensor-parallel size"),
     ("--pp", "inference.pipeline_parallel_size", whole, "pipeline-parallel size"),
     ("--dp", "inference.data_parallel_size", whole, "data-parallel size (replicas)"),

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from ..core.counts import whole_count
 from ..core.errors import InputError, nearest
+from ..core.own_names import is_setting
 from .words import known_words
 
 RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"
@@ -82,11 +83,21 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {word!r}; see {self.prog} --help")
         name = word.partition("=")[0]
         known = [one for one in self._option_string_actions if one.startswith("--")]
-        hint = nearest(name, known) or f"; see {self.prog} --help"
+        hint = nearest(name, known) or self._as_setting(word, words) or f"; see {self.prog} --help"
         other = next((one for one, options in OPTIONS_OF.items() if name in options), verb)
         if {verb, other} == {"quick", "infer"}:
             hint = f"; use gpu-mem-calc {shlex.join([other, *words])}"
         self.error(f"{name} is not an option of {verb}{hint}")
+
+    def _as_setting(self, option: str, words: Sequence[str]) -> str:
+        """`; use --set KEY=VALUE` where an unknown option is a key of the run file."""
+        name, _, value = option.partition("=")
+        key = name.lstrip("-").replace("-", "_")
+        if "--set" not in self._option_string_actions or not is_setting(key):
+            return ""
+        later = words[words.index(option) + 1 :] if option in words else ()
+        given = value or next((one for one in later[:1] if not one.startswith("-")), "true")
+        return f"; use --set {key}={given}"
 
 
 def whole(text: str) -> int:

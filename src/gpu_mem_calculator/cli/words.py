@@ -5,6 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+# Engines that people name as an option of their own.
+ENGINES = (
+    *("ddp", "deepspeed", "fsdp", "fsdp2", "megatron", "zero1", "zero2", "zero3"),
+    *("vllm", "sglang", "tgi", "llamacpp", "transformers"),
+)
+# Axes of Megatron, as options of training commands.
+AXES = {
+    "--tp": "parallelism.tensor_parallel_size",
+    "--pp": "parallelism.pipeline_parallel_size",
+    "--cp": "parallelism.context_parallel_size",
+}
 # Other spellings of options: those of Hugging Face, of the servers, and short ones.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -48,6 +59,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("--concurrent", "--num-users", "--concurrent-users"), ("--users",)),
     **dict.fromkeys(("--quant", "--quantize"), ("--quantization",)),
     "--max-new-tokens": ("--new-tokens",),
+    **{f"--{name}": ("--engine", name) for name in ENGINES},
+    **{f"--{name}": ("--quantization", name) for name in ("fp8", "awq", "gptq", "int4", "int8")},
     "--json": ("--format", "json"),
     "--silent": ("--quiet",),
 }
@@ -73,7 +86,7 @@ def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
             replaced += [*_option(name, known), value]
         else:
             replaced += _option(word, known)
-    return _with_values(_cards(replaced, known), known)
+    return _with_values(_cards(_axes(replaced, known), known), known)
 
 
 def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
@@ -85,6 +98,20 @@ def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
         return (plain,)
     alias = ALIASES.get(plain, ())
     return alias if alias and alias[0] in known else (name,)
+
+
+def _axes(words: list[str], known: Collection[str]) -> list[str]:
+    """Megatron's axes as settings, where the command trains with it and has no such option."""
+    if not any(word.lower().startswith("megatron") for word in words):
+        return words
+    replaced: list[str] = []
+    for word in words:
+        axis = AXES.get(replaced[-1]) if replaced and replaced[-1] not in known else None
+        if axis:
+            replaced[-1:] = ["--set", f"{axis}={word}"]
+        else:
+            replaced.append(word)
+    return replaced
 
 
 def _cards(words: list[str], known: Collection[str]) -> list[str]:

@@ -97,6 +97,12 @@ def _meaning(path: str, value: Any, *, serving: bool) -> Settings:
     return {path: value} if meaning is None else meaning
 
 
+def is_setting(name: str) -> bool:
+    """Whether `--set NAME=VALUE` means something in a training run."""
+    own = is_own(_with_section(name, serving=False))
+    return own or isinstance(translated(name, True), dict)
+
+
 def _with_section(name: str, *, serving: bool) -> str:
     """A key with the section that it belongs to, where only one section of the run has it."""
     sections = [one for one in (SERVED if serving else TRAINED) if is_own(f"{one}.{name}")]
