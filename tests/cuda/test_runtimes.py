@@ -107,3 +107,16 @@ def test_every_card_has_a_runtime_with_words() -> None:
     for runtime in set(WORDS) - {CUDA}:
         assert not NVIDIAS.findall(in_words_of(runtime, sample))
     assert set(ONLY) <= {*engine_names(), *server_names()}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "tensorrt_llm"])
+def test_a_mac_is_served_by_llamacpp(engine: str) -> None:
+    """The other servers have no kernels for its GPU."""
+    with pytest.raises(InputError, match=r"does not run on Apple M4 Max .*; use 'llamacpp'"):
+        served("apple-m4-max-128gb", engine)
+    assert not NVIDIAS.findall(" ".join(one for one in served_items("apple-m4-max-128gb")))
+
+
+def served_items(card: str) -> list[str]:
+    """The names of what llama.cpp allocates on a card."""
+    return [item.name for item in served(card, "llamacpp").served[0].items]

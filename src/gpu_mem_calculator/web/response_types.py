@@ -223,10 +223,10 @@ class CardBody(Struct, frozen=True, kw_only=True):
     memory_bytes_reading: str
     memory_bytes_source: str
     bandwidth_gb_per_s: float
-    tflops: dict[str, float]
-    link: str
     source: str
     checked: str
+    tflops: dict[str, float] = {}
+    link: str = ""
     compute_capability: str = ""
     multiprocessors: int = 0
     driver_total_bytes: int = 0
