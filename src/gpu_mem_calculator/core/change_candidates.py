@@ -9,16 +9,22 @@ from msgspec import Struct
 from ..engines import engine
 from .calculator import Estimate
 
-FSDP_COST = "states cut over the GPUs, more communication"
+SHARDS = "shards model states across GPUs; more communication"
+CPU_STEP = "optimizer step runs on the CPU; slower"
+ADAPTER = "trains an adapter, not the model"
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 
 class Candidate(Struct, frozen=True):
-    """A change to try: its title, its settings in `--set` notation, and what it costs in words."""
+    """A change to try: its title, its settings in `--set` notation, and what it costs in words.
+
+    `weight` ranks the cost: 1 next to nothing, 2 speed, 3 and more another training or hardware.
+    """
 
     title: str
     settings: tuple[str, ...]
     cost: str = ""
+    weight: int = 1
 
 
 def savings(estimate: Estimate) -> Iterator[Candidate]:
@@ -41,18 +47,19 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.recompute != "selective" and megatron:
         yield _recompute("selective", "little extra compute")
     if run.recompute != "full" or run.recompute_quarters < 4:
-        yield _recompute("full", "about a third more compute")
+        yield _recompute("full", "about a third more compute", 2)
     if adam and name in ("pytorch_ddp", "fsdp"):
-        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states")
+        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "states in 8 bits", 2)
     yield from _model_parallel(estimate)
     if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
         to_cpu = "engine.offload_optimizer=cpu"
-        yield Candidate("optimizer to CPU", (to_cpu,), "the CPU steps, slower")
+        yield Candidate("optimizer to CPU", (to_cpu,), CPU_STEP, 2)
         if run.options.get("zero_stage") == 3:
             yield Candidate(
                 "optimizer and weights to CPU",
                 (to_cpu, "engine.offload_param=cpu"),
-                "the CPU steps and holds the weights, slower",
+                "weights are copied from the CPU, the optimizer step runs there; slower",
+                3,
             )
 
 
@@ -64,8 +71,9 @@ def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
     )
 
 
-def _recompute(level: str, cost: str = "") -> Candidate:
-    return Candidate(f"recompute: {level}", (f"training.activation_checkpointing={level}",), cost)
+def _recompute(level: str, cost: str = "", weight: int = 1) -> Candidate:
+    settings = (f"training.activation_checkpointing={level}",)
+    return Candidate(f"recompute: {level}", settings, cost, weight)
 
 
 def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:
@@ -78,7 +86,7 @@ def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.batch > 1:
         half = run.batch // 2
         yield Candidate(
-            f"batch {half}", (f"inference.batch_size={half}",), "fewer sequences at once"
+            f"batch {half}", (f"inference.batch_size={half}",), "fewer concurrent sequences", 4
         )
 
 
@@ -88,12 +96,12 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
     if run.mesh.dp == 1:
         return
     if name == "pytorch_ddp":
-        yield Candidate("FSDP", ("engine.type=fsdp",), FSDP_COST)
+        yield Candidate("FSDP", ("engine.type=fsdp",), SHARDS, 2)
     stage = run.options.get("zero_stage")
     if stage is not None:
         for higher in range(stage + 1, 4):
             cost = "more communication" if higher == 3 else ""
-            yield Candidate(f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost)
+            yield Candidate(f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost, higher // 2 + 1)
     if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
         yield Candidate(
             "full shard", ("engine.sharding_strategy=full_shard",), "more communication"
@@ -125,11 +133,15 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
                 "parallelism.sequence_parallel=true",
             ),
             "more communication",
+            2,
         )
     if "pp" in axes:
         size = run.mesh.pp * 2
         yield Candidate(
-            f"pp {size}", (f"parallelism.pipeline_parallel_size={size}", half), "a longer pipeline"
+            f"pp {size}",
+            (f"parallelism.pipeline_parallel_size={size}", half),
+            "a longer pipeline",
+            2,
         )
 
 
@@ -146,21 +158,20 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
                 f"parallelism.context_parallel_size={size}",
                 f"parallelism.data_parallel_size={run.mesh.dp // 2}",
             ),
-            "sequences cut over the GPUs, more communication",
+            "shards sequences across GPUs; more communication",
+            2,
         )
     if run.attention == "eager" and framework.transformers:
         yield Candidate("SDPA", ("training.attention=sdpa",))
     if run.options.get("cpu_offload") is False:
-        yield Candidate("states to CPU", ("engine.cpu_offload=true",), "the CPU steps, slower")
+        yield Candidate("states to CPU", ("engine.cpu_offload=true",), CPU_STEP, 3)
     yield from _precision(estimate)
     adapter = () if run.adapter is not None else ("training.lora.r=16",)
-    cost = "trains an adapter, not the model"
     if adapter:
-        yield Candidate("LoRA r=16", adapter, cost)
+        yield Candidate("LoRA r=16", adapter, ADAPTER, 4)
     if run.quantization is None:
-        yield Candidate(
-            "QLoRA", (*adapter, "training.quantization=nf4"), cost if adapter else "4-bit base"
-        )
+        cost = ADAPTER if adapter else "4-bit base"
+        yield Candidate("QLoRA", (*adapter, "training.quantization=nf4"), cost, 4)
     yield _more_gpus(estimate)
 
 
@@ -168,11 +179,11 @@ def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
     """Other engines that shard the states of the same model."""
     name, cost = estimate.resolved.engine.name, "more communication"
     if name != "fsdp":
-        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), FSDP_COST)
+        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), SHARDS, 2)
     if name != "deepspeed":
         for stage in (2, 3):
             settings = _to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
-            yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "")
+            yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "", 2)
 
 
 def _precision(estimate: Estimate) -> Iterator[Candidate]:
@@ -190,6 +201,7 @@ def _precision(estimate: Estimate) -> Iterator[Candidate]:
             f"{kind} pure",
             (f"training.precision={kind}_pure", *no_dtype),
             "weights and states in 16 bits: small updates get lost",
+            5,
         )
 
 
