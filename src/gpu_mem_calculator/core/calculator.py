@@ -129,6 +129,18 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     return word if stage is None else replay_verdict(stage, has - outside)
 
 
+def surely_fits(resolved: ResolvedRun) -> bool:
+    """Whether the verdict is `fits` by a replay; quicker than `verdict` where it is not."""
+    busiest = busiest_stage(resolved)
+    stage = stage_replay.replay_stage(resolved, busiest)
+    if stage is None:
+        return False
+    cap = resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
+    if cap < stage.enough_bytes and not stage.survives(cap - stage.most_margin_bytes(cap)):
+        return False
+    return replay_verdict(stage, cap) == FITS
+
+
 def verdict_by_ledger(result: MemoryResult) -> str:
     """What a result without a replay makes certain; `may fit` where a replay must decide."""
     if result.serving is not None:

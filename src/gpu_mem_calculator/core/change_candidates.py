@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ..engines import engine
 from .calculator import Estimate
+from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 
 SHARDS = "shards model states across GPUs; more communication"
 CPU_STEP = "optimizer step runs on the CPU; slower"
@@ -101,7 +102,9 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
     if stage is not None:
         for higher in range(stage + 1, 4):
             cost = "more communication" if higher == 3 else ""
-            yield Candidate(f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost, higher // 2 + 1)
+            yield Candidate(
+                f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost, higher // 2 + 1
+            )
     if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
         yield Candidate(
             "full shard", ("engine.sharding_strategy=full_shard",), "more communication"
@@ -166,13 +169,11 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.options.get("cpu_offload") is False:
         yield Candidate("states to CPU", ("engine.cpu_offload=true",), CPU_STEP, 3)
     yield from _precision(estimate)
-    adapter = () if run.adapter is not None else ("training.lora.r=16",)
-    if adapter:
-        yield Candidate("LoRA r=16", adapter, ADAPTER, 4)
-    if run.quantization is None:
-        cost = ADAPTER if adapter else "4-bit base"
-        yield Candidate("QLoRA", (*adapter, "training.quantization=nf4"), cost, 4)
-    yield _more_gpus(estimate)
+    if run.adapter is None:
+        yield adapters(estimate, "lora")
+    if run.adapter is None or run.quantization is None:
+        yield adapters(estimate, "qlora")
+    yield more_gpus(estimate)
 
 
 def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
@@ -201,18 +202,36 @@ def _precision(estimate: Estimate) -> Iterator[Candidate]:
             f"{kind} pure",
             (f"training.precision={kind}_pure", *no_dtype),
             "weights and states in 16 bits: small updates get lost",
-            5,
+            6,
         )
 
 
-def _more_gpus(estimate: Estimate) -> Candidate:
-    """Twice the GPUs, all of them data-parallel; keys for nodes are removed."""
-    given, count = estimate.result.run, 2 * estimate.resolved.hardware.num_gpus
-    settings = [f"hardware.num_gpus={count}"]
-    settings += [f"hardware.{key}=null" for key in NODES if key in given.get("hardware", {})]
+def adapters(estimate: Estimate, recipe: str) -> Candidate:
+    """The usual settings for LoRA or QLoRA; an adapter that the run has keeps its rank."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    rank = DEFAULT_RANK if run.adapter is None else int(run.adapter.rank)
+    keys = recipe_settings(recipe, rank, name)
+    settings = [f"{key}={_text(value)}" for key, value in keys.items()]
+    settings += ["training.dtype=null"] * ("dtype" in estimate.result.run.get("training", {}))
+    title = f"{TITLES[recipe]} r={rank}" if recipe == "lora" else TITLES[recipe]
+    cost = ADAPTER if run.adapter is None else "4-bit base"
+    return Candidate(title, tuple(settings), cost, 4 if recipe == "lora" else 5)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def more_gpus(estimate: Estimate, times: int = 2, *settings: str, title: str = "") -> Candidate:
+    """Several times the GPUs, all of them data-parallel; keys for nodes are removed."""
+    given, count = estimate.result.run, times * estimate.resolved.hardware.num_gpus
+    changes = [*settings, f"hardware.num_gpus={count}"]
+    changes += [f"hardware.{key}=null" for key in NODES if key in given.get("hardware", {})]
     if "data_parallel_size" in given.get("parallelism", {}):
-        settings.append(f"parallelism.data_parallel_size={2 * estimate.resolved.run.mesh.dp}")
-    return Candidate(f"{count} GPUs", tuple(settings), "twice the GPUs")
+        changes.append(f"parallelism.data_parallel_size={times * estimate.resolved.run.mesh.dp}")
+    cost = "twice the GPUs" if times == 2 else f"{times} times the GPUs"
+    weight = 2 + times.bit_length() - 1
+    return Candidate(f"{title}{count} GPUs", tuple(changes), cost, weight)
 
 
 def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:

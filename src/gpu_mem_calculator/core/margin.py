@@ -53,6 +53,10 @@ class WithMargin:
         """Bytes beyond `needs_bytes` with which the run is certain to survive."""
         return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
 
+    def most_margin_bytes(self: _ReplayedRun, cap: int) -> int:
+        """The most that the margin is where the run needs at most `cap` bytes."""
+        return int(cap * SHARES[self.margin_kind]) + SEGMENTS
+
     @property
     def enough_bytes(self: _ReplayedRun) -> int:
         """Bytes with which it survives in any case, without a search for the least."""

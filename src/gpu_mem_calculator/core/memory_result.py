@@ -10,11 +10,20 @@ from ..model.adapters import total_adapter_parameters
 from ..run.phases import BACKWARD, DECODE, FORWARD, OPTIMIZER, PREFILL, STARTUP
 from ..run.run import Run
 from ..run.served import SERVE
-from .fit_verdict import FITS, OPEN, gap_warning, headroom_bytes, ledger_verdict, replay_verdict
+from .fit_verdict import (
+    FITS,
+    OPEN,
+    SHORT,
+    gap_warning,
+    headroom_bytes,
+    ledger_verdict,
+    replay_verdict,
+)
 from .models import MemoryBreakdown, MemoryResult, RunFile, StageResult
 from .resolved_run import ResolvedRun
 from .runfile import as_dict
 from .stage_replay import StageReplay
+from .step_results import failure, step_results
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)  # all phases but start-up
 
@@ -85,6 +94,8 @@ def memory_result(
         assumed=list(resolved.assumed),
         warnings=[*resolved.warnings, *filter(None, [gap])],
         run=as_dict(file),
+        steps=[] if replayed is None else step_results(replayed.phases),
+        fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
     )
 
 

@@ -211,6 +211,31 @@ class StageResult(Struct, frozen=True, kw_only=True):
     peak_phase: str
 
 
+class PhaseResult(Struct, frozen=True, kw_only=True):
+    """One phase of a step: torch's max_memory_allocated and max_memory_reserved."""
+
+    phase: str
+    micro_batch: int | None
+    peak_bytes: int
+    reserved_bytes: int
+
+
+class StepResult(Struct, frozen=True, kw_only=True):
+    """One of the first steps: its peak, the phase that has it, and every phase."""
+
+    step: int
+    peak_bytes: int
+    peak_phase: str
+    phases: list[PhaseResult]
+
+
+class OutOfMemory(Struct, frozen=True, kw_only=True):
+    """Where a run that does not fit runs out of memory; step 0 is start-up."""
+
+    step: int
+    phase: str
+
+
 class MemoryResult(Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
@@ -229,7 +254,9 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     replayed, allocated_bytes and the last. `verdict` is `fits`, `tight` (within the margin), `does
     not fit`, or `may fit` (nothing was replayed, and the tensors fit); `headroom_bytes` is what the
     card has beyond the total, negative where it is short. `host_bytes_per_node` counts the
-    libraries of every process.
+    libraries of every process. `steps` are the first steps, as the replay has them: optimizer
+    states exist from the end of the first. `fails_at` is where a run that does not fit runs out of
+    memory. `version` is that of these fields, to which a version only adds.
     """
 
     total_memory_per_gpu_gb: float
@@ -262,3 +289,6 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     warnings: list[str]
     run: dict[str, Any]
     serving: ServingResult | None = None  # where a server has a pool for its cache
+    steps: list[StepResult] = []
+    fails_at: OutOfMemory | None = None
+    version: int = 1

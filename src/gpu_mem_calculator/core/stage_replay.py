@@ -71,6 +71,16 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
         outcomes = (search.outcome(cap // UNIT) for search in searches)
         return next((one.peak_reserved * UNIT for one in outcomes if one.survives), None)
 
+    def fails_in(self, cap: int) -> str | None:
+        """The mark of the phase that runs out of memory when torch may take at most `cap` bytes;
+        None where none does.
+        """
+        stream = self.asked.usual if self._tight is None else self.asked.tight
+        event = replay(stream, self.allocator, cap).failed_at
+        if event is None:
+            return None
+        return next((name for end, name in stream.marks if event < end), stream.marks[-1][1])
+
     @cached_property
     def _tight(self) -> NeedsSearch | None:
         """Replays of the requests on a small GPU, which matter where start-up takes more than the

@@ -1,0 +1,163 @@
+"""Changes for runs that no small change helps: other hardware, and everything that saves memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+from .. import catalog
+from ..engines import engine
+from ..ledger.units import GIB
+from .calculator import Estimate, full_estimate, surely_fits, verdict_by_ledger
+from .change_candidates import (
+    ADAPTER,
+    CPU_STEP,
+    SHARDS,
+    Candidate,
+    further_savings,
+    more_gpus,
+    savings,
+)
+from .errors import InputError
+from .fit_verdict import FITS, SHORT
+from .longest_sequence import STEP, longest_sequence
+from .runfile import with_settings
+
+FEW = (2, 4, 8)  # times the GPUs that are tried first
+ROUNDS, MOST_GPUS = 16, 4096
+LARGER = 1.1  # times the ledger's figure that a larger card has
+CARD_KEYS = ("gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes")
+
+
+def offload_on_one_gpu(estimate: Estimate) -> Iterator[Candidate]:
+    """DeepSpeed with the optimizer states in host RAM, for a run on one GPU."""
+    run = estimate.resolved.run
+    alone = estimate.resolved.engine.name == "pytorch_ddp" and run.mesh.dp == 1
+    if alone and run.adapter is None:
+        offload = ("engine.zero_stage=2", "engine.offload_optimizer=cpu")
+        settings = _to_engine(estimate, "deepspeed", *offload)
+        yield Candidate("DeepSpeed, optimizer on the CPU", settings, CPU_STEP, 4)
+
+
+def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
+    """More GPUs, with an engine that shards the states where the run's does not."""
+    run, framework = estimate.resolved.run, estimate.resolved.engine
+    if estimate.serves:
+        return
+    if framework.name != "pytorch_ddp":
+        yield from (more_gpus(estimate, times) for times in FEW)
+        yield from _wider_models(estimate)
+    elif run.adapter is None:
+        for times in FEW if run.mesh.dp == 1 else (1, *FEW[:2]):
+            wider = more_gpus(estimate, times, *_to_engine(estimate, "fsdp"), title="FSDP on ")
+            yield Candidate(wider.title, wider.settings, SHARDS, wider.weight + 1)
+
+
+def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
+    """Settings that select another engine and remove the options that it does not have."""
+    given, known = estimate.result.run.get("engine", {}), engine(name).options
+    foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
+    return (f"engine.type={name}", *settings, *foreign)
+
+
+def _wider_models(estimate: Estimate) -> Iterator[Candidate]:
+    """Twice the GPUs, and twice the tensor or pipeline parallelism with them."""
+    run, axes = estimate.resolved.run, estimate.resolved.engine.axes
+    count = 2 * estimate.resolved.hardware.num_gpus
+    for axis, key in (("tp", "tensor"), ("pp", "pipeline")):
+        size = 2 * int(getattr(run.mesh, axis))
+        if axis in axes and (axis != "tp" or size <= max(run.gpus_per_node, 8)):
+            gpus = more_gpus(estimate).settings
+            rest = [s for s in gpus if not s.startswith("parallelism.")]
+            settings = (f"parallelism.{key}_parallel_size={size}", *rest)
+            yield Candidate(f"{axis} {size} on {count} GPUs", settings, "twice the GPUs", 4)
+
+
+def last_resort(estimate: Estimate) -> tuple[Candidate, ...]:
+    """The changes that save most, one after the other, until the run fits; without those that turn
+    out not to be needed. Where all of them do not suffice, a larger card with them.
+    """
+    chosen: dict[str, Candidate] = {}
+    now = estimate
+    for _ in range(ROUNDS):
+        best = _most_saving(now)
+        if best is None:
+            break
+        change, now = best
+        chosen[change.settings[0].partition("=")[0]] = change
+        if _fits(now):
+            return _needed(estimate, tuple(chosen.values()))
+    more = _shorter(now) or _larger_card(now)
+    return () if more is None else _needed(estimate, (*chosen.values(), more))
+
+
+def _most_saving(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
+    """The change that saves most by the ledger, if more than 1 %, and the run with it."""
+    best, least = None, estimate.result.total_memory_per_gpu_gb * 0.99
+    every = (*savings(estimate), *further_savings(estimate), *wider_runs(estimate))
+    for candidate in every:
+        count = next((s for s in candidate.settings if s.startswith("hardware.num_gpus=")), "=1")
+        if candidate.cost == ADAPTER or int(count.partition("=")[2]) > MOST_GPUS:
+            continue
+        changed = _changed(estimate, candidate.settings)
+        if changed is not None and changed.result.total_memory_per_gpu_gb < least:
+            best, least = (candidate, changed), changed.result.total_memory_per_gpu_gb
+    return best
+
+
+def _changed(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
+    try:
+        data = with_settings(copy.deepcopy(estimate.result.run), settings)
+        return full_estimate(data, replay=False)
+    except InputError:
+        return None
+
+
+def _fits(estimate: Estimate) -> bool:
+    word = verdict_by_ledger(estimate.result)
+    return word == FITS or (word != SHORT and surely_fits(estimate.resolved))
+
+
+def _needed(estimate: Estimate, changes: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """The changes without those that the run fits without, the costliest left out first."""
+    for change in sorted(changes, key=lambda one: -one.weight):
+        fewer = tuple(one for one in changes if one != change)
+        changed = _changed(estimate, tuple(s for one in fewer for s in one.settings))
+        if fewer and changed is not None and _fits(changed):
+            changes = fewer
+    return changes
+
+
+def shorter_sequence(estimate: Estimate, tokens: int) -> Candidate:
+    """A shorter sequence or prompt."""
+    serves = estimate.serves
+    key, what = ("inference.prompt_len", "prompt") if serves else ("training.seq_len", "sequence")
+    return Candidate(f"{what} {tokens:,}", (f"{key}={tokens}",), f"a shorter {what}", 5)
+
+
+def _shorter(estimate: Estimate) -> Candidate | None:
+    """The longest sequence that fits by the ledger, or up to a third less; None where none does."""
+    longest = None if estimate.resolved.run.record else longest_sequence(estimate)
+    for eighths in (8, 7, 6, 5):
+        tokens = (longest or 0) * eighths // 8 // STEP * STEP
+        if tokens:
+            shorter = shorter_sequence(estimate, tokens)
+            changed = _changed(estimate, shorter.settings)
+            if changed is not None and _fits(changed):
+                return shorter
+    return None
+
+
+def _larger_card(estimate: Estimate) -> Candidate | None:
+    """The smallest card of the same vendor's software on which a run fits."""
+    hardware, given = estimate.resolved.hardware, estimate.result.run.get("hardware", {})
+    removed = tuple(f"hardware.{key}=null" for key in CARD_KEYS if key in given)
+    rows = [row for row in catalog.rows("gpus") if row["vendor"] == "nvidia"]
+    least = max(hardware.memory_bytes, LARGER * estimate.result.total_memory_per_gpu_gb * GIB)
+    for row in sorted(rows, key=lambda row: int(row["memory_bytes"])):
+        if row["memory_bytes_known"] and row["memory_bytes"] > least:
+            settings = (f"hardware.gpu={row['name']}", *removed)
+            changed = _changed(estimate, settings)
+            if changed is not None and _fits(changed):
+                return Candidate(row["title"], settings, "a larger card", 6)
+    return None

@@ -1,0 +1,217 @@
+"""Remedies for a run that does not fit: sets of changes with which it does, the smallest first.
+
+Each change is estimated alone by the ledger. What a set of changes takes in a phase is predicted as
+the sum of what each saves there; sets that may fit are estimated by the ledger, in the order of
+their weight, and those that the ledger leaves open are replayed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Any
+
+from msgspec import Struct
+
+from .calculator import STEP, Estimate, full_estimate, surely_fits, verdict_by_ledger
+from .change_candidates import ADAPTER, Candidate, further_savings, savings
+from .errors import InputError
+from .fit_verdict import CLEAR, FITS, OPEN, SHORT
+from .last_resorts import last_resort, offload_on_one_gpu, shorter_sequence, wider_runs
+from .runfile import with_settings
+
+LARGEST_SET = 3  # changes
+LEDGERS, REPLAYS = 12, 2  # sets that are tried and do not fit, by the ledger and by a replay
+SLACK = 1.05  # what a set is predicted to take may be too high by this factor
+MARGIN = 1.02  # with less than this times the ledger's figure, no replay leaves the margin free
+EXPANDABLE = Candidate(
+    "expandable segments",
+    ("training.pytorch_alloc_conf=expandable_segments:True",),
+    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+
+
+class Remedy(Struct, frozen=True, kw_only=True):
+    """Changes with which a run fits: their titles, settings in `--set` notation and cost in words.
+
+    `saves_bytes` is by the ledger.
+    """
+
+    changes: tuple[str, ...]
+    settings: tuple[str, ...]
+    cost: str
+    saves_bytes: int
+
+
+class SingleChange(Struct, frozen=True):
+    """A change, and what the run with it takes in each phase by the ledger, in bytes."""
+
+    candidate: Candidate
+    heights: tuple[int, ...]
+
+
+def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> list[Remedy]:
+    """Up to `most` sets of changes with which a run fits; none where it fits as it is.
+
+    Changes that give the same training are tried first, then another engine, more GPUs or an
+    adapter, then the `longest` sequence that fits, and last everything that helps, on a larger card
+    if need be.
+    """
+    if estimate.result.verdict == FITS or estimate.served:
+        return []
+    search = RemedySearch(full_estimate(estimate.result.run, replay=False), most)
+    if verdict_by_ledger(search.estimate.result) != SHORT:
+        search.try_set((EXPANDABLE,))
+    search.extend(savings(search.estimate))
+    if len(search.found) < most:
+        search.extend(
+            change
+            for changes in (further_savings, offload_on_one_gpu, wider_runs)
+            for change in changes(search.estimate)
+        )
+    if len(search.found) < most and longest is not None:
+        search.try_set((shorter_sequence(search.estimate, longest),))
+    if not any(ADAPTER not in remedy.cost for remedy in search.found):
+        changes = last_resort(search.estimate)
+        search.found += [search.remedy(changes)] if changes else []
+    return search.found
+
+
+class RemedySearch:
+    """A search for sets of changes with which a run fits.
+
+    - singles: the changes so far that save memory in some phase
+    - found: the remedies so far; failed: the settings that were tried and do not fit
+    """
+
+    def __init__(self, estimate: Estimate, most: int) -> None:
+        self.estimate, self.most = estimate, most
+        self.has = estimate.result.gpu_memory_bytes
+        self.heights = phase_heights(estimate)
+        self.singles: list[SingleChange] = []
+        self.found: list[Remedy] = []
+        self.failed: set[tuple[str, ...]] = set()
+        self.replays = 0
+        self.expands = not estimate.serves and not estimate.resolved.allocator.expandable_segments
+
+    def extend(self, candidates: Iterable[Candidate]) -> None:
+        """Try sets that have some of the candidates, until enough remedies are found."""
+        before = len(self.singles)
+        self.singles += self._worthwhile(candidates)
+        new = {one.candidate for one in self.singles[before:]}
+        ledgers = 0
+        for changes in self._sets():
+            if len(self.found) >= self.most or ledgers >= LEDGERS or self.replays >= REPLAYS:
+                return
+            if new.isdisjoint(changes) or self._is_alike(changes):
+                continue
+            word = self.try_set(changes)
+            ledgers += word == SHORT
+            if word == OPEN and self.expands:
+                self.try_set((*changes, EXPANDABLE))
+
+    def _worthwhile(self, candidates: Iterable[Candidate]) -> Iterator[SingleChange]:
+        """The candidates that save more than 1 % of the highest phase in some phase."""
+        least = max(self.heights) // 100
+        for candidate in candidates:
+            changed = changed_estimate(self.estimate, candidate.settings)
+            if changed is None:
+                continue
+            heights = phase_heights(changed)
+            if any(a - b > least for a, b in zip(self.heights, heights, strict=True)):
+                yield SingleChange(candidate, heights)
+
+    def _sets(self) -> list[tuple[Candidate, ...]]:
+        """Sets of changes that may fit by the sum of their savings, the least weight first; one
+        that may need a replay counts as one that weighs more.
+        """
+        ranked = []
+        for size in range(1, LARGEST_SET + 1):
+            for singles in combinations(self.singles, size):
+                predicted = self._predicted(singles)
+                if predicted <= SLACK * self.has and _compatible(singles):
+                    changes = tuple(one.candidate for one in singles)
+                    weight = sum(one.weight for one in changes) + (predicted * CLEAR > self.has)
+                    ranked.append(((weight, size, predicted), changes))
+        ranked.sort(key=lambda pair: pair[0])
+        return [changes for _, changes in ranked]
+
+    def _predicted(self, singles: tuple[SingleChange, ...]) -> int:
+        """What a card must have by the sum of what changes save in each phase."""
+        return max(
+            now - sum(now - one.heights[phase] for one in singles)
+            for phase, now in enumerate(self.heights)
+        )
+
+    def _is_alike(self, changes: tuple[Candidate, ...]) -> bool:
+        """Whether a remedy that is found has fewer of the changes, or an adapter as these have."""
+        titles, adapter = {one.title for one in changes}, any(c.cost == ADAPTER for c in changes)
+        return any(
+            titles.issuperset(remedy.changes) or (adapter and ADAPTER in remedy.cost)
+            for remedy in self.found
+        )
+
+    def try_set(self, changes: tuple[Candidate, ...]) -> str:
+        """The verdict of the run with some changes, `does not fit` where they are refused; a set
+        that fits is added to what is found.
+
+        A set that the ledger leaves open and a replay refuses has the verdict `may fit`.
+        """
+        settings = merged_settings(changes)
+        changed = changed_estimate(self.estimate, settings)
+        if settings in self.failed or changed is None:
+            return SHORT
+        word = verdict_by_ledger(changed.result)
+        if max(phase_heights(changed)) * MARGIN > changed.result.gpu_memory_bytes:
+            word = SHORT
+        elif word == OPEN:
+            word = FITS if surely_fits(changed.resolved) else OPEN
+            self.replays += word == OPEN
+        if word == FITS:
+            self.found.append(self.remedy(changes))
+        else:
+            self.failed.add(settings)
+        return word
+
+    def remedy(self, changes: tuple[Candidate, ...]) -> Remedy:
+        """The remedy of some changes."""
+        settings = merged_settings(changes)
+        changed = changed_estimate(self.estimate, settings)
+        assert changed is not None
+        return Remedy(
+            changes=tuple(one.title for one in changes),
+            settings=settings,
+            cost="; ".join(dict.fromkeys(one.cost for one in changes if one.cost)),
+            saves_bytes=max(self.heights) - max(phase_heights(changed)),
+        )
+
+
+def _compatible(singles: tuple[SingleChange, ...]) -> bool:
+    """Whether no key is set twice."""
+    keys = [s.partition("=")[0] for one in singles for s in one.candidate.settings]
+    return len(keys) == len(set(keys))
+
+
+def merged_settings(changes: Iterable[Candidate]) -> tuple[str, ...]:
+    """The settings of some changes; a later one overrides."""
+    settings = {s.partition("=")[0]: s for one in changes for s in one.settings}
+    return tuple(settings.values())
+
+
+def changed_estimate(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
+    """The estimate by the ledger of a run with some settings; None where they are refused."""
+    data: dict[str, Any] = with_settings(copy.deepcopy(estimate.result.run), settings)
+    try:
+        return full_estimate(data, replay=False)
+    except InputError:
+        return None
+
+
+def phase_heights(estimate: Estimate) -> tuple[int, ...]:
+    """What a card must have in each phase of a step by the ledger, the busiest stage's."""
+    outside = estimate.result.outside_torch_bytes
+    return tuple(
+        max(int(ledger.peak(phases=(phase,))) for ledger in estimate.ledgers) + outside
+        for phase in STEP
+    )
