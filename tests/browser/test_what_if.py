@@ -12,7 +12,7 @@ def test_chip_saves_what_it_says(visit: Visit) -> None:
     """A chip says what it saves; a click changes the ledger by as much, and undo restores it."""
     page = visit.open(TRAIN)
     before, numbers = peak(page), sizes(page)
-    chip = page.locator(".chip", has_text="recompute: full")
+    chip = page.locator(".chip", has_text="full recompute")
     said = chip.locator(".chip-gain").inner_text()
     assert said.startswith("−")
     visit.change(chip.click)

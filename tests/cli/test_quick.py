@@ -40,7 +40,7 @@ def test_a_size_means_a_well_known_model(command: Command, size: str, name: str)
 
 def test_a_size_between_models_is_scaled(command: Command) -> None:
     """A size far from every model takes the nearest one's layers and scales its parameters."""
-    answer = command("quick", "20")
+    answer = command("quick", "20", "--long")
     assert "'20' is far from any known model" in answer.out
     assert _run(command, "20")["model"]["num_parameters"] == 20 * 10**9
 
@@ -73,7 +73,7 @@ def test_set_wins_over_what_quick_chooses(command: Command) -> None:
 def test_megatron_gets_a_mesh_that_fits(command: Command) -> None:
     """The documented command: 70B on 64 GPUs with Megatron gets a TP within a node, then PP."""
     words = ["70", "--gpus", "64", "--gpu-mem", "80", "--engine", "megatron"]
-    answer = command("quick", *words)
+    answer = command("quick", *words, "--long")
     assert answer.code == 0
     assert "Chosen: tensor parallel 8, pipeline parallel" in answer.out
     data = command("quick", *words, "--format", "json").data
@@ -116,8 +116,8 @@ def test_reports_are_plain_and_narrow(command: Command, size: str, engine: str) 
 
 def test_why_is_a_command_that_runs(command: Command) -> None:
     """The last line can be copied: it explains the same run."""
-    answer = command("quick", "gpt2", "--gpus", "2", "--set", "training.batch_size=2")
-    text = answer.out.partition("why:  gpu-mem-calc ")[2].replace("\\\n", " ")
+    answer = command("quick", "gpt2", "--gpus", "2", "--set", "training.batch_size=2", "--long")
+    text = answer.out.partition("details: gpu-mem-calc ")[2].replace("\\\n", " ")
     again = command(*text.split())
     assert again.code == 0
     assert "micro-batch 2 × 1,024" in again.out

@@ -65,12 +65,12 @@ def test_a_record_needs_no_torch(
     assert "the module's own code" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_report_says_how_to_ask_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_how_to_explain(capsys: pytest.CaptureFixture[str]) -> None:
     """The line to paste names the function; no sequence is promised."""
-    assert main(["calculate", *FUNCTION, *FP32]) == 0
+    assert main(["calculate", *FUNCTION, *FP32, "--long"]) == 0
     shown = capsys.readouterr().out
     assert "--function own_net:batch" in " ".join(shown.split())
-    assert "fits up to" not in shown
+    assert "longest" not in shown
 
 
 def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.core import run_changes
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.run_changes import TrainingChange, all_changes, changes
@@ -120,7 +122,7 @@ def test_changes_are_few_and_in_order(name: str) -> None:
         ("zero 1", "FSDP", "engine.overlap_comm=null"),
         ("zero 1", "ZeRO-3", "engine.zero_stage=3"),
         ("fsdp", "full shard", "engine.sharding_strategy=full_shard"),
-        ("fsdp", "recompute: none", "training.activation_checkpointing=none"),
+        ("fsdp", "no recompute", "training.activation_checkpointing=none"),
         ("one gpu", "8-bit AdamW", "training.optimizer=adamw_8bit"),
         ("one gpu", "LoRA r=16", "training.lora.r=16"),
         ("one gpu", "QLoRA", "training.quantization=nf4"),
@@ -184,3 +186,30 @@ def test_both_kinds_of_run_answer_alike() -> None:
     assert all(
         set(one) == keys | {"kv_tokens", "max_concurrency", "users", "context"} for one in served
     )
+
+
+def saves(num_bytes: int, *, fits: bool = False) -> TrainingChange:
+    """A change named after what it saves, of 10,000 bytes."""
+    title = str(num_bytes)
+    return TrainingChange(
+        title=title,
+        settings=(title,),
+        saves_bytes=num_bytes,
+        total_bytes=10_000 - num_bytes,
+        fits=fits,
+        verdict="fits" if fits else "does not fit",
+    )
+
+
+def test_changes_save_more_than_1_percent_or_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve that save and two that take; those that fit first, then by bytes."""
+    saving = [saves(size) for size in (100, 101, *range(200, 211))] + [saves(150, fits=True)]
+    taking = [saves(0), saves(-1), saves(-2, fits=True), saves(-3)]
+    unreplayed: Any = SimpleNamespace(replayed=None)
+    tried = iter((saving, taking))
+    monkeypatch.setattr(run_changes, "ledger_bytes", lambda _: 10_000)
+    monkeypatch.setattr(run_changes, "_try_all", lambda *_: next(tried))
+    for name in ("savings", "further_savings", "uses_of_free_memory"):
+        monkeypatch.setattr(run_changes, name, lambda _: ())
+    sizes = [change.saves_bytes for change in run_changes.changes(unreplayed)]
+    assert sizes == [150, -2, *range(210, 199, -1), -1]

@@ -12,10 +12,12 @@ from gpu_mem_calculator.core.calculator import Estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.core.training_answers import TrainingAnswers
 from gpu_mem_calculator.cuda.runtimes import CUDA, ONLY, WORDS, in_words_of, runtime_of
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.lines import plain
+from gpu_mem_calculator.report.remedy_lines import Commands
 from gpu_mem_calculator.report.serving import serving_report
 from gpu_mem_calculator.report.text import text_report
 from gpu_mem_calculator.serving import server_names
@@ -51,7 +53,7 @@ def served(card: str, engine: str, **keys: Any) -> Estimate:
 def test_training_has_the_words_of_the_card(card: str) -> None:
     """In the table, in the ledger and in the explanation; sources say what was measured."""
     estimate = trained(card)
-    text = plain(list(text_report(estimate, ["x"])))
+    text = plain(list(text_report(estimate, TrainingAnswers(), Commands(["x"], ["x"]))))
     assert not NVIDIAS.findall(text)
     assert CARDS[card] in text
     names = [entry.name for entry in estimate.ledger.entries]

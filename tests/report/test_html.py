@@ -309,7 +309,7 @@ def test_needs_beyond_the_peak_is_the_allocators(name: str) -> None:
     assert result.needs_bytes is not None
     rest = result.needs_bytes - result.allocated_bytes
     assert rest >= 0
-    for head, size in (("allocator</th>", rest), ("margin</th>", result.margin_bytes)):
+    for head, size in (("fragmentation</th>", rest), ("margin</th>", result.margin_bytes)):
         assert (head in page) == (size > 0)
         if size:
             row = page[page.index(head) :]

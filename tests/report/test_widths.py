@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.core.serving_capacity import CapacityMatrix
@@ -153,21 +156,21 @@ def test_names_of_a_server_leave_one_column_free(names: list[str], text: str) ->
 @pytest.mark.parametrize(
     ("start", "names", "shown"),
     [
-        ([], ["a" * 42], ["a" * 42]),
-        ([], ["a" * 43], ["a" * 41 + "…"]),
-        ([], ["a" * 20, "b" * 20], ["a" * 20, "b" * 20]),
-        ([], ["a" * 20, "b" * 21], ["a" * 20, "1 more"]),
-        ([], ["a" * 34, "b" * 9], ["a" * 34, "1 more"]),
-        ([], ["a" * 35, "b" * 9], ["a" * 33 + "…", "1 more"]),
-        (["4 bytes"], ["a" * 33], ["4 bytes", "a" * 33]),
-        (["4 bytes"], ["a" * 34], ["4 bytes"]),
-        (["4 bytes"], ["a", "b" * 40], ["4 bytes", "a", "1 more"]),
+        ([], ["a" * 41], ["a" * 41]),
+        ([], ["a" * 42], ["a" * 40 + "…"]),
+        ([], ["a" * 20, "b" * 19], ["a" * 20, "b" * 19]),
+        ([], ["a" * 20, "b" * 20], ["a" * 20, "+ 1 smaller"]),
+        ([], ["a" * 28, "b" * 12], ["a" * 28, "+ 1 smaller"]),
+        ([], ["a" * 29, "b" * 12], ["a" * 29]),
+        (["4 bytes"], ["a" * 32], ["4 bytes", "a" * 32]),
+        (["4 bytes"], ["a" * 33], ["4 bytes"]),
+        (["4 bytes"], ["a", "b" * 40], ["4 bytes", "a"]),
     ],
 )
-def test_names_of_a_part_fill_42_columns(
+def test_names_of_a_part_fill_41_columns(
     start: list[str], names: list[str], shown: list[str]
 ) -> None:
-    """The others are counted."""
+    """The others are counted, where there is no figure before them and columns are left."""
     assert parts._fit_names(start, names) == shown
 
 
@@ -178,11 +181,16 @@ def test_names_of_a_part_fill_42_columns(
         ("buckets", 2, "2 × buckets"),
         ("dense layers: kept", 4, "4 dense layers: kept"),
         ("all dense layers: kept", 4, "4 × all dense layers: kept"),
+        ("dense layers: kept for backward", 1, "saved by 1 layer for backward"),
+        ("dense layers: kept for backward", 4, "saved by 4 layers for backward"),
+        ("dense layers: kept for backward", 7, "saved by 4 layers × 2 micro-batches"),
     ],
 )
 def test_copies_are_layers_or_a_factor(name: str, copies: int, text: str) -> None:
-    """One copy is not counted."""
-    assert parts._with_count(name, copies) == text
+    """One copy is not counted; copies of all layers are micro-batches."""
+    stage = SimpleNamespace(num_layers=4)
+    estimate: Any = SimpleNamespace(result=SimpleNamespace(stages=[stage], busiest_stage=0))
+    assert parts._with_count(name, copies, estimate) == text
 
 
 def test_the_capacity_table_shows_the_columns_that_fit() -> None:

@@ -57,8 +57,8 @@ def test_explain_gives_formulas_with_sources(client: httpx.Client) -> None:
 def test_what_ifs_show_their_saving(client: httpx.Client) -> None:
     """Each change, applied, has the total by the ledger and the verdict that it promised."""
     changes = client.post("/api/what-ifs", json=RUN).json()["changes"]
-    assert {"recompute: full"} <= {change["title"] for change in changes}
-    one = next(change for change in changes if change["title"] == "recompute: full")
+    assert {"full recompute"} <= {change["title"] for change in changes}
+    one = next(change for change in changes if change["title"] == "full recompute")
     run = {**RUN, "training": {**RUN["training"], "activation_checkpointing": "full"}}
     by_ledger = estimate(run, replay=False).total_memory_per_gpu_gb
     assert round(by_ledger * 2**30) == one["total_bytes"]

@@ -7,12 +7,16 @@ import argparse
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
+from ..core.training_answers import TrainingAnswers, training_answers
+from ..report.lines import Line
+from ..report.remedy_lines import Commands
 from .check import check, margin, save_run
-from .output import show, write
-from .parser import Parser, add_output, add_run, add_source
+from .output import screen_width, show, write
+from .parser import Parser, add_long, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source, recorded_words
 from .run_source import RunSource
 from .serving import serving_answer
+from .shell_words import ShellWords
 from .training_options import add_training_options
 
 EXAMPLES = """\
@@ -34,6 +38,7 @@ def arguments(parser: Parser) -> None:
     add_training_options(parser)
     add_recorded(parser)
     add_output(parser, "table", "json", "yaml", "html")
+    add_long(parser)
     add_check(parser)
 
 
@@ -49,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     """Estimate the run of the options, and report it."""
     estimate = estimate_source(recorded_source(args))
     name = args.config or args.preset or args.function or args.record
-    return show_estimate(args, estimate, ["explain", *recorded_words(args)], name)
+    words = recorded_words(args)
+    shell = ShellWords(["calculate", *words], ["explain", *words])
+    return show_estimate(args, estimate, shell, name)
 
 
 def estimate_source(source: RunSource) -> Estimate:
@@ -62,38 +69,61 @@ def estimate_source(source: RunSource) -> Estimate:
 def show_estimate(
     args: argparse.Namespace,
     estimate: Estimate,
-    words: list[str],
+    shell: ShellWords,
     name: str,
     notes: tuple[str, ...] = (),
 ) -> int:
     """Show an estimate in the format of the options.
 
-    Returns the exit code: with --check, 1 where the run does not fit. `words` are the command line
-    that explains the run, `name` is what the --check sentence calls it.
+    Returns the exit code: with --check, 1 where the run does not fit. `name` is what the --check
+    sentence calls the run.
     """
     save_run(args, estimate)
     if estimate.served:
-        return serving_answer(args, estimate, words)
+        return serving_answer(args, estimate, list(shell.explain))
     from ..report.headline import sentence
 
     if args.quiet:
         return check(args, estimate, sentence(estimate, name))
+    answers = training_answers(estimate)
+    commands = shell.commands(estimate, answers.remedies)
     if args.format == "table":
-        from ..report.text import text_report
-
-        show(list(text_report(estimate, words, notes)), args.output)
+        show(_text(args, estimate, answers, commands, notes), args.output)
     else:
-        write(_render(args.format, estimate), args.output)
+        write(_render(args.format, estimate, answers, commands, notes), args.output)
     return check(args, estimate, sentence(estimate, name)) if args.check else 0
 
 
-def _render(format_name: str, estimate: Estimate) -> str:
+def _text(
+    args: argparse.Namespace,
+    estimate: Estimate,
+    answers: TrainingAnswers,
+    commands: Commands,
+    notes: tuple[str, ...],
+) -> list[Line]:
+    """The short answer, or with --long the whole report."""
+    if args.long:
+        from ..report.text import text_report
+
+        return list(text_report(estimate, answers, commands, notes))
+    from ..report.answer import short_answer
+
+    return short_answer(estimate, answers, commands, notes, screen_width(args.output))
+
+
+def _render(
+    format_name: str,
+    estimate: Estimate,
+    answers: TrainingAnswers,
+    commands: Commands,
+    notes: tuple[str, ...],
+) -> str:
     if format_name == "html":
         from ..report.html import html_report
 
         page: str = html_report(estimate)
         return page
-    from ..report.data import as_data, to_json, to_yaml
+    from ..report.data import to_json, to_yaml, training_data
 
-    data = as_data(estimate.result)
+    data = training_data(estimate, answers, commands, notes)
     return to_json(data) if format_name == "json" else to_yaml(data)

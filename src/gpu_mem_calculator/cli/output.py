@@ -6,7 +6,7 @@ import os
 import sys
 
 from ..core.errors import print_to_stderr, printable
-from ..report.lines import colour_text, plain
+from ..report.lines import WIDTH, colour_text, plain
 from ..report.terminal import wants_colour
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ ASCII = str.maketrans(
     }
 )
 
+NARROWEST = 40  # columns
 FILE_OPTIONS = (
     "output",
     "record",
@@ -49,6 +50,15 @@ def show(lines: Sequence[Line], output: str | None = None) -> None:
         _write_stdout(colour_text(lines))
     else:
         write(plain(lines), output)
+
+
+def screen_width(output: str | None = None) -> int:
+    """Columns of the terminal from 40 to 80; 80 for a file or a pipe."""
+    if output is not None or not sys.stdout.isatty():
+        return WIDTH
+    from shutil import get_terminal_size
+
+    return max(NARROWEST, min(WIDTH, get_terminal_size((WIDTH, 24)).columns))
 
 
 def check_files(args: argparse.Namespace) -> None:

@@ -177,3 +177,8 @@ def add_output(parser: Parser, *formats: str) -> None:
     text = f"{', '.join(formats)} (default: {formats[0]})"
     parser.add_argument("-f", "--format", choices=formats, default=formats[0], help=text)
     parser.option("-o --output", "FILE", "write the answer to a file")
+
+
+def add_long(parser: Parser) -> None:
+    """Add --long."""
+    parser.flag("--long", "show the whole step, every number and every assumption")

@@ -10,7 +10,8 @@ from ..core.calculator import full_estimate
 from ..core.errors import InputError
 from .calculate import add_check, show_estimate
 from .explain import add_parts, show_explanation
-from .parser import Parser, add_output, add_settings
+from .parser import Parser, add_long, add_output, add_settings
+from .shell_words import ShellWords
 from .sizes import choose_mesh, choose_model, choose_precision
 from .training_options import add_training_options, chosen_settings, option_words, settings_words
 
@@ -35,6 +36,7 @@ def arguments(parser: Parser) -> None:
     parser.flag("--explain", "show every formula, as gpu-mem-calc explain does")
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
+    add_long(parser)
     add_check(parser)
 
 
@@ -60,15 +62,12 @@ def run(args: argparse.Namespace) -> int:
     estimate = known or full_estimate(choice.data())
     if args.explain:
         return show_explanation(args, estimate)
-    return show_estimate(args, estimate, _explain_words(args), args.size, choice.notes)
+    words = ["quick", args.size, *option_words(args), *settings_words(args.settings)]
+    shell = ShellWords(words, [*words, "--explain"], chooses=True)
+    return show_estimate(args, estimate, shell, args.size, choice.notes)
 
 
 def _names_card(settings: tuple[str, ...]) -> bool:
     """Whether settings name a card or its memory."""
     keys = ("hardware.gpu", "hardware.gpu_memory_gb", "hardware.gpu_memory_bytes")
     return any(setting.partition("=")[0].strip() in keys for setting in settings)
-
-
-def _explain_words(args: argparse.Namespace) -> list[str]:
-    """The command line that explains the same run."""
-    return ["quick", args.size, *option_words(args), *settings_words(args.settings), "--explain"]

@@ -13,6 +13,7 @@ from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 SHARDS = "shards model states across GPUs; more communication"
 CPU_STEP = "optimizer step runs on the CPU; slower"
 ADAPTER = "trains an adapter, not the model"
+RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 
@@ -74,7 +75,7 @@ def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
 
 def _recompute(level: str, cost: str = "", weight: int = 1) -> Candidate:
     settings = (f"training.activation_checkpointing={level}",)
-    return Candidate(f"recompute: {level}", settings, cost, weight)
+    return Candidate(f"{RECOMPUTE[level]} recompute", settings, cost, weight)
 
 
 def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from .. import catalog
 from ..cuda.runtimes import CUDA, runtime_of
-from ..ledger.units import GIB
+from ..ledger.units import GIB, gib
 from .card_name import named_card
 from .errors import InputError, nearest
 from .models import GPUConfig
@@ -107,7 +107,8 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
-    note = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
+    usable = f"{size:g} GB means {gib(least['memory_bytes'])} GiB usable"
+    note = f"{usable} ({least['title']}, the smallest of its class)"
     return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, note)
 
 

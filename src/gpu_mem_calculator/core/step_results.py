@@ -1,4 +1,4 @@
-"""The first steps of a replay, phase by phase, and where a run that does not fit runs out of memory."""
+"""The first steps of a replay, phase by phase, and where one that does not fit dies."""
 
 from __future__ import annotations
 

@@ -9,3 +9,8 @@ if TYPE_CHECKING:
 KIB: Bytes = 2**10  # type: ignore[assignment]
 MIB: Bytes = 2**20  # type: ignore[assignment]
 GIB: Bytes = 2**30  # type: ignore[assignment]
+
+
+def gib(num_bytes: int, digits: int = 1) -> str:
+    """Bytes as a GiB figure without the unit."""
+    return f"{num_bytes / GIB:,.{digits}f}"

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ..core.calculator import Estimate, full_estimate
 from ..core.models import MemoryResult
+from ..core.remedies import Remedy
+from ..core.runfile import with_settings
 from ..core.serving_answers import Answers
+from ..core.training_answers import TrainingAnswers
+from ..core.verdict_words import total_bytes
+from .longest_sequence import failure_words
+from .remedy_lines import Commands
 
 
 def as_data(result: MemoryResult) -> dict[str, Any]:
     """The result's fields as plain data."""
     data: dict[str, Any] = msgspec.to_builtins(result)
     return data
+
+
+def training_data(
+    estimate: Estimate, answers: TrainingAnswers, commands: Commands, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The fields of a result, its longest sequence, its remedies with exact figures, and notes."""
+    rows = [
+        _remedy_data(estimate, remedy, words)
+        for remedy, words in zip(answers.remedies, commands.remedies, strict=True)
+    ]
+    return {
+        **as_data(estimate.result),
+        "longest_sequence": answers.longest_sequence,
+        "remedies": rows,
+        "notes": [*notes, *failure_words(estimate.result)],
+    }
+
+
+def _remedy_data(estimate: Estimate, remedy: Remedy, words: Sequence[str]) -> dict[str, Any]:
+    """A remedy with what a card must have for it, and what that saves."""
+    data = with_settings(copy.deepcopy(estimate.result.run), remedy.settings)
+    result = full_estimate(data).result
+    needs = total_bytes(result)
+    return {
+        "changes": list(remedy.changes),
+        "settings": list(remedy.settings),
+        "command": shlex.join(["gpu-mem-calc", *words]),
+        "needs_bytes": needs,
+        "saves_bytes": total_bytes(estimate.result) - needs,
+        "cost": remedy.cost,
+        "verdict": result.verdict,
+    }
 
 
 def answers_data(result: MemoryResult, answers: Answers) -> dict[str, Any]:

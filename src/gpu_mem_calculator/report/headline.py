@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate
-from ..core.fit_verdict import CLEAR, FITS, OPEN, SHORT, TIGHT
+from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
+from ..core.verdict_words import CardVerdict as CardVerdict
+from ..core.verdict_words import needs_words as needs_words
+from ..core.verdict_words import result_verdict, total_bytes
+from ..core.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
@@ -26,7 +29,6 @@ OPTIMIZER_TITLES = {
     "muon": "Muon",
 }
 STYLES = {FITS: GOOD, TIGHT: WARN, OPEN: WARN, SHORT: BAD}
-GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
@@ -35,6 +37,12 @@ def headline(estimate: Estimate) -> Iterator[Line]:
     title = estimate.resolved.model.title
     yield from wrap_lines(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
     yield from wrap_lines("", ", ".join(setup_words(estimate)))
+
+
+def asked_words(estimate: Estimate) -> str:
+    """What was asked, in one sentence part: model, settings, engine and hardware."""
+    model = ", ".join([estimate.resolved.model.title[:40], *_model_words(estimate)])
+    return f"{model}; {', '.join(setup_words(estimate))}"
 
 
 def _model_words(estimate: Estimate) -> Iterator[str]:
@@ -49,7 +57,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
         yield f"{name} rank {run.adapter.rank} ({count(result.trainable_parameters)} trained)"
     if run.quantization:
         yield f"{run.quantization} weights"
-    yield run.precision.replace("_", " ")
+    yield precision_words(run)
     yield OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)
     yield f"micro-batch {run.batch} × {run.seq:,}"
     if run.micro_batches > 1:
@@ -58,6 +66,14 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
         share = {2: " on half of the layers", 3: " on three quarters of the layers"}
         where = share.get(run.recompute_quarters, "") if run.recompute == "full" else ""
         yield f"{run.recompute} recompute{where}"
+
+
+def precision_words(run: Run) -> str:
+    """`bf16 mixed`; of weights in 16 bits, whether autocast is around them."""
+    kind, _, how = run.precision.partition("_")
+    if how == "pure":
+        return f"{kind} with autocast" if run.autocast else f"pure {kind}"
+    return f"{kind} {how}".rstrip()
 
 
 def served_words(run: Run) -> Iterator[str]:
@@ -130,43 +146,14 @@ def _mesh_words(run: Run) -> Iterator[str]:
         yield "sequence parallel"
 
 
-class CardVerdict(NamedTuple):
-    """The verdict on a card, in bytes.
-
-    - needs: what the card must have; margin: what must be added to be certain
-    - has: what it has
-    - headroom: what it has beyond both
-    - most: where nothing was replayed, the most that the card may have to have; `needs` is then the
-      tensors alone
-    """
-
-    word: str
-    needs: int
-    margin: int
-    has: int
-    headroom: int
-    most: int | None = None
-
-
 def card_verdict(estimate: Estimate) -> CardVerdict:
     """The verdict of an estimate."""
-    result = estimate.result
-    card, margin = card_bytes(estimate), result.margin_bytes or 0
-    has, most = result.gpu_memory_bytes, None
-    if result.needs_bytes is None:
-        highest = max(card, (result.startup_bytes or 0) + result.outside_torch_bytes)
-        most = int(highest * CLEAR)
-    return CardVerdict(result.verdict, card - margin, margin, has, result.headroom_bytes, most)
+    return result_verdict(estimate.result)
 
 
 def card_bytes(estimate: Estimate) -> int:
-    """Bytes that the card must have: what torch needs with its margin (the peak where nothing was
-    replayed), and what is outside torch. For a server, what it takes.
-    """
-    result = estimate.result
-    if result.serving is not None or result.needs_bytes is None:
-        return result.allocated_bytes + result.outside_torch_bytes
-    return result.needs_bytes + (result.margin_bytes or 0) + result.outside_torch_bytes
+    """Bytes that the card must have."""
+    return total_bytes(estimate.result)
 
 
 def verdict(estimate: Estimate) -> Iterator[Line]:
@@ -174,35 +161,19 @@ def verdict(estimate: Estimate) -> Iterator[Line]:
     yield from verdict_lines(card_verdict(estimate))
 
 
-def verdict_lines(found: CardVerdict) -> Iterator[Line]:
-    """The lines of a verdict."""
+def verdict_lines(found: CardVerdict, width: int = WIDTH) -> Iterator[Line]:
+    """The lines of a verdict, of which the first two share a line where it is wide enough."""
     left = f"needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
     right = verdict_words(found)
     style = STYLES[found.word]
-    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
+    if len(left) + len(right) < width:
+        yield [(left, BOLD), (right.rjust(width - len(left)), style)]
+    else:
+        yield line(left, BOLD)
+        yield line(right, style)
     share = (found.needs + found.margin) / found.has
     percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
-    yield [(gauge(share, WIDTH - 11), style.removeprefix("bold ")), (percent, "")]
-
-
-def needs_words(found: CardVerdict) -> str:
-    """What the card must have, and with how much the run is certain to survive; the latter alone
-    where the card has less than the former. Where nothing was replayed, the bounds.
-    """
-    least, certain = gib(found.needs), gib(found.needs + found.margin)
-    if found.most is not None:
-        return f"at least {least}" if found.word == SHORT else f"about {least} to {gib(found.most)}"
-    decided = least == certain or found.needs > found.has
-    return certain if decided else f"{least}, certain with {certain}"
-
-
-def verdict_words(found: CardVerdict) -> str:
-    """The verdict in words, such as `fits, 8.7 GiB to spare`."""
-    if found.word == OPEN or -GAP < found.headroom < 0:
-        return found.word
-    figure = gib(abs(found.headroom))
-    figure = "<0.1" if figure == "0.0" else figure
-    return f"{found.word}, {figure} GiB {'short' if found.headroom < 0 else 'to spare'}"
+    yield [(gauge(share, width - 11), style.removeprefix("bold ")), (percent, "")]
 
 
 def sentence(estimate: Estimate, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
+from ..ledger.units import gib as gib
 from .terminal import paint
 
 TYPE_CHECKING = False
@@ -77,11 +78,6 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= unit:
             return f"{num_bytes / unit:,.2f} {name}"
     return f"{num_bytes} bytes"
-
-
-def gib(num_bytes: int, digits: int = 1) -> str:
-    """Bytes as a GiB figure without the unit."""
-    return f"{num_bytes / GIB:,.{digits}f}"
 
 
 def count(number: int) -> str:

@@ -1,34 +1,40 @@
-"""The longest sequence that fits, in words."""
+"""The longest sequence that fits, and where a run dies, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ..core.calculator import Estimate
-from ..core.longest_sequence import longest_sequence
-from .lines import Line, line
+from ..core.models import MemoryResult
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER
+
+PHASES = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer step"}
 
 
-def longest_sequence_words(estimate: Estimate) -> str:
-    """A sentence part on how long the sequence can be; empty where it cannot be longer, or where a
-    record fixes it.
-    """
+def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
+    """A sentence on how long the sequence can be; empty where a record fixes it."""
     run = estimate.resolved.run
     if run.record is not None:  # a record fixes the batch
         return ""
-    seq, serves = int(run.seq), run.new_tokens is not None
-    what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
-    longest = longest_sequence(estimate)
-    if estimate.result.fits_on_gpu:
-        longer = longest is not None and longest > seq
-        return f"fits up to a {what} of about {longest:,} at this {batch}" if longer else ""
+    what = "prompt" if estimate.serves else "sequence"
     if longest is None:
-        return f"no {what} length fits"
-    return f"a {what} of about {longest:,} would fit"
+        alone = "the weights" if estimate.serves else "model states"
+        return f"even the shortest {what} does not fit: {alone} alone are too large"
+    batch = "batch" if estimate.serves else "micro-batch"
+    tokens = max(longest, int(run.seq)) if estimate.result.fits_on_gpu else longest
+    return f"longest {what} that fits: about {tokens:,} tokens at this {batch}"
 
 
-def length_lines(estimate: Estimate) -> Iterator[Line]:
-    """`longest_sequence_words` as a line of the report."""
-    words = longest_sequence_words(estimate)
-    if words:
-        yield line(f"longest: {words}")
+def failure_words(result: MemoryResult) -> Iterator[str]:
+    """Where a run that does not fit dies, where that is known."""
+    found = result.fails_at
+    if found is None:
+        return
+    phase = f"the {PHASES.get(found.phase, found.phase)}"
+    if found.step == 0:
+        yield "out of memory at start-up, before the first step"
+    elif found.step == 1:
+        yield f"out of memory in step 1, in {phase}"
+    else:
+        why = "now with optimizer states" if found.step == 2 else "memory is fragmented"
+        yield f"step {found.step - 1} survives, step {found.step} dies in {phase}: {why}"

@@ -20,18 +20,17 @@ def four_numbers(
     outside: int,
     runtime: str = CUDA,
 ) -> list[Number]:
-    """Allocated, reserved, needs and device bytes; None where they were not replayed."""
-    outside_text = in_words_of(runtime, f"CUDA {gib(outside, 2)}")
-    beside = f"margin {gib(margin or 0, 2)}, {outside_text}"
+    """Allocated, reserved, needs and device bytes, and the total that the card must have; None
+    where they were not replayed.
+    """
+    total = None if needs is None else needs + (margin or 0) + outside
+    beside = in_words_of(runtime, f"+ {gib(margin or 0, 2)} margin + {gib(outside, 2)} CUDA")
     return [
-        ("allocated", allocated, "the most that tensors take at once in a step"),
-        ("reserved", reserved, "what torch reserves on a larger GPU"),
-        ("torch needs", needs, f"the least it survives in; {beside}"),
-        (
-            in_words_of(runtime, "nvidia-smi"),
-            device,
-            f"reserved, as far as the card allows, and {outside_text}",
-        ),
+        ("allocated", allocated, "peak of live tensors (torch's max_memory_allocated)"),
+        ("reserved", reserved, "by PyTorch's cache when memory is plentiful"),
+        ("torch needs", needs, "minimum for PyTorch, fragmentation included"),
+        ("total", total, f"{beside}; compare with the card"),
+        (in_words_of(runtime, "nvidia-smi"), device, "what it shows: reserved + outside PyTorch"),
     ]
 
 

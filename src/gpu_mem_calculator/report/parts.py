@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..cuda.runtimes import in_words_of
-from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
+from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.run import Options
 from .bars import bar
 from .headline import card_bytes
@@ -19,7 +19,7 @@ from .lines import BOLD, DIM, Line, count, gib, line
 KIND_TITLES = {
     PARAM: "parameters",
     GRAD: "gradients",
-    OPTIM: "optimizer",
+    OPTIM: "optimizer states",
     CACHE: "KV cache",
     ACT: "activations",
     TEMP: "temporaries",
@@ -38,9 +38,10 @@ STYLES = {
 }
 # Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
-OUTSIDE, REST, MARGIN = "CUDA", "allocator", "margin"
-CERTAIN = "what makes it certain to survive"
-NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
+OUTSIDE, REST, MARGIN = "CUDA, libraries", "fragmentation", "margin"
+CERTAIN = "added to be certain to survive"
+GAPS = "rounding and unusable gaps"
+NAME, TEXT, FIGURE, BAR = 17, 41, 10, 8
 
 
 class BreakdownRow(Struct, frozen=True):
@@ -52,8 +53,10 @@ class BreakdownRow(Struct, frozen=True):
     style: str = ""
 
 
-def parts(estimate: Estimate) -> list[BreakdownRow]:
-    """The rows of the table; their bytes add up to what the card must have."""
+def parts(estimate: Estimate, width: int = TEXT) -> list[BreakdownRow]:
+    """The rows of the table, described in `width` columns; their bytes add up to what the card must
+    have.
+    """
     ledger, result = estimate.ledger, estimate.result
     peak = ledger.peak_instant(phases=STEP)
     rows = []
@@ -63,11 +66,15 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
         ]
         total = sum(size for _, size in alive)
         if total:
-            text = _description(estimate, kind, alive, peak.name, total)
+            text = _description(estimate, kind, alive, peak.name, total, width)
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
+        elif kind in (GRAD, OPTIM) and not estimate.serves:
+            rows.append(BreakdownRow(title, _why_absent(estimate, kind, peak), 0))
     title = outside_title(estimate)
-    names = [name.removeprefix(f"{title} ") for name, _, _ in estimate.resolved.outside_torch]
-    rows.append(BreakdownRow(title, ", ".join(_fit_names([], names)), result.outside_torch_bytes))
+    vendor = title.partition(",")[0]
+    names = [name.removeprefix(f"{vendor} ") for name, _, _ in estimate.resolved.outside_torch]
+    text = ", ".join(_fit_names([], names, width))
+    rows.append(BreakdownRow(title, text, result.outside_torch_bytes))
     margin = result.margin_bytes or 0
     rest = card_bytes(estimate) - margin - sum(row.bytes for row in rows)
     if rest > 0:
@@ -77,35 +84,48 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
     return rows
 
 
+def _why_absent(estimate: Estimate, kind: str, peak: Instant) -> str:
+    """Why a kind of state takes nothing on the GPU at the peak."""
+    ledger = estimate.ledger
+    entries = [entry for entry in ledger.entries if entry.kind == kind and int(entry.bytes)]
+    on_gpu = {name for entry in entries if entry.place == GPU for name in entry.live}
+    order = [instant.name for instant in ledger.instants if instant.phase in STEP]
+    if any(name in on_gpu for name in order[: order.index(peak.name)]):
+        return "freed at the peak"
+    if on_gpu:
+        return "not yet allocated at the peak"
+    return "offloaded to host RAM or disk" if entries else "none"
+
+
 def outside_title(estimate: Estimate) -> str:
-    """`CUDA`, or the word of another card's software."""
+    """`CUDA, libraries`, or with the word of another card's software."""
     return in_words_of(estimate.resolved.run.runtime, OUTSIDE)
 
 
 def rest_words(result: MemoryResult) -> str:
     """Why torch needs more than the tensors of the peak."""
     more = (result.startup_bytes or 0) > result.allocated_bytes
-    return "start-up, which takes more" if more else "rounding, and pieces too small to use"
+    return "and start-up, which takes more" if more else GAPS
 
 
 def _description(
-    estimate: Estimate, kind: str, alive: list[tuple[Entry, int]], peak: str, total: int
+    estimate: Estimate, kind: str, alive: list[tuple[Entry, int]], peak: str, total: int, width: int
 ) -> str:
     """The names of the largest entries; for parameters and states, the bytes per parameter."""
     sizes: dict[str, int] = {}
     for entry, size in alive:
         if size:
             copies = int(entry.live[peak])
-            name = _with_count(entry.name, copies)
+            name = _with_count(entry.name, copies, estimate)
             sizes[name] = sizes.get(name, 0) + size
     names = sorted(sizes, key=lambda name: -sizes[name])
     if kind not in (PARAM, GRAD, OPTIM):
-        return ", ".join(_fit_names([], names))
+        return ", ".join(_fit_names([], names, width))
     each = _bytes_each(estimate, kind, total)
     names = [n for n in names if n != KIND_TITLES[kind] and sizes[n] > total // 50]
     if not each and not names:
         return f"{total / estimate.result.num_parameters:.3g} bytes a parameter"
-    return ", ".join(_fit_names([each] if each else [], names))
+    return ", ".join(_fit_names([each] if each else [], names, width))
 
 
 def _bytes_each(estimate: Estimate, kind: str, total: int) -> str:
@@ -133,31 +153,41 @@ def _is_sharded(options: Options, kind: str) -> bool:
     return kind == OPTIM and bool(options.get("distributed_optimizer"))
 
 
-def _with_count(name: str, copies: int) -> str:
-    """An entry's name with its copies, such as `24 dense layers: kept for backward`."""
+def _with_count(name: str, copies: int, estimate: Estimate) -> str:
+    """An entry's name with its copies, such as `saved by 24 layers for backward`."""
+    kind, layers, what = name.partition(" layers: ")
+    if what == "kept for backward":
+        return f"saved by {_layer_words(copies, estimate)}"
     if copies == 1:
         return name
-    kind, layers, _ = name.partition(" layers: ")
     return f"{copies} {name}" if layers and " " not in kind else f"{copies} × {name}"
 
 
-def _fit_names(start: list[str], names: list[str]) -> list[str]:
-    """As many names as fit into a row after `start`; at least one, shortened if necessary."""
-    fitting = list(start)
-    for index, name in enumerate(names):
-        remaining = len(names) - index - 1
-        tail = [f"{remaining} more"] if remaining else []
-        if len(", ".join([*fitting, name, *tail])) <= TEXT:
-            fitting.append(name)
-        elif fitting == start and fitting:
+def _layer_words(copies: int, estimate: Estimate) -> str:
+    """`20 layers × 4 micro-batches` for copies that are more than the layers of a stage."""
+    result = estimate.result
+    layers = result.stages[result.busiest_stage].num_layers
+    if copies <= layers:
+        return f"{copies} layer{'s' * (copies > 1)} for backward"
+    return f"{layers} layers × {-(-copies // layers)} micro-batches"
+
+
+def _fit_names(start: list[str], names: list[str], width: int = TEXT) -> list[str]:
+    """As many names as fit into a row after `start`, with how many more there are; at least one,
+    shortened if necessary.
+    """
+    if not start and names and len(names[0]) > width:
+        return [names[0][: max(0, width - 1)] + "…"]
+    for shown in range(len(names), -1, -1):
+        tail = [_smaller(len(names) - shown)] if shown < len(names) and not start else []
+        fitting = [*start, *names[:shown], *tail]
+        if len(", ".join(fitting)) <= width and (start or shown):
             return fitting
-        elif fitting:
-            more = [*fitting, f"{remaining + 1} more"]
-            return more if len(", ".join(more)) <= TEXT else fitting
-        else:
-            width = TEXT - len(", ".join(["", *tail])) - 1
-            return [name[:width] + "…", *tail]
-    return fitting
+    return start or names[:1]
+
+
+def _smaller(number: int) -> str:
+    return f"+ {number} smaller"
 
 
 def parts_table(estimate: Estimate) -> Iterator[Line]:
@@ -177,4 +207,5 @@ def parts_table(estimate: Estimate) -> Iterator[Line]:
             (f"  {bar(row.bytes, most, BAR)}", row.style),
         ]
     total = gib(sum(row.bytes for row in rows), 2)
-    yield line("  " + "total".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
+    says = "total".ljust(NAME) + "compare this with the card"
+    yield line("  " + says.ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

@@ -11,6 +11,7 @@ from ..core.inference_config import ServingResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix
 from ..core.serving_changes import ServingChange
+from ..core.training_answers import TrainingAnswers
 from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
@@ -31,6 +32,7 @@ from .lines import (
     size,
     wrap_lines,
 )
+from .remedy_lines import Commands
 from .shortfall import shortfall
 
 # The parts of a card's memory in the order they are drawn: figure, shade, title, colour.
@@ -54,7 +56,7 @@ def serving_report(estimate: Estimate, answers: Answers, words: Sequence[str]) -
     if served is None or estimate.result.serving is None:
         from .text import text_report
 
-        yield from text_report(estimate, words)
+        yield from text_report(estimate, TrainingAnswers(), Commands(words, words))
         yield line()
         yield from matrix_lines(answers.matrix, "share of the card that tensors take")
         yield from _speed(answers)

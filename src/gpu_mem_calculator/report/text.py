@@ -1,31 +1,31 @@
-"""The text report: verdict, picture, parts, numbers, remedies, and how to see the sources."""
+"""The whole text report: verdict, picture of the step, parts, numbers, remedies, assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ..core.calculator import Estimate
-from .advice import advice_lines, remedies
+from ..core.training_answers import TrainingAnswers
+from ..cuda.runtimes import in_words_of
 from .headline import basis, headline, remarks, verdict
 from .lines import Line, command, gib, line, wrap_lines
-from .longest_sequence import length_lines
+from .longest_sequence import failure_words, longest_sequence_words
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
+from .remedy_lines import Commands, remedy_lines
 from .steps import stage_table, step_picture
 
 
 def text_report(
-    estimate: Estimate, words: Sequence[str], notes: Sequence[str] = ()
+    estimate: Estimate, answers: TrainingAnswers, commands: Commands, notes: Sequence[str] = ()
 ) -> Iterator[Line]:
-    """The lines of the report.
-
-    words: arguments of the command that explains it; notes: what was chosen for the user.
-    """
+    """The lines of the report; notes: what was chosen for the user."""
     yield from headline(estimate)
     for note in notes:
         yield from wrap_lines("", note, "dim")
     yield line()
     yield from verdict(estimate)
+    yield from map(line, failure_words(estimate.result))
     yield line()
     yield from step_picture(estimate)
     yield line()
@@ -35,9 +35,11 @@ def text_report(
     yield from _numbers(estimate)
     yield from basis(estimate)
     yield from remarks(estimate)
-    yield from length_lines(estimate)
-    yield from advice_lines(estimate, remedies(estimate))
-    yield from command("why:  ", ["gpu-mem-calc", *words])
+    longest = longest_sequence_words(estimate, answers.longest_sequence)
+    yield from [line(longest)] if longest else []
+    for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
+        yield from remedy_lines(remedy, words)
+    yield from command("details: ", ["gpu-mem-calc", *commands.explain])
 
 
 def _numbers(estimate: Estimate) -> Iterator[Line]:
@@ -72,6 +74,8 @@ def _host(estimate: Estimate) -> str:
     """What host memory is used for."""
     _, libraries, _ = estimate.resolved.host_libraries
     ranks = estimate.resolved.hardware.gpus_per_node
-    text = f"libraries, {ranks} × {gib(libraries, 2)}"
+    processes = f"{ranks} process{'es' * (ranks > 1)}"
+    runtime = in_words_of(estimate.resolved.run.runtime, "CUDA")
+    each = f"{processes} × {gib(libraries, 2)} of"
     more = estimate.result.host_bytes_per_node > ranks * libraries
-    return f"offloaded states and buffers; {text}" if more else text
+    return f"offloaded; {each} libraries" if more else f"{each} Python and {runtime} libraries"

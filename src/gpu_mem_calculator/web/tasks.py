@@ -19,6 +19,7 @@ from ..core.json_text import parse_json
 from ..core.run_changes import all_changes
 from ..core.runfile import with_settings
 from ..core.serving_answers import Answers, answers
+from ..core.training_answers import longest_length
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
@@ -110,7 +111,11 @@ def what_ifs(body: Any, _options: Options) -> Any:
 def room(body: Any, _options: Options) -> Any:
     """How far the sequence can grow, or must shrink; empty for a server, whose table says it."""
     estimate = _estimate(body)
-    return {"room": "" if estimate.served else longest_sequence_words(estimate)}
+    return {
+        "room": ""
+        if estimate.served
+        else longest_sequence_words(estimate, longest_length(estimate))
+    }
 
 
 def page_parts(body: Any, options: Options) -> Any:

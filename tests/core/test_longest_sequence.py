@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from gpu_mem_calculator.report import longest_sequence
+from gpu_mem_calculator.core import longest_sequence
 
 
 class OneSequence(Struct):
@@ -80,29 +80,6 @@ def test_a_long_sequence_is_close(monkeypatch: pytest.MonkeyPatch, exact: int, s
     longest = longest_sequence._longest_by_ledger(resolved, needs(None, OneSequence(exact)))
     assert longest is not None
     assert exact * 31 / 32 - 128 <= longest <= exact
-
-
-@pytest.mark.parametrize(
-    ("fits", "longest", "serves", "words"),
-    [
-        (True, 512, False, ""),
-        (True, 513, False, "fits up to a sequence of about 513 at this micro-batch"),
-        (True, 2048, True, "fits up to a prompt of about 2,048 at this batch"),
-        (True, None, False, ""),
-        (False, None, False, "no sequence length fits"),
-        (False, 384, True, "a prompt of about 384 would fit"),
-    ],
-)
-def test_a_longer_sequence_is_named(
-    monkeypatch: pytest.MonkeyPatch, fits: bool, longest: int | None, serves: bool, words: str
-) -> None:
-    """Not one that is as long as the run's own."""
-    monkeypatch.setattr(longest_sequence, "longest_sequence", lambda _: longest)
-    run = OneSequence(512, new_tokens=8 if serves else None)
-    estimate: Any = SimpleNamespace(
-        resolved=OneResolved(run), result=SimpleNamespace(fits_on_gpu=fits)
-    )
-    assert longest_sequence.longest_sequence_words(estimate) == words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Command lines of a run: itself, its explanation, and itself with some changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.calculator import Estimate
+from ..core.recipes import recipe_settings
+from ..core.remedies import Remedy
+from ..report.remedy_lines import Commands
+from .training_options import FLAGS, REPLACED
+
+ENGINE, GPUS, RANK = "engine.type", "hardware.num_gpus", "training.lora.r"
+OPTIONS: Mapping[str, str] = {
+    **FLAGS,
+    ENGINE: "--engine",
+    "engine.zero_stage": "--zero",
+    "training.precision": "--precision",
+}
+# Options that the run has in other words after a change of these keys.
+STALE = {ENGINE: ("--zero", "--offload"), RANK: ("--lora", "--qlora", "--recipe")}
+
+
+class ShellWords(Struct, frozen=True):
+    """The arguments of a run and of its explanation.
+
+    `chooses`: the command chooses what is left out (`quick`), so a key that is removed is left out;
+    otherwise it may be in a file, and is set to null.
+    """
+
+    run: Sequence[str]
+    explain: Sequence[str]
+    chooses: bool = False
+
+    def commands(self, estimate: Estimate, remedies: Sequence[Remedy]) -> Commands:
+        """The commands of a run, and of the run with each remedy."""
+        return Commands(
+            self.run, self.explain, [self._changed(estimate, one.settings) for one in remedies]
+        )
+
+    def _changed(self, estimate: Estimate, settings: Sequence[str]) -> list[str]:
+        """The arguments of the run with some settings."""
+        mesh = _chosen_mesh(estimate.result.run) if self.chooses else {}
+        changes = mesh | dict(setting.split("=", 1) for setting in settings)
+        words = _without(self.run, changes)
+        own_names = any("." not in w.partition("=")[0] for w in _settings_of(words))
+        if own_names:  # of other tools; --set of the run file's keys comes after them
+            return [*words, *(w for k, v in changes.items() for w in ("--set", f"{k}={v}"))]
+        recipe = _recipe(changes, changes.get(ENGINE, estimate.resolved.engine.name))
+        if recipe:
+            keys = recipe_settings(recipe, None, "")
+            changes = {k: v for k, v in changes.items() if k not in keys or k == RANK}
+        removed = {old for key in changes for old in REPLACED.get(key, ())}
+        for key, value in changes.items():
+            follows = key in removed or (ENGINE in changes and key.startswith("engine."))
+            if key == RANK and recipe:
+                words += [f"--{recipe}", value]
+            elif value == "null":
+                words += [] if self.chooses or follows else ["--set", f"{key}={value}"]
+            elif key in OPTIONS:
+                words += [OPTIONS[key], value]
+            elif key not in removed:
+                words += ["--set", f"{key}={value}"]
+        return words
+
+
+def _settings_of(words: Sequence[str]) -> list[str]:
+    return [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+
+
+def _without(words: Sequence[str], changes: Mapping[str, str]) -> list[str]:
+    """The arguments without those that set a key of the changes, or follow from one."""
+    keys = {option: key for key, option in OPTIONS.items()}
+    stale = {option for key in changes for option in STALE.get(key, ())}
+    removed = {*changes, *(old for key in changes for old in REPLACED.get(key, ()))}
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        key = rest[0].partition("=")[0] if word == "--set" else keys.get(word, "")
+        if word in stale or key in removed:
+            rest.pop(0)
+        elif key:
+            kept += [word, rest.pop(0)]
+        else:
+            kept.append(word)
+    return kept
+
+
+def _recipe(changes: Mapping[str, str], engine: str) -> str:
+    """The recipe that the changes are, with any rank; "" where they are none."""
+    for name in ("qlora", "lora"):
+        keys = recipe_settings(name, None, engine)
+        wanted = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
+        if all(changes.get(key) == value for key, value in wanted.items() if key != RANK):
+            return name if RANK in changes else ""
+    return ""
+
+
+def _chosen_mesh(run: Mapping[str, Any]) -> dict[str, str]:
+    """The sizes of a Megatron run, which `quick` chooses where none is given."""
+    if not str(run.get("engine", {}).get("type", "")).lower().startswith("megatron"):
+        return {}
+    sizes = {f"parallelism.{key}": value for key, value in run.get("parallelism", {}).items()}
+    steps = run.get("training", {}).get("gradient_accumulation_steps")
+    if steps is not None:
+        sizes["training.gradient_accumulation_steps"] = steps
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in sizes.items()}

@@ -1,0 +1,31 @@
+"""Answers about a training run besides its memory: the longest sequence, and remedies."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .calculator import Estimate
+from .fit_verdict import FITS
+from .longest_sequence import longest_sequence
+from .remedies import Remedy, remedies
+
+
+class TrainingAnswers(Struct, frozen=True, kw_only=True):
+    """The longest sequence that fits, None where none does or a record fixes it; and remedies."""
+
+    longest_sequence: int | None = None
+    remedies: list[Remedy] = []
+
+
+def longest_length(estimate: Estimate) -> int | None:
+    """The longest sequence that fits; None where none does or a record fixes it."""
+    return None if estimate.resolved.run.record is not None else longest_sequence(estimate)
+
+
+def training_answers(estimate: Estimate) -> TrainingAnswers:
+    """The answers for one estimate. A server's are elsewhere."""
+    if estimate.served:
+        return TrainingAnswers()
+    longest = longest_length(estimate)
+    found = [] if estimate.result.verdict == FITS else remedies(estimate, longest)
+    return TrainingAnswers(longest_sequence=longest, remedies=found)

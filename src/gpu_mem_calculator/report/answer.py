@@ -1,0 +1,119 @@
+"""The short answer, on one screen: the verdict, the parts, remedies, what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..core.calculator import Estimate
+from ..core.training_answers import TrainingAnswers
+from .bars import bar
+from .headline import asked_words, card_verdict, verdict_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, wrap_lines
+from .longest_sequence import failure_words, longest_sequence_words
+from .parts import BreakdownRow, parts
+from .progress_bar import shorten
+from .remedy_lines import Commands, short_remedy
+
+LINES = 22
+ASKED = 3  # lines for what was asked
+NAME, FIGURE, BAR = 21, 10, 10
+NARROW = 64  # columns below which the table has no descriptions
+MERGED = ("temporaries", "communication", "runtime")
+BUFFERS = "temporaries, buffers"
+
+
+def short_answer(
+    estimate: Estimate,
+    answers: TrainingAnswers,
+    commands: Commands,
+    notes: Sequence[str] = (),
+    width: int = WIDTH,
+) -> list[Line]:
+    """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user."""
+    longest = longest_sequence_words(estimate, answers.longest_sequence)
+    blocks = [
+        cut(wrap_lines("", asked_words(estimate), BOLD, width), ASKED),
+        [
+            *verdict_lines(card_verdict(estimate), width),
+            *(one for text in failure_words(estimate.result) for one in wrap_lines("", text)),
+        ],
+        list(parts_lines(estimate, width)),
+        wrap_lines("", longest, width=width) if longest else [],
+    ]
+    assumed = assumed_lines(estimate, notes, width)
+    left = LINES - sum(map(len, blocks)) - min(1, len(assumed))
+    for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
+        lines = short_remedy(remedy, words, left, width)
+        if lines is not None:
+            blocks[-1] += lines
+            left -= len(lines)
+    blocks.append(cut(assumed, 1 + min(1, left)))
+    return on_one_screen(blocks, f"details: gpu-mem-calc {' '.join(commands.run)} --long", width)
+
+
+def on_one_screen(blocks: Sequence[list[Line]], details: str, width: int = WIDTH) -> list[Line]:
+    """The blocks with the details and with blank lines between them, as far as there are lines."""
+    shown = [block for block in blocks if block]
+    left = LINES - sum(map(len, shown))
+    if left > 0 and len(details) <= width:
+        shown[-1] = [*shown[-1], line(details, DIM)]
+        left -= 1
+    lines: list[Line] = []
+    for number, block in enumerate(shown):
+        if 0 < number <= left:
+            lines.append(line())
+        lines += block
+    return lines
+
+
+def cut(lines: list[Line], most: int) -> list[Line]:
+    """At most so many lines, the last with an ellipsis where some are left out."""
+    if len(lines) <= most:
+        return lines
+    if not most:
+        return []
+    *spans, (text, style) = lines[most - 1]
+    used = sum(len(piece) for piece, _ in spans)
+    return [*lines[: most - 1], [*spans, (text[: WIDTH - used - 2] + " …", style)]]
+
+
+def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
+    """The parts at the peak, with bars, and their total: the number to compare with the card."""
+    text = width - NAME - FIGURE - BAR - 2 if width >= NARROW else 0
+    rows = list(_merged(parts(estimate, text)))
+    most = max(row.bytes for row in rows)
+    for row in rows:
+        yield [
+            (f"{row.title:<{NAME}}{shorten(row.text, text):<{text}}", ""),
+            (gib(row.bytes, 2).rjust(FIGURE), ""),
+            (f"  {bar(row.bytes, most, BAR)}", row.style),
+        ]
+    total = gib(sum(row.bytes for row in rows), 2)
+    peak = f"at the peak, {estimate.result.peak_instant}"
+    if len(estimate.ledgers) > 1:
+        peak += f", stage {estimate.result.busiest_stage}"
+    yield [
+        (f"{'total':<{NAME}}{shorten(peak, text):<{text}}{total:>{FIGURE}}", BOLD),
+        ("  GiB needed", DIM),
+    ]
+
+
+def _merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
+    """The rows with temporaries, communication buffers and workspaces as one."""
+    small = [row for row in rows if row.title in MERGED]
+    for row in rows:
+        if row.title not in MERGED:
+            yield row
+        elif row is small[0]:
+            largest = max(small, key=lambda one: one.bytes)
+            total = sum(one.bytes for one in small)
+            yield BreakdownRow(BUFFERS, largest.text, total, largest.style)
+
+
+def assumed_lines(estimate: Estimate, notes: Sequence[str], width: int = WIDTH) -> list[Line]:
+    """Warnings first, then what was chosen or assumed for the user."""
+    result = estimate.result
+    texts = [*result.warnings, *notes, *result.assumed]
+    said = "; ".join(text.rstrip(".") for text in texts)
+    label, style = ("note: ", WARN) if result.warnings else ("assumed: ", "")
+    return wrap_lines(label, said, style, width) if said else []

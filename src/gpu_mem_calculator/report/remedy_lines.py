@@ -1,0 +1,47 @@
+"""Remedies as text: what changes, what that saves and costs, and a command to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..core.remedies import Remedy
+from .lines import WIDTH, Line, command, gib, wrap_lines
+
+
+class Commands(NamedTuple):
+    """Arguments of commands: the same run, its explanation, and the run with each remedy."""
+
+    run: Sequence[str]
+    explain: Sequence[str]
+    remedies: Sequence[Sequence[str]] = ()
+
+
+def remedy_words(remedy: Remedy) -> str:
+    """What a remedy changes, saves and costs."""
+    changes, cost = ", ".join(remedy.changes), f"; {remedy.cost}" if remedy.cost else ""
+    return f"{changes}: saves about {gib(remedy.saves_bytes, 0)} GiB{cost}"
+
+
+def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> Iterator[Line]:
+    """The lines of a remedy with its whole cost."""
+    yield from wrap_lines("fits with ", remedy_words(remedy), width=width)
+    yield from command("  ", ["gpu-mem-calc", *words], width)
+
+
+def short_remedy(
+    remedy: Remedy, words: Sequence[str], most: int, width: int = WIDTH
+) -> list[Line] | None:
+    """A remedy in at most `most` lines: with the whole command, or with what it adds to it; None
+    where that is too long.
+    """
+    label, text = "fits with ", remedy_words(remedy)
+    room = width - len(label)
+    text = text if len(text) <= room else text[: room - 1] + "…"
+    head: Line = [(label, "bold"), (text, "")]
+    settings = [word for one in remedy.settings for word in ("--set", one)]
+    for label, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
+        lines = [head, *command(label, command_words, width)]
+        if len(lines) <= most:
+            return lines
+    return None
