@@ -13,15 +13,19 @@ from ..core.remedies import Remedy
 from ..report.remedy_lines import Commands
 from .training_options import FLAGS, REPLACED
 
-ENGINE, GPUS, RANK = "engine.type", "hardware.num_gpus", "training.lora.r"
+ENGINE, STAGE, RANK = "engine.type", "engine.zero_stage", "training.lora.r"
 OPTIONS: Mapping[str, str] = {
     **FLAGS,
     ENGINE: "--engine",
-    "engine.zero_stage": "--zero",
+    STAGE: "--zero",
     "training.precision": "--precision",
 }
 # Options that the run has in other words after a change of these keys.
-STALE = {ENGINE: ("--zero", "--offload"), RANK: ("--lora", "--qlora", "--recipe")}
+STALE = {
+    ENGINE: ("--zero", "--offload"),
+    STAGE: ("--offload",),
+    RANK: ("--lora", "--qlora", "--recipe"),
+}
 
 
 class ShellWords(Struct, frozen=True):
@@ -45,6 +49,8 @@ class ShellWords(Struct, frozen=True):
         """The arguments of the run with some settings."""
         mesh = _chosen_mesh(estimate.result.run) if self.chooses else {}
         changes = mesh | dict(setting.split("=", 1) for setting in settings)
+        if STAGE in changes and "--offload" in self.run:  # it offloads more at another stage
+            changes = _offloaded(estimate.result.run) | changes
         words = _without(self.run, changes)
         own_names = any("." not in w.partition("=")[0] for w in _settings_of(words))
         if own_names:  # of other tools; --set of the run file's keys comes after them
@@ -54,6 +60,8 @@ class ShellWords(Struct, frozen=True):
             keys = recipe_settings(recipe, None, "")
             changes = {k: v for k, v in changes.items() if k not in keys or k == RANK}
         removed = {old for key in changes for old in REPLACED.get(key, ())}
+        if recipe or "training.precision" in changes:
+            removed.add("training.dtype")
         for key, value in changes.items():
             follows = key in removed or (ENGINE in changes and key.startswith("engine."))
             if key == RANK and recipe:
@@ -98,6 +106,12 @@ def _recipe(changes: Mapping[str, str], engine: str) -> str:
         if all(changes.get(key) == value for key, value in wanted.items() if key != RANK):
             return name if RANK in changes else ""
     return ""
+
+
+def _offloaded(run: Mapping[str, Any]) -> dict[str, str]:
+    """What a run offloads, by key."""
+    engine = run.get("engine", {})
+    return {f"engine.{k}": engine[k] for k in ("offload_optimizer", "offload_param") if k in engine}
 
 
 def _chosen_mesh(run: Mapping[str, Any]) -> dict[str, str]:

@@ -75,7 +75,7 @@ def _with_sequence(choice: QuickChoice) -> QuickChoice:
     note = f"{SEQUENCE} {seq:,}"
     if seq < model.arch.max_seq_len:
         note += f", not the model's {model.arch.max_seq_len:,}"
-    note += "; change it with --set training.seq_len=N."
+    note += "; change it with --seq-len N."
     choice = choice.with_settings("training.batch_size=1", f"training.seq_len={seq}")
     return replace(choice, notes=(*choice.notes, note))
 

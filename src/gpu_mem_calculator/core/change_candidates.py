@@ -49,9 +49,9 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.recompute != "selective" and megatron:
         yield _recompute("selective", "little extra compute")
     if run.recompute != "full" or run.recompute_quarters < 4:
-        yield _recompute("full", "about a third more compute", 2)
+        yield _recompute("full", "a third more compute", 2)
     if adam and name in ("pytorch_ddp", "fsdp"):
-        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "states in 8 bits", 2)
+        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states", 2)
     yield from _model_parallel(estimate)
     if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
         to_cpu = "engine.offload_optimizer=cpu"

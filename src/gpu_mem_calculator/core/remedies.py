@@ -146,9 +146,10 @@ class RemedySearch:
 
     def _is_alike(self, changes: tuple[Candidate, ...]) -> bool:
         """Whether a remedy that is found has fewer of the changes, or an adapter as these have."""
-        titles, adapter = {one.title for one in changes}, any(c.cost == ADAPTER for c in changes)
+        settings = {setting for one in changes for setting in one.settings}
+        adapter = any(one.cost == ADAPTER for one in changes)
         return any(
-            titles.issuperset(remedy.changes) or (adapter and ADAPTER in remedy.cost)
+            settings.issuperset(remedy.settings) or (adapter and ADAPTER in remedy.cost)
             for remedy in self.found
         )
 

@@ -11,6 +11,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
+from ..run.phases import OPTIMIZER
 from ..run.run import Options
 from .bars import bar
 from .headline import card_bytes
@@ -86,15 +87,11 @@ def parts(estimate: Estimate, width: int = TEXT) -> list[BreakdownRow]:
 
 def _why_absent(estimate: Estimate, kind: str, peak: Instant) -> str:
     """Why a kind of state takes nothing on the GPU at the peak."""
-    ledger = estimate.ledger
-    entries = [entry for entry in ledger.entries if entry.kind == kind and int(entry.bytes)]
-    on_gpu = {name for entry in entries if entry.place == GPU for name in entry.live}
-    order = [instant.name for instant in ledger.instants if instant.phase in STEP]
-    if any(name in on_gpu for name in order[: order.index(peak.name)]):
-        return "freed at the peak"
-    if on_gpu:
-        return "not yet allocated at the peak"
-    return "offloaded to host RAM or disk" if entries else "none"
+    entries = [entry for entry in estimate.ledger.entries if entry.kind == kind]
+    if any(entry.place == GPU and int(entry.bytes) for entry in entries):
+        freed = peak.phase == OPTIMIZER
+        return "freed before the peak" if freed else "not yet allocated at the peak"
+    return "offloaded from the GPU" if any(int(entry.bytes) for entry in entries) else "none"
 
 
 def outside_title(estimate: Estimate) -> str:
@@ -123,7 +120,8 @@ def _description(
         return ", ".join(_fit_names([], names, width))
     each = _bytes_each(estimate, kind, total)
     names = [n for n in names if n != KIND_TITLES[kind] and sizes[n] > total // 50]
-    if not each and not names:
+    packed = kind == PARAM and estimate.resolved.run.quantization
+    if not each and (packed or not names):
         return f"{total / estimate.result.num_parameters:.3g} bytes a parameter"
     return ", ".join(_fit_names([each] if each else [], names, width))
 
