@@ -14,22 +14,41 @@ from .conftest import Command
 H100 = ("--gpu", "h100-80gb-sxm")
 
 
-def test_the_report_has_every_answer(command: Command) -> None:
-    """Verdict, card, parts, room, matrix, speed, what if, the command to paste."""
+def test_the_answer_is_one_screen(command: Command) -> None:
+    """What was asked, users, parts, total, speed, the command to start, two changes to paste."""
     answer = command("infer", "llama3.1-8b", "--engine", "sglang", *H100)
     assert answer.code == 0
     for words in (
         "Llama 3.1 8B",
-        "tokens in",
-        "on one GPU",
-        "room for",
-        "context × sequences at once",
-        "speed at best",
-        "what if",
-        "KV cache in fp8",
+        "fits: 3 users at 131,072 tokens each, ",
+        "GiB per GPU",
+        "tokens each",
+        "what nvidia-smi shows",
+        "speed: about",
         "start: python -m sglang.launch_server",
         "meta-llama/Llama-3.1-8B",
-        "why:   gpu-mem-calc infer",
+        "more with KV cache in fp8: ",
+        "gpu-mem-calc infer llama3.1-8b --engine sglang",
+        "details: ",
+    ):
+        assert words in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert len(answer.out.splitlines()) <= 22
+
+
+def test_the_long_answer_has_everything(command: Command) -> None:
+    """Every part with its names, the table of users, the bound on speed, all changes and notes."""
+    answer = command("infer", "llama3.1-8b", *H100, "--long")
+    for words in (
+        "on one GPU",
+        "concurrent sequences allowed (max_num_seqs)",
+        "users by context: share of the KV cache",
+        "theoretical upper bound on speed (roofline",
+        "Published vLLM benchmarks reach a median",
+        "what other changes bring",
+        "note: vLLM's profiling pass peaks in",
+        "note: prefix caching needs no extra memory",
+        "--explain",
     ):
         assert words in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
@@ -103,8 +122,8 @@ def test_a_server_that_does_not_start_says_why_and_what_would_help(command: Comm
     """One sentence, and the fewest GPUs it would start on; --check is 1."""
     answer = command("infer", "llama3.3-70b", "--engine", "sglang", *H100, "--check")
     assert answer.code == 1
-    assert "does not start" in answer.out
-    assert "GPUs" in answer.out.partition("what if")[2]
+    assert "will not start" in answer.out
+    assert "fits with 4 GPUs: " in answer.out
 
 
 @pytest.mark.parametrize(("form", "in_report"), [("table", True), ("json", False), ("yaml", False)])
@@ -139,10 +158,10 @@ def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
 def test_fewest_gpus_and_largest_model(command: Command) -> None:
     """Lists of settings to use."""
     words = ("--engine", "sglang", *H100, "--max-model-len", "8192")
-    assert (
-        "--set inference.tensor_parallel_size="
-        in command("infer", "llama3.3-70b", *words, "--fewest-gpus").out
-    )
+    fewest = command("infer", "llama3.3-70b", *words, "--fewest-gpus").out
+    assert "gpu-mem-calc infer llama3.3-70b --engine sglang" in fewest
+    assert "--tp 4" in fewest
+    assert "start: python -m sglang.launch_server" in fewest
     found = command("infer", "--largest-model", *words, "--format", "json").data
     assert found[0]["setting"][0].startswith("model.name=")
 

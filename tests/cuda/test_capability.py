@@ -112,7 +112,7 @@ def test_servers_take_fp16_on_a_card_without_bf16(
     assert resolved.run.options["dtype"] == dtype
     assert resolved.run.precision == f"{dtype}_pure"
     title = resolved.engine.title
-    assert f"NVIDIA T4 has no bf16 units, and {title} takes fp16 there" in resolved.warnings
+    assert f"NVIDIA T4 has no bf16 units; {title} uses fp16" in resolved.warnings
 
 
 def test_only_a_named_card_is_judged() -> None:

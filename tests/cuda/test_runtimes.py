@@ -11,6 +11,7 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
+from gpu_mem_calculator.core.infer_command import infer_command
 from gpu_mem_calculator.core.serving_answers import answers
 from gpu_mem_calculator.core.training_answers import TrainingAnswers
 from gpu_mem_calculator.cuda.runtimes import CUDA, ONLY, WORDS, in_words_of, runtime_of
@@ -18,7 +19,7 @@ from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.remedy_lines import Commands
-from gpu_mem_calculator.report.serving import serving_report
+from gpu_mem_calculator.report.serving_long import long_report
 from gpu_mem_calculator.report.text import text_report
 from gpu_mem_calculator.serving import server_names
 from tests.conftest import SMALL_LLAMA
@@ -69,7 +70,7 @@ def test_training_has_the_words_of_the_card(card: str) -> None:
 def test_a_server_has_the_words_of_the_card(card: str, engine: str) -> None:
     """Items, notes and the report."""
     estimate = served(card, engine)
-    text = plain(list(serving_report(estimate, answers(estimate), ["x"])))
+    text = plain(list(long_report(estimate, answers(estimate), infer_command(estimate.result.run))))
     text = text.partition("start it")[0]
     assert not NVIDIAS.findall(text)
     assert CARDS[card] in text

@@ -110,7 +110,7 @@ def test_a_server_that_does_not_start_has_no_room() -> None:
     """Only what would help is left, and the verdict says why."""
     parts = seen("too large")["parts"]
     assert set(parts) == ALWAYS | {"changes"}
-    assert "✗ does not fit: weights, the trial run" in parts["verdict"]
+    assert "✗ does not fit: weights + profiling" in parts["verdict"]
 
 
 @pytest.mark.parametrize("width", [320, 699, 700, 1000, 1600])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpu_mem_calculator.report import parts, serving, steps
+from gpu_mem_calculator.report import parts, serving_parts, steps
 from gpu_mem_calculator.report.lines import BAD, BOLD, DIM, GOOD, WARN, colour_text
 from gpu_mem_calculator.report.progress_bar import ERASE_LINE, ProgressBar, columns, shorten
 from gpu_mem_calculator.report.terminal import paint, takes_escapes, wants_colour
@@ -78,7 +78,7 @@ def test_a_style_is_its_codes(style: str, codes: str) -> None:
 
 def test_every_style_of_the_reports_has_a_code() -> None:
     """A style without one would end a report with a KeyError."""
-    shades, figures = (row[2] for row in steps.SHADES), (row[3] for row in serving.FIGURES)
+    shades, figures = (row[2] for row in steps.SHADES), (row[3] for row in serving_parts.FIGURES)
     styles = {*parts.STYLES.values(), *shades, *figures, "cyan"}
     for style in (*styles, BAD, BOLD, DIM, GOOD, WARN):
         assert paint("x", style) != "x"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.serving_capacity import CapacityMatrix
-from gpu_mem_calculator.report import backtest, parts, serving, trace_diff
+from gpu_mem_calculator.report import backtest, parts, serving_long, trace_diff
 from gpu_mem_calculator.report.columns import columns
 from gpu_mem_calculator.report.lines import command, count, plain, size
 from gpu_mem_calculator.report.progress_bar import shorten
@@ -128,13 +128,13 @@ def test_a_name_is_shortened_to_its_column(width: int, text: str) -> None:
 )
 def test_a_cell_is_a_share_or_a_dash(share: float | None, text: str) -> None:
     """What is more than the whole does not fit."""
-    assert serving._cell(share, 6)[0] == text
+    assert serving_long._cell(share, 6)[0] == text
 
 
 @pytest.mark.parametrize(("share", "style"), [(0.5, "bold green"), (0.51, "yellow"), (2, "dim")])
 def test_a_cell_up_to_half_is_good(share: float, style: str) -> None:
     """More is a warning; what does not fit is dim."""
-    assert serving._cell(share, 6)[1] == style
+    assert serving_long._cell(share, 6)[1] == style
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_cell_up_to_half_is_good(share: float, style: str) -> None:
 )
 def test_names_of_a_server_leave_one_column_free(names: list[str], text: str) -> None:
     """42 columns are the text's; dots stand for the other names."""
-    assert serving._names(names) == text
+    assert serving_long._names(names) == text
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_capacity_table_shows_the_columns_that_fit() -> None:
     numbers = tuple(2**power for power in range(11))
     row = tuple(0.05 * power for power in range(11))
     matrix = CapacityMatrix(contexts=(1024,), concurrencies=numbers, shares=(row,), most=(77,))
-    _, head, cells = plain(serving.matrix_lines(matrix, "share")).splitlines()
+    _, head, cells = plain(serving_long.matrix_lines(matrix, "share")).splitlines()
     assert head.split() == [*map(str, numbers[:10]), "most"]
     assert cells.split() == ["1,024", "<1%", *(f"{5 * n}%" for n in range(1, 10)), "77"]
     assert (len(head), len(cells)) == (79, 79)

@@ -95,7 +95,7 @@ def test_states_have_slots() -> None:
     row = next(row for row in rows if "granite" in row["id"])
     server = full_estimate(row["config"]).served[0]
     assert server.most_sequences == 38 // 3
-    assert any(note.startswith("the states have 38 slots, 3 for each") for note in server.notes)
+    assert any(note.startswith("state-space layers have 38 states, 3 per") for note in server.notes)
     assert server.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
 
 
@@ -104,7 +104,7 @@ def test_one_state_a_request_where_no_prefix_is_kept() -> None:
     options: dict[str, Any] = {"gpu_memory_utilization": 0.85, "max_num_seqs": 32}
     shared = served("qwen3.6-27b", **options)
     alone = served("qwen3.6-27b", disable_radix_cache=True, **options)
-    assert any(note.startswith("the states have 32 slots, 1 for each") for note in alone.notes)
+    assert any(note.startswith("state-space layers have 32 states, 1 per") for note in alone.notes)
     assert item(alone, "states") == 33 * item(shared, "states") // 51
     assert alone.tokens > shared.tokens
 

@@ -224,4 +224,4 @@ def test_a_card_that_is_too_small_is_said() -> None:
     result = estimate(row["config"])
     assert not result.fits_on_gpu
     assert result.serving is not None
-    assert "more than are free" in result.serving.problem
+    assert "buffers + profiling need" in result.serving.problem

@@ -205,7 +205,7 @@ def test_max_total_tokens_is_of_one_request() -> None:
 def test_the_longest_request_must_fit_in_the_warm_up() -> None:
     """The warm-up's cache is as long as the longest request, so TGI does not start."""
     assert (
-        "prefill tokens"
+        "warm-up prefill"
         in served(gpu="l4", max_total_tokens=100000, max_num_batched_tokens=4096).problem
     )
     assert not served(gpu="l4", max_total_tokens=10000, max_num_batched_tokens=4096).problem
@@ -213,7 +213,7 @@ def test_the_longest_request_must_fit_in_the_warm_up() -> None:
 
 def test_a_prefill_that_does_not_fit_is_said() -> None:
     """The problem is in TGI's words."""
-    assert "prefill tokens" in served("llama3.1-70b").problem
+    assert "warm-up prefill" in served("llama3.1-70b").problem
 
 
 def test_graphs_can_be_turned_off() -> None:

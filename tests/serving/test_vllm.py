@@ -89,8 +89,8 @@ def test_sums_are_fused_on_hopper_from_017() -> None:
 def test_too_little_is_free_to_start() -> None:
     """vLLM does not start if less than its share is free; the sentence names one that fits."""
     memory = served(free=60, engine_version="0.11.0")
-    assert "gpu_memory_utilization=0.9 asks for 71.2" in memory.problem
-    assert memory.problem.endswith("use 0.73")
+    assert "--gpu-memory-utilization 0.9 requests 71.3" in memory.problem
+    assert memory.problem.endswith("Use 0.73.")
     assert served(free=60, engine_version="0.11.0", gpu_memory_utilization=0.73).problem == ""
 
 
@@ -99,14 +99,14 @@ def test_a_context_that_the_pool_cannot_hold() -> None:
     fits = served("qwen3-32b", engine_version="0.11.0", max_seq_len=16000)
     fails = served("qwen3-32b", engine_version="0.11.0", max_seq_len=32000)
     assert fits.problem == ""
-    assert "max_seq_len=18272 or less" in fails.problem
+    assert "--max-model-len 18272 or less" in fails.problem
     assert served("qwen3-32b", engine_version="0.11.0", max_seq_len=18272).problem == ""
 
 
 def test_graphs_that_find_no_room() -> None:
     """Before 0.20 a share near 1 leaves no memory for graphs, which follow the cache."""
     memory = served(engine_version="0.11.0", gpu_memory_utilization=0.99)
-    assert "graphs are captured behind the cache" in memory.problem
+    assert "CUDA graphs, captured after the KV cache is allocated" in memory.problem
 
 
 def test_a_pool_that_was_given() -> None:

@@ -215,7 +215,7 @@ def test_the_trial_run_of_early_v1_ends_with_logits() -> None:
 def test_a_newer_version_is_said() -> None:
     """A version newer than the newest modelled is treated as that one, with a note."""
     notes = served(engine_version="0.40.0").notes
-    assert f"vLLM 0.40.0 is taken for {versions.NEWEST}" in notes
+    assert f"vLLM 0.40.0 is modelled as {versions.NEWEST}" in notes
 
 
 @pytest.mark.parametrize(

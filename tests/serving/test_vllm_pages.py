@@ -118,7 +118,7 @@ def test_chunked_attention_is_kept_whole_since_the_manager_was_turned_off_for_it
     freed_pool = pool_of("llama4-scout", 40, engine_version="0.10.0", max_seq_len=131072)
     assert kept_pool.token_bytes == 48 * 2 * 8 * 128 * 2
     assert freed_pool.token_bytes == 12 * 2 * 8 * 128 * 2
-    assert any("every token" in note for note in notes(run, shard))
+    assert any("caches all tokens" in note for note in notes(run, shard))
 
 
 def test_tokens_are_counted_otherwise_since_0_20_1() -> None:
@@ -237,8 +237,8 @@ def test_a_sequence_that_does_not_fit_is_a_problem_with_its_remedy() -> None:
     """Qwen3-32B with 4.45 GiB: 16,000 tokens start, 32,000 do not."""
     assert not pool_of("qwen3-32b", 4.45, max_seq_len=16000).problem
     short = pool_of("qwen3-32b", 4.45, max_seq_len=32000)
-    assert "7.81 GiB" in short.problem
-    assert f"max_seq_len={short.longest}" in short.problem
+    assert "7.8 GiB" in short.problem
+    assert f"--max-model-len {short.longest}" in short.problem
     assert short.longest == int(4.45 * GIB) // (16 * 2**18) * 16
     assert "no memory is left" in pool_of("qwen3-32b", -1.4).problem
 

@@ -7,6 +7,7 @@ import argparse
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
+from ..core.infer_command import InferCommand
 from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
@@ -80,7 +81,7 @@ def show_estimate(
     """
     save_run(args, estimate)
     if estimate.served:
-        return serving_answer(args, estimate, list(shell.explain))
+        return serving_answer(args, estimate, _infer_command(args))
     from ..report.headline import sentence
 
     if args.quiet:
@@ -92,6 +93,14 @@ def show_estimate(
     else:
         write(_render(args.format, estimate, answers, commands, notes), args.output)
     return check(args, estimate, sentence(estimate, name)) if args.check else 0
+
+
+def _infer_command(args: argparse.Namespace) -> InferCommand | None:
+    """The `infer` command for the server of a run file; None where there is no file."""
+    if not getattr(args, "config", None):
+        return None
+    keys = dict(setting.split("=", 1) for setting in args.settings)
+    return InferCommand(["--config", args.config], keys)
 
 
 def _text(

@@ -7,13 +7,17 @@ from typing import Any
 
 from ..core.calculator import full_estimate
 from ..core.errors import InputError, quoted
+from ..core.infer_command import InferCommand, value_text
+from ..core.inference_config import InferenceConfig
+from ..core.resolve_inference import find_server
 from ..core.runfile import with_settings
+from ..core.serving_question import question_keys
 from ..core.text_data import load_text
 from .calculate import add_check
 from .check import save_run
 from .explain import add_parts, show_explanation
 from .output import show, write
-from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
+from .parser import Parser, add_long, add_output, add_settings, memory, positive, tokens, whole
 from .serving import serving_answer
 
 EXAMPLES = """\
@@ -29,6 +33,7 @@ examples:
     --concurrency 1,16,64 --format json"""
 UTILIZATION = "inference.gpu_memory_utilization"
 EXPERTS = "inference.expert_parallel_size"
+LONGEST, USERS = "inference.max_seq_len", "inference.batch_size"
 ALL = "all"  # --ep without a number
 # Options that set one key of the run file each: names, key, type, help.
 KEYS: tuple[tuple[str, str, Any, str], ...] = (
@@ -39,8 +44,8 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--tp", "inference.tensor_parallel_size", whole, "tensor-parallel size"),
     ("--pp", "inference.pipeline_parallel_size", whole, "pipeline-parallel size"),
     ("--dp", "inference.data_parallel_size", whole, "data-parallel size (replicas)"),
-    ("--context --max-model-len", "inference.max_seq_len", tokens, "longest sequence: 8192, 128k"),
-    ("--users --batch-size", "inference.batch_size", whole, "concurrent users to serve"),
+    ("--max-model-len", LONGEST, tokens, "longest sequence: 8192, 128k"),
+    ("--users --batch-size", USERS, whole, "concurrent users to serve"),
     ("--prompt-len", "inference.prompt_len", tokens, "prompt tokens of one user"),
     ("--new-tokens", "inference.new_tokens", tokens, "generated tokens of one user"),
     ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
@@ -72,6 +77,7 @@ def arguments(parser: Parser) -> None:
     parser.option("-e --engine", "NAME", engines)
     for names, key, kind, text in KEYS:
         parser.option(names, "N" if kind is not str else "NAME", text, kind, dest=key)
+    parser.option("--context", "N", "tokens of one user: 8192, 128k", tokens)
     experts = "shard the experts over N ranks (default: over all)"
     parser.option("--ep", "N", experts, dest=EXPERTS)
     eager = "inference.enforce_eager"
@@ -85,6 +91,7 @@ def arguments(parser: Parser) -> None:
     parser.flag("--explain", "show where every byte comes from")
     add_parts(parser)
     add_output(parser, "table", "json", "yaml", "html")
+    add_long(parser)
     add_check(parser)
 
 
@@ -113,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
     save_run(args, estimate)
     if args.explain:
         return show_explanation(args, estimate)
-    table = (args.contexts, args.concurrency)
-    return serving_answer(args, estimate, _explain_words(args), *table)
+    asked = _command(args, data)
+    return serving_answer(args, estimate, asked, args.contexts, args.concurrency)
 
 
 def _data(args: argparse.Namespace) -> dict[str, Any]:
@@ -136,11 +143,33 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(inference, dict):
         raise InputError(f"inference={quoted(inference)} must be an object")
     inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
-    values = {key: getattr(args, key) for _, key, _, _ in KEYS}
-    values["inference.enforce_eager"] = getattr(args, "inference.enforce_eager")
-    settings = [f"{key}={_text(value)}" for key, value in values.items() if value is not None]
+    settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
     return _with_experts(run, getattr(args, EXPERTS))
+
+
+def _keys(args: argparse.Namespace, inference: dict[str, Any]) -> dict[str, str]:
+    """The keys that the options set, as `--set` writes them."""
+    names = [key for _, key, _, _ in KEYS] + ["inference.enforce_eager"]
+    values = {key: getattr(args, key) for key in names}
+    if args.context is not None:
+        if values[LONGEST] is not None:
+            raise InputError("--context and --max-model-len ask the same; give one of them")
+        engine = find_server(InferenceConfig(engine=str(inference["engine"])))
+        asked = question_keys(engine, values[USERS], args.context)
+        values |= {f"inference.{key}": value for key, value in asked.items()}
+    return {key: value_text(value) for key, value in values.items() if value is not None}
+
+
+def _command(args: argparse.Namespace, data: dict[str, Any]) -> InferCommand:
+    """The command line as it was given, to which changes can be added."""
+    source = [args.model] if args.model else ["--config", args.config] if args.config else []
+    keys = {"inference.engine": args.engine} if args.engine else {}
+    keys |= _keys(args, data["inference"])
+    if getattr(args, EXPERTS) is not None:
+        keys[EXPERTS] = str(data["inference"]["expert_parallel_size"])
+    settings = dict(setting.split("=", 1) for setting in args.settings)
+    return InferCommand(source, {**keys, **settings})
 
 
 def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
@@ -169,51 +198,40 @@ def _load_run(path: str) -> dict[str, Any]:
     return data
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _explain_words(args: argparse.Namespace) -> list[str]:
-    """The command line that explains the same server."""
-    words = ["infer", *([args.model] if args.model else ["--config", args.config])]
-    words += ["--engine", args.engine] if args.engine else []
-    flags = {key: names.split()[-1] for names, key, _, _ in KEYS} | {EXPERTS: "--ep"}
-    for key, name in flags.items():
-        value = getattr(args, key)
-        words += [name, _text(value)] if value not in (None, ALL) else []
-    words += ["--ep"] if getattr(args, EXPERTS) == ALL else []
-    words += ["--enforce-eager"] if getattr(args, "inference.enforce_eager") else []
-    return [*words, *(w for one in args.settings for w in ("--set", one)), "--explain"]
-
-
 def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     from ..core.serving_changes import Server, fewest_gpus
+    from ..report.serving_lists import fewest_lines
 
-    change = fewest_gpus(Server.of(full_estimate(data, replay=False)))
-    _show_changes(args, [change] if change else [])
+    estimate = full_estimate(data, replay=False)
+    change = fewest_gpus(Server(estimate, _command(args, data)))
+    started = None
+    if change is not None:
+        started = full_estimate(with_settings(estimate.result.run, change.setting), replay=False)
+    lines = list(fewest_lines(estimate, change, started))
+    _show_changes(args, [change] if change else [], lines)
     return 0 if change is not None or not args.check else 1
 
 
 def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     from ..core.serving_changes import largest_models
+    from ..report.serving_lists import largest_lines
 
-    changes = largest_models(data)
-    _show_changes(args, changes)
+    asked = _command(args, data)
+    changes = largest_models(data, command=asked)
+    setup = " ".join(asked.words()[2:])
+    _show_changes(args, changes, list(largest_lines(setup or "the default GPU", changes)))
     return 0 if changes or not args.check else 1
 
 
-def _show_changes(args: argparse.Namespace, changes: list[Any]) -> None:
+def _show_changes(args: argparse.Namespace, changes: list[Any], lines: list[Any]) -> None:
     import msgspec
 
     from ..report.data import to_json, to_yaml
-    from ..report.serving import change_lines
 
     if args.format in ("json", "yaml"):
         data = msgspec.to_builtins(changes)
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
     elif args.format == "table":
-        show(list(change_lines(changes)), args.output)
+        show(lines, args.output)
     else:
         raise InputError(f"this answer has no --format {args.format}; choose table or json")

@@ -181,4 +181,4 @@ def add_output(parser: Parser, *formats: str) -> None:
 
 def add_long(parser: Parser) -> None:
     """Add --long."""
-    parser.flag("--long", "show the whole step, every number and every assumption")
+    parser.flag("--long", "show the whole answer: every phase, part and note")

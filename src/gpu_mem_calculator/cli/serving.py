@@ -6,6 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from ..core.calculator import Estimate
+from ..core.infer_command import InferCommand, infer_command
+from ..core.serving_answers import Answers
+from ..report.lines import Line
 from .check import check
 from .output import show, write
 
@@ -13,32 +16,44 @@ from .output import show, write
 def serving_answer(
     args: argparse.Namespace,
     estimate: Estimate,
-    words: list[str],
+    asked: InferCommand | None = None,
     contexts: Sequence[int] = (),
     concurrencies: Sequence[int] = (),
 ) -> int:
     """Show a server's estimate in the format of the options.
 
-    Returns the exit code: with --check, 1 where it does not fit. `words` are the command line that
-    explains the server.
+    Returns the exit code: with --check, 1 where it does not fit. `asked` is the command that asks
+    about this server; by default that of its run file.
     """
     from ..core.serving_answers import answers
-    from ..report.serving import sentence
+    from ..report.serving_words import sentence
 
     if args.quiet:
         return check(args, estimate, sentence(estimate))
-    table = answers(estimate, contexts, concurrencies)
+    asked = asked or infer_command(estimate.result.run)
+    found = answers(estimate, contexts, concurrencies, command=asked)
     if args.format == "table":
-        from ..report.serving import serving_report
-
-        show(list(serving_report(estimate, table, words)), args.output)
+        show(_text(args, estimate, found, asked), args.output)
     elif args.format == "html":
         from ..report.serving_html import serving_page
 
-        write(serving_page(estimate, table), args.output)
+        write(serving_page(estimate, found), args.output)
     else:
         from ..report.data import answers_data, to_json, to_yaml
 
-        data = answers_data(estimate.result, table)
+        data = answers_data(estimate.result, found)
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
     return check(args, estimate, sentence(estimate)) if args.check else 0
+
+
+def _text(
+    args: argparse.Namespace, estimate: Estimate, found: Answers, asked: InferCommand
+) -> list[Line]:
+    """The answer on one screen, or with --long the whole report."""
+    if args.long:
+        from ..report.serving_long import long_report
+
+        return list(long_report(estimate, found, asked))
+    from ..report.serving import short_answer
+
+    return short_answer(estimate, found, asked)

@@ -15,6 +15,7 @@ FLAGS = {
     "inference.tensor_parallel_size": "--tp",
     "inference.pipeline_parallel_size": "--pp",
     "inference.data_parallel_size": "--dp",
+    "inference.expert_parallel_size": "--ep",
     "inference.max_seq_len": "--max-model-len",
     "inference.dtype": "--dtype",
     "inference.quantization": "--quantization",
@@ -22,7 +23,7 @@ FLAGS = {
     "inference.gpu_memory_utilization": "--gpu-memory-utilization",
     "inference.max_num_seqs": "--max-num-seqs",
     "inference.max_num_batched_tokens": "--max-num-batched-tokens",
-    "inference.batch_size": "--batch-size",
+    "inference.batch_size": "--users",
     "inference.prompt_len": "--prompt-len",
     "inference.new_tokens": "--new-tokens",
 }

@@ -96,20 +96,32 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     swa_full: Flag | None = None
 
 
+class ExpectedSpeed(Struct, frozen=True, kw_only=True):
+    """A bound times the share of it that published benchmarks reach: median, least and most."""
+
+    median: float
+    least: float
+    most: float
+    figures: int
+
+
 class DecodeSpeed(Struct, frozen=True, kw_only=True):
-    """Tokens a second with so many sequences at once, together and each."""
+    """The most tokens per second of so many concurrent sequences, in all and each; and the tokens
+    per second to expect in all, where benchmarks are known.
+    """
 
     sequences: int
     tokens_per_second: float
     tokens_per_second_each: float
     bound: str
+    expected: ExpectedSpeed | None = None
 
 
 class SpeedResult(Struct, frozen=True, kw_only=True):
-    """How fast it could be: upper bounds, from what the card can compute, read and send.
+    """Upper bounds of speed by roofline: compute, memory bandwidth, interconnect.
 
-    `decode` is for sequences of `context` tokens: one alone, and as many as fit. `notes` say what
-    is left out.
+    `decode` is for sequences of `context` tokens: one alone, and as many as fit. `expected_prefill`
+    are the prompt tokens per second to expect. `notes` say what is left out.
     """
 
     engine: str
@@ -120,6 +132,7 @@ class SpeedResult(Struct, frozen=True, kw_only=True):
     prefill_bound: str
     decode: list[DecodeSpeed]
     notes: list[str] = []
+    expected_prefill: ExpectedSpeed | None = None
 
 
 class ServingResult(Struct, frozen=True, kw_only=True):

@@ -174,7 +174,7 @@ def _dtype_notes(
     dtype = capability.served_dtype(options["dtype"], engine.name, chip, given=given)
     if dtype != options["dtype"] and hardware.card and hardware.runtime == CUDA:
         options["dtype"] = dtype
-        yield f"{hardware.card} has no bf16 units, and {engine.title} takes {dtype} there"
+        yield f"{hardware.card} has no bf16 units; {engine.title} uses {dtype}"
 
 
 def _card_problems(run: Run, engine: Engine) -> Iterator[str]:
@@ -192,15 +192,14 @@ def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
     """A note where max_seq_len is beyond the model's positions, which servers accept if asked."""
     length = config.max_seq_len
     if length is not None and length > arch.max_seq_len:
-        positions = f"the {arch.max_seq_len:,} positions that the model was made for"
-        yield f"max_seq_len={length:,} is more than {positions}"
+        yield f"max_seq_len={length:,} exceeds the model's {arch.max_seq_len:,} positions"
 
 
 def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
     """A note where the model has a revision: the printed command leaves it out."""
     place = hub_name(section.name or "")
     if engine.serve is not None and (section.revision or (place and place.revision != MAIN)):
-        yield "the server's command has no revision in it: add its own option for that"
+        yield "the start command leaves the revision out; add the engine's own option for it"
 
 
 def _draft(config: InferenceConfig) -> Arch | None:

@@ -117,10 +117,12 @@ class ContextUsers(Struct, frozen=True):
 
 
 def users_by_context(estimate: Estimate, table: CapacityMatrix) -> list[ContextUsers]:
-    """The users of each context of a table; none where the server does not start."""
+    """The users of each context of a table; none where the server does not start.
+
+    With transformers there are none: the table counts tensors, and the allocator needs more.
+    """
     serving = estimate.result.serving
-    if serving is not None and serving.problem:
+    if serving is None or serving.problem:
         return []
-    replicas = 1 if serving is None else serving.replicas
     rows = zip(table.contexts, table.most, strict=True)
-    return [ContextUsers(context, replicas * most) for context, most in rows]
+    return [ContextUsers(context, serving.replicas * most) for context, most in rows]

@@ -86,13 +86,19 @@ class Server(Struct, frozen=True):
 
 
 def what_ifs(server: Server) -> list[ServingChange]:
-    """One change at a time; changes that change nothing or are refused are left out."""
+    """One change at a time. Left out are changes that are refused, and those that change nothing
+    but how experts are shared.
+    """
     tried = (try_settings(server, *candidate) for candidate in _candidates(server))
     same = taken(server.estimate.result)
     return [
         change
         for change in tried
-        if not change.problem and (change.device_bytes, change.kv_tokens, change.users) != same
+        if not change.problem
+        and (
+            (change.device_bytes, change.kv_tokens, change.users) != same
+            or EXPERTS in change.setting[0]
+        )
     ]
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from .. import catalog
 from ..timing.card import CardRates
+from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER
 from ..timing.serving import ServingReplica, first_token_time, prompt_rate, step_rates
 from .calculator import Estimate
 from .card_name import named_card
 from .hardware import Hardware
-from .inference_config import DecodeSpeed, SpeedResult
+from .inference_config import DecodeSpeed, ExpectedSpeed, SpeedResult
 from .models import GPUConfig
 from .resolved_run import ResolvedRun
 from .roofline_stages import stage_work
@@ -51,9 +52,12 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
 def no_speed(estimate: Estimate) -> str:
     """A sentence on why no speed is computed; empty where it is."""
     if find_card_rates(_section(estimate)) is None:
-        return "no speed: the card's rates are not known; name one with hardware.gpu"
+        if _section(estimate).gpu is None:
+            return "speed not estimated: no GPU given (add --gpu NAME)"
+        return "speed not estimated: the rates of this GPU are not known"
     on_host = next(_on_host(estimate.resolved), "")
-    return f"no speed: {on_host}, whose bandwidth is not known" if on_host else ""
+    why = f"{on_host}, whose bandwidth is not known"
+    return f"speed not estimated: {why}" if on_host else ""
 
 
 def _on_host(resolved: ResolvedRun) -> Iterator[str]:
@@ -61,13 +65,13 @@ def _on_host(resolved: ResolvedRun) -> Iterator[str]:
     options, layers = resolved.run.options, len(resolved.run.arch.layers)
     gpu_layers = options.get("n_gpu_layers")
     if gpu_layers is not None and gpu_layers <= layers:
-        yield f"{layers + 1 - gpu_layers} of {layers + 1} layers are in the host's memory"
+        yield f"{layers + 1 - gpu_layers} of {layers + 1} layers are in host memory"
     if options.get("n_cpu_moe"):
-        yield f"the experts of {options['n_cpu_moe']} layers are in the host's memory"
+        yield f"the experts of {options['n_cpu_moe']} layers are in host memory"
     if options.get("no_kv_offload"):
-        yield "the cache is in the host's memory"
+        yield "the KV cache is in host memory"
     if options.get("cpu_offload_gb"):
-        yield f"{options['cpu_offload_gb']:g} GiB of weights are in the host's memory"
+        yield f"{options['cpu_offload_gb']:g} GiB of weights are in host memory"
 
 
 def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
@@ -100,6 +104,20 @@ def speed(estimate: Estimate) -> SpeedResult | None:
         prefill_bound=bound,
         decode=list(_decode(estimate, serving, context)),
         notes=list(_notes(resolved, hardware)),
+        expected_prefill=_expected(resolved.engine.name, PROMPTS, copies * rate),
+    )
+
+
+def _expected(engine: str, regime: str, bound: float) -> ExpectedSpeed | None:
+    """The bound times the share of it that published benchmarks of the engine reach."""
+    share = SHARES.get(engine, {}).get(regime)
+    if share is None:
+        return None
+    return ExpectedSpeed(
+        median=bound * share.median,
+        least=bound * share.least,
+        most=bound * share.most,
+        figures=share.count,
     )
 
 
@@ -128,6 +146,11 @@ def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterat
             tokens_per_second=replicas * together,
             tokens_per_second_each=each,
             bound=bound,
+            expected=_expected(
+                estimate.resolved.engine.name,
+                TOGETHER if sequences > 1 else ALONE,
+                replicas * together,
+            ),
         )
 
 
@@ -143,8 +166,8 @@ def _notes(resolved: ResolvedRun, hardware: Hardware) -> Iterator[str]:
     """What the figures leave out, a sentence for each."""
     run = resolved.run
     if run.options.get("speculative_method") or run.draft is not None:
-        yield "without speculation, which can make several tokens in a pass"
+        yield "without speculative decoding, which can generate several tokens per pass"
     if (run.options.get("num_beams") or 1) > 1:
-        yield "without beams"
+        yield "without beam search"
     if int(run.mesh.tp) > hardware.gpus_per_node:
-        yield "with the link within a node, which the ranks of a layer go beyond"
+        yield "with the interconnect of one node, although tensor parallelism spans nodes"

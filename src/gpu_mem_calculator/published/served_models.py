@@ -81,4 +81,4 @@ def borrowed_notes(server: str, title: str, family: str) -> Iterator[str]:
     """A sentence where a server has no code of its own for a family."""
     if family in AS_TRANSFORMERS[server]:
         own = f"{title} has no {family} model of its own and runs transformers' code"
-        yield f"{own}; its activations are taken for those of {title}'s own layers"
+        yield f"{own}; its activations are estimated as those of {title}'s own layers"

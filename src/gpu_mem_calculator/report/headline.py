@@ -96,7 +96,7 @@ def served_words(run: Run) -> Iterator[str]:
 
 
 def server_words(estimate: Estimate) -> Iterator[str]:
-    """Words that describe a server: the formats of weights and cache, the longest sequence."""
+    """Words that describe a server: the formats of weights and KV cache."""
     run, options = estimate.resolved.run, estimate.resolved.run.options
     yield run.precision.removesuffix("_pure")
     named = options.get("quantization") or "none"
@@ -105,7 +105,6 @@ def server_words(estimate: Estimate) -> Iterator[str]:
         yield f"{weights} weights"
     if (options.get("kv_cache_dtype") or "auto") != "auto":
         yield f"KV cache in {options['kv_cache_dtype']}"
-    yield f"sequences of up to {estimate.served[0].max_seq_len:,}"
 
 
 def setup_words(estimate: Estimate) -> Iterator[str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
 from msgspec import Struct
 
 from ..core.calculator import Estimate
-from ..core.inference_config import ServingResult, SpeedResult
+from ..core.inference_config import ExpectedSpeed, ServingResult, SpeedResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix
 from ..core.serving_changes import ServingChange
@@ -17,17 +15,21 @@ from .shortfall import shortfall
 from .svg import svg_text
 
 TITLES = {
-    "room": "Room for how many, at which context",
-    "speed": "Speed at best",
-    "changes": "What if",
+    "room": "Users by context",
+    "speed": "Speed",
+    "changes": "What changes bring",
     "start": "Start it",
 }
-MAP_TITLE = "How full the cache gets, context by number of sequences"
+MAP_TITLE = "Share of the KV cache in use, by context and users"
 CAPTION = (
-    "Each cell: how full it gets with so many sequences of so many tokens. "
+    "Each cell: the share of the memory in use with so many users of so many tokens each. "
     "A crossed cell does not fit."
 )
-TENSORS = "It counts tensors; torch’s allocator takes more."  # where there is no pool
+TENSORS = "It counts tensors; torch’s allocator needs more."  # where there is no pool
+BOUND = (
+    "Expected tokens per second: the upper bound (roofline: compute, memory bandwidth, "
+    "interconnect) times the share that published benchmarks reach, with their range."
+)
 WIDTH = 840
 LEAST_CELL, MOST_CELL, CELL_HEIGHT, LEFT, RIGHT, TOP = 44, 76, 30, 92, 4, 46
 FEW = 6  # columns that fit on a narrow screen
@@ -77,9 +79,9 @@ def has_cache_space(estimate: Estimate) -> bool:
 
 def _figures(serving: ServingResult) -> str:
     rows = [
-        ("Cache", f"{size(serving.kv_pool_bytes)} GiB, {serving.kv_tokens:,} tokens"),
-        ("A token", f"{serving.kv_bytes_per_token:,} bytes"),
-        ("At once", f"{serving.max_concurrency:,.1f} sequences of {serving.max_seq_len:,} tokens"),
+        ("Users", f"{serving.users:,} at {serving.users_context:,} tokens each"),
+        ("KV cache", f"{size(serving.kv_pool_bytes)} GiB, {serving.kv_tokens:,} tokens"),
+        ("Per token", f"{serving.kv_bytes_per_token:,} bytes"),
         ("Longest", f"{serving.longest_context:,} tokens in one sequence"),
     ]
     items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
@@ -102,7 +104,7 @@ def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
     columns = len(matrix.concurrencies)
     cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
     lines = [
-        _axis(f"{LEFT + cell * columns / 2:g}", 14, "sequences at once", "middle"),
+        _axis(f"{LEFT + cell * columns / 2:g}", 14, "users", "middle"),
         _axis(LEFT - 8, 14, "context", "end"),
     ]
     for column, number in enumerate(matrix.concurrencies):
@@ -151,39 +153,45 @@ def _matrix_table(matrix: CapacityMatrix) -> str:
         shares = ("-" if s is None or s > 1 else f"{100 * s:.1f} %" for s in matrix.shares[row])
         cells = num_cells(*shares, f"{matrix.most[row]:,}")
         rows.append(f'<tr><th scope="row" class="num">{context:,}</th>{cells}</tr>')
-    heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most"]
-    return table("share of the room, by context and sequences", heads, rows, kind="entries")
+    heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most users"]
+    return table("share of the memory in use, by context and users", heads, rows, kind="entries")
 
 
 def _speed(speed: SpeedResult) -> str:
     first, each = f"first token, prompt of {speed.prompt_len:,}", 1000 * speed.first_token_seconds
     rate, bound = speed.prefill_tokens_per_second, speed.prefill_bound
-    rows = [_speed_row(first, rate, f"{each:,.1f} ms", bound)]
+    rows = [_speed_row(first, speed.expected_prefill, rate, f"{each:,.1f} ms", bound)]
     for one in speed.decode:
         each_says = f"{one.tokens_per_second_each:,.1f} tokens/s each"
-        head = f"decoding, {one.sequences:,} at once"
-        rows.append(_speed_row(head, one.tokens_per_second, each_says, one.bound))
-    heads = ["", "#tokens/s", "#each", "bounded by"]
-    sentence = " ".join([*(f"These are {note}." for note in speed.notes), shortfall(speed.engine)])
-    rates_table = table("tokens a second", heads, rows, kind="entries")
-    return f'<p class="soft">{text(sentence)}</p>{rates_table}'
+        head = f"decode, {one.sequences:,} user{'s' * (one.sequences > 1)}"
+        rows.append(_speed_row(head, one.expected, one.tokens_per_second, each_says, one.bound))
+    heads = ["", "#expected", "#upper bound", "#each at most", "bounded by"]
+    sentence = " ".join([*(f"Computed {note}." for note in speed.notes), shortfall(speed.engine)])
+    rates_table = table("tokens per second", heads, rows, kind="entries")
+    return f'<p>{text(BOUND)}</p>{rates_table}<p class="soft">{text(sentence)}</p>'
 
 
-def _speed_row(head: str, rate: float, each: str, bound: str) -> str:
-    return f'<tr><th scope="row">{head}</th>{num_cells(f"{rate:,.0f}", each)}<td>{bound}</td></tr>'
+def _speed_row(
+    head: str, expected: ExpectedSpeed | None, rate: float, each: str, bound: str
+) -> str:
+    says = "-" if expected is None else f"{expected.median:,.0f}"
+    if expected is not None:
+        says += f" ({expected.least:,.0f}–{expected.most:,.0f})"
+    cells = num_cells(says, f"{rate:,.0f}", each)
+    return f'<tr><th scope="row">{head}</th>{cells}<td>{bound}</td></tr>'
 
 
 def _changes(answers: Answers) -> str:
-    rows = [_change(one) for one in (*filter(None, [answers.fewest_gpus]), *answers.what_ifs)]
-    heads = ["", "#takes, GiB", "#tokens", "#sequences", "~setting"]
-    return table("one change at a time", heads, rows, kind="entries")
+    rows = [_change(one) for one in (*answers.remedies, *answers.what_ifs)]
+    heads = ["", "#GiB per GPU", "#tokens", "#users", "~command"]
+    return table("sets of changes that fit, then one change at a time", heads, rows, kind="entries")
 
 
 def _change(one: ServingChange) -> str:
-    setting = text(shlex.join(word for each in one.setting for word in ("--set", each)))
     if one.problem or not one.fits:
         why = text(one.problem) if one.problem else one.verdict
         return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
-    figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", f"{one.max_concurrency:,.1f}")
-    what = f'<td class="what"><code>{setting}</code></td>'
+    users = f"{one.users:,} at {one.context:,}"
+    figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", users)
+    what = f'<td class="what"><code>{text(one.command)}</code></td>'
     return f'<tr><th scope="row">{text(one.title)}</th>{figures}{what}</tr>'

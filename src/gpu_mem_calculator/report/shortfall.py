@@ -1,34 +1,29 @@
-"""How far engines stay below the upper bound of speed, by public figures."""
+"""What share of the upper bound of speed published benchmarks of an engine reach."""
 
 from __future__ import annotations
 
 from ..serving import server
 from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER, ReachedShare
 
-WORDS = {PROMPTS: "with prompts", ALONE: "alone", TOGETHER: "together"}
+WORDS = {PROMPTS: "for prefill", ALONE: "for one stream", TOGETHER: "for batches"}
+SEE = "see docs/speed.md"
 
 
 def shortfall(engine: str) -> str:
-    """A sentence with the median, the range and the number of public figures of an engine."""
+    """A sentence with the median, the range and the number of published benchmarks."""
     title, shares = server(engine).title, SHARES.get(engine, {})
     if not shares:
-        return f"An upper bound. No public figures of {title} are compared; see docs/speed.md."
-    parts = [
-        _share_words(shares[regime], word, number == 0)
-        for number, (regime, word) in enumerate(_regimes(engine))
-    ]
-    return f"An upper bound. Public figures of {title} reach {', '.join(parts)}; see docs/speed.md."
+        return f"No published benchmarks of {title} were compared with this bound; {SEE}."
+    named = [(shares[regime], word) for regime, word in WORDS.items() if regime in shares]
+    parts = [_share_words(*one, first=number == 0) for number, one in enumerate(named)]
+    return f"Published {title} benchmarks reach a median {', '.join(parts)}; {SEE}."
 
 
-def _regimes(engine: str) -> list[tuple[str, str]]:
-    return [(regime, word) for regime, word in WORDS.items() if regime in SHARES[engine]]
-
-
-def _share_words(share: ReachedShare, word: str, first: bool) -> str:
-    of, figures = (" of it", " figures") if first else ("", "")
+def _share_words(share: ReachedShare, word: str, *, first: bool) -> str:
+    of_it, count = (" of this", "n = ") if first else ("", "")
     return (
-        f"{_percent(share.median)}{of} {word} ({100 * share.least:.0f} to "
-        f"{_percent(share.most)}, {share.count}{figures})"
+        f"{_percent(share.median)}{of_it} {word} ({100 * share.least:.0f}–"
+        f"{_percent(share.most)}, {count}{share.count})"
     )
 
 

@@ -15,7 +15,7 @@ from .phases import STARTUP
 NamedBytes = tuple[str, int, str]  # a part of what is outside torch: name, bytes, source
 SERVE = "serve"
 LOADED = Instant(name="load", phase=STARTUP, title="start-up: weights loaded")
-PROFILED = Instant(name="profile", phase=STARTUP, title="start-up: trial run")
+PROFILED = Instant(name="profile", phase=STARTUP, title="start-up: profiling")
 SERVING = Instant(name="serve", phase=SERVE, title="serving, the cache full")
 INSTANTS = (LOADED, PROFILED, SERVING)
 FROM_LOADING = {LOADED.name: 1, PROFILED.name: 1, SERVING.name: 1}

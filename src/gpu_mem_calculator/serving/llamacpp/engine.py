@@ -130,22 +130,22 @@ def _start_problem(needs: int, gpu: int, run: Run) -> str:
 def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
     build = build_number(str(run.options["engine_version"])) or NEWEST
     if build > NEWEST:
-        yield f"llama.cpp b{build} is newer than what is modelled; b{NEWEST} is taken"
+        yield f"llama.cpp b{build} is modelled as b{NEWEST}, the newest that is"
     if run.options["n_gpu_layers"] is None and layout.build >= FLASH_AUTO:
         yield (
-            "llama-server lowers -c and -ngl by itself where they are left out (--fit on); the "
-            "figures are for all layers and this context"
+            "without -c and -ngl, llama-server lowers both until they fit (--fit on); these "
+            "figures are for all layers on the GPU and this context"
         )
     if layout.flash and not has_flash(layout):
         kernel = f"flash kernel for K {layout.keys}, V {layout.values} and this head size"
-        yield f"CUDA has no {kernel}: attention runs on the host"
+        yield f"CUDA has no {kernel}: attention runs on the CPU"
     if run.arch.family not in CHECKED:
         yield (
-            f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "
-            "which was not laid beside its own"
+            f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph; "
+            "it was not compared with their own graph"
         )
     if layout.keys not in CACHE_KINDS:
-        yield f"a cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
+        yield f"a KV cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 
 
 def stage_layers(run: Run) -> list[int]:

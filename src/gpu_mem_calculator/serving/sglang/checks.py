@@ -86,26 +86,26 @@ def start_problem(setting: SglangOptions, pool: SglangPool, start: StartBytes) -
     available, weights, other = start.available, start.weights, start.other
     if weights > available:
         return (
-            f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
-            f"{_gib(available)}; use more GPUs or fewer bits"
+            f"weights need {_gib(weights)} GiB; {_gib(available)} GiB available. Use more GPUs or "
+            "a smaller quantization."
         )
     share = f"--mem-fraction-static={setting.fraction:.3g}"
     if start.pool_limit <= 0 or pool.tokens <= 0:
         least = weights / available
         return (
-            f"Not enough memory. Please try to increase --mem-fraction-static: weights take "
-            f"{least:.3f} of what is free, {share} leaves no room for a cache"
+            f"weights need {least:.3f} of the free memory; {share} leaves none for the KV cache. "
+            "Increase it, use more GPUs or a smaller quantization."
         )
     if pool.cell.state and pool.requests <= 0:
-        return f"Not enough memory for the states of one request under {share}; increase it"
+        return f"{share} leaves no memory for the states of one request. Increase it."
     draft = pool.draft_bytes if setting.version >= COUNTED_DRAFT else 0
     slack = available - weights - pool.bytes - draft
     if other > slack:
         fits = max(0, int(100 * (available - other) / available)) / 100
         return (
-            f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
-            f"prefill of {setting.chunk} tokens, which take {_gib(other)}; lower it to "
-            f"{fits:g}, or chunked_prefill_size"
+            f"CUDA graphs and a prefill of {setting.chunk:,} tokens need {_gib(other)} GiB; "
+            f"{share} leaves {_gib(slack)} GiB. Lower it to {fits:g}, or lower "
+            "chunked_prefill_size."
         )
     return ""
 

@@ -193,28 +193,28 @@ def _notes(setting: SglangOptions, pool: SglangPool) -> Iterator[str]:
     yield from versions.notes(setting.run)
     yield from borrowed_notes("sglang", "SGLang", setting.run.arch.family)
     if setting.run.options["gpu_memory_utilization"] is None:
-        yield f"mem_fraction_static is {setting.fraction:.3g}, SGLang's choice for this card"
+        yield f"mem_fraction_static is {setting.fraction:.3g}, SGLang's default for this GPU"
     if pool.tokens and pool.tokens < setting.context:
         yield (
-            f"the cache holds {pool.tokens:,} tokens, less than the context of "
-            f"{setting.context:,}; SGLang starts and refuses longer requests"
+            f"the KV cache holds {pool.tokens:,} tokens, less than the context of "
+            f"{setting.context:,}; SGLang starts and rejects longer requests"
         )
     if not setting.run.options["disable_radix_cache"]:
-        yield "the radix cache keeps prefixes in the pool itself; it takes no memory of its own"
+        yield "prefix caching (the radix cache) needs no extra memory: it reuses the KV cache"
     if pool.window_tokens:
         yield (
-            f"layers with a window have {pool.window_tokens:,} tokens of their own "
+            f"sliding-window layers have a separate KV cache of {pool.window_tokens:,} tokens "
             "(swa_full_tokens_ratio)"
         )
     if pool.slots:
         each = slots_of_a_request(setting)
         yield (
-            f"the states have {pool.slots:,} slots, {each} for each running request "
+            f"state-space layers have {pool.slots:,} states, {each} per running request "
             "(mamba_full_memory_ratio)"
         )
     if setting.version < COUNTED_DRAFT and pool.draft_bytes:
         yield (
-            "before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
+            "SGLang before 0.5.14 sizes the KV cache without the draft model: lower "
             "mem_fraction_static if it runs out of memory"
         )
 

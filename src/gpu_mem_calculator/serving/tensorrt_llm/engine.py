@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...ledger.units import GIB
 from ...published.frameworks import TENSORRT_LLM
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
@@ -89,11 +90,13 @@ def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
     """Why it would not start; empty if it starts. Blocks for a part of max_seq_len are enough."""
     if free <= 0:
         return (
-            f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
-            "more GPUs, a smaller max_num_batched_tokens or a quantized model"
+            f"weights + buffers + profiling need {(run.free_bytes - free) / GIB:,.1f} GiB; "
+            f"{run.free_bytes / GIB:,.1f} GiB available. Use more GPUs, a smaller "
+            "--max-num-batched-tokens or a smaller quantization."
         )
     if not pool.blocks or min(pool.blocks) < beams(run):
-        return "nothing is left for the cache; use more GPUs or a smaller max_num_batched_tokens"
+        fix = "Use more GPUs or a smaller --max-num-batched-tokens."
+        return f"no memory is left for the KV cache. {fix}"
     return ""
 
 
@@ -101,11 +104,11 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     yield from newer_version_notes(run, "TensorRT-LLM", NEWEST)
     tokens = pool.tokens // beams(run)
     if 0 < tokens < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
-        yield f"the cache holds {tokens:,} tokens: TensorRT-LLM cuts max_seq_len to that"
+        yield f"the KV cache holds {tokens:,} tokens; TensorRT-LLM lowers max_seq_len to that"
     if any(run.arch.windows) and not run.options.get("max_attention_window"):
         yield (
-            "every layer keeps the whole sequence unless kv_cache_config.max_attention_window "
-            "gives the model's windows"
+            "every layer caches the whole sequence unless kv_cache_config.max_attention_window "
+            "lists the model's sliding windows"
         )
     yield from settings_note(run)
 

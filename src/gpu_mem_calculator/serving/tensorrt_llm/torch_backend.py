@@ -104,7 +104,7 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
     experts = any(widths.experts for widths in distinct_widths(run.arch, shard))
-    name, formula = "trial run: one layer at work", f"{tokens:,} tokens through the widest layer"
+    name, formula = "profiling: one layer at work", f"{tokens:,} tokens through the widest layer"
     peak, source = (
         max(_widest_layer(run, shard, tokens), logits),
         MOE_CODE if experts else LAYER_CODE,

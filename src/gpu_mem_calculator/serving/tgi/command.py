@@ -50,10 +50,10 @@ def notes(run: Run) -> Iterator[str]:
     yield from newer_version_notes(run, "TGI", NEWEST)
     if run.options.get("max_num_batched_tokens") is None:
         yield (
-            f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
-            "smaller one leaves more for the cache"
+            f"max_batch_prefill_tokens is {prefill_tokens(run):,}, the launcher's default; a "
+            "smaller one leaves more memory for the KV cache"
         )
     if run.arch.tower and not is_modelled(run):
-        yield "the picture of the warm-up is left out; it leaves less for the cache"
+        yield "the image of the warm-up is not modelled; it leaves less memory for the KV cache"
     if any(run.arch.windows):
-        yield "layers with a sliding window keep the whole sequence in TGI"
+        yield "TGI caches the whole sequence in sliding-window layers"

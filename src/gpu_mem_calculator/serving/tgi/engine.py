@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ...cuda.process import process_items
 from ...ledger.source import code
+from ...ledger.units import GIB
 from ...published.frameworks import TGI
 from ...run.engine import Engine
 from ...run.run import Run
@@ -75,8 +76,9 @@ def _problem(run: Run, left_bytes: int) -> str:
     """Why TGI would not start; empty if it starts. The warm-up has a cache for its requests."""
     if left_bytes < 0:
         return (
-            f"not enough memory to handle {prefill_tokens(run):,} prefill tokens; decrease "
-            "max_num_batched_tokens or use more GPUs"
+            f"weights + a warm-up prefill of {prefill_tokens(run):,} tokens need "
+            f"{(run.free_bytes - left_bytes) / GIB:,.1f} GiB; {run.free_bytes / GIB:,.1f} GiB "
+            "available. Use a smaller --max-num-batched-tokens or more GPUs."
         )
     return ""
 

@@ -158,30 +158,30 @@ def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
     fits = max(0, int(100 * (free - after_pool) / run.card_bytes)) / 100
     if free <= 0:
         return (
-            f"CUDA's context and libraries take {budget.outside_bytes / GIB:.2f} GiB, and "
-            f"{run.free_bytes / GIB:.2f} are free; use a larger card"
+            f"CUDA context and libraries need {budget.outside_bytes / GIB:.1f} GiB; "
+            f"{run.free_bytes / GIB:.1f} GiB available. Use a GPU with more memory."
         )
     if v1(run) and version(run) >= CHECKS_FREE_FROM and by_share and free < requested:
         return (
-            f"gpu_memory_utilization={share:g} asks for {requested / GIB:.2f} GiB, and "
-            f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
-            f"use {fits:g}"
+            f"--gpu-memory-utilization {share:g} requests {requested / GIB:.1f} GiB; "
+            f"{free / GIB:.1f} of {run.card_bytes / GIB:.1f} GiB are free when vLLM starts. "
+            f"Use {fits:g}."
         )
     if pool_problem and budget.pool_bytes <= 0 and by_share:
         return (
-            f"weights, the trial run and libraries take {deducted / GIB:.2f} GiB, and "
-            f"gpu_memory_utilization={share:g} gives {requested / GIB:.2f}; raise it, use "
-            "more GPUs or fewer bits"
+            f"weights + profiling + libraries need {deducted / GIB:,.1f} GiB; "
+            f"{requested / GIB:,.1f} GiB available ({share:g} of the card). Use more GPUs or a "
+            "smaller quantization."
         )
     if pool_problem:
         return pool_problem
     excess = bytes_without_pool(budget) + budget.pool_bytes - free
     if excess > 0:
         fixed_pool = f"kv_cache_memory_bytes={max(0, budget.pool_bytes - excess)}"
-        fix = f"gpu_memory_utilization={fits:g}" if by_share else fixed_pool
+        fix = f"--gpu-memory-utilization {fits:g}" if by_share else fixed_pool
         return (
-            f"graphs are captured behind the cache and would lack {excess / GIB:.2f} GiB; use "
-            f"{fix} or less"
+            f"CUDA graphs, captured after the KV cache is allocated, lack {excess / GIB:.2f} GiB. "
+            f"Use {fix} or less."
         )
     return ""
 

@@ -20,7 +20,7 @@ from .cache_layout import PoolLayout, pool_layout, token_bytes
 from .versions import v1, version
 
 STATES_FROM = (0, 20, 0)  # graphs of decode steps need one state per sequence
-PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
+PREFIX_NOTE = "prefix caching needs no extra memory: it reuses freed KV blocks"
 
 
 class BlockPool(Struct, frozen=True, kw_only=True):
@@ -110,8 +110,8 @@ def _states_problem(run: Run, layout: PoolLayout, count: int) -> str:
     if needed <= count:
         return ""
     return (
-        f"max_num_seqs={needed} is more than the {count} states that the cache has room for; "
-        f"use max_num_seqs={max(1, count)}"
+        f"max_num_seqs={needed} needs as many states; the KV cache holds {count}. "
+        f"Use --max-num-seqs {max(1, count)}."
     )
 
 
@@ -181,13 +181,15 @@ def _pool_name(layout: PoolLayout, count: int) -> str:
 
 def _length_problem(length: int, required: int, available: int, longest: int) -> str:
     if available <= 0:
-        return "no memory is left for the cache; raise gpu_memory_utilization or use more GPUs"
+        return (
+            "no memory is left for the KV cache. Raise --gpu-memory-utilization or use more GPUs."
+        )
     if required <= available:
         return ""
-    fix = f"; use max_seq_len={longest} or less" if longest else ""
+    fix = f" Use --max-model-len {longest} or less." if longest else ""
     return (
-        f"one sequence of max_seq_len={length} takes {required / GIB:.2f} GiB of cache, and "
-        f"{available / GIB:.2f} GiB are left{fix}"
+        f"one sequence of {length:,} tokens needs {required / GIB:.1f} GiB of KV cache; "
+        f"{available / GIB:.1f} GiB available.{fix}"
     )
 
 
@@ -217,10 +219,9 @@ def notes(run: Run, shard: ServerShard) -> tuple[str, ...]:
         slot.page.kind in GROWING for slot in all_slots
     )
     if local and not manages_hybrids(run, all_slots):
-        sentences.append("this version keeps every token of layers with a window, as of the others")
+        sentences.append("this vLLM version caches all tokens of sliding-window layers, too")
     if any(slot.page.kind == LATENT for slot in all_slots) and shard.attention_tp > 1:
         sentences.append(
-            "latent attention keeps the same on every rank; "
-            "decode_context_parallel_size would share it out"
+            "MLA's KV cache is replicated on every TP rank; decode_context_parallel_size shards it"
         )
     return tuple(sentences)

@@ -31,6 +31,7 @@ from .non_torch import uncounted_parts
 from .shards import stage_layers
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
+PEAKS = {"feed-forward": "the MLP"}  # the field's word
 SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
 OPTIONS = COMMON_OPTIONS | {
     "engine_version": versions.NEWEST,
@@ -109,23 +110,23 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
     options, vllm_version = run.options, versions.version(run)
     newest = versions.parse_version(versions.NEWEST) or vllm_version
     if vllm_version > newest:
-        yield f"vLLM {options['engine_version']} is taken for {versions.NEWEST}"
+        yield f"vLLM {options['engine_version']} is modelled as {versions.NEWEST}"
     tokens, seqs = options["max_num_batched_tokens"], options["max_num_seqs"]
     yield (
-        f"the trial run is highest in {rank.peak_instant}, with max_num_batched_tokens={tokens} "
-        f"and max_num_seqs={seqs}"
+        f"vLLM's profiling pass peaks in {PEAKS.get(rank.peak_instant, rank.peak_instant)} "
+        f"(max_num_batched_tokens={tokens}, max_num_seqs={seqs})"
     )
     if versions.FIRST_V1 <= vllm_version < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
         yield (
-            "with FlashInfer installed, as in the docker image, sampling takes about a third; "
-            "then set use_flashinfer_sampler=true"
+            "with FlashInfer installed, as in the Docker image, sampling needs about a third of "
+            "this memory; set use_flashinfer_sampler=true"
         )
     if run.arch.tower and not num_images(run):
-        yield "the trial run of the vision tower is left out; images make it larger"
+        yield "profiling of the vision tower is not modelled; images need more memory"
     if not options["enforce_eager"] and not counts_graphs(run):
-        yield "CUDA graphs come on top of gpu_memory_utilization in this version"
+        yield "this vLLM version allocates CUDA graphs beyond gpu_memory_utilization"
     if run_format(run).name == "nf4" and vllm_version >= versions.PLUGIN_FROM:
-        yield "NF4 is not part of vLLM from 0.28.0 on: install vllm-bnb-plugin beside it"
+        yield "vLLM 0.28.0 and newer need the package vllm-bnb-plugin for NF4"
     yield from borrowed_notes("vllm", "vLLM", run.arch.family)
     yield from cache.notes(run, rank.shard)
     yield from speculative.notes(run)

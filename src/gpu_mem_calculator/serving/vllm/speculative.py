@@ -163,9 +163,11 @@ def notes(run: Run) -> tuple[str, ...]:
         return ()
     rows = int(run.options["max_num_seqs"]) * (drafts + 1)
     sentences = [
-        f"a full step checks {rows:,} rows of logits, {drafts + 1} a sequence, which the trial "
-        "run does not make"
+        f"a full decode step verifies {rows:,} rows of logits, {drafts + 1} per sequence; "
+        "vLLM's profiling pass does not include them"
     ]
     if method(run) == "eagle3":
-        sentences.append(f"the EAGLE-3 head is taken to have {EAGLE3_VOCAB:,} words of its own")
+        sentences.append(
+            f"the EAGLE-3 head is assumed to have its own vocabulary of {EAGLE3_VOCAB:,} tokens"
+        )
     return tuple(sentences)
