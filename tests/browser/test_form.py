@@ -35,7 +35,7 @@ def test_invalid_value(visit: Visit) -> None:
     box.fill("0")
     expect(box).to_have_attribute("aria-invalid", "true")
     expect(field(page, "training.batch_size").locator(".problem")).to_contain_text("batch_size=0")
-    expect(page.locator(".notice")).to_contain_text("not possible")
+    expect(page.locator(".notice")).to_contain_text("invalid set-up")
     assert sizes(page) == before
     visit.change(lambda: box.fill("4"))
     expect(box).not_to_have_attribute("aria-invalid", "true")
@@ -56,7 +56,7 @@ def test_paste_config(visit: Visit) -> None:
     page = visit.open(TRAIN)
     visit.change(lambda: pasted(page, json.dumps(SMALL_LLAMA)))
     expect(page.get_by_role("dialog")).to_be_hidden()
-    expect(page.locator("#model-hint")).to_contain_text("4 layers, 256 wide")
+    expect(page.locator("#model-hint")).to_contain_text("4 layers, hidden size 256")
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("4")
 
 

@@ -49,7 +49,7 @@ def test_recipes_by_keyboard(visit: Visit) -> None:
     visit.change(lambda: page.keyboard.press("ArrowRight"))
     expect(page.get_by_role("radio", name="All weights")).to_be_checked()
     expect(page.locator(".recipe .moved")).to_have_text("The framework is PyTorch FSDP again.")
-    page.wait_for_function("!location.hash.includes('lora')")
+    page.wait_for_function("() => !location.hash.includes('lora')")
 
 
 def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
@@ -77,5 +77,5 @@ def test_recipe_of_megatron_changes_the_engine(visit: Visit, title: str) -> None
     )
     visit.change(lambda: recipe(page, title))
     expect(page.locator(".notice")).to_be_hidden()
-    page.wait_for_function("location.hash.includes('engine.type=pytorch_ddp')")
+    page.wait_for_function("() => location.hash.includes('engine.type=pytorch_ddp')")
     assert "parallelism" not in page.evaluate("location.hash")

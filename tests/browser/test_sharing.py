@@ -70,7 +70,7 @@ def test_run_file(visit: Visit, service: str) -> None:
     """The saved run file gives the page's numbers when it is sent to the service."""
     page = visit.open(TRAIN)
     download = saved(page, "Run file")
-    assert download.suggested_filename == "run.json"
+    assert download.suggested_filename == "gpt2-pytorch-ddp-2x-h100-80gb-sxm.json"
     run = json.loads(Path(download.path()).read_text())
     result = httpx.post(f"{service}/api/replay", json=run, timeout=60).json()
     shown = sizes(page)
@@ -126,3 +126,26 @@ def test_menu_by_keyboard(visit: Visit) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("menu")).to_be_hidden()
     expect(button).to_be_focused()
+
+
+def test_link_keeps_the_open_set_up(visit: Visit) -> None:
+    """A link of two set-ups opens the one that was open."""
+    other = TRAIN.removeprefix("/#").replace("batch_size=4", "batch_size=8")
+    page = visit.open(f"{TRAIN}|{other}|open=2")
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("8")
+    page.locator(".compare .tab").first.click()
+    page.wait_for_function("() => !location.hash.includes('open=')")
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("4")
+
+
+def test_deepspeed_config(visit: Visit) -> None:
+    """A DeepSpeed set-up is saved as DeepSpeed's own file; others do not offer it."""
+    page = visit.open(TRAIN)
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("menuitem", name="DeepSpeed")).to_be_hidden()
+    page.keyboard.press("Escape")
+    visit.change(lambda: page.locator("#f-engine-type").select_option('"deepspeed"'))
+    page.get_by_role("button", name="Save").click()
+    with page.expect_download() as waiting:
+        page.get_by_role("menuitem", name="DeepSpeed").click()
+    assert "zero_optimization" in json.loads(waiting.value.path().read_text())

@@ -124,6 +124,7 @@ def test_switch_to_serving(visit: Visit) -> None:
     visit.change(lambda: page.get_by_text("Serve", exact=True).click())
     expect(page.get_by_role("combobox", name="Model")).to_have_value("GPT-2 124M")
     expect(page.get_by_role("combobox", name="GPU", exact=True)).to_have_value("H100 80GB SXM5")
-    expect(verdict(page)).to_contain_text("tokens of cache")
+    expect(verdict(page)).to_contain_text("users at")
+    expect(page.locator("#f-hardware-num_gpus")).to_have_value("2")
     visit.change(lambda: page.get_by_text("Train", exact=True).click())
     assert sizes(page) == before

@@ -43,3 +43,13 @@ def test_chip_of_a_server(visit: Visit) -> None:
     visit.change(chip.click)
     assert gib(verdict(page).locator(".says").inner_text()) == tokens
     expect(field(page, "inference.kv_cache_dtype")).to_have_class("field choice set")
+
+
+def test_more_gpus_for_a_server(visit: Visit) -> None:
+    """A model that no single card holds: the chip names the GPUs that do, and no dead end."""
+    page = visit.open("/#serve?model.name=deepseek-v3&hardware.gpu=h200-141gb-sxm")
+    expect(verdict(page)).to_have_class("verdict fails")
+    expect(page.locator(".chip.short")).to_have_count(0)
+    chip = page.locator(".chip.helps", has_text="8 GPUs").first
+    visit.change(chip.click)
+    expect(verdict(page)).to_have_class("verdict fits")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from .. import __version__
 from ..engines import ALIASES, engine_names, engines
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
@@ -197,6 +198,7 @@ def form() -> dict[str, Any]:
         "sections": sections,
         "fields": msgspec.to_builtins(_fields()),
         "engines": [*_engines(TRAINING), *_engines(SERVING)],
+        "version": __version__,
         "recipes": recipes({one.path: one.defaults for one in _fields()}),
     }
 

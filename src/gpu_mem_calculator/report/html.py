@@ -33,6 +33,7 @@ from .instants import columns_of
 from .lines import gib
 from .patterns import defs, swatch, titles
 from .picture import timeline
+from .serving_users import users_notes, users_words
 
 TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("about", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
@@ -157,7 +158,7 @@ def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
     if serving.problem:
         words = f"{words}: {serving.problem}"
     elif serving.kv_tokens:
-        words = f"{words}, {serving.kv_tokens:,} tokens of cache"
+        words = f"{words}: {users_words(serving.users, serving.users_context)}"
     return (*TONES[result.verdict], words)
 
 
@@ -174,6 +175,7 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     where = "" if page.estimate.serves else " of a step"
     notes.append(f"Highest instant{where}: {text(page.instant.title)}.")
     notes.extend(_why_not(result))
+    notes.extend(users_notes(page.estimate))
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">Torch’s allocator is being replayed …</span>')
     elif result.needs_bytes is None:
@@ -186,10 +188,14 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
         figures = f"<strong>{size(card)}</strong> of {size(limit)}"
     else:
         figures = f"<strong>{needs_words(found)}</strong> of {gib(limit)}"
+    lines = [
+        f'<p class="needs">{takes} {figures} GiB per GPU</p>',
+        f'<p class="says">{sign} {text(words)}</p>',
+    ]
+    lead = lines if result.serving is None else lines[::-1]
     return (
-        f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
-        f"{figures} GiB per GPU</p>"
-        f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit, found.most)}'
+        f'<div class="verdict {tone}"><div class="line">{"".join(lead)}</div>'
+        f"{_gauge(card, limit, found.most)}"
         f'<p class="small">{" ".join(notes)}</p></div>'
     )
 

@@ -185,14 +185,14 @@ def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
 
 def _server_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     result, num_gpus = page.result, page.estimate.resolved.hardware.num_gpus
-    needs = "the smallest card on which it starts and holds one sequence of the longest length"
+    needs = "the smallest card on which it starts and holds one sequence of the context length"
     return [
-        ("Takes", page.card_bytes, f"what {_smi(page)} shows, the cache full"),
+        ("Takes", page.card_bytes, f"what {_smi(page)} shows, with the KV cache"),
         ("Needs", result.needs_bytes, needs),
         ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-        ("Start-up", result.startup_bytes, "the weights and the trial run"),
-        ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
-        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
+        ("Start-up", result.startup_bytes, "weights and the profiling pass"),
+        ("Host RAM", result.host_bytes_per_node, "offloaded or swapped, per node"),
+        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one GPU"),
     ]
 
 
@@ -205,20 +205,24 @@ def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     result, hardware = page.result, page.estimate.resolved.hardware
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
     _, libraries, _ = page.estimate.resolved.host_libraries
-    most = "the most that tensors take at once in a step, on the busiest rank"
-    reserved = "what torch reserves for it on a larger GPU: max_memory_reserved"
-    host = f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"
+    outside, total = result.outside_torch_bytes, None
+    if result.needs_bytes is not None:
+        total = result.needs_bytes + (result.margin_bytes or 0) + outside
+    most = "peak of live tensors on the busiest rank: torch’s max_memory_allocated"
+    reserved = "by PyTorch’s cache when memory is plentiful: max_memory_reserved"
+    host = f"per node; Python and CUDA libraries are {per_node:,} × {gib(libraries, 2)} GiB"
     return [
-        ("Allocated", result.allocated_bytes, f"{most}: torch’s max_memory_allocated"),
-        ("Reserved", result.reserved_bytes, reserved),
-        ("Torch needs", result.needs_bytes, "the least that the run survives in"),
+        ("Total", total, "compare with the card: PyTorch’s minimum + margin + outside PyTorch"),
+        (_smi(page), result.device_bytes, "what it shows: reserved + outside PyTorch"),
+        ("Torch needs", result.needs_bytes, "minimum for PyTorch, fragmentation included"),
         ("Margin", result.margin_bytes, CERTAIN),
-        (_smi(page), result.device_bytes, "reserved, as far as the card allows, and outside torch"),
-        ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+        ("Outside torch", outside, ", ".join(n for n, _, _ in page.outside)),
+        ("Allocated", result.allocated_bytes, most),
+        ("Reserved", result.reserved_bytes, reserved),
         ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
         ("Host RAM", result.host_bytes_per_node, host),
         ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
-        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
+        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × the busiest GPU"),
     ]
 
 

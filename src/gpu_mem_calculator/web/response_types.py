@@ -49,6 +49,8 @@ class ChangeBody(Struct, frozen=True, kw_only=True):
     cost: str
     kv_tokens: int | None = None
     max_concurrency: float | None = None
+    users: int | None = None
+    context: int | None = None
 
 
 class ChangesBody(Struct, frozen=True):
@@ -279,6 +281,7 @@ class Form(Struct, frozen=True):
     sections: list[FormSection]
     fields: list[RunFileField]
     engines: list[FormEngine]
+    version: str
     recipes: list[FormRecipe]
 
 

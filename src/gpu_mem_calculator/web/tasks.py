@@ -16,7 +16,6 @@ from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.explain import explain
 from ..core.json_text import parse_json
-from ..core.run_changes import all_changes
 from ..core.runfile import with_settings
 from ..core.serving_answers import Answers, answers
 from ..core.training_answers import longest_length
@@ -26,6 +25,7 @@ from ..report.live import look
 from ..report.longest_sequence import longest_sequence_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
+from .changes import offered_changes
 from .compat import REFERENCE
 from .compat_bodies import from_reference
 from .options import REPLAYS, THEMES, Options, numbers, one_of, width
@@ -104,8 +104,8 @@ def infer(body: Any, options: Options) -> Any:
 
 
 def what_ifs(body: Any, _options: Options) -> Any:
-    """Changes to the run, one at a time: the bytes that each saves, and its verdict."""
-    return {"changes": all_changes(_estimate(body, replay=False))}
+    """Changes to the run: the bytes that each saves, and its verdict."""
+    return {"changes": offered_changes(_estimate(body))}
 
 
 def room(body: Any, _options: Options) -> Any:

@@ -31,13 +31,13 @@ function modelHint(model, presets) {
   if (row) return `${parameters(row.num_parameters)} parameters${changed}`;
   if (model.config) return configHint(model.config);
   if (model.name) return `looked up by the service${changed}`;
-  return model.num_parameters ? "the nearest architecture is assumed" : "";
+  return model.num_parameters ? "nearest known architecture assumed" : "";
 }
 
 function configHint(config) {
   const text = config.text_config ?? config;
-  const parts = [["num_hidden_layers", "layers"], ["hidden_size", "wide"], ["vocab_size", "words"]];
-  return parts.filter(([key]) => text[key]).map(([key, word]) => `${text[key].toLocaleString("en")} ${word}`).join(", ");
+  const parts = [["num_hidden_layers", "", " layers"], ["hidden_size", "hidden size ", ""], ["vocab_size", "vocabulary ", ""]];
+  return parts.filter(([key]) => text[key]).map(([key, before, after]) => `${before}${text[key].toLocaleString("en")}${after}`).join(", ");
 }
 
 /** The picker of cards. */
@@ -64,7 +64,7 @@ export function cardPicker(facts) {
 function cardHint(hardware, gpus) {
   const row = cardNamed(gpus, hardware.gpu);
   if (hardware.available_memory_bytes) return `${gib(hardware.available_memory_bytes)} of it free`;
-  return row ? `${gib(row.memory_bytes)} to a process` : "";
+  return row ? `${gib(row.memory_bytes)} usable` : "";
 }
 
 function gib(bytes) {

@@ -40,14 +40,13 @@ function draw(changes, result, setup) {
     list.querySelectorAll("button")[FEW]?.focus();
   };
   if (rest > 0) chips.push(make("li", {}, make("button", { type: "button", class: "more", onclick: more }, `${rest} more`)));
-  const none = make("p", { class: "soft" }, "Nothing simple would save much.");
+  const none = make("p", { class: "soft" }, "No single change saves much.");
   list.replaceChildren(chips.length ? make("ul", { class: "chips" }, chips) : none);
 }
 
 function chip(one, result, setup) {
   const tone = one.fits ? (result.fits_on_gpu ? "" : "helps") : "short";
   const settings = one.settings.join(", ");
-  const label = [one.title, gain(one, result), one.cost].filter(Boolean).join(", ");
   const use = () => {
     if (list.classList.contains("stale") || current().view !== setup.view) return;
     apply(one.settings);
@@ -55,19 +54,18 @@ function chip(one, result, setup) {
   };
   return make(
     "button",
-    { type: "button", class: `chip ${tone}`, title: settings, "aria-label": label, onclick: use },
+    { type: "button", class: `chip ${tone}`, title: settings, onclick: use },
     make("span", { class: "chip-title" }, one.title),
     make("span", { class: "chip-gain" }, gain(one, result)),
     one.cost ? make("span", { class: "chip-cost" }, one.cost) : "",
   );
 }
 
-/* −11.90 GiB, then fits; a server's change says what its cache then holds. */
+/* −11.90 GiB, then fits; a server's change says how many users it then serves. */
 function gain(one, result) {
   if (one.kv_tokens && result.serving) {
-    const now = result.serving.kv_tokens;
-    const times = now ? ` (${(one.kv_tokens / now).toLocaleString("en", { maximumSignificantDigits: 2 })}×)` : "";
-    return `${count(one.kv_tokens)} tokens of cache${times}${result.fits_on_gpu ? "" : ", then fits"}`;
+    const users = one.users === 1 ? "1 user" : `${count(one.users)} users`;
+    return `${users} at ${count(one.context)} tokens${result.fits_on_gpu ? "" : ", then fits"}`;
   }
   const same = one.verdict === result.verdict;
   return saving(one.saves_bytes) + (same && one.fits ? "" : `, ${same ? "still" : "then"} ${one.verdict}`);

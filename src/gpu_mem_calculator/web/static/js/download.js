@@ -1,7 +1,8 @@
 /* The menu of what can be taken away: run file, report, picture, command. */
 
 import { settingsOf } from "./link.js";
-import { commandText, runText } from "./share.js";
+import { post } from "./api.js";
+import { commandText, fileName, runText } from "./share.js";
 import { current, request } from "./state.js";
 import { copy, flash, make, say } from "./words.js";
 
@@ -11,9 +12,10 @@ const SHARP = 2; // pixels of a PNG for each of the picture's
 let menu = null;
 let button = null;
 
-/** What the menu offers: a title, a word on it, what it does. */
+/** What the menu offers: a title, a word on it, what it does, and when it is there. */
 const ITEMS = [
-  ["Run file", "run.json, for the command line", () => save(new Blob([runText()], { type: "application/json" }), "run.json")],
+  ["Run file", "JSON, for the command line", () => save(json(runText()), `${fileName()}.json`)],
+  ["DeepSpeed config", "JSON, for deepspeed", deepspeed, () => /deepspeed/.test(current().run.engine?.type) && current().view === "train"],
   ["Report", "one HTML file with everything", report],
   ["Picture, SVG", "for slides and print", svg],
   ["Picture, PNG", "2,000 pixels wide", png],
@@ -30,14 +32,11 @@ export function downloadMenu() {
     make("span", { class: "label" }, "Save"),
     make("span", { "aria-hidden": "true" }, " ▾"),
   );
-  const items = ITEMS.map(([title, says, act]) =>
-    make(
-      "button",
-      { type: "button", role: "menuitem", tabindex: "-1", onclick: () => chosen(title, act) },
-      make("span", {}, title),
-      make("span", { class: "soft" }, says),
-    ),
-  );
+  const items = ITEMS.map(([title, says, act, offered = () => true]) => {
+    const about = { type: "button", role: "menuitem", tabindex: "-1", onclick: () => chosen(title, act) };
+    const item = make("button", about, make("span", {}, title), make("span", { class: "soft" }, says));
+    return Object.assign(item, { offered });
+  });
   menu = make("div", { class: "menu", id: "download-menu", role: "menu", "aria-label": "Save", hidden: true }, items);
   button.addEventListener("click", () => show(menu.hidden));
   button.addEventListener("keydown", (event) => event.key === "ArrowDown" && (show(true), event.preventDefault()));
@@ -51,13 +50,14 @@ function left(event) {
 }
 
 function show(open) {
+  for (const item of menu.children) item.hidden = !item.offered();
   menu.hidden = !open;
   button.setAttribute("aria-expanded", String(open));
   if (open) menu.firstElementChild.focus();
 }
 
 function keys(event) {
-  const items = [...menu.children];
+  const items = [...menu.children].filter((item) => !item.hidden);
   const at = items.indexOf(document.activeElement);
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
   if (to !== undefined) items.at(to % items.length).focus();
@@ -96,7 +96,14 @@ async function report() {
   const body = JSON.stringify(request(current()));
   const answer = await fetch("/api/report", { method: "POST", headers: { "Content-Type": "application/json" }, body });
   if (!answer.ok) throw new Error((await answer.json()).detail ?? `the service answered ${answer.status}`);
-  save(await answer.blob(), "report.html");
+  save(await answer.blob(), `${fileName()}.html`);
+}
+
+const json = (text) => new Blob([text], { type: "application/json" });
+
+async function deepspeed() {
+  const { content } = await post("/api/export/deepspeed", request(current()));
+  save(json(content), `${fileName()}-deepspeed.json`);
 }
 
 /* The picture's own address; the theme is the page's. */
@@ -110,7 +117,7 @@ function pictureAddress() {
 async function svg() {
   const answer = await fetch(pictureAddress());
   if (!answer.ok) throw new Error((await answer.json()).detail ?? `the service answered ${answer.status}`);
-  save(await answer.blob(), "picture.svg");
+  save(await answer.blob(), `${fileName()}.svg`);
 }
 
 async function png() {
@@ -122,5 +129,5 @@ async function png() {
   pen.fillStyle = getComputedStyle(document.documentElement).backgroundColor;
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.drawImage(image, 0, 0, canvas.width, canvas.height);
-  save(await new Promise((done) => canvas.toBlob(done, "image/png")), "picture.png");
+  save(await new Promise((done) => canvas.toBlob(done, "image/png")), `${fileName()}.png`);
 }

@@ -25,7 +25,7 @@ export async function openExplanation({ title, name, kind, instant }) {
     const found = await explanation();
     const wanted = (one) => (name === undefined ? of(one) === (kind ?? of(one)) && lives(one, instant) : one.name === name);
     const entries = found.entries.filter(wanted);
-    const none = () => [make("p", {}, "No formula: it comes from the replay of torch’s allocator.")];
+    const none = () => [make("p", {}, "No formula: it comes from the replay of PyTorch’s allocator.")];
     body.replaceChildren(...(entries.length ? shown(entries, found) : none()));
   } catch (error) {
     body.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", { class: "warning" }, one)));
@@ -75,13 +75,20 @@ function entry(one, found, open) {
     ...(bare(one) ? [] : [["Formula", make("code", {}, one.formula)]]),
     ["In numbers", make("code", {}, numbers(one))],
     ["Where", PLACES[one.place] ?? one.place],
-    ["Copies", one.copies_at_peak ? `${count(one.copies_at_peak)} at ${found.peak}` : "none at the peak"],
+    ["Copies", copies(one, found)],
     ["Alive", alive(one)],
     ["Source", one.source],
   ];
   const list = make("dl", { class: "facts" }, rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   const head = make("summary", {}, swatch(of(one)), make("span", { class: "name" }, one.name), make("span", { class: "num" }, size));
   return make("details", { class: "entry", open }, head, list, parts(one));
+}
+
+/* How many are alive at the peak, and what they come to. */
+function copies(one, found) {
+  if (!one.copies_at_peak) return "none at the peak";
+  const total = one.copies_at_peak === 1 ? "" : ` × ${gib(one.bytes)} GiB = ${gib(one.bytes_at_peak)} GiB`;
+  return `${count(one.copies_at_peak)}${total} at ${found.peak}`;
 }
 
 const same = (text, bytes) => text.replace(/,/g, "") === String(bytes);

@@ -10,8 +10,8 @@ import { apply, current, get, linkProblem, reset, set, splits, subscribe, VIEWS 
 import { make } from "./words.js";
 
 const TITLES = {
-  engine: "Framework options", training: "Training options", parallelism: "Parallelism", inference: "Server options",
-  hardware: "Hardware", model: "Sizes of the model",
+  engine: "Framework options", training: "Training options", parallelism: "Parallelism", inference: "Serving options",
+  hardware: "Hardware", model: "Model sizes",
 };
 const UNSET = { model: "the model’s", "training.lora.r": "no LoRA" }; // words where nothing is set
 const ENGINE = { train: "engine.type", serve: "inference.engine" };
@@ -47,6 +47,7 @@ export async function startForm() {
     page.problems.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", {}, one)), again);
     return;
   }
+  document.getElementById("version").textContent = `gpu-mem-calculator ${facts.version}`;
   build(form);
   subscribe(show);
   show();
@@ -199,6 +200,7 @@ function show() {
 
 /* What holds where nothing is set, null where that depends on more than the engine. */
 function fallback(field, tokens) {
+  if (field.path === COUNT) return get("parallelism") || get("hardware.num_nodes") ? null : 1;
   if (field.section === "model" || (field.path === `${LORA}.r` && get(LORA) === undefined)) return null;
   const own = field.defaults ? field.defaults[engineNow()] : field.default;
   return own ?? (SLIDERS[field.path]?.whole ? tokens : null) ?? null;

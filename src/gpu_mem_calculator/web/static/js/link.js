@@ -56,9 +56,17 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The hash of some set-ups, without `#`. */
-export function encode(setups) {
-  return setups.map((one) => `${one.view}?${query(one.run)}`).join("|");
+/** The hash of some set-ups, without `#`; `active` is the one that is open, if not the first. */
+export function encode(setups, active = 0) {
+  const parts = setups.map((one) => `${one.view}?${query(one.run)}`);
+  return [...parts, ...(active ? [`open=${active + 1}`] : [])].join("|");
+}
+
+const OPEN = /(?:\||%7C)open=([1-9])$/i;
+
+/** The index of the set-up that a hash opens. */
+export function opened(hash) {
+  return Number(hash.match(OPEN)?.[1] ?? 1) - 1;
 }
 
 function query(run) {
@@ -68,7 +76,7 @@ function query(run) {
 
 /** The set-ups of a hash; throws a sentence where it cannot be read. */
 export function decode(hash) {
-  const text = hash.replace(/^#/, "");
+  const text = hash.replace(/^#/, "").replace(OPEN, "");
   if (!text) return [];
   return text.split(/\||%7C(?=[a-z]+\?)/i).map(setup); // mail programs write | as %7C; within a value ? is never bare
 }

@@ -15,13 +15,13 @@ const WIDEST = 1600;
 /* Sections behind the picture: the part that the service makes, its title. Those that are closed
    are only filled when they are opened, so that a redraw has less to do. */
 const SECTIONS = [
-  ["room", "Room for how many, at which context"],
-  ["start", "Start it"],
-  ["speed", "Speed at best"],
-  ["breakdown", "What it is made of at the peak"],
+  ["room", "How many users, at which context"],
+  ["start", "Command to start it"],
+  ["speed", "Upper bound on speed"],
+  ["breakdown", "Memory at the peak"],
   ["stages", "Pipeline stages"],
   ["remarks", "Assumptions and warnings"],
-  ["setup", "The set-up in words"],
+  ["setup", "The set-up"],
   ["ledger", "Every entry at the peak, with its source", "closed"],
   ["instants", "Every instant as a table", "closed"],
 ];
@@ -127,7 +127,7 @@ function afterReplay(next, setup) {
 function undecided() {
   const waits = spots.verdict.querySelector(".small .pending");
   if (!waits) return;
-  waits.replaceWith("Torch’s allocator could not be replayed.");
+  waits.replaceWith("PyTorch’s allocator could not be replayed.");
   const says = spots.verdict.querySelector(".about .says");
   if (says) says.textContent = "≈ may fit";
   filled.delete("verdict");
@@ -144,9 +144,9 @@ function failed(error) {
   const waits = !error.status || error.status >= 500;
   const retry = waits ? make("button", { type: "button", class: "button", onclick: again }, "Try again") : "";
   const problems = (error.problems ?? [error.message]).map((one) => make("p", {}, one));
-  const before = waits ? "What is shown is the set-up before." : "What is shown is the last set-up that was possible.";
+  const before = waits ? "The result below is of the set-up before." : "The result below is of the last valid set-up.";
   const kept = look ? make("p", { class: "soft" }, before) : "";
-  notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ not possible"), ...problems, kept, retry);
+  notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ invalid set-up"), ...problems, kept, retry);
   notice.hidden = false;
 }
 
@@ -171,7 +171,10 @@ const TITLED = Object.fromEntries(SECTIONS);
 
 /* What makes a part more than text. */
 const LIVELY = {
-  numbers: keepFigures,
+  numbers: (content) => {
+    keepFigures(content);
+    foldFigures(content);
+  },
   breakdown: (content) => explainRows(content, "tbody th", kindOf),
   ledger: (content) => {
     const fold = content.firstElementChild; // the report's own; here the section folds
@@ -189,6 +192,15 @@ function keepFigures(content) {
     if (!absent) known.set(name, one.querySelector("dd").firstChild.textContent);
     else if (known.has(name)) absent.replaceWith(make("span", { class: "old", "aria-busy": "true" }, `${known.get(name)} GiB`));
   }
+}
+
+let unfolded = false; // whether the figures behind the first two are shown
+
+/* The first two figures are what people compare; the others fold. */
+function foldFigures(content) {
+  const rest = [...content.querySelectorAll(".numbers > div")].slice(2);
+  const fold = make("details", { class: "figures", open: unfolded, ontoggle: () => (unfolded = fold.open) }, make("summary", {}, "More figures"), make("dl", { class: "numbers" }, rest));
+  content.append(fold);
 }
 
 function kindOf(cell) {

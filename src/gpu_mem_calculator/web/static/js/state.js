@@ -2,7 +2,7 @@
 
    Every change makes new objects, so what current() or setups() gave before stays as it was. */
 
-import { decode, encode, parseValue, pruned, valueAt, withValue } from "./link.js";
+import { decode, encode, opened, parseValue, pruned, valueAt, withValue } from "./link.js";
 
 /* The views: the sections that go into a request, keys that say nothing there, and what a run is
    given when it is first looked at that way. A server is spread over the GPUs, unless its own
@@ -195,7 +195,7 @@ function noteLink() {
 }
 
 function writeLink() {
-  const hash = encode(now.setups);
+  const hash = encode(now.setups, now.active);
   if (location.hash !== `#${hash}`) history.replaceState(null, "", `#${hash}`);
   try {
     localStorage.setItem(KEPT, hash);
@@ -234,8 +234,9 @@ function whole({ view, run }) {
 export function start() {
   const linked = location.hash.length > 1;
   try {
-    const found = readable(linked ? location.hash : kept());
-    if (found.length) now = { setups: found, active: 0 };
+    const hash = linked ? location.hash : kept();
+    const found = readable(hash);
+    if (found.length) now = { setups: found, active: Math.min(opened(hash), found.length - 1) };
   } catch (error) {
     if (linked) problem = error.message;
   }
@@ -246,10 +247,10 @@ export function start() {
 
 /* Another link in the same page: loaded as one change that can be taken back. */
 function follow() {
-  if (location.hash === `#${encode(now.setups)}`) return;
+  if (location.hash === `#${encode(now.setups, now.active)}`) return;
   try {
     const found = readable(location.hash);
-    if (found.length) changeSetups(found, Math.min(now.active, found.length - 1), null);
+    if (found.length) changeSetups(found, Math.min(opened(location.hash), found.length - 1), null);
   } catch (error) {
     problem = error.message;
     changed();

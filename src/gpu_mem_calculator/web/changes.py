@@ -1,0 +1,45 @@
+"""Changes that the page offers: single ones, and sets with which a run fits that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.calculator import Estimate
+from ..core.fit_verdict import FITS
+from ..core.run_changes import all_changes
+from ..core.serving_changes import Server, taken
+from ..core.serving_remedies import remedies as serving_remedies
+
+Change = dict[str, Any]
+
+
+def offered_changes(estimate: Estimate) -> list[Change]:
+    """Where the run fits, single changes; else the sets that make it fit, and what else saves."""
+    singles = all_changes(estimate)
+    if estimate.result.verdict == FITS:
+        return singles
+    sets = _serving_sets(estimate) if estimate.served else []
+    known = {tuple(one["settings"]) for one in sets}
+    helpful = (one for one in singles if one["saves_bytes"] > 0 and not estimate.served)
+    return [*sets, *(one for one in helpful if tuple(one["settings"]) not in known)]
+
+
+def _serving_sets(estimate: Estimate) -> list[Change]:
+    """The smallest sets of changes with which a server fits."""
+    now, _, _ = taken(estimate.result)
+    return [
+        {
+            "title": one.title,
+            "settings": list(one.setting),
+            "saves_bytes": now - one.device_bytes,
+            "total_bytes": one.device_bytes,
+            "fits": one.fits,
+            "verdict": one.verdict,
+            "cost": one.cost,
+            "kv_tokens": one.kv_tokens,
+            "max_concurrency": one.max_concurrency,
+            "users": one.users,
+            "context": one.context,
+        }
+        for one in serving_remedies(Server.of(estimate))
+    ]
