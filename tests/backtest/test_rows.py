@@ -134,7 +134,7 @@ def test_many_problems_are_cut() -> None:
     """Twenty sentences, then how many more."""
     said = problems("{\n" * 30)
     assert len(said) == 21
-    assert said[-1] == "runs.jsonl: 10 more problems; mend these first"
+    assert said[-1] == "there are more problems; correct these first"
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:

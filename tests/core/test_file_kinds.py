@@ -125,6 +125,6 @@ def test_values_are_quoted_as_in_the_file(data: dict[str, Any]) -> None:
 def test_many_problems_end_in_a_sentence() -> None:
     """Not in as many sentences as a file has keys."""
     with pytest.raises(InputError) as caught:
-        read({f"key{i}": 1 for i in range(10_000)})
+        read({f"key{i}": 1 for i in range(500)})
     assert len(caught.value.problems) == 21
     assert caught.value.problems[-1] == "there are more problems; correct these first"

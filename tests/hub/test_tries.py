@@ -180,7 +180,7 @@ def test_a_config_that_is_no_config_is_not_downloaded(there: Hub) -> None:
         handler.end_headers()  # type: ignore[attr-defined]
 
     there.trouble("/config.json", huge)
-    assert why() == "it is larger than 67,108,864 bytes"
+    assert why() == "it is larger than 25,165,824 bytes"
 
 
 def test_headers_that_are_cut_are_asked_for_again(there: Hub) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.errors import InputError, nearest, quoted
+from ..core.errors import MOST_PROBLEMS, InputError, first_problems, nearest, quoted
 from ..core.files import MOST_RUNS_BYTES, read_text
 from ..core.megatron_defaults import with_measured_defaults
 
@@ -39,7 +39,6 @@ NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measur
 OTHERS = "function with record rank num_parameters rank_parameters phases environment failed tries"
 KEYS = (*NEEDED, *OTHERS.split())
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
-MOST_SENTENCES = 20
 
 
 class MeasuredRun(Struct, frozen=True, kw_only=True):
@@ -82,6 +81,8 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Me
             line_before = line_of[data["id"]]
             sentences = [f"id {data['id']!r} is that of line {line_before}; give it another"]
         problems += [f"{where} line {number}: {sentence}" for sentence in sentences]
+        if len(problems) > MOST_PROBLEMS:
+            break
         if data is not None and not sentences:
             line_of[data["id"]] = number
             rows.pop(data["id"], None)
@@ -92,7 +93,7 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Me
     if not problems and not rows:
         problems = [f"{where}: there is no run in it; write each run as a JSON object on a line"]
     if problems:
-        raise InputError(_first_problems(problems, where))
+        raise InputError(first_problems(problems))
     return list(rows.values())
 
 
@@ -121,12 +122,6 @@ def _is_plain_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(data, list) or len(text.strip().split("\n")) > 1
-
-
-def _first_problems(problems: list[str], where: str) -> Iterator[str]:
-    yield from problems[:MOST_SENTENCES]
-    if len(problems) > MOST_SENTENCES:
-        yield f"{where}: {len(problems) - MOST_SENTENCES} more problems; mend these first"
 
 
 def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:

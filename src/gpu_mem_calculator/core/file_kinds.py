@@ -35,6 +35,7 @@ ENGINES = {
 SAME_NAMES = ("gradient_accumulation_steps", "optimizer")  # names of `training`, too
 MODEL = "model.name"
 MODEL_NAMES = ("base_model_name_or_path", "_name_or_path")
+MOST_KEYS = 1000  # of one section
 MOST_WORDS = 250  # characters of the settings in a suggested command
 
 
@@ -51,11 +52,20 @@ def as_run_file(data: Any, where: str = "this") -> Any:
     """A run file's data; a bare config.json is its model. Other programs' files are refused."""
     if is_model_config(data):
         return {"model": {"config": data}}
+    _check_keys(data, where)
     program = _program(data)
     if program:
         command = shlex.join(["gpu-mem-calc", "quick", *_words(data)])
         raise InputError(f"{where} is {program}, which is not read; try {command}")
     return data
+
+
+def _check_keys(data: Any, where: str) -> None:
+    """Raise where a file or a section has more keys than any of them knows."""
+    sections = data.values() if isinstance(data, Mapping) else ()
+    for one in (data, *sections):
+        if isinstance(one, Mapping) and len(one) > MOST_KEYS:
+            raise InputError(f"{where} is not a run file: it has {len(one):,} keys in one section")
 
 
 def _program(data: Any) -> str:

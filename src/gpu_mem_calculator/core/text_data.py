@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..hub.access import access
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 YAML, TOML, JSON = (".yaml", ".yml"), (".toml",), ".json"
+# A key of TOML with a hundred parts: its parser takes time by the square of the parts.
+DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
 JSON_STARTS = ("{", "//", "/*")
 
 
@@ -45,6 +48,8 @@ def parse_text(text: str, ending: str, where: str) -> Any:
         if kind == "TOML":
             import tomllib
 
+            if DEEP_KEY.search(text):
+                raise RecursionError
             return _with_dates_as_text(tomllib.loads(text))
         return parse_json(text)
     except RecursionError:

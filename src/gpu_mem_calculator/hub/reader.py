@@ -12,7 +12,7 @@ from .access import access
 from .bounds import Allowance, HubError, MissingFileError, printable_address
 
 Read = Callable[[int, int], bytes]  # (offset, count) to bytes; fewer at the end of the file
-MOST_JSON = 64 * MIB  # a config or an index is smaller
+MOST_JSON = 24 * MIB  # a config or an index is smaller
 
 
 class Folder(Protocol):
