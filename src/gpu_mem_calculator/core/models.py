@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from ..families.config import MOST_LAYERS
 from .inference_config import InferenceConfig as InferenceConfig
 from .inference_config import ServingResult
+from .result_views import html_table, one_line, short_text
 
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1,000,000,000")]
 Layers = Annotated[
@@ -292,3 +293,15 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     steps: list[StepResult] = []
     fails_at: OutOfMemory | None = None
     version: int = 1
+
+    def __str__(self) -> str:
+        """The verdict and the parts in a few lines."""
+        return short_text(self)
+
+    def __repr__(self) -> str:
+        """The verdict and the total in one line."""
+        return one_line(self)
+
+    def _repr_html_(self) -> str:
+        """A small table and a bar, for notebooks."""
+        return html_table(self)
