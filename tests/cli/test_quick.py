@@ -22,7 +22,7 @@ def _run(command: Command, *words: str) -> dict[str, dict[str, object]]:
     ("size", "name"),
     [
         ("7", "llama2-7b"),
-        ("7B", "qwen2.5-7b"),
+        ("7B", "llama2-7b"),
         ("70b", "llama3.3-70b"),
         ("7e9", "llama2-7b"),
         ("7000000000", "llama2-7b"),
