@@ -1,7 +1,7 @@
 """Writes every figure and sample of README, accuracy.md, accuracy/, serving.md and the web page.
 
 python docs/evidence.py            from the estimates, and the traces as last scored: a minute
-python docs/evidence.py --samples  only the answers of commands, in README, serving.md, faq.md
+python docs/evidence.py --samples  only the answers of commands in documents: seconds
 python docs/evidence.py --worse    also writes where a group got worse, which is refused otherwise
 python docs/evidence.py --trace    traces every measured run again first: about half an hour;
                                    --trace ddp fsdp: only those groups
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import accuracy_page
 import capped_trials
+import deploy_samples
 import faq
 import first_scores
 import group_pages
@@ -235,13 +236,11 @@ def documents() -> dict[Path, str]:
         "compared": compared(),
         "peers": peers(),
     }
-    readme = {"accuracy": lead(), **samples.readme()}
-    found = {
-        README: filled(README.read_text("utf-8"), readme),
-        INDEX: filled(INDEX.read_text("utf-8"), index),
-        faq.PAGE: filled(faq.PAGE.read_text("utf-8"), faq.bodies()),
-        PICTURE: score(),
-    }
+    blocks = sampled()
+    blocks[README]["accuracy"] = lead()
+    blocks[INDEX] = index
+    found = {path: filled(path.read_text("utf-8"), bodies) for path, bodies in blocks.items()}
+    found[PICTURE] = score()
     for page in (INDEX, served.PAGE, served.GUIDE):
         found[page] = filled(found.get(page) or page.read_text("utf-8"), served.bodies())
     for group in GROUPS:
@@ -254,7 +253,12 @@ def documents() -> dict[Path, str]:
 
 def sampled() -> dict[Path, dict[str, str]]:
     """The documents that show what commands answer, and what stands between their marks."""
-    return {README: samples.readme(), served.GUIDE: samples.serving(), faq.PAGE: faq.bodies()}
+    return {
+        README: samples.readme(),
+        served.GUIDE: samples.serving(),
+        faq.PAGE: faq.bodies(),
+        deploy_samples.PAGE: deploy_samples.bodies(),
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,8 @@ import io
 import os
 import shlex
 import tempfile
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from gpu_mem_calculator.cli.main import main as command
@@ -25,13 +26,19 @@ SERVING = {
 }
 
 
+@contextmanager
+def folder() -> Iterator[str]:
+    """A folder that has `configs/` and is removed afterwards."""
+    with tempfile.TemporaryDirectory() as made:
+        os.symlink(ROOT / "configs", Path(made) / "configs")
+        yield made
+
+
 def printed(words: str) -> tuple[str, int]:
-    """What a command prints and its exit code; files it writes are thrown away."""
+    """What a command prints and its exit code; files that it writes are removed."""
     out = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(ROOT / "configs", Path(folder) / "configs")
-        with chdir(folder), redirect_stdout(out), redirect_stderr(out):
-            code = command(shlex.split(words))
+    with folder() as here, chdir(here), redirect_stdout(out), redirect_stderr(out):
+        code = command(shlex.split(words))
     return out.getvalue().rstrip(), code
 
 
