@@ -12,7 +12,7 @@ import yaml
 PAGE = samples.ROOT / "docs" / "deploy" / "estimate.md"
 OVERRIDES = samples.ROOT / "deploy" / "helm" / "gpu-mem-calculator" / "overrides"
 FILE = "/run/run.json"  # where the chart mounts the run file
-HEAD, TAIL = 9, 10  # lines that are shown of an answer
+HEAD, TAIL = 9, 8  # lines that are shown of an answer
 
 
 def run_file(name: str) -> dict[str, Any]:
