@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ SLOTS = "slots"
 MOST_SPLITS = 2  # of one number of GPUs that are tried
 LLAMACPP_GPUS = (1, 2, 3, 4, 6, 8, 12, 16)
 OTHER_ENGINES = ("vllm", "llamacpp")
+KEPT = ("gpu", "num_gpus")
 LARGER_CARDS = ("h100-80gb-sxm", "h200-141gb-sxm", "b200-180gb-sxm")
 
 
@@ -143,31 +144,35 @@ def _replicas(server: Server, count: int) -> Iterator[Move]:
 
 
 def other_moves(server: Server) -> Iterator[Move]:
-    """What is left where nothing else fits: another engine, then other GPUs."""
+    """What is left where nothing else fits: another engine, other GPUs, then both."""
+    here = server.estimate.resolved.engine.name
+    engines = [name for name in OTHER_ENGINES if name != here]
+    for name in engines:
+        for count in (2**power for power in range(7)):
+            title = f"{find_engine(name).title} on {gpus_title(count)}"
+            settings = (*_to_engine(server, name), f"hardware.num_gpus={count}")
+            yield Move("other", (Step(title, settings),), "another engine")
+    for name in (here, *engines[:1]):
+        for card, count in product(LARGER_CARDS, (1, 2, 4, 8, 16, 32)):
+            title = f"{count} × {card}"
+            title = title if name == here else f"{find_engine(name).title} on {title}"
+            changed = () if name == here else _to_engine(server, name)
+            settings = (*changed, *_to_card(server, card, count))
+            yield Move("other", (Step(title, settings),), "other GPUs")
+
+
+def _to_engine(server: Server, name: str) -> tuple[str, ...]:
+    """Settings that change the engine, without the keys that the new one lacks."""
+    unknown = set(server.estimate.result.run["inference"]) - {"engine", *find_engine(name).options}
+    dropped = (f"inference.{key}=null" for key in sorted(unknown))
+    return (f"inference.engine={name}", *dropped)
+
+
+def _to_card(server: Server, card: str, count: int) -> tuple[str, ...]:
+    """Settings that change the GPUs, and leave the parallel sizes to them."""
     given = server.estimate.result.run
-    counts = [2**power for power in range(MOST_GPUS.bit_length())]
-    for name in OTHER_ENGINES:
-        if name == server.estimate.resolved.engine.name:
-            continue
-        keys = given["inference"]
-        dropped = [f"inference.{k}=null" for k in keys if k not in find_engine(name).options]
-        settings = (
-            f"inference.engine={name}",
-            *(d for d in dropped if d != "inference.engine=null"),
-        )
-        for count in (1, *counts[1:7]):
-            step = Step(
-                f"{find_engine(name).title} on {gpus_title(count)}",
-                (*settings, f"hardware.num_gpus={count}"),
-            )
-            yield Move("engine", (step,), "another engine")
-    hardware = [k for k in given.get("hardware", {}) if k not in ("gpu", "num_gpus")]
-    sizes = [f"hardware.{key}=null" for key in hardware]
-    for card in LARGER_CARDS:
-        for count in counts:
-            changed = (f"hardware.gpu={card}", f"hardware.num_gpus={count}", *sizes)
-            step = Step(f"{count} × {card}", (*changed, *_no_sizes(given)))
-            yield Move("gpus", (step,), "other GPUs")
+    sizes = [f"hardware.{k}=null" for k in given.get("hardware", {}) if k not in KEPT]
+    return (f"hardware.gpu={card}", f"hardware.num_gpus={count}", *sizes, *_no_sizes(given))
 
 
 def _no_sizes(given: dict[str, dict[str, object]]) -> Iterator[str]:

@@ -40,7 +40,20 @@ def remedies(server: Server) -> list[ServingChange]:
     now = server.estimate.resolved.hardware.num_gpus
     on_host = [] if any(one.gpus == now for one in found.values()) else host_moves(server)
     changes = [*found.values(), *alone, *_first(server, on_host)]
-    return sorted(changes or _first(server, other_moves(server)), key=_smallness)
+    return sorted(changes or _other(server), key=_smallness)
+
+
+def _other(server: Server) -> list[ServingChange]:
+    """The first other engine or GPUs that fit, with a shorter context where they do not alone."""
+    alone = list(_first(server, other_moves(server)))
+    contexts = list(context_moves(server))
+    if alone or not contexts:
+        return alone
+    for move in other_moves(server):
+        change = first_fitting(server, (move, *contexts))
+        if change is not None:
+            return [change]
+    return []
 
 
 def _smallness(change: ServingChange) -> tuple[int, int, bool]:
