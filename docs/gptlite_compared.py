@@ -11,7 +11,7 @@ from gptlite_tables import off, table
 ANSWER = FOLDER / "calculate.txt"
 ASKED = (
     "gpu-mem-calc calculate --config configs/zero2_bf16.json --function "
-    "gptlite:model_and_batch --set hardware.num_gpus=8 --set hardware.gpu=h200"
+    "gptlite:model_and_batch --set hardware.num_gpus=8 --set hardware.gpu=h200 --long"
 )
 WAYS = ("ddp_fp32", "zero2_bf16")  # the configurations that every way is asked about
 
