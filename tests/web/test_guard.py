@@ -202,4 +202,4 @@ def test_a_key_twice_is_refused(client: httpx.Client) -> None:
     body = b'{"model": {"name": "gpt2", "name": "gpt2-xl"}}'
     found = client.post("/api/validate", content=body)
     assert found.status_code == 422
-    assert "'name' is there twice" in found.json()["detail"]
+    assert "twice in one object" in found.json()["detail"]
