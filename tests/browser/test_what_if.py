@@ -53,3 +53,16 @@ def test_more_gpus_for_a_server(visit: Visit) -> None:
     chip = page.locator(".chip.helps", has_text="8 GPUs").first
     visit.change(chip.click)
     expect(verdict(page)).to_have_class("verdict fits")
+
+
+def test_pairs_where_nothing_single_fits(visit: Visit) -> None:
+    """A run that no single change of the same training makes fit is offered a pair that does."""
+    page = visit.open(
+        "/#train?model.name=llama2-13b&hardware.gpu=rtx-4090&hardware.num_gpus=8"
+        "&engine.type=fsdp&training.batch_size=1&training.seq_len=4096"
+    )
+    expect(verdict(page)).to_have_class("verdict fails")
+    chip = page.locator(".chip.helps", has_text=" + ").first
+    expect(chip).to_contain_text("then fits")
+    visit.change(chip.click)
+    expect(verdict(page)).not_to_have_class("verdict fails")

@@ -67,7 +67,7 @@ def test_what_ifs_show_their_saving(client: httpx.Client) -> None:
 
 def test_room_is_what_the_report_says(client: httpx.Client) -> None:
     """How far the sequence can grow; a server has a table for that."""
-    assert "fits up to a sequence of about" in client.post("/api/room", json=RUN).json()["room"]
+    assert "longest sequence that fits: about" in client.post("/api/room", json=RUN).json()["room"]
     assert client.post("/api/room", json=SERVER).json() == {"room": ""}
 
 

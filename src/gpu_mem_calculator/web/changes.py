@@ -6,7 +6,8 @@ from typing import Any
 
 from ..core.calculator import Estimate
 from ..core.fit_verdict import FITS
-from ..core.run_changes import all_changes
+from ..core.remedies import remedies
+from ..core.run_changes import all_changes, ledger_bytes
 from ..core.serving_changes import Server, taken
 from ..core.serving_remedies import remedies as serving_remedies
 
@@ -18,10 +19,27 @@ def offered_changes(estimate: Estimate) -> list[Change]:
     singles = all_changes(estimate)
     if estimate.result.verdict == FITS:
         return singles
-    sets = _serving_sets(estimate) if estimate.served else []
+    sets = _serving_sets(estimate) if estimate.served else _training_sets(estimate)
     known = {tuple(one["settings"]) for one in sets}
     helpful = (one for one in singles if one["saves_bytes"] > 0 and not estimate.served)
     return [*sets, *(one for one in helpful if tuple(one["settings"]) not in known)]
+
+
+def _training_sets(estimate: Estimate) -> list[Change]:
+    """The smallest sets of changes with which a training run fits."""
+    now = ledger_bytes(estimate)
+    return [
+        {
+            "title": " + ".join(one.changes),
+            "settings": list(one.settings),
+            "saves_bytes": one.saves_bytes,
+            "total_bytes": now - one.saves_bytes,
+            "fits": True,
+            "verdict": FITS,
+            "cost": one.cost,
+        }
+        for one in remedies(estimate)
+    ]
 
 
 def _serving_sets(estimate: Estimate) -> list[Change]:
