@@ -207,9 +207,11 @@ def _precision(estimate: Estimate) -> Iterator[Candidate]:
         )
 
 
-def adapters(estimate: Estimate, recipe: str) -> Candidate:
-    """The usual settings for LoRA or QLoRA; an adapter that the run has keeps its rank."""
-    run, name = estimate.resolved.run, estimate.resolved.engine.name
+def adapters(estimate: Estimate, recipe: str, on: str = "") -> Candidate:
+    """The usual settings for LoRA or QLoRA, `on` another engine if that is given; an adapter that
+    the run has keeps its rank.
+    """
+    run, name = estimate.resolved.run, on or estimate.resolved.engine.name
     rank = DEFAULT_RANK if run.adapter is None else int(run.adapter.rank)
     keys = recipe_settings(recipe, rank, name)
     settings = [f"{key}={_text(value)}" for key, value in keys.items()]

@@ -14,18 +14,21 @@ from .change_candidates import (
     CPU_STEP,
     SHARDS,
     Candidate,
+    adapters,
     further_savings,
     more_gpus,
     savings,
 )
 from .errors import InputError
 from .fit_verdict import FITS, SHORT
+from .hardware import CARDS
 from .longest_sequence import STEP, longest_sequence
 from .runfile import with_settings
 
 FEW = (2, 4, 8)  # times the GPUs that are tried first
 ROUNDS, MOST_GPUS = 16, 4096
 LARGER = 1.1  # times the ledger's figure that a larger card has
+QLORA_KEYS = ("quantization", "double_quant", "upcast_unquantized", "autocast")
 CARD_KEYS = ("gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes")
 
 
@@ -47,10 +50,20 @@ def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
     if framework.name != "pytorch_ddp":
         yield from (more_gpus(estimate, times) for times in FEW)
         yield from _wider_models(estimate)
-    elif run.adapter is None:
-        for times in FEW if run.mesh.dp == 1 else (1, *FEW[:2]):
-            wider = more_gpus(estimate, times, *_to_engine(estimate, "fsdp"), title="FSDP on ")
-            yield Candidate(wider.title, wider.settings, SHARDS, wider.weight + 1)
+        return
+    settings, title = _to_engine(estimate, "fsdp"), "FSDP on "
+    if run.adapter is not None:  # fully_shard does not shard packed weights
+        lora = adapters(estimate, "lora", "fsdp").settings
+        packed = [f"training.{key}=null" for key in QLORA_KEYS if key in _training(estimate)]
+        settings, title = (*settings, *lora, *packed), "LoRA with FSDP on "
+    for times in FEW if run.mesh.dp == 1 else (1, *FEW[:2]):
+        wider = more_gpus(estimate, times, *settings, title=title)
+        yield Candidate(wider.title, wider.settings, SHARDS, wider.weight + 1)
+
+
+def _training(estimate: Estimate) -> dict[str, object]:
+    section: dict[str, object] = estimate.result.run.get("training", {})
+    return section
 
 
 def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
@@ -75,10 +88,21 @@ def _wider_models(estimate: Estimate) -> Iterator[Candidate]:
 
 def last_resort(estimate: Estimate) -> tuple[Candidate, ...]:
     """The changes that save most, one after the other, until the run fits; without those that turn
-    out not to be needed. Where all of them do not suffice, a larger card with them.
+    out not to be needed. Where all of them do not suffice, a larger card with them, and at last the
+    largest.
     """
-    chosen: dict[str, Candidate] = {}
-    now = estimate
+    card = _largest_card(estimate)
+    on_card = _changed(estimate, card.settings)
+    return _descent(estimate, estimate, {}) or (
+        _descent(estimate, on_card, {"hardware.gpu": card}) if on_card is not None else ()
+    )
+
+
+def _descent(
+    estimate: Estimate, start: Estimate, chosen: dict[str, Candidate]
+) -> tuple[Candidate, ...]:
+    """The changes of an estimate that make it fit, after those that are chosen to start with."""
+    now = start
     for _ in range(ROUNDS):
         best = _most_saving(now)
         if best is None:
@@ -148,14 +172,30 @@ def _shorter(estimate: Estimate) -> Candidate | None:
     return None
 
 
+def _largest_card(estimate: Estimate) -> Candidate:
+    """The card with the most memory."""
+    given = estimate.result.run.get("hardware", {})
+    removed = tuple(f"hardware.{key}=null" for key in CARD_KEYS if key in given)
+    row = max(_cards(), key=lambda row: int(row["memory_bytes"]))
+    return Candidate(row["title"], (f"hardware.gpu={row['name']}", *removed), "a larger card", 6)
+
+
+def _cards() -> list[catalog.Row]:
+    """Whole cards with CUDA whose memory is known."""
+    return [
+        row
+        for row in catalog.rows("gpus")
+        if row["vendor"] == "nvidia" and row["memory_bytes_known"] and row["kind"] in CARDS
+    ]
+
+
 def _larger_card(estimate: Estimate) -> Candidate | None:
     """The smallest card of the same vendor's software on which a run fits."""
     hardware, given = estimate.resolved.hardware, estimate.result.run.get("hardware", {})
     removed = tuple(f"hardware.{key}=null" for key in CARD_KEYS if key in given)
-    rows = [row for row in catalog.rows("gpus") if row["vendor"] == "nvidia"]
     least = max(hardware.memory_bytes, LARGER * estimate.result.total_memory_per_gpu_gb * GIB)
-    for row in sorted(rows, key=lambda row: int(row["memory_bytes"])):
-        if row["memory_bytes_known"] and row["memory_bytes"] > least:
+    for row in sorted(_cards(), key=lambda row: int(row["memory_bytes"])):
+        if row["memory_bytes"] > least:
             settings = (f"hardware.gpu={row['name']}", *removed)
             changed = _changed(estimate, settings)
             if changed is not None and _fits(changed):

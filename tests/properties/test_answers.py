@@ -1,0 +1,136 @@
+"""Answers of random questions: on one screen, and never against their own JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator import catalog
+from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.ledger.units import gib
+
+SEED, QUESTIONS, SAMPLE = 19, 500, 25
+SMALL = 2e9  # parameters
+OPTIONS = (
+    "",
+    "--seq-len 1k",
+    "--seq-len 32k",
+    "--batch-size 8",
+    "--lora",
+    "--qlora",
+    "--checkpointing full",
+    "--optimizer adamw_8bit",
+    "--optimizer sgd",
+    "--precision fp32",
+    "--grad-accum 4",
+    "--gpus 2",
+    "--gpus 8 --engine fsdp",
+    "--gpus 8 --zero 1",
+    "--gpus 8 --zero 2 --offload cpu",
+    "--gpus 16 --zero 3",
+    "--gpus 8 --engine megatron",
+    "--gpus 64 --engine megatron",
+)
+
+
+def questions() -> list[str]:
+    """The same commands every time."""
+    draw = random.Random(SEED)
+    models = list(catalog.names("index"))
+    cards = catalog.names("gpus")
+    return [
+        f"{draw.choice(('quick', 'calculate --preset'))} {draw.choice(models)} "
+        f"--gpu {draw.choice(cards)} {draw.choice(OPTIONS)}".rstrip()
+        for _ in range(QUESTIONS)
+    ]
+
+
+def sample() -> list[str]:
+    """The first questions about small models, which are answered quickly."""
+    small = {r["name"] for r in catalog.rows("index") if r["num_parameters"] < SMALL}
+    about_small = [words for words in questions() if small & set(words.split())]
+    return about_small[:SAMPLE]
+
+
+def answer(words: str, *more: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([*shlex.split(words), *more])
+    return code, out.getvalue(), err.getvalue()
+
+
+def check(words: str) -> None:
+    """One question: its text is short, and says what its JSON says; or it is refused as JSON is."""
+    code, text, error = answer(words)
+    data_code, data_text, _ = answer(words, "--format", "json")
+    assert code == data_code
+    if code:
+        assert code == 2
+        assert error.count("\n") <= 3
+        return
+    lines, data = text.splitlines(), json.loads(data_text)
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
+    _check_figures(text, data)
+    _check_remedies(text, data)
+
+
+def _check_figures(text: str, data: dict[str, Any]) -> None:
+    """The verdict and its sign, the total, the longest sequence and where it dies."""
+    verdict = data["verdict"]
+    found = re.search(
+        r"(fits|tight|does not fit|may fit)(, ([<\d.,]+) GiB (short|to spare))?$", text, re.M
+    )
+    assert found is not None
+    assert found[1] == verdict
+    assert data["fits_on_gpu"] == (verdict in ("fits", "may fit"))
+    if found[4]:
+        assert (found[4] == "short") == (data["headroom_bytes"] < 0)
+    total = next(line for line in text.splitlines() if line.startswith("total "))
+    assert f" {data['total_memory_per_gpu_gb']:,.2f}  GiB needed" in total
+    parts = re.findall(r"^[a-zA-Z, ]{20,21}.* ([\d,]+\.\d\d)  ", text, re.M)
+    figures = [float(figure.replace(",", "")) for figure in parts[:-1]]
+    assert sum(figures) == pytest.approx(data["total_memory_per_gpu_gb"], abs=0.006 * len(figures))
+    longest = data["longest_sequence"]
+    seq = data["run"].get("training", {}).get("seq_len", 0)
+    if longest is not None:
+        shown = max(longest, seq) if data["fits_on_gpu"] else longest
+        assert f"about {shown:,} tokens" in text or seq == 0
+    assert gib(data["gpu_memory_bytes"]) in text
+    assert ("out of memory" in text or " dies in " in text) == (data["fails_at"] is not None)
+
+
+def _check_remedies(text: str, data: dict[str, Any]) -> None:
+    """A run that does not fit has some, each fits, and the text shows no other."""
+    assert bool(data["remedies"]) == (data["verdict"] in ("tight", "does not fit"))
+    for remedy in data["remedies"]:
+        assert remedy["verdict"] == "fits"
+        assert (
+            remedy["needs_bytes"] <= data["gpu_memory_bytes"]
+            or "GPU" in remedy["cost"]
+            or ("card" in remedy["cost"])
+        )
+    titles = [", ".join(remedy["changes"]) for remedy in data["remedies"]]
+    for shown in re.findall(r"^fits with ([^:…]+)", text, re.M):
+        assert any(title.startswith(shown.strip()) for title in titles)
+
+
+@pytest.mark.parametrize("words", sample())
+def test_an_answer_is_on_one_screen_and_agrees_with_its_json(words: str) -> None:
+    """A sample of the questions."""
+    check(words)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("words", questions())
+def test_every_answer_is_on_one_screen_and_agrees_with_its_json(words: str) -> None:
+    """All of them."""
+    check(words)
