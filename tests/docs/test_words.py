@@ -15,7 +15,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("*.md"),
         *(f for d in ("docs", "examples", "tools", "deploy") for f in (ROOT / d).rglob("*.md")),
     )
-    if path.name not in ("CHANGELOG.md", "LICENSES.md", "run-file.md")
+    if path.name not in ("CHANGELOG.md", "LICENSES.md")
 )
 # a pattern, and the words to use instead
 BANNED = {
