@@ -78,6 +78,32 @@ def small(**engine: Any) -> ResolvedRun:
     )
 
 
+@pytest.mark.parametrize("cpu_offload", [False, True])
+@pytest.mark.parametrize("precision", ["bf16_mixed", "bf16_pure", "fp32"])
+@pytest.mark.parametrize("seq_len", [16, 512, 1024])
+@pytest.mark.parametrize("sharding_strategy", ["full_shard", "hybrid_shard", "shard_grad_op"])
+def test_a_large_head_is_as_high_in_both(
+    sharding_strategy: str, seq_len: int, precision: str, *, cpu_offload: bool
+) -> None:
+    """A short sequence under a large vocabulary: the head's gradient does not exist while the last
+    layer is gathered for backward.
+    """
+    engine = {"sharding_strategy": sharding_strategy, "cpu_offload": cpu_offload}
+    resolved = resolve(
+        read(
+            {
+                "model": {"name": "llama3.2-1b"},
+                "training": {"batch_size": 1, "seq_len": seq_len, "precision": precision},
+                "parallelism": {"data_parallel_size": 16},
+                "engine": {"type": "fsdp", **engine},
+                "hardware": {"gpu": "h200", "num_gpus": 16, "num_nodes": 2},
+            }
+        )
+    )
+    highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
+    assert live_peak(written(resolved)) == highest
+
+
 LAYER = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512
 ROOT = 2 * 4096 * 512 + 512
 

@@ -44,6 +44,13 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     def last(unit: FsdpUnit) -> Bytes:
         return unit.last_grad * plan.several
 
+    def head_waits(instant: FsdpInstant) -> Num:
+        """The head's gradients exist from the loss's backward on, so not while the last layer is
+        gathered before it.
+        """
+        waits = instant.action in (*UNREDUCED, "reduce", "scatter", "embedding")
+        return int(waits and instant.layer < len(plan.layers))
+
     part = UnitPart("reduce-scatter input", COMM, source)
     yield from part.of_layers(plan, attrgetter("reduce_in"), inputs)
     yield part.of_root(plan, plan.root.reduce_in, during("reduce.root", "scatter.root"))
@@ -55,8 +62,7 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     whole = UnitPart("whole gradients", GRAD, made)
     yield from whole.of_layers(plan, attrgetter("grads"), _layer_during("reduce"))
     head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
-    waits = during(*UNREDUCED, "reduce", "scatter", "embedding")
-    yield head.of_root(plan, plan.head_grads, waits)
+    yield head.of_root(plan, plan.head_grads, head_waits)
     yield whole.of_root(plan, plan.root.grads, during("reduce.root"))
 
 
