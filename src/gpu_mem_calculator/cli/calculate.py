@@ -129,8 +129,9 @@ def _render(
 ) -> str:
     if format_name == "html":
         from ..report.html import html_report
+        from ..report.remedies_html import remedies_section
 
-        page: str = html_report(estimate)
+        page: str = html_report(estimate, remedies_section(estimate, answers, commands))
         return page
     from ..report.data import to_json, to_yaml, training_data
 

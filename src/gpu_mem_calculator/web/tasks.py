@@ -18,11 +18,12 @@ from ..core.explain import explain
 from ..core.json_text import parse_json
 from ..core.runfile import with_settings
 from ..core.serving_answers import Answers, answers
-from ..core.training_answers import longest_length
+from ..core.training_answers import longest_length, training_answers
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
 from ..report.longest_sequence import longest_sequence_words
+from ..report.remedies_html import remedies_section
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
 from .changes import offered_changes
@@ -131,7 +132,11 @@ def report(body: Any, _options: Options) -> Any:
     """The report as one HTML file."""
     estimate = _estimate(body)
     serving = _answers(estimate)
-    page = html_report(estimate) if serving is None else serving_page(estimate, serving)
+    if serving is None:
+        more = remedies_section(estimate, training_answers(estimate))
+        page = html_report(estimate, more)
+    else:
+        page = serving_page(estimate, serving)
     return TextPage(page, "text/html; charset=utf-8", "report.html")
 
 
