@@ -61,7 +61,7 @@ def test_the_report_lists_what_the_file_leaves_open(
     made: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the command that explains the run names the model again."""
-    assert main(["calculate", "--config", made(), "--model", "gpt2", *EIGHT]) == 0
+    assert main(["calculate", "--config", made(), "--model", "gpt2", "--long", *EIGHT]) == 0
     out = capsys.readouterr().out
     assert "assumed: sequences as long as the model takes (training.seq_len)" in out
     assert "--model gpt2" in out

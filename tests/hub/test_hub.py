@@ -207,7 +207,7 @@ def test_a_server_is_not_told_the_revision(there: Hub) -> None:
         "hardware": {"gpu": "h200"},
     }
     estimate = full_estimate(run, replay=False)
-    assert any("no revision in it" in one for one in estimate.resolved.warnings)
+    assert any("leaves the revision out" in one for one in estimate.resolved.warnings)
     run["model"] = {"name": "owner/one"}
     estimate = full_estimate(run, replay=False)
     assert not any("revision" in one for one in estimate.resolved.warnings)

@@ -163,13 +163,13 @@ def test_long_lists_of_entries_end_with_the_rest() -> None:
 
 
 def test_what_a_replay_knows_is_on_its_way() -> None:
-    """Four numbers wait, visibly; without anything to wait for they are called not replayed."""
+    """Five numbers wait, visibly; without anything to wait for they are called not replayed."""
     estimate = estimated("ddp")
     waiting = look(estimate, None, width=800, pending=True)["parts"]
-    assert waiting["numbers"].count('<span class="pending">…</span>') == 4
+    assert waiting["numbers"].count('<span class="pending">…</span>') == 5
     assert "is being replayed" in waiting["verdict"]
     alone = look(estimate, None, width=800)["parts"]
-    assert alone["numbers"].count("not replayed") == 4
+    assert alone["numbers"].count("not replayed") == 5
     assert "pending" not in "".join(alone.values())
     assert "pending" not in "".join(seen("vllm")["parts"].values())
 

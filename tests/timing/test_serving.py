@@ -143,9 +143,9 @@ def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
     """Its bandwidth is not known, and the report says so."""
     estimate = full_estimate(run_file("llama3.1-8b", cpu_offload_gb=4))
     assert speed(estimate) is None
-    said = "4 GiB of weights are in the host's memory, whose bandwidth is not known"
-    assert no_speed(estimate) == f"no speed: {said}"
-    assert "name one" in no_speed(
+    said = "4 GiB of weights are in host memory, whose bandwidth is not known"
+    assert no_speed(estimate) == f"speed not estimated: {said}"
+    assert "no GPU given" in no_speed(
         full_estimate(
             {
                 "model": {"name": "llama3.1-8b"},
@@ -168,4 +168,5 @@ def test_speculation_is_left_out_and_said_so() -> None:
         full_estimate(run_file("llama3.1-8b", speculative_method="ngram", num_speculative_tokens=4))
     )
     assert result is not None
-    assert result.notes == ["without speculation, which can make several tokens in a pass"]
+    note = "without speculative decoding, which can generate several tokens per pass"
+    assert result.notes == [note]

@@ -56,7 +56,7 @@ def test_a_null_stage_is_none() -> None:
         ({"type": "deepspeed", "sharding_strategy": "full_shard"}, "engine.sharding_strategy="),
         ({**PAGE["engine"], "sharding_strategy": "shard_grad_op"}, "engine.sharding_strategy="),
         ({**PAGE["engine"], "type": "fsdp", "offload_param": "cpu"}, "engine.offload_param='cpu'"),
-        ({**PAGE["engine"], "type": "fsdp", "zero_init": False}, "engine.zero_init=False"),
+        ({**PAGE["engine"], "type": "fsdp", "zero_init": False}, "engine.zero_init=false"),
         ({**PAGE["engine"], "use_distributed_optimizer": True}, "use_distributed_optimizer"),
         ({**PAGE["engine"], "num_micro_batches": 3}, "num_micro_batches"),
         ({**PAGE["engine"], "type": "deepspeeed"}, "did you mean 'deepspeed'"),

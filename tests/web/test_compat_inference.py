@@ -40,7 +40,7 @@ def test_its_inference_page_works_with_every_engine(name: str) -> None:
     assert 20 < found["max_supported_batch_size"] < 60
     assert found["result"]["run"]["inference"]["batch_size"] == 32
     assert found["estimated_throughput_tokens_per_sec"] is None
-    assert "name one with hardware.gpu" in found["no_throughput"]
+    assert "no GPU given (add --gpu NAME)" in found["no_throughput"]
 
 
 def test_what_its_page_leaves_untouched_is_left_out_and_said() -> None:
@@ -113,14 +113,14 @@ def test_shards_are_ranks(given: Body, ranks: int) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"use_kv_cache": False}, "inference.use_kv_cache=False is not modelled for vLLM"),
-        ({"enable_streaming": True}, "inference.enable_streaming=True is not modelled for vLLM"),
+        ({"use_kv_cache": False}, "inference.use_kv_cache=false is not modelled for vLLM"),
+        ({"enable_streaming": True}, "inference.enable_streaming=true is not modelled for vLLM"),
         ({"vllm_quantization": "squeezellm"}, "'squeezellm' is not modelled for vLLM; use one of"),
         ({"tgi_quantize": "awq"}, "inference.tgi_quantize='awq' is for TGI, not for vLLM"),
         ({"trt_max_batch_size": 64}, "is for TensorRT-LLM, not for vLLM; leave it out"),
         ({"chunk_size": 4096}, "inference.chunk_size=4096 is for SGLang, not for vLLM"),
         ({"max_total_tokens": 50}, "inference.max_total_tokens is not an option of vLLM"),
-        ({"engine_type": "sglang", "enable_torch_compile": True}, "enable_torch_compile=True"),
+        ({"engine_type": "sglang", "enable_torch_compile": True}, "enable_torch_compile=true"),
         ({"engine_type": "sglang", "attention_backend": "triton"}, "attention_backend='triton'"),
         ({"engine_type": "tgi", "max_batch_total_tokens": 9000}, "max_batch_total_tokens=9000"),
         ({"engine_type": "tgi", "tgi_quantize": "exl2"}, "tgi_quantize='exl2' is not modelled"),
@@ -132,7 +132,7 @@ def test_shards_are_ranks(given: Body, ranks: int) -> None:
         ({"engine_type": "vlm"}, "did you mean 'vllm'"),
         ({"speling": 1}, "inference.speling is not a known key"),
         ({"swap_space_gb": 4}, "swap_space"),
-        ({"tensor_parallel_size": 2}, "hardware.num_gpus=1, but vLLM runs on 2"),
+        ({"tensor_parallel_size": 2}, "hardware.num_gpus=1, but tp × pp × dp = 2"),
     ],
 )
 def test_what_is_not_modelled_is_refused(given: Body, said: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..core.calculator import Estimate
 from ..core.infer_command import InferCommand, infer_command
-from ..core.serving_answers import Answers
 from ..report.lines import Line
 from .check import check
 from .output import show, write
+
+if TYPE_CHECKING:
+    from ..core.serving_answers import Answers
 
 
 def serving_answer(

@@ -16,8 +16,9 @@ from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
 from ..serving.transformers.checks import ONE_VALUE
 from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
+from .field_types import Object, Parameters
 from .keys import DEFAULT, WORDS
-from .models import LoraConfig, Object, Parameters
+from .models import LoraConfig
 from .recipe_fields import recipes
 from .resolve_training import AXES
 from .runfile import SECTIONS, key_types, parts

@@ -3,17 +3,11 @@
 Keys are named as in the engines. Each engine lists the keys it has, and refuses the others.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1,000,000,000")]
-Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 10^15")]
-Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="above 0 and at most 1")]
-Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number from 0 to 1,000,000")]
-Flag = Annotated[bool, Meta(description="true or false")]
-Text = Annotated[str, Meta(min_length=1, description="a string")]
-Named = Annotated[str | dict[str, Any], Meta(description="a model's name, or its config.json")]
+from .field_types import Count, Flag, Named, Ratio, Share, Size, Text
 
 
 class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
