@@ -16,7 +16,6 @@ from .output import screen_width, show, write
 from .parser import Parser, add_long, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source, recorded_words
 from .run_source import RunSource
-from .serving import serving_answer
 from .shell_words import ShellWords
 from .training_options import add_training_options
 
@@ -81,6 +80,8 @@ def show_estimate(
     """
     save_run(args, estimate)
     if estimate.served:
+        from .serving import serving_answer
+
         return serving_answer(args, estimate, _infer_command(args))
     from ..report.headline import sentence
 

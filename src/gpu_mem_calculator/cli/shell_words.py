@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..core.recipes import recipe_settings
-from ..core.remedies import Remedy
 from ..report.remedy_lines import Commands
 from .training_options import FLAGS, REPLACED
+
+if TYPE_CHECKING:
+    from ..core.remedies import Remedy
 
 ENGINE, STAGE, RANK = "engine.type", "engine.zero_stage", "training.lora.r"
 OPTIONS: Mapping[str, str] = {

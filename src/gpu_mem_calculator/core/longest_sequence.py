@@ -21,6 +21,8 @@ def longest_sequence(estimate: Estimate) -> int | None:
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
+    if needed_bytes(resolved, replace(resolved.run, seq=STEP)) > limit:
+        return None
     most = _longest_by_ledger(resolved, limit)
     if most is None or result.needs_bytes is None:
         return most

@@ -65,11 +65,9 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
         search.try_set((EXPANDABLE,))
     search.extend(savings(search.estimate))
     if len(search.found) < most:
-        search.extend(
-            change
-            for changes in (further_savings, offload_on_one_gpu, wider_runs)
-            for change in changes(search.estimate)
-        )
+        search.extend(further_savings(search.estimate))
+    if len(search.found) < most:
+        search.extend((*offload_on_one_gpu(search.estimate), *wider_runs(search.estimate)))
     if len(search.found) < most and longest is not None:
         search.try_set((shorter_sequence(search.estimate, longest),))
     if not any(ADAPTER not in remedy.cost for remedy in search.found):

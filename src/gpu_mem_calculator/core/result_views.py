@@ -11,7 +11,7 @@ from .fit_verdict import FITS, SHORT
 from .verdict_words import needs_words, result_verdict, total_bytes, verdict_words
 
 if TYPE_CHECKING:
-    from .models import MemoryResult
+    from .result import MemoryResult
 
 WIDTH = 240  # pixels of the bar
 COLOURS = {FITS: "#2e7d32", SHORT: "#c62828"}  # of the bar; else UNSURE

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from .calculator import Estimate
 from .fit_verdict import FITS
 from .longest_sequence import longest_sequence
-from .remedies import Remedy, remedies
+
+if TYPE_CHECKING:
+    from .remedies import Remedy
 
 
 class TrainingAnswers(Struct, frozen=True, kw_only=True):
@@ -27,5 +31,8 @@ def training_answers(estimate: Estimate) -> TrainingAnswers:
     if estimate.served:
         return TrainingAnswers()
     longest = longest_length(estimate)
-    found = [] if estimate.result.verdict == FITS else remedies(estimate, longest)
-    return TrainingAnswers(longest_sequence=longest, remedies=found)
+    if estimate.result.verdict == FITS:
+        return TrainingAnswers(longest_sequence=longest)
+    from .remedies import remedies
+
+    return TrainingAnswers(longest_sequence=longest, remedies=remedies(estimate, longest))

@@ -8,7 +8,7 @@ from ..ledger.units import gib
 from .fit_verdict import CLEAR, OPEN, SHORT
 
 if TYPE_CHECKING:
-    from .models import MemoryResult
+    from .result import MemoryResult
 
 GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
 

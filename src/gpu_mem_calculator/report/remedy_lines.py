@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.remedies import Remedy
 from .lines import WIDTH, Line, command, gib, wrap_lines
+
+if TYPE_CHECKING:
+    from ..core.remedies import Remedy
 
 
 class Commands(NamedTuple):
