@@ -14,6 +14,17 @@ from gpu_mem_calculator.core.models import ModelConfig
 
 MODELS = list(catalog.rows("index"))
 GPUS = list(catalog.rows("gpus"))
+FAMILIES = {  # the row whose rates of other formats, by its fp32 rate, a family of cards has
+    ("turing", "GeForce"): "rtx-2080-ti",
+    ("ampere", "GeForce"): "rtx-3090",
+    ("ada", "GeForce"): "rtx-4090",
+    ("blackwell", "GeForce"): "rtx-5090",
+    ("turing", "workstation"): "t4",
+    ("ampere", "workstation"): "rtx-a6000",
+    ("ada", "workstation"): "rtx-6000-ada",
+    ("blackwell", "workstation"): "rtx-pro-6000-blackwell",
+}
+COMPUTED = [row for row in GPUS if "boost clock" in row["source"]]
 LINKS = {row["name"] for row in catalog.rows("links")}
 MUST_HAVE = {
     "llama2-7b",
@@ -72,9 +83,21 @@ def test_a_card_has_a_plausible_memory_reading(row: dict[str, Any]) -> None:
     assert least * row["memory_gb"] <= row["memory_bytes"] <= 1.01 * 2**30 * row["memory_gb"]
     assert shared or row["link"] in LINKS
     assert row["bandwidth_gb_per_s"] > 0
-    assert row.get("tflops") or row["vendor"] == "apple"
+    assert row.get("tflops") or row["vendor"] == "apple" or "no rate" in row["source"]
     assert row["source"]
     assert row["checked"]
+
+
+@pytest.mark.parametrize("row", COMPUTED, ids=[row["name"] for row in COMPUTED])
+def test_rates_from_cores_and_clock_have_the_ratios_of_the_family(row: dict[str, Any]) -> None:
+    """A format's rate is the fp32 rate times the ratio that the family's row has."""
+    made_for = "workstation" if row["kind"] == "workstation" else "GeForce"
+    model = catalog.find("gpus", FAMILIES[row["architecture"], made_for])
+    assert model is not None
+    assert set(row["tflops"]) == set(model["tflops"])
+    for name, rate in row["tflops"].items():
+        ratio = round(model["tflops"][name] / model["tflops"]["fp32"])
+        assert rate == pytest.approx(ratio * row["tflops"]["fp32"], rel=0.012, abs=0.4), name
 
 
 def test_a_hub_id_finds_its_preset() -> None:
