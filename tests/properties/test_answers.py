@@ -38,6 +38,24 @@ OPTIONS = (
     "--gpus 8 --engine megatron",
     "--gpus 64 --engine megatron",
 )
+SERVING_OPTIONS = (
+    "",
+    "--context 4k",
+    "--context 32k --users 16",
+    "--gpus 2",
+    "--gpus 8",
+    "--gpus 8 --users 100",
+    "--quantization fp8",
+    "--kv-cache-dtype fp8",
+    "--engine sglang",
+    "--engine tgi --gpus 4",
+    "--engine tensorrt_llm --gpus 8",
+    "--engine llamacpp",
+    "--engine llamacpp --context 8k",
+    "--engine transformers",
+    "--engine transformers --users 8 --context 2k",
+)
+COMMANDS = {"quick": OPTIONS, "calculate --preset": OPTIONS, "infer": SERVING_OPTIONS}
 
 
 def questions() -> list[str]:
@@ -45,11 +63,12 @@ def questions() -> list[str]:
     draw = random.Random(SEED)
     models = list(catalog.names("index"))
     cards = catalog.names("gpus")
-    return [
-        f"{draw.choice(('quick', 'calculate --preset'))} {draw.choice(models)} "
-        f"--gpu {draw.choice(cards)} {draw.choice(OPTIONS)}".rstrip()
-        for _ in range(QUESTIONS)
-    ]
+    found = []
+    for _ in range(QUESTIONS):
+        command = draw.choice(list(COMMANDS))
+        words = f"{command} {draw.choice(models)} --gpu {draw.choice(cards)}"
+        found.append(f"{words} {draw.choice(COMMANDS[command])}".rstrip())
+    return found
 
 
 def sample() -> list[str]:
@@ -79,8 +98,28 @@ def check(words: str) -> None:
     lines, data = text.splitlines(), json.loads(data_text)
     assert len(lines) <= 22
     assert max(map(len, lines)) <= 80
-    _check_figures(text, data)
-    _check_remedies(text, data)
+    if words.startswith("infer"):
+        _check_server(text, data)
+    else:
+        _check_figures(text, data)
+        _check_remedies(text, data)
+
+
+def _check_server(text: str, data: dict[str, Any]) -> None:
+    """The verdict and its sign, the total, whole users, and remedies where it does not fit."""
+    verdict = re.search(r"^(fits|tight|may fit|does not fit|will not start)\b", text, re.M)
+    assert verdict is not None
+    assert (verdict[1] in ("fits", "may fit")) == data["fits_on_gpu"]
+    assert (data["headroom_bytes"] >= 0) == (data["verdict"] in ("fits", "tight", "may fit"))
+    total = re.search(r"^  total +([\d,.]+)(  |$)", text, re.M)
+    assert total is not None
+    assert total[1] == f"{data['total_memory_per_gpu_gb']:,.2f}"
+    users = {row["context"]: row["users"] for row in data["users"]}
+    table = re.findall(r" ([\d,]+) {3,}([\d,]+)$", text, re.M)
+    for context, count in ((int(a.replace(",", "")), int(b.replace(",", ""))) for a, b in table):
+        assert users.get(context, count) == count
+    if not data["fits_on_gpu"]:
+        assert data["remedies"]
 
 
 def _check_figures(text: str, data: dict[str, Any]) -> None:
