@@ -111,7 +111,7 @@ class BackwardPass:
         weight_grads: list[tuple[Bytes, int]] = []
         casts: list[Value] = []
         if gradients:
-            work = [] if op.inside else recorder.work(op.back_pieces)
+            work = [] if op.inside else self._work(op)
             for value in self._gradient_order(op):
                 if not value.grad:
                     continue
@@ -159,6 +159,17 @@ class BackwardPass:
             self.see(EMPTY, EMPTY)
             self.recorder.free(unscaled)
         return made
+
+    def _work(self, op: Op) -> list[int]:
+        """Allocate an operation's workspace; the tensors of it that are still alive."""
+        recorder, script = self.recorder, op.back_script
+        if script is None:
+            return recorder.work(op.back_pieces)
+        first = len(recorder.sizes)
+        recorder.sizes += script.sizes
+        recorder.works += range(first, len(recorder.sizes))
+        recorder.events += [e + first if e >= 0 else e - first for e in script.forward]
+        return [tensor + first for tensor in script.left]
 
     def _free_checkpoint_input(self) -> None:
         """The checkpoint drops its reference to the block's input."""
@@ -256,6 +267,7 @@ class BackwardPass:
             hooks=tuple(self.hook_events),
             shared=self.shared,
             matmul=self.matmul,
+            forward_matmul=self.recorder.forward_matmul,
             left=tuple(left),
             calls=self.recorder.forward_calls,
             back_calls=tuple(self.recorder.calls),

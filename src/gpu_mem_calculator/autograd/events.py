@@ -31,6 +31,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - hooks: for each weight gradient, how many events of backward have passed when its hook runs
     - shared: the gradient of a weight that another block reads, too, or -1
     - matmul: events of backward when the first weight has been read, or -1
+    - forward_matmul: events of forward when its first matmul has its output, or -1
     - left: tensors that are still alive after backward
     - calls, back_calls: the operations of each direction that read weights
     - work: the tensors that are workspace
@@ -50,6 +51,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     hooks: tuple[int, ...] = ()
     shared: int = -1
     matmul: int = -1
+    forward_matmul: int = -1
     left: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
@@ -93,13 +95,14 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
 class EventRecorder:
     """Records events, and counts the bytes of activations that are alive (`act`)."""
 
-    __slots__ = ("act", "calls", "events", "forward_calls", "sizes", "works")
+    __slots__ = ("act", "calls", "events", "forward_calls", "forward_matmul", "sizes", "works")
 
     def __init__(self) -> None:
         self.sizes: list[Bytes] = []
         self.events: list[int] = []
         self.calls: list[Call] = []
         self.forward_calls: tuple[Call, ...] = ()
+        self.forward_matmul = -1
         self.act: Bytes = EMPTY
         self.works: list[int] = []
 

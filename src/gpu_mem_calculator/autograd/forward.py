@@ -66,6 +66,8 @@ def run_forward(
             made = [*more, *made] if op.mask_first else [*made, *more]
         for value in made:
             ids[value.index] = recorder.make(value.bytes)
+        if op.matmul and recorder.forward_matmul < 0:
+            recorder.forward_matmul = len(recorder.events)
         work += recorder.work(pieces if op.inside else ())
         peak.see(recorder.act, EMPTY, sum(masks, op.temp) if masks else op.temp)
         if work:

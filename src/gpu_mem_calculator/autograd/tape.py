@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from ..ledger.num import EMPTY, Bytes, Num, sized
+from .events import BlockEvents
 
 Temp: TypeAlias = Bytes | tuple[Bytes, ...]  # workspace; several tensors
 
@@ -63,6 +64,8 @@ class Op(Struct, eq=False, gc=False):
     - saves_late: it saves its inputs after its kernel has run, as an autograd.Function does
     - mask_first: a tensor that only its backward reads is made before the output
     - scales: backward multiplies each gradient by a factor, into a new tensor
+    - matmul: a matrix product by a weight
+    - back_script: events of the workspace in backward, where `back_temp` is its most
     """
 
     name: str
@@ -85,6 +88,8 @@ class Op(Struct, eq=False, gc=False):
     saves_late: bool = False
     mask_first: bool = False
     scales: bool = False
+    matmul: bool = False
+    back_script: BlockEvents | None = None
 
 
 class Tape:
@@ -95,6 +100,7 @@ class Tape:
     - core_held: a checkpoint of core attention holds its output and that output's gradient
     - pinned: saved tensors that live as long as the graph
     - returned: what the block returns besides its output
+    - branch: what a branch names until it has added the residual itself
     """
 
     def __init__(self) -> None:
@@ -105,6 +111,7 @@ class Tape:
         self.core_held = False
         self.pinned: list[Value] = []
         self.returned: list[Value] = []
+        self.branch: list[Value] = []
 
     def _make(self, name: str, size: Bytes, bits: int, grad: bool) -> Value:
         self.count += 1
@@ -158,6 +165,8 @@ class Tape:
         saves_late: bool = False,
         mask_first: bool = False,
         scales: bool = False,
+        matmul: bool = False,
+        back_script: BlockEvents | None = None,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -199,6 +208,8 @@ class Tape:
                 saves_late,
                 mask_first,
                 scales,
+                matmul,
+                back_script,
             )
         )
         return out
@@ -229,6 +240,11 @@ class Tape:
         view.base = x.base
         self.ops.append(Op(name, (x,), (view,), (), True, EMPTY, EMPTY, self.core))
         return view
+
+    def owner(self, x: Value) -> Value:
+        """The value whose storage x uses: x itself, or what x is a view of."""
+        made = (v for op in self.ops for v in op.outs if v.index == x.base)
+        return x if x.base == x.index else next(made, x)
 
     def cast(self, x: Value, bits: int) -> Value:
         """x.to(dtype): x itself where it has that dtype.

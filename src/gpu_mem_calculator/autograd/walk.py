@@ -164,6 +164,7 @@ def _walk_once(
         forward=tuple(recorder.events),
         left=tuple(ids[index] for index in cached),
         calls=tuple(recorder.calls),
+        forward_matmul=recorder.forward_matmul,
         work=tuple(recorder.works),
     )
     return peak, events

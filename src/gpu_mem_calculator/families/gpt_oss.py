@@ -8,7 +8,7 @@ from ..model.blocks import Moe, Weight
 from .config import Config, Fields
 from .llama_like import NEVER, Counts, LlamaLike, readers
 from .mlps import stacked_moe
-from .norms import rms_float
+from .norms import rms_product
 from .windows import typed
 
 
@@ -43,7 +43,7 @@ def sink_attention(config: Config, counts: Counts) -> Fields:
 GPT_OSS = LlamaLike(
     *(2880, 2880, 36, 64, 8, 201088, 131072),
     head_dim=64,
-    norm=rms_float,
+    norm=rms_product,
     experts=biased_experts,
     biases=(("attention_bias", True), ("attention_bias", True), NEVER),
     rotary_impl="joined",

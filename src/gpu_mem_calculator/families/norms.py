@@ -18,8 +18,13 @@ def rms(name: str, hidden: int) -> Norm:
 
 
 def rms_float(name: str, hidden: int) -> Norm:
-    """An RMS norm whose weight multiplies in fp32 (Gemma, OLMo 2, gpt-oss)."""
+    """An RMS norm whose weight multiplies in fp32 (Gemma)."""
     return Norm(name, ("embed", hidden), "rms_float")
+
+
+def rms_product(name: str, hidden: int) -> Norm:
+    """An RMS norm that multiplies in fp32 and casts in one expression (OLMo 2, gpt-oss)."""
+    return Norm(name, ("embed", hidden), "rms_product")
 
 
 def layer_float(name: str, hidden: int) -> Norm:

@@ -13,7 +13,7 @@ from .frame import typed_rotary_buffer
 from .llama import LLAMA
 from .llama_like import ATTENTION_ONLY, Counts, LlamaLike, readers, row_counts
 from .mlps import routed_moe
-from .norms import POST, rms_float
+from .norms import POST, rms_product
 from .windows import FULL, SLIDING, Windows, layer_types, typed_windows
 
 
@@ -53,9 +53,9 @@ OLMO2 = replace(
     LLAMA,
     vocab=50304,
     biases=ATTENTION_ONLY,
-    norm=rms_float,
+    norm=rms_product,
     norms=POST,
-    attention=partial(whole_norms, impl="rms_float"),
+    attention=partial(whole_norms, impl="rms_product"),
 )
 ROWS = {
     "olmo2": OLMO2,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..ledger.ledger import EMBEDDED, PARAM, Ledger
 from ..step.block_events import BlockRun
+from ..step.entry_writer import Tensors
 from ..step.stream_phases import Phase
-from ..step.stream_writer import StreamWriter, Tensors
+from ..step.stream_writer import StreamWriter
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # titles of the marks
 SCORES = -3  # the block that chooses the next token

@@ -27,10 +27,11 @@ from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
 from .cached_casts import cached_cast_entries
+from .embedding import embedding_entries, embedding_events
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources
-from .model_inputs import embedding_entries, embedding_events, input_entries, named_until_return
+from .model_inputs import input_entries, named_until_return
 from .pipeline import waiting_entries
 from .recorded import (
     RECORDED,

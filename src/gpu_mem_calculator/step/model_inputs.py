@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..autograd.events import BlockEvents, EventRecorder
-from ..autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
-from ..ledger.ledger import ACT, AFTER_EMBEDDING, EMBEDDED, GRAD, HEAD_GRADIENT, TEMP, TIED, Entry
-from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
+from msgspec.structs import replace
+
+from ..ledger.ledger import (
+    ACT,
+    AFTER_EMBEDDING,
+    AFTER_MASKS,
+    BEFORE_INPUT,
+    EMBEDDED,
+    WITH_INPUT,
+    Entry,
+)
+from ..ledger.num import EMPTY, Bytes, Num, holds, nothing, sized
 from ..ledger.source import Source, code
 from ..model.adapters import linears
 from ..modelling.huggingface.inputs import (
@@ -22,18 +30,19 @@ from ..modelling.huggingface.inputs import (
     always_masked,
     embedding_bytes,
     mask_bytes,
+    mask_events,
     needs_mask,
     rotary_width,
     runs_eager,
+    table_bits,
     table_bytes,
+    table_events,
 )
 from ..modelling.huggingface.setting import BlockSetting
-from ..run.phases import BACKWARD
 from ..run.run import Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
 from .optimizers import OPTIMIZERS
-from .weights import embedding_tensors
 from .workspaces import lt_entry
 
 
@@ -52,6 +61,8 @@ def input_entries(
     tokens = run.batch * run.seq
     labels = code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels")
     yield _kept("token ids and labels", sized(3 * tokens, 64), live, labels)
+    yield from _embedding_output(run, setting, groups, instants, kept=kept)
+    yield from _mask_entries(run, setting, groups, instants)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
     if width:
         yield Entry(
@@ -60,17 +71,34 @@ def input_entries(
             bytes=table_bytes(setting, run.seq, width),
             live=live,
             source=TABLE_CODE,
-            role=AFTER_EMBEDDING,
+            role=AFTER_MASKS,
             tensors=lambda: [table_bytes(setting, run.seq, width) // 2] * 2,
+            script=table_events(run.seq * width, table_bits(setting)),
         )
-    yield from _mask_entries(run, setting, groups, instants)
-    yield from _embedding_output(run, setting, groups, instants, kept=kept)
     if run.arch.embedding_dropout and (
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         boolean = code("torch 2.11 native_dropout keeps a boolean mask")
-        yield _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
+        mask = _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
+        yield replace(mask, role=WITH_INPUT)
+    if run.unrolled and int(run.stage) == 0 and _remakes_output(run, setting):
+        yield Entry(
+            name="embedding: its output before the last operation",
+            kind=ACT,
+            bytes=sized(tokens * setting.hidden, setting.bits),
+            live={},
+            source=EMBEDDING_CODE,
+            role=BEFORE_INPUT,
+        )
     yield from _lt_workspaces(run, groups, instants)
+
+
+def _remakes_output(run: Run, setting: BlockSetting) -> bool:
+    """Whether the embedding makes a tensor that no name refers to once the first layer's input
+    exists: its output before it is scaled, or the sum with learnt positions before dropout.
+    """
+    summed = len(run.arch.embedding) > 1 and run.arch.embedding_dropout > 0
+    return setting.quirks.scaled_embedding or summed
 
 
 def _kept(name: str, size: Bytes, live: Mapping[str, Num], source: Source) -> Entry:
@@ -114,7 +142,12 @@ def _mask_entries(
     lasting = min(lasting, count)
     working = [i for i in instants if i.work]
     live = {i.name: count if in_stack(i) else lasting for i in working}
-    yield _kept("attention masks", size, live, MASK_CODE)
+    masks = replace(_kept("attention masks", size, live, MASK_CODE), role=AFTER_EMBEDDING)
+    slides = any(windowed) and (all(windowed) or not eager)
+    script = mask_events(area, None, size if eager else None, slides=slides)
+    if run.unrolled and int(script.sizes[script.left[0]]) == int(size):
+        masks = replace(masks, script=script)
+    yield masks
 
 
 def _embedding_output(
@@ -159,112 +192,6 @@ def named_until_return(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[
     """
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
     return _named_sizes(run, setting, kept) if alone and not run.arch.embedding_norm else ()
-
-
-def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
-    """Events of the embedding's backward, the tensors that `embedding_entries` counts: the gradient
-    before dropout; of learnt positions, summed over the batch; of the table.
-    """
-    recorder = EventRecorder()
-    row = sized(run.seq * setting.hidden, setting.bits)
-    exit_grad = recorder.number(row * run.batch)
-    undropped = recorder.work((row * run.batch,) if run.arch.embedding_dropout else ())
-    if undropped:
-        recorder.free(exit_grad)
-    grads: list[int] = []
-    for elements in embedding_tensors(run)[:0:-1]:
-        summed = recorder.work((row,) if int(run.batch) > 1 else ())
-        grads.insert(0, recorder.weight(sized(elements, setting.weight_bits)))
-        recorder.over(summed)
-    grads.insert(0, recorder.weight(sized(embedding_tensors(run)[0], setting.weight_bits)))
-    sorting = embedding_sort_tensors(run.batch * run.seq, run.arch.vocab, setting.hidden)
-    recorder.over(recorder.work(sorting))
-    if undropped:
-        recorder.over(undropped)
-    else:
-        recorder.free(exit_grad)
-    head_grad = -1
-    if run.arch.tied:
-        table = recorder.sizes[grads[0]]
-        head_grad, table_grad = recorder.number(table), grads[0]
-        if setting.weight_bits == setting.matmul_bits:
-            grads[0] = recorder.weight(table)
-            recorder.over((head_grad, table_grad))
-        else:
-            grads[0] = head_grad
-            recorder.over((table_grad,))
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=head_grad,
-        exit=-1,
-        exit_grad=exit_grad,
-        forward=(),
-        backward=tuple(recorder.events),
-        drops=tuple((0, tensor) for tensor in grads),
-        work=tuple(recorder.works),
-    )
-
-
-def embedding_entries(
-    run: Run, setting: BlockSetting, instants: Instants, *, fresh: bool
-) -> Iterator[Entry]:
-    """Backward of the embedding: its output's gradient, and a gradient of the whole table.
-
-    A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
-    and their sum is a new tensor, because the head's is a transposed view (input_buffer.cpp
-    can_accumulate_inplace). Where autocast has cast the table, the head's is cast back to a tensor
-    into which the sum is written. `fresh`: the engine gives each micro-batch new gradients, so none
-    of an earlier one is there.
-    """
-    if run.frozen and run.unrolled:  # the first layer's events have its gradient, if any
-        return
-    source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
-    live = {i.name: 1 for i in instants if i.work == "embedding"}
-    grad = sized(run.batch * run.seq * setting.hidden, setting.bits)
-    yield _kept("embedding: gradient of its output", grad, live, source)
-    if run.frozen:
-        return
-    size = sized(run.arch.embedding_parameters, setting.weight_bits)
-    yield Entry(
-        name="embedding: gradient being made",
-        kind=GRAD,
-        bytes=size,
-        live=live,
-        source=source,
-        tensors=lambda: [sized(n, setting.weight_bits) for n in embedding_tensors(run)],
-    )
-    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
-    if not nothing(work):
-        yield Entry(
-            name="embedding: sorted ids and partial sums",
-            kind=TEMP,
-            bytes=work,
-            live=live,
-            source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
-        )
-    buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = sized(run.arch.embedding[0].numel, setting.weight_bits)
-    if run.arch.tied and setting.weight_bits == setting.matmul_bits:
-        yield Entry(
-            name="embedding: its gradient and the head's, added",
-            kind=GRAD,
-            bytes=larger(table - grad - work, EMPTY),
-            live=live,
-            source=buffer,
-            role=TIED,
-        )
-    if run.arch.tied and not fresh:
-        views = bool(run.options.get("gradient_as_bucket_view"))
-        back = [i for i in instants if i.instant.phase == BACKWARD and (i.later or views)]
-        waits = {i.name: 1 for i in back if i.work in ("layer", "embedding")}
-        yield Entry(
-            name="head: gradient that waits for the embedding's",
-            kind=GRAD,
-            bytes=table,
-            live=waits,
-            source=buffer,
-            role=HEAD_GRADIENT,
-        )
 
 
 def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterator[Entry]:

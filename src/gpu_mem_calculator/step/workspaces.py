@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.ledger import AFTER_EMBEDDING, FIRST_STEP, RUNTIME, Entry
+from ..ledger.ledger import AFTER_MASKS, FIRST_STEP, RUNTIME, Entry
 from ..ledger.num import Bytes, Num
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
+from ..modelling.huggingface.inputs import rotary_width
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
 from .instants import Instants, StepInstant
@@ -21,9 +22,11 @@ def cublas_bytes(compute_capability: str) -> Bytes:
 
 
 def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
-    """One workspace for the thread that runs forward, one for the thread that runs backward, which
-    is allocated by the first matmul of the first backward.
+    """One workspace for the thread that runs forward, one for the thread that runs backward: the
+    first matmul of each allocates it after its output. Forward's first one makes the rotary tables,
+    where there are any (modeling_llama.py:LlamaRotaryEmbedding), else it is the first layer's.
     """
+    rotary = rotary_width((layer.mixer for layer in run.arch.layers), latent=True) > 0
     before = {i.name for i in instants if _in_first_forward(i)}
     for phase in (FORWARD, BACKWARD):
         yield Entry(
@@ -31,8 +34,8 @@ def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
             kind=RUNTIME,
             bytes=cublas_bytes(run.compute_capability),
             live={i.name: int(phase == FORWARD or i.name not in before) for i in instants},
-            since=phase,
-            role=AFTER_EMBEDDING,
+            since="" if rotary and phase == FORWARD else phase,
+            role=AFTER_MASKS,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
         )
 

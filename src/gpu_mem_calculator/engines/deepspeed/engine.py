@@ -19,9 +19,9 @@ from ...run.run import Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
+from ...step.embedding import embedding_events
 from ...step.instants import StepInstant, in_flight, step
 from ...step.layer_groups import LayerGroup, layer_groups, overlap
-from ...step.model_inputs import embedding_events
 from ...step.recorded import before_events
 from ...step.states import buffer_entry
 from ...step.workspaces import workspace_entries

@@ -8,8 +8,9 @@ from ...autograd.events import BlockEvents
 from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ...run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
+from ...step.entry_writer import Tensors
 from ...step.stream_phases import Phase
-from ...step.stream_writer import StreamWriter, Tensors
+from ...step.stream_writer import StreamWriter
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
 from .rank import ZeroRank
 
@@ -126,13 +127,17 @@ class ZeroStreamWriter(StreamWriter):
         ids = self._bind(events, self.rank.shared)
         self.rank.shared = -1
         ids[events.exit_grad] = self.back
-        self._play(ids, events.backward)
+        self.play_embedding(ids, events)
         self.back = -1
         for number in range(len(events.drops) - 1, -1, -1):
             self.rank.gradient(EMBEDDING, number, ids[events.drops[number][1]])
 
     def _forward(self, block_run: BlockRun, ids: Tensors, script: BlockEvents) -> None:
-        self._with_hooks(block_run.block, ids, script.forward, forward_hook_points(script))
+        self.free_masks()
+        points = list(forward_hook_points(script))
+        if self.waits_for(FORWARD) and script.forward_matmul >= 0:
+            points.append((script.forward_matmul, MATMUL, 0))
+        self._with_hooks(block_run.block, ids, script.forward, points)
 
     def _backward(
         self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
@@ -144,7 +149,7 @@ class ZeroStreamWriter(StreamWriter):
 
     def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
         """The hook points of backward, and its first matmul where that makes an entry."""
-        if self.late and events.matmul >= 0:
+        if self.waits_for(BACKWARD) and events.matmul >= 0:
             yield events.matmul, MATMUL, 0
         yield from backward_hook_points(events)
 
@@ -169,9 +174,7 @@ class ZeroStreamWriter(StreamWriter):
             if kind == GRADIENT:
                 rank.gradient(block, number, gradients[number] if gradients else -1)
             elif kind == MATMUL:
-                for index in self.late:
-                    self.keep(index, 1)
-                self.late = set()
+                self.first_matmul(FORWARD if forward else BACKWARD)
             elif kind == BEFORE:
                 rank.before(block, number, forward=forward)
             else:

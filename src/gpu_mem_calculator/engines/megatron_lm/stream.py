@@ -6,12 +6,16 @@ from collections.abc import Callable
 from functools import partial
 
 from ...ledger.ledger import PER_MICRO_BATCH, Ledger
-from ...run.phases import BACKWARD, FORWARD
+from ...run.phases import BACKWARD, FORWARD, OPTIMIZER
 from ...run.run import Run
+from ...step.entry_writer import Tensors
 from ...step.pipeline import PipelineStage
 from ...step.stream_phases import Phase
-from ...step.stream_writer import StreamWriter, Tensors
+from ...step.stream_writer import StreamWriter
 from .model_inputs import embedding_steps
+from .options import option
+from .parameters import stepped_parameters
+from .states import implementation
 
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
@@ -24,7 +28,17 @@ def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWri
         return None
     front = embedding_steps(run)[:-1] if stage.first else ()
     flight = 1 if run.virtual_stages > 1 else int(stage.flight)
-    return partial(PipelineStreamWriter, flight=flight, front=front)
+    return partial(PipelineStreamWriter, flight=flight, front=front, clipped=_clipped(run))
+
+
+def _clipped(run: Run) -> tuple[int, ...]:
+    """Bytes of each gradient that clipping scales in a new tensor: where Transformer Engine has no
+    kernel for it (optimizer/clip_grads.py, utils.py:local_multi_tensor_scale).
+    """
+    if not run.clipping or implementation(run) == "fused":
+        return ()
+    parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
+    return tuple(4 * elements for _, elements in parts)
 
 
 class PipelineStreamWriter(StreamWriter):
@@ -32,12 +46,14 @@ class PipelineStreamWriter(StreamWriter):
 
     megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The oldest micro-batch in flight runs
     backward. `flight`: micro-batches in flight; `front`: bytes of what the embedding makes before
-    its output.
+    its output; `clipped`: bytes of each gradient that is scaled in a new tensor.
     """
 
-    def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
+    def __init__(
+        self, ledger: Ledger, flight: int, front: tuple[int, ...], clipped: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(ledger)
-        self.flight, self.front = flight, front
+        self.flight, self.front, self.clipped = flight, front, clipped
         self.per_micro_batch = {
             i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH
         }
@@ -68,12 +84,17 @@ class PipelineStreamWriter(StreamWriter):
         return ordered
 
     def begin(self, phase: Phase) -> None:
-        """A micro-batch begins its forward, or the oldest one its backward."""
+        """A micro-batch begins its forward, or the oldest one its backward; or gradients are
+        clipped before the step.
+        """
         if phase.kind == FORWARD:
             self.waiting_blocks.append({})
             self.kept = self.waiting_blocks[-1]
         elif phase.kind == BACKWARD:
             self.kept = self.waiting_blocks[0]
+        elif phase.kind == OPTIMIZER:
+            for size in self.clipped:
+                self.free((self.make(size),))
 
     def mark(self, phase: Phase) -> None:
         """A phase ends: an output or a gradient that is sent to another stage is freed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...autograd.tape import Tape, Value
 from ...model.blocks import Attention, LatentAttention
 from .attention_inputs import AttentionInputs
-from .attention_kernels import attend
+from .attention_kernels import attend, kernel, repeats_heads
 from .cache import LayerCache
 from .linear import linear
 from .norms import norm
@@ -24,10 +24,9 @@ def attention(
     cache: LayerCache | None = None,
 ) -> Value:
     """Record projections, norms on q and k, rotary embedding, the kernel, the output projection."""
-    q, k, v = projections = _project(tape, setting, x, block)
-    kv_heads = block.kv_heads
+    heads = _inputs(block, masked=masked, cached=cache is not None)
+    q, k, v = projections = _project(tape, setting, x, block, heads)
     if block.expanded:
-        kv_heads = block.heads
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
@@ -40,9 +39,23 @@ def attention(
     q, k = _embed_positions(tape, setting, q, k, block, parts)
     if cache is not None:
         k, v = cache.update(tape, setting, k, v)
-    heads = AttentionInputs(
+    mixed = attend(tape, setting, q, k, v, heads)
+    out = linear(tape, setting, mixed, block.output)
+    out = maybe_dropout(tape, setting, out, block.residual_dropout)
+    if setting.quirks.residual_inside:
+        tape.branch += [q, k, v]
+    else:
+        tape.hold(q, k, v)  # named until the block returns
+    if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
+        tape.hold(*projections[:2], *parts)  # the fused projection, or views of it, have names
+    return out
+
+
+def _inputs(block: Attention, *, masked: bool, cached: bool) -> AttentionInputs:
+    """The inputs of the block's attention call."""
+    return AttentionInputs(
         heads=block.heads,
-        kv_heads=kv_heads,
+        kv_heads=block.heads if block.expanded else block.kv_heads,
         head_dim=block.head_dim,
         value_dim=block.value_dim or block.head_dim,
         masked=masked or block.alibi or block.always_masked,
@@ -58,42 +71,63 @@ def attention(
         float_bias=block.float_bias,
         float_logits=block.alibi and block.always_masked,
         head_major=block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim,
-        cached=cache is not None,
+        cached=cached,
     )
-    mixed = attend(tape, setting, q, k, v, heads)
-    out = linear(tape, setting, mixed, block.output)
-    out = maybe_dropout(tape, setting, out, block.residual_dropout)
-    tape.hold(q, k, v)  # named until the block returns
-    if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
-        tape.hold(*projections[:2], *parts)  # the fused projection, or views of it, have names
-    return out
 
 
 def _project(
-    tape: Tape, setting: BlockSetting, x: Value, block: Attention
+    tape: Tape, setting: BlockSetting, x: Value, block: Attention, heads: AttentionInputs
 ) -> tuple[Value, Value, Value]:
     """q, k and v from separate projections, or as views of a fused one."""
     norms = block.norms if setting.quirks.query_norm_early else ()
+    apart = _heads_apart(setting, block, heads)
+    late = setting.quirks.heads_late
+    heads_last = [i for i in range(3) if apart[i] and (i != 1 or block.rotary_dim)]
     projections = []
     for index, layer in enumerate(block.inputs):
         out = linear(tape, setting, x, layer)
+        own = index == 1 and not block.rotary_dim  # copied by the projection's own backward
+        if apart[index] and len(block.inputs) == 3 and (own or not late):
+            out = tape.view(f"{layer.name}.heads", out)
         if index < len(norms):
-            bare, out = out, norm(tape, setting, out, norms[index])
-            tape.hold(bare)  # an argument lives until the call returns
-        if block.rotary_dim and index < 2 and (block.heads, block.kv_heads)[index] > 1:
-            out = tape.view(f"{layer.name}.heads", out)  # rotary's backward stores heads apart
+            out = norm(tape, setting, out, norms[index])
         projections.append(out)
     if block.clipped and len(projections) == 1:  # modeling_mpt.py:98
         projections = [tape.op("attn.clamped", projections[0], saves=projections)]
     if len(projections) == 1:
         sizes = zip("qkv", (block.heads, block.kv_heads, block.kv_heads), strict=True)
-        projections = tape.split(
-            "attn.split",
-            projections[0],
-            [(f"attn.{name}", setting.tokens * (n * block.head_dim)) for name, n in sizes],
-        )
+        named = [(f"attn.{name}", setting.tokens * (n * block.head_dim)) for name, n in sizes]
+        if setting.quirks.fused_selected:
+            projections = [tape.view(name, projections[0], size) for name, size in named]
+        else:
+            projections = tape.split("attn.split", projections[0], named)
+    if late:
+        projections = [
+            tape.view(f"{out.name}.heads", out) if index in heads_last else out
+            for index, out in enumerate(projections)
+        ]
     q, k, v = projections
     return q, k, v
+
+
+def _heads_apart(
+    setting: BlockSetting, block: Attention, heads: AttentionInputs
+) -> tuple[bool, bool, bool]:
+    """Whether the gradients of q, k and v are stored head by head, so that each is copied for its
+    projection: after rotary, after a matmul, and where k and v were copied for every query head.
+    A matmul that reads k transposed returns its gradient transposed, in which the rows of several
+    sequences do not merge.
+    """
+    name = kernel(setting, heads)
+    matmuls, rotary = name in ("eager", "math"), block.rotary_dim > 0
+    repeated = repeats_heads(name, heads) or (matmuls and heads.grouped and not heads.broadcast)
+    several, separate = block.kv_heads > 1, len(block.inputs) > 1
+    copied = matmuls and type(setting.batch) is int and (setting.batch > 1 or separate)
+    return (
+        block.heads > 1 and (rotary or copied),
+        several and (rotary or repeated or (copied and setting.batch != 1)),
+        several and (repeated or copied),
+    )
 
 
 def _clamp_in_place(tape: Tape, x: Value) -> Value:
@@ -122,7 +156,9 @@ def _embed_positions(
         k = rotate(tape, setting, k, size, impl, tables)
         parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
         if setting.quirks.fp32_rotary_tables:
+            wide = (q, k)
             q, k = tape.cast(q, before[0].bits), tape.cast(k, before[1].bits)
+            tape.hold(*wide)  # both are cast in one statement
         tape.hold(*before)  # the caller names them until it has both
     if len(block.norms) == 2 and _norms_after_rotary(setting, block):
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])

@@ -60,6 +60,11 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
     return "efficient"
 
 
+def repeats_heads(name: str, heads: AttentionInputs) -> bool:
+    """Whether k and v are copied for every query head before a fused kernel."""
+    return heads.grouped and (name == "efficient" or (name == "cudnn" and heads.masked))
+
+
 def attend(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
@@ -67,7 +72,7 @@ def attend(
     name = kernel(setting, heads)
     if name == "eager":
         return eager(tape, setting, q, k, v, heads)
-    if name == "efficient" or (name == "cudnn" and heads.masked):
+    if repeats_heads(name, heads):
         k, v = repeat_keys_and_values(tape, setting, k, v, heads)  # before autocast's cast
     value, key, query = (tape.cast(x, setting.matmul_bits) for x in (v, k, q))  # last to first
     out = KERNELS[name](tape, setting, query, key, value, heads)
@@ -192,23 +197,26 @@ def _math(
     """
     bits, broadcast = q.bits, heads.broadcast
     q, k, v = (tape.cast(x, 32) for x in (q, k, v))
-    named = [q, k, v, *_added_mask(tape, setting, heads, bits)]
+    named = [q, k, v]
+    q = scale(tape, q, "attn.q_scaled")
+    named += [q, *_added_mask(tape, setting, heads, bits)]
     rows = setting.key_tokens * heads.heads
     if heads.grouped and not broadcast:
         k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim)
         v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim)
-    named += [] if setting.training else [k, v]
-    q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
-    named += [] if setting.training or broadcast else [q]
+    named += [k, v]
+    k = scale(tape, k, "attn.k_scaled")
+    operand = _batched_query(tape, setting, q, heads)
     if broadcast:
-        named.append(_named_query(tape, setting, q))
         k = _expanded(tape, setting, k, rows * heads.head_dim)
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
     # The gradient of an expanded view is as large as q.
     work = q.bytes - k.bytes if broadcast else EMPTY
     mask = sized(area, 8)
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
+    saves = (*operand, k)
+    scores = tape.op("attn.scores", q, k, elements=area, saves=saves, back_temp=work, product=True)
+    tape.hold(operand[0])
     probs = tape.op(  # a mask is added in place
         "attn.softmax", scores, save_out=True, temp=mask, back_temp=scores.bytes, inside=True
     )
@@ -237,12 +245,20 @@ def _expanded(tape: Tape, setting: BlockSetting, x: Value, elements: Num) -> Val
     return tape.op(f"{x.name}.spread", x, elements=size)
 
 
-def _named_query(tape: Tape, setting: BlockSetting, q: Value) -> Value:
-    """The scaled q, which stays named besides its copy for the matmul; with one sequence there is
-    no copy.
+def _batched_query(
+    tape: Tape, setting: BlockSetting, q: Value, heads: AttentionInputs
+) -> tuple[Value, ...]:
+    """q as the matmul reads it: a copy, because batch and heads do not merge; then what is saved
+    besides. One sequence, or a q that is stored head by head, needs no copy.
     """
-    source = tape.value("attn.q_source", 0, q.bits, grad=False)
-    return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
+    if heads.head_major:
+        return (q,)
+    several = holds(setting.batch > 1)
+    if type(several) is int and not several:
+        return (q,)
+    source = tape.value("attn.q_source", 0, q.bits, grad=False)  # a copy's gradient is q's
+    copy = tape.op("attn.q_copied", source, elements=q.elements() * several)
+    return copy, tape.value("attn.q_view", q.elements() * (1 - several), q.bits, grad=False)
 
 
 def _added_mask(
@@ -257,7 +273,10 @@ def _added_mask(
     bits = 32 if causal or setting.training else bits  # q's dtype after its cast, or before
     source = tape.value("attn.mask_source", 0, bits, grad=False)
     rows = setting.seq if causal or setting.training else setting.tokens
-    return [tape.op("attn.mask", source, elements=rows * setting.keys)]
+    if causal:
+        source = tape.op("attn.ones", source, elements=rows * setting.keys, bits=8)
+        source = tape.op("attn.lower", source)
+    return [tape.op("attn.mask", source, elements=rows * setting.keys, bits=bits)]
 
 
 KERNELS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}

@@ -23,6 +23,7 @@ def eager(
         return eager_inference(tape, setting, q, k, v, heads)
     if heads.float_scores:  # modeling_gpt_neo.py:103, modeling_gptj.py:147: q and k alone
         q, k = tape.cast(q, 32), tape.cast(k, 32)
+    wide = (q, k) if heads.float_scores else ()
     bits = q.bits if heads.float_softmax and not heads.sinks else v.bits
     keys, values = repeat_keys_and_values(tape, setting, k, v, heads)
     operands = _queries_and_keys(tape, setting, q, (k, keys), heads)
@@ -36,6 +37,7 @@ def eager(
         bits=setting.matmul_bits if setting.autocast else q.bits,
         saves=operands,
         product=True,
+        scales=heads.in_place and not heads.broadcast,  # baddbmm's alpha (BloomAttention)
     )
     biased = _with_bias(tape, setting, scores, heads)
     probs = _probabilities(tape, setting, biased, heads)
@@ -57,10 +59,12 @@ def eager(
         product=True,
     )
     tape.core = False
+    tape.hold(*wide)  # the function that casts them returns before the heads are merged
     contiguous = tape.op("attn.out", out)
-    tape.hold(out, named, keys, values, *([biased] if heads.float_bias else []))
+    repeated = () if wide else (keys, values)
+    tape.hold(out, named, *repeated, *([biased] if heads.float_bias else []))
     if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
-        tape.hold(scores, biased)
+        tape.branch += [scores, biased, *operands[:2], v_operands[0]]  # and the copies
     return contiguous
 
 
@@ -88,9 +92,7 @@ def _values(
     `value`: v before and after it is repeated for every query head.
     """
     v, values = value
-    stored = v.elements()
-    if v.base != v.index and q.base != v.base:
-        stored = setting.tokens * ((heads.heads + 2 * heads.kv_heads) * heads.value_dim)
+    stored = v.elements() if q.base == v.base else tape.owner(v).elements()
     size = setting.key_tokens * (heads.heads * heads.value_dim)
     copied = heads.grouped and heads.kv_heads > 1
     return _operand(tape, setting, values, size, stored, contiguous=copied)
@@ -110,7 +112,10 @@ def _operand(
     if contiguous:
         return (x,)
     several = holds(setting.batch > 1)
-    copy = tape.op(f"{x.name}.contiguous", x, elements=elements * several)
+    if type(several) is int and not several and tape.owner(x).elements() == x.elements():
+        return (x,)
+    passes = type(several) is int and several == 1  # a copy's gradient is its source's
+    copy = tape.op(f"{x.name}.contiguous", x, elements=elements * several, passes=passes)
     view = tape.value(f"{x.name}.view", stored * (1 - several), x.bits, grad=False)
     return copy, view
 
@@ -221,7 +226,7 @@ def _probabilities(
         return _with_sinks(tape, setting, scores, heads, bits)
     logits = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
     work = sized(scores.elements(), bits)
-    probs = tape.op("attn.softmax", logits, bits=bits, save_out=True, back_temp=work)
+    probs = tape.op("attn.softmax", logits, bits=bits, save_out=True, back_temp=work, inside=True)
     tape.hold(scores)
     return probs
 

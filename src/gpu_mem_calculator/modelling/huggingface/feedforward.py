@@ -23,6 +23,10 @@ def mlp(tape: Tape, setting: BlockSetting, x: Value, block: Mlp) -> Value:
         up = linear(tape, setting, x, block.inputs[1])
         inner = multiply(tape, gate, up, "mlp.product")
     out = linear(tape, setting, inner, block.output)
+    if len(block.inputs) == 1 and block.gated:
+        tape.hold(first)  # the gate is a view of it, and named until the block returns
+    if setting.quirks.residual_inside:
+        tape.branch.append(inner)  # named until the block returns
     return maybe_dropout(tape, setting, out, block.dropout)
 
 

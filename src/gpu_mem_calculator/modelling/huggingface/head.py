@@ -21,7 +21,7 @@ class OutputHead(Struct, frozen=True):
 
     - linears: projections; the last one computes the logits
     - tied: the logits' weight is the embedding's
-    - capped: the logits are capped by tanh
+    - capped: the logits are capped by tanh; scaled: they are multiplied by a number
     - fp32_input: the last layer's output is in fp32
     - parameters: elements of its weights, a tied one included
     """
@@ -30,6 +30,7 @@ class OutputHead(Struct, frozen=True):
     linears: tuple[Linear, ...]
     tied: bool
     capped: bool
+    scaled: bool
     fp32_input: bool
     parameters: Num
 
@@ -48,6 +49,7 @@ def _head(arch: Arch) -> OutputHead:
         linears=(*projections, arch.head or tied),
         tied=arch.tied,
         capped=bool(arch.logit_softcap),
+        scaled=arch.logit_scale is not None,
         fp32_input=arch.layers[-1].fp32_residual,
         parameters=arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0),
     )
@@ -88,6 +90,8 @@ def _walk(
         scaled = tape.op("logits.scaled", logits)
         capped = tape.op("logits.tanh", scaled, save_out=True)
         logits = tape.op("logits.capped", capped)
+    elif head.scaled:
+        logits = tape.op("logits.scaled", logits)
     logits32 = tape.cast(logits, 32)
     log_softmax = tape.op("loss.log_softmax", logits32, save_out=True)
     tape.hold(logits, logits32)

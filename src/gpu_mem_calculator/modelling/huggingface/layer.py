@@ -11,7 +11,7 @@ from .cache import LayerCache
 from .experts import moe
 from .feedforward import mlp
 from .norms import norm
-from .ops import add, maybe_dropout
+from .ops import add, maybe_dropout, scale
 from .setting import BlockSetting
 
 
@@ -78,23 +78,39 @@ def run_layer(
     """
     if layer.parallel:
         return _run_parallel(tape, setting, x, layer, masked, cache)
+    normed: Value | None = None
     if layer.mixer is not None:
         normed = _run_norm(tape, setting, x, layer, "pre")
         mixed = _run_mixer(tape, setting, normed, layer, masked, cache)
         mixed = _run_norm(tape, setting, mixed, layer, "post")
-        x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
+        x = _add_branch(tape, setting, x, mixed, layer)
         if setting.quirks.branch_inputs_named:
             tape.hold(normed)
         x = _run_norm(tape, setting, x, layer, "after")
     if layer.mlp is not None:
-        normed = _run_norm(tape, setting, x, layer, "pre_mlp")
+        before, normed = normed, _run_norm(tape, setting, x, layer, "pre_mlp")
+        if setting.quirks.residual_inside and before is not None:
+            tape.hold(before)  # the second norm takes over its name
         mlp_out = _run_mlp(tape, setting, normed, layer)
         mlp_out = _run_norm(tape, setting, mlp_out, layer, "post_mlp")
-        x = add(tape, x, maybe_dropout(tape, setting, mlp_out, layer.dropout))
+        x = _add_branch(tape, setting, x, mlp_out, layer)
         if setting.quirks.branch_inputs_named:
             tape.hold(normed)
         x = _run_norm(tape, setting, x, layer, "after_mlp")
     return x
+
+
+def _add_branch(tape: Tape, setting: BlockSetting, x: Value, branch: Value, layer: Layer) -> Value:
+    """The residual plus a branch's output."""
+    if setting.quirks.scaled_branches:
+        out = add(tape, x, scale(tape, branch, "branch.scaled"))
+        tape.hold(branch)  # named until the sum is
+    else:
+        out = add(tape, x, maybe_dropout(tape, setting, branch, layer.dropout))
+    if tape.branch:
+        tape.hold(*tape.branch)
+        tape.branch = []
+    return out
 
 
 def _run_parallel(

@@ -37,21 +37,24 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         bias.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])
     weight = _weight(tape, setting, layer.name, layer.numel)
-    ins = [tape.cast(x, bits), weight, *bias]
+    x16 = tape.cast(x, bits)
+    # a bias is the first argument of addmm, so its gradient is accumulated first
+    ins = [x16, weight, *bias] if setting.autocast else [x16, *bias, weight]
     own = setting.own_linear and not layer.transposed
     y = tape.op(
         layer.name,
         *ins,
         elements=out,
         bits=bits,
-        saves=ins[:2],
+        saves=(x16, weight),
         back_temp=EMPTY if work is None else work,
         settle=work,
         views=not own,  # the matmul has two dimensions, x has three
         inputs_first=own or layer.bias,
         saves_late=own,
+        matmul=True,
     )
-    if ins[0] is not x:
+    if x16 is not x:
         tape.hold(x)  # an argument lives until the call returns
     return y
 
@@ -84,6 +87,7 @@ def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, o
         saves=(weight,),
         views=not own,
         saves_late=own,
+        matmul=True,
     )
 
 

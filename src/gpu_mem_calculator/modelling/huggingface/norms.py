@@ -10,7 +10,9 @@ from .setting import BlockSetting
 
 def norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """Record a norm by the name of its implementation."""
-    return IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
+    out = IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
+    tape.hold(x)  # an argument lives until the call returns
+    return out
 
 
 def _param(tape: Tape, setting: BlockSetting, layer: Norm) -> Value:
@@ -56,6 +58,16 @@ def rms_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value
     return tape.cast(scaled, x.bits)
 
 
+def rms_product(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """Olmo2RMSNorm: (weight * normed).to(x.dtype)."""
+    normed = _scale_by_rms(tape, x, layer)
+    weight = _param(tape, setting, layer)
+    scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled", weight_left=True)
+    out = tape.cast(scaled, x.bits)
+    tape.hold(normed)  # named until the norm returns
+    return out
+
+
 def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """torch.nn.LayerNorm: saves its input (fp32 under autocast) and two fp32 statistics per row."""
     x = tape.cast(x, 32) if setting.autocast else x
@@ -95,6 +107,7 @@ def layer_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Val
 IMPLEMENTATIONS = {
     "rms": rms,
     "rms_float": rms_float,
+    "rms_product": rms_product,
     "layer": layer_norm,
     "layer_wide": layer_wide,
     "layer_float": layer_float,

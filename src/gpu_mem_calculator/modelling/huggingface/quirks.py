@@ -6,6 +6,7 @@ A tensor lives as long as Python has a name for it, so a longer-lived name costs
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -27,10 +28,15 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - second_norm_late: the norm of the MLP runs after the attention (GPTNeoXLayer)
     - query_norm_early: q has its norm before k is computed (Qwen 3)
     - norms_after_rotary: q and k have their norms after the rotary embedding (Hunyuan)
+    - heads_late: heads are separated once q, k and v are all computed (GPT2Attention)
     - inline_mlp: the MLP is part of the layer's own code, which reuses the name of its input (OPT)
+    - residual_inside: attention and MLP add the residual before they return (BLOOM)
+    - fused_selected: q, k and v are selected from a fused projection one by one (BLOOM, Phi-3)
+    - scaled_branches: attention's and MLP's outputs are multiplied by a number before the residual
+      is added (GraniteDecoderLayer: residual_multiplier)
 
     What the model computes for all layers:
-    - scaled_embedding: the embedding's output times a number (Gemma)
+    - scaled_embedding: the embedding's output times a number (Gemma, Granite)
     - positions_per_sequence: positions for each sequence even in a plain forward pass (OPT)
     - buffer_windows: window masks are slices of a buffer, and the cache is whole (GPT-Neo)
     - unused_mask: a second mask that no layer reads (Qwen2-MoE: a window of 0)
@@ -49,7 +55,11 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     second_norm_late: bool = False
     query_norm_early: bool = False
     norms_after_rotary: bool = False
+    heads_late: bool = False
     inline_mlp: bool = False
+    residual_inside: bool = False
+    fused_selected: bool = False
+    scaled_branches: bool = False
     scaled_embedding: bool = False
     positions_per_sequence: bool = False
     buffer_windows: bool = False
@@ -60,14 +70,21 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 LLAMA = Quirks()
+OLMO2 = Quirks(fp32_rotary_tables=True, query_norm_early=True, heads_late=True)
+GRANITE = Quirks(scaled_branches=True, scaled_embedding=True)
 QUIRKS: dict[str, Quirks] = {
-    "gpt2": Quirks(attention_output_named=True, branch_inputs_named=True),
+    "gpt2": Quirks(attention_output_named=True, branch_inputs_named=True, heads_late=True),
     "gpt_bigcode": Quirks(attention_output_named=True),
     "falcon": Quirks(attention_output_named=True, layer_outputs_named=True, both_norms_named=True),
     "gpt_neox": Quirks(second_norm_late=True),
-    "bloom": Quirks(attention_output_named=True, layer_outputs_named=True, query_copy_named=True),
+    "bloom": Quirks(
+        layer_outputs_named=True, query_copy_named=True, residual_inside=True, fused_selected=True
+    ),
     "gptj": Quirks(attention_output_named=True, layer_outputs_named=True, rotary_parts_named=True),
-    "gpt_neo": Quirks(attention_output_named=True, layer_outputs_named=True, buffer_windows=True),
+    "gpt_neo": Quirks(
+        attention_output_named=True, layer_outputs_named=True, buffer_windows=True, heads_late=True
+    ),
+    "phi3": Quirks(fused_selected=True, heads_late=True),
     "phi": Quirks(attention_output_named=True, rotary_parts_named=True),
     "stablelm": Quirks(
         attention_output_named=True, attention_input_named=True, rotary_parts_named=True
@@ -75,15 +92,19 @@ QUIRKS: dict[str, Quirks] = {
     "opt": Quirks(inline_mlp=True, positions_per_sequence=True),
     "qwen2_moe": Quirks(unused_mask=True),
     "llama4": Quirks(attention_output_named=True, unused_eager_mask=True),
-    "olmo2": Quirks(fp32_rotary_tables=True, query_norm_early=True),
+    "olmo2": OLMO2,
     "olmo": Quirks(fp32_rotary_tables=True),
-    "olmo3": Quirks(fp32_rotary_tables=True, query_norm_early=True, rotary_tables_per_kind=True),
-    "olmoe": Quirks(query_norm_early=True),
-    "minimax_m2": Quirks(query_norm_early=True),
+    "olmo3": replace(OLMO2, rotary_tables_per_kind=True),
+    "olmoe": Quirks(query_norm_early=True, heads_late=True),
+    "minimax_m2": Quirks(query_norm_early=True, heads_late=True),
     "hunyuan_v1_dense": Quirks(norms_after_rotary=True),
     "ernie4_5": Quirks(fp32_rotary_tables=True),
     "qwen3": Quirks(query_norm_early=True),
     "qwen3_moe": Quirks(query_norm_early=True),
+    "granite": GRANITE,
+    "granitemoe": GRANITE,
+    "granitemoeshared": GRANITE,
+    "granitemoehybrid": GRANITE,
     "gemma": Quirks(scaled_embedding=True),
     "gemma2": Quirks(scaled_embedding=True),
     "gemma3_text": Quirks(rotary_tables_per_kind=True, scaled_embedding=True),

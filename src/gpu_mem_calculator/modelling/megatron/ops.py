@@ -113,6 +113,7 @@ def column_linear(
         temp=(full if new_gather else EMPTY, sized(size, setting.bits) if separate_bias else EMPTY),
         back_temp=back_gather + bias_work if bias_work is not None else (full, back_gather - full),
         settle=bias_work,
+        matmul=True,
     )
 
 
@@ -141,6 +142,7 @@ def row_linear(
         saves=(x,),
         temp=full,
         back_temp=full,
+        matmul=True,
     )
 
 
@@ -154,6 +156,7 @@ def replicated_linear(
         weight(tape, setting, name, ins * outs),
         elements=setting.local_tokens * outs,
         saves=(x,),
+        matmul=True,
     )
 
 
