@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_live,
     )
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 _HOME = {
     "Estimator": "published.estimator",
