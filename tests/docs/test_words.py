@@ -41,7 +41,7 @@ BANNED = {
     r"closed forms?": "published formula",
     r"trial run": "profiling pass",
     r"by its settings|by what the card": "max_num_seqs, roofline",
-}  # fmt: skip
+}
 
 
 def prose(text: str) -> str:

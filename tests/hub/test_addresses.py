@@ -101,7 +101,7 @@ def test_what_is_said_where_an_address_is_not_read(
         ("https://host:x/config.json", "check its host and port"),
         ("https://[::1/config.json", "check its host and port"),
         ("http://127.0.0.1:9/config.json?key=word", "cannot be reached, "),
-        ("http://nowhere.invalid/config.json?key=word", "no network, or no such host"),
+        ("http://nowhere.invalid/config.json?key=word", "DNS lookup failed"),
     ],
 )
 def test_addresses_that_cannot_be(address: str, message: str) -> None:

@@ -199,7 +199,7 @@ def test_a_busy_storage_is_asked_again(there: Bucket) -> None:
     there.troubles += ["SlowDown"] * 3
     assert read_model("models/mine.json").arch.vocab == 256
     there.troubles += ["SlowDown"] * 4
-    assert "the storage is asked too often" in refusal("s3://default-bucket/models/owner/many")
+    assert "too many requests to the storage" in refusal("s3://default-bucket/models/owner/many")
 
 
 @pytest.mark.parametrize(

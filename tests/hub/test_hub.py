@@ -141,7 +141,7 @@ def test_the_token_opens_what_is_its_owners(there: Hub, monkeypatch: pytest.Monk
 
 NOT_READ = {
     ("owner/gated", None): "it is gated: accept its terms on its page, and set HF_TOKEN",
-    ("owner/gated", TOKEN): "it is gated, and the account of HF_TOKEN has not been let in",
+    ("owner/gated", TOKEN): "it is gated, and the account of HF_TOKEN has no access",
     ("owner/private", None): "there is no such model, or it is private: check the name, or set HF_",
     ("owner/gone", TOKEN): "there is no such model, or the account of HF_TOKEN may not read it",
     ("owner/one", "hf_wrong"): "the hub does not take the token of HF_TOKEN",

@@ -60,7 +60,7 @@ def test_three_times_trouble_and_then_an_answer(
     ("trouble", "message"),
     [
         (status(503), "the server has trouble (HTTP 503); try again later"),
-        (status(429), "the server is asked too often (HTTP 429); try again later"),
+        (status(429), "too many requests (HTTP 429); try again later"),
         (hung_up, "cannot be reached, Remote end closed connection without response"),
         (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
     ],

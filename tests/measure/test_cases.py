@@ -55,7 +55,7 @@ def job(case: MeasureCase, tell: Tell) -> Row:
     if case.id == "lacks":
         raise ModuleNotFoundError("No module named 'deepspeed'")
     if case.id == "breaks":
-        raise AttributeError("no such thing")
+        raise AttributeError("not found")
     return {
         **row_head(case, "fsdp"),
         "phases": {},

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     """Estimate the server of the options and report it; or answer the two questions."""
     data = _data(args)
     if args.largest_model and args.fewest_gpus:
-        raise InputError("--largest-model and --fewest-gpus are two questions; ask one of them")
+        raise InputError("--largest-model and --fewest-gpus cannot be combined; give one of them")
     if args.parts and not args.explain:
         raise InputError("--parts needs --explain; add --explain, or leave --parts out")
     if args.largest_model:
@@ -154,7 +154,7 @@ def _keys(args: argparse.Namespace, inference: dict[str, Any]) -> dict[str, str]
     values = {key: getattr(args, key) for key in names}
     if args.context is not None:
         if values[LONGEST] is not None:
-            raise InputError("--context and --max-model-len ask the same; give one of them")
+            raise InputError("--context and --max-model-len mean the same; give one of them")
         engine = find_server(InferenceConfig(engine=str(inference["engine"])))
         asked = question_keys(engine, values[USERS], args.context)
         values |= {f"inference.{key}": value for key, value in asked.items()}

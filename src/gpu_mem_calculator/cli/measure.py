@@ -219,7 +219,7 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
                 finished(lines[-1])
     except KeyboardInterrupt:
         kept = f"{len(results)} finished cases are in {args.append}"
-        print_to_stderr(f"stopped; {kept}, and the same command goes on from there")
+        print_to_stderr(f"stopped; {kept}, and the same command continues from there")
         raise
     failed = sum(bool(result.failed) for result in results)
     refused = sum(bool(result.refused) for result in results)

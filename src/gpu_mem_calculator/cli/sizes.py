@@ -111,7 +111,7 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> tuple[QuickChoic
             return _end_last_note(candidate, ", the first that fits."), estimate
     if best is None:
         raise refusal or InputError(f"no mesh of {num_gpus} GPUs works for this model")
-    words = ", the most that this model can be cut into; it does not fit."
+    words = ", the most that this model can be split into; it does not fit."
     return _end_last_note(best, words), None
 
 

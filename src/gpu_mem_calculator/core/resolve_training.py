@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cuda.capability import torch_notes
 from ..cuda.runtimes import runtime_notes
-from ..engines import engine, engine_names, spellings
+from ..engines import engine, engine_names, engines, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
@@ -40,6 +40,16 @@ AXES = {
     "cp": "context_parallel_size",
     "ep": "expert_parallel_size",
 }
+
+
+def _not_sharded(engine: Engine, axis: str, size: int) -> str:
+    """The problem of an axis that an engine does not have, and the engines that have it."""
+    word = AXES[axis].removesuffix("_parallel_size")
+    others = " or ".join(name for name, one in engines().items() if axis in one.axes)
+    return (
+        f"parallelism.{AXES[axis]}={size}: {engine.title} has no {word} parallelism; set it to 1 "
+        f"or use engine {others}"
+    )
 
 
 def resolve_training(file: RunFile) -> ResolvedRun:
@@ -143,7 +153,7 @@ def _ranks(config: ParallelismConfig) -> int | None:
 def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh:
     sizes = {axis: getattr(config, key) or 1 for axis, key in AXES.items()}
     problems = [
-        f"parallelism.{AXES[axis]}={size}: {engine.title} does not cut along it; set it to 1"
+        _not_sharded(engine, axis, size)
         for axis, size in sizes.items()
         if size > 1 and axis not in engine.axes
     ]

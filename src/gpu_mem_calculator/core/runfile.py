@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T", bound=Struct)
+MOST_LISTED = 9  # up to this bound a rule lists every value
 
 # Sections that cannot be combined with `inference`, and what to do.
 INSTEAD = {
@@ -172,11 +173,13 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
 
 
 def _upper_bound(value: Any, kind: Any) -> str:
-    """The bound that a number exceeds, in words; empty where it exceeds none."""
+    """The bound that a number exceeds, in words; empty where it exceeds none, or where the rule
+    lists every value.
+    """
     metas = [m for part in parts(kind) for m in getattr(part, "__metadata__", ())]
     bounds = [m.le for m in metas if isinstance(m, msgspec.Meta) and m.le is not None]
     over = type(value) in (int, float) and bounds and value > max(bounds)
-    return f"at most {max(bounds):,}" if over else ""
+    return f"at most {max(bounds):,}" if over and max(bounds) > MOST_LISTED else ""
 
 
 def rule(kind: Any) -> str:

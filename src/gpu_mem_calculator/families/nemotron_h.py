@@ -28,7 +28,7 @@ def layer_kinds(config: Config) -> list[str]:
     words = config.get(key)
     if words is None and pattern is not None:
         if not isinstance(pattern, str) or set(pattern) - set(PATTERN) or not pattern:
-            rule = f"must be made of {' '.join(PATTERN)}"
+            rule = f"must consist of {' '.join(PATTERN)}"
             raise ConfigError(f"model.config.hybrid_override_pattern={pattern!r} {rule}")
         words = [PATTERN[letter] for letter in pattern]
     if words is None:

@@ -55,7 +55,7 @@ WORDS = {
     "PermanentRedirect": REGION,
     "AuthorizationHeaderMalformed": REGION,
     "IllegalLocationConstraintException": REGION,
-    "SlowDown": "the storage is asked too often; try again later",
+    "SlowDown": "too many requests to the storage; try again later",
 }
 DENIED = "it is not there, or the keys may not read it"
 NO_KEYS = f"it is not open to all, and there are no keys; set {ID} and {SECRET}"
@@ -208,7 +208,7 @@ def _variable(name: str) -> str:
     """An environment variable without surrounding white space; empty where it is not set."""
     value = os.environ.get(name, "").strip()
     if VISIBLE.fullmatch(value) is None:
-        raise HubError(f"{name} has a character that no request may have; set it anew")
+        raise HubError(f"{name} has a character that no request may have; set it again")
     return value
 
 

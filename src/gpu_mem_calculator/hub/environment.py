@@ -70,5 +70,5 @@ def _login_token() -> str:
 
 def _check(candidate: Token) -> Token:
     if not (candidate.value.isascii() and candidate.value.isprintable()):
-        raise HubError(f"{candidate.source} has a character that no token has; set it anew")
+        raise HubError(f"{candidate.source} has a character that no token has; set it again")
     return candidate if candidate.value else Token()

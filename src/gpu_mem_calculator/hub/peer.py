@@ -75,7 +75,7 @@ class RequestRoute:
             configured = bool(os.environ.get("HF_ENDPOINT")) and origin(endpoint())[1:] == peer
             if not configured and not public:
                 raise HubError(
-                    "the hub has it on a host that lies inside, and this service asks none"
+                    "the hub redirects to a private address, which this service does not read"
                 )
             return
         start = origin(self.start)[1:] == peer
@@ -92,7 +92,7 @@ class RequestRoute:
 def connect_to(host: str, port: int, seconds: float | None, route: RequestRoute) -> socket.socket:
     """A connection to a host, after its name and its IP addresses have been checked."""
     if not access().reaches(host):
-        raise HubError("the hub has it on a host that this service may not ask")
+        raise HubError("the hub redirects to a host that this service may not contact")
     candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     route.check(host, port, [str(place[0]) for *_, place in candidates])
     failure: OSError = OSError("no address")

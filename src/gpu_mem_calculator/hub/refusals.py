@@ -19,7 +19,7 @@ MOST_WAIT = 30.0  # the longest wait in seconds that a server may ask for
 HUBS: dict[str, tuple[str, str]] = {
     "GatedRepo": (
         "it is gated: accept its terms on its page, and set HF_TOKEN to a token of that account",
-        "it is gated, and the account of {} has not been let in: accept its terms on its page",
+        "it is gated, and the account of {} has no access: accept its terms on its page",
     ),
     "RepoNotFound": (
         "there is no such model, or it is private: check the name, or set HF_TOKEN",
@@ -71,7 +71,7 @@ def _temporary(answer: Any, status: int, where: str) -> HubError:
     """The error for a server that is busy or broken, with the wait that it asks for."""
     wait = _retry_after(answer.headers.get("Retry-After", ""))
     if status == 429:
-        sentence = f"{where}: the server is asked too often (HTTP 429); try again later"
+        sentence = f"{where}: too many requests (HTTP 429); try again later"
     else:
         sentence = f"{where}: the server has trouble (HTTP {status}); try again later"
     if wait > MOST_WAIT:

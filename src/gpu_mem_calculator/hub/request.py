@@ -77,7 +77,7 @@ def _connection_error(error: Exception, where: str) -> HubError:
     )
     why = f", {cause}" if access().hosts is None else ""
     if why and isinstance(cause, socket.gaierror):
-        why = ": no network, or no such host, as its name is not found"
+        why = " (DNS lookup failed): offline?"
     return (HubError if lasting else TemporaryHubError)(f"{where}: cannot be reached{why}")
 
 
@@ -94,7 +94,7 @@ def _check(address: str, route: RequestRoute, where: str) -> None:
         return
     plain = PLAIN_HOST.fullmatch(parts.netloc.lower()) is not None
     if not plain or not access().reaches(parts.hostname or ""):
-        raise HubError(f"{where}: the hub has it on a host that this service may not ask")
+        raise HubError(f"{where}: the hub redirects to a host that this service may not contact")
 
 
 def _answer(address: str, route: RequestRoute, headers: dict[str, str], seconds: float) -> Any:

@@ -30,7 +30,7 @@ ON_HUB, CACHED, BUCKET, ADDRESS = (
 VARIABLES = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "AWS_", "XDG_CACHE")
 NO_CONFIG = (
     "the repository has no config.json; give one of its GGUF files as "
-    "owner/model/FILE.gguf, or the model that it was made from"
+    "owner/model/FILE.gguf, or the model that it was converted from"
 )
 KINDS = "give a folder that has a config.json, or a .json or .gguf file"
 

@@ -30,7 +30,7 @@ IN_FUNCTION = {"lora": "make the adapters", "quantization": "quantize the weight
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 OURS = str(Path(__file__).parents[1]) + os.sep
 ON_CUDA = {
-    "cpu": " (a trace has no GPU and plays one: name no device)",
+    "cpu": " (a trace has no GPU and simulates one: name no device)",
     "cuda": " (the GPU is the default device here: name another for what must not be on it)",
 }
 
@@ -241,7 +241,7 @@ class UserFunction:
             self._refuse("made a model with no parameter that takes a gradient")
         places = {p.device.type for p in params} - {"cpu", "meta", self.device}
         if places:
-            why = ", a trace has no GPU and plays one" if self.device == "cpu" else ""
+            why = ", a trace has no GPU and simulates one" if self.device == "cpu" else ""
             self._refuse(f"made parameters on {places.pop()!r}; leave the device out{why}")
         wanted = PURE.get(self.precision)
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}

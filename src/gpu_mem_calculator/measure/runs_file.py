@@ -40,7 +40,7 @@ class RunsFile:
         if rest.strip():
             if _parse(rest) is None:
                 self._truncate(len(data) - len(rest))
-                self.repaired = f"{self.path}: the last line was cut short and is removed"
+                self.repaired = f"{self.path}: the last line was incomplete and is removed"
             else:  # complete, but without its end of line
                 self._append_or_raise(b"\n")
                 whole = data

@@ -115,7 +115,7 @@ def _threshold(key: str, value: str) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 < share < 1.0:
-        raise ValueError(f"{key}:{value} must lie between 0 and 1; try {key}:0.8")
+        raise ValueError(f"{key}:{value} must be between 0 and 1; try {key}:0.8")
     return share
 
 

@@ -112,7 +112,7 @@ def _phases(report: BacktestReport) -> Iterator[Line]:
     errors_by_title = report.phase_errors(title)
     yield line()
     if not errors_by_title:
-        yield from wrap_lines("", "No row has phases that this rung predicts.", DIM)
+        yield from wrap_lines("", "No row has phases that this level predicts.", DIM)
         return
     words = [*WORDS.values(), *SERVED]
 

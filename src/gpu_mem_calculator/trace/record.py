@@ -210,7 +210,7 @@ class ModuleWatcher:
                 return
             if number != self.layer + 1:
                 order = "its list of layers must be run once, in order"
-                runs = f"the module runs layer {number} behind layer {self.layer}"
+                runs = f"the module runs layer {number} after layer {self.layer}"
                 raise InputError(f"{runs}; {order}")
             self.layer = number
             self._boundary(number, _first((args, kwargs)))

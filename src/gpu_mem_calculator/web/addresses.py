@@ -67,7 +67,7 @@ CALCULATIONS = (
         "The estimate: what it needs, and whether it fits by a replay of torch's allocator",
     ),
     Address("replay", SLOW, "MemoryResult", "The same as calculate"),
-    Address("validate", QUICK, "Validation", "Every problem of a run file at once", ANYTHING),
+    Address("validate", QUICK, "Validation", "Every problem of a run file", ANYTHING),
     Address(
         "explain",
         QUICK,

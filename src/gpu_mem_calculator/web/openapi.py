@@ -40,7 +40,7 @@ EXAMPLES = {
 }
 FAILURES = {
     403: "sent by a page of another site",
-    404: "no such thing",
+    404: "not found",
     408: "the body took too long to arrive",
     413: "the body is too large",
     414: "the address is too long",

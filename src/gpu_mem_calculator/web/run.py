@@ -22,7 +22,7 @@ def run(settings: ServiceSettings) -> None:
     os.environ.update(environment(settings))
     print(f"gpu-mem-calculator on {address(settings)}  (Ctrl+C ends it)", flush=True)
     if settings.host not in LOCAL:
-        print("Other machines can reach it: put it behind something that asks who they are.")
+        print("Other machines can reach it: put it behind a proxy that authenticates users.")
     with tempfile.TemporaryDirectory() as counts:
         if settings.workers > 1:
             os.environ[SHARED] = counts

@@ -29,7 +29,7 @@ def problems(run: Run) -> Iterator[str]:
             )
     if run.quantization is not None and stage == 3:
         yield (
-            f"training.quantization={run.quantization} cannot be cut by ZeRO-3, whose shards "
+            f"training.quantization={run.quantization} cannot be sharded by ZeRO-3, whose shards "
             "are of the model's dtype; try zero_stage 2"
         )
     elif run.quantization is not None:

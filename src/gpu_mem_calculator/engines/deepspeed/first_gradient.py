@@ -10,7 +10,9 @@ from ...ledger.source import code
 from ...step.activations import StageWalks
 from .layout import ZeroLayout
 
-SOURCE = code("torch 2.11 autograd: a gradient's hook runs when its operation has let go")
+SOURCE = code(
+    "torch 2.11 autograd: a gradient's hook runs when its operation has freed its tensors"
+)
 
 
 def first_hook(plan: ZeroLayout) -> int:

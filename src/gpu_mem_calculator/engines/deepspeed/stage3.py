@@ -47,7 +47,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
         yield entry(name, PARAM, sized(still, 8 * width), always, where, both)
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
-    name, where = "parameters before they are cut", f"{PARAMETERS}:1242"
+    name, where = "parameters before they are sharded", f"{PARAMETERS}:1242"
     yield entry(name, PARAM, sized(every, 8 * width), never, where, (BUILD,))
     name = "largest trained parameter, gathered"
     yield entry(name, PARAM, sizes.staging, never, f"{FILE}:1504", setup)

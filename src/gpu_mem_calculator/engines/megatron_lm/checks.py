@@ -157,7 +157,7 @@ def _sequence_problems(run: Run, title: str) -> Iterator[str]:
         yield (f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false")
     if run.sequence_parallel and seq % (cp * tp):
         yield (
-            f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that cut it; "
+            f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that split it; "
             f"try {-(-seq // (cp * tp)) * cp * tp}"
         )
 
@@ -177,7 +177,8 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
         yield from divisor_problems(EP, ep, block.num_experts, "experts")
         if run.mesh.tp > 1 and any(w.name.endswith("bias") for w in block.experts):
             yield (
-                f"{TP}={run.mesh.tp}: experts with biases cannot be cut; set it to 1 and use {EP}"
+                f"{TP}={run.mesh.tp}: experts with biases cannot be sharded; set it to 1 and "
+                f"use {EP}"
             )
     if blocks and run.mesh.tp > 1 and not run.sequence_parallel:
         yield (

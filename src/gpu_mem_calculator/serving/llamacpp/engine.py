@@ -88,7 +88,7 @@ def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator
 
 def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerItem]:
     """The host's buffers, divided by the number of GPUs."""
-    weights = "embedding, layers behind -ngl, experts kept"
+    weights = "embedding, layers beyond -ngl, experts kept"
     compute = "inputs of the graph, layers that run there"
     for figure, name, size, source, formula in (
         (WEIGHTS, "model buffer of the host", buffers.weights, WEIGHTS_CODE, weights),

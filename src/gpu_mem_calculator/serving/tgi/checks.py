@@ -45,7 +45,7 @@ def problems(run: Run) -> Iterator[str]:
         )
     prompt, longest = max_input_tokens(run), max_request_tokens(run)
     if longest == 1:
-        yield "inference.max_total_tokens=1 leaves no room for an answer; use 2 or more"
+        yield "inference.max_total_tokens=1 leaves no token for an answer; use 2 or more"
     if prompt is not None and longest is not None and prompt >= longest:
         yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={longest}"
     yield from _model_problems(run)

@@ -44,7 +44,7 @@ def _option_problems(run: Run) -> Iterator[str]:
     if tokens < length and not resolved["enable_chunked_prefill"]:
         yield (
             f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
-            f"prompts are not cut; set it to {length}"
+            f"chunked prefill is off; set it to {length}"
         )
     if tokens < int(resolved["max_num_seqs"]):
         yield (
@@ -126,8 +126,9 @@ def cache_problems(run: Run) -> Iterator[str]:
     heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
     if ranks > 1 and heads and ranks > tp // heads:
         yield (
-            f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: {tp} "
-            f"ranks repeat {heads} heads {max(1, tp // heads)} times; use at most that"
+            f"inference.decode_context_parallel_size={ranks} is more than the "
+            f"{max(1, tp // heads)} replicas of the KV heads (tensor_parallel_size={tp}, "
+            f"{heads} KV heads); use at most {max(1, tp // heads)}"
         )
 
 

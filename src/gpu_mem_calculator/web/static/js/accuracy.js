@@ -44,7 +44,7 @@ function showLead(lead, data) {
     ` On the ${ours.overall.n} runs that other calculators were asked about, the best of those that answer most is off by `,
     `${percent(best.overall.mean)} (${best.name}). The least memory that a run survives in is off by ${of(training, "needs")}, `,
     `nvidia-smi’s figure by ${of(training, "device")}; on ${serving.runs} public server logs, weights are off by `,
-    `${of(serving, "weights")} and the room for keys and values by ${of(serving, "kv_pool")}.`);
+    `${of(serving, "weights")} and the KV cache by ${of(serving, "kv_pool")}.`);
 }
 
 /* The picture and its table */
