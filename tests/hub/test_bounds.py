@@ -83,7 +83,7 @@ def test_what_was_found_is_not_told_to_those_who_may_not_ask(
     allow(Access(files=False, hosts=frozenset()))
     assert "look-ups are off" in why()
     allow(Access(files=False, hosts=frozenset({"other.example"})))
-    assert "may not ask" in why()
+    assert "may not contact" in why()
 
 
 def test_a_service_says_nothing_of_the_hubs_whereabouts(

@@ -55,7 +55,7 @@ def job(case: MeasureCase, tell: Tell) -> Row:
     if case.id == "lacks":
         raise ModuleNotFoundError("No module named 'deepspeed'")
     if case.id == "breaks":
-        raise AttributeError("not found")
+        raise AttributeError("no such thing")
     return {
         **row_head(case, "fsdp"),
         "phases": {},

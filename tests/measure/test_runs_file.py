@@ -39,7 +39,7 @@ def test_a_last_line_that_a_kill_cut_short_is_removed_and_reported(tmp_path: Pat
     path = tmp_path / "runs.jsonl"
     path.write_text('{"id": "a"}\n{"id": "b", "meas')
     file = RunsFile(path)
-    assert "cut short" in file.repaired
+    assert "incomplete" in file.repaired
     assert file.ids() == {"a"}
     file.add({"id": "c"})
     assert path.read_text() == '{"id": "a"}\n{"id": "c"}\n'

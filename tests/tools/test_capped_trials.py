@@ -54,7 +54,7 @@ def job(case: MeasureCase, tell: Tell) -> Row:
     phases = {"model": {"start_next_bytes": 1, "peak_bytes": 9 * GIB, "reserved_bytes": 9 * GIB}}
     tell({"phase": "model", **phases["model"]})
     if "broken" in case.id:
-        raise AttributeError("not found")
+        raise AttributeError("no such thing")
     if "refused" in case.id:
         raise InputError(["not this one"])
     if case.cap_bytes is not None and case.cap_bytes < NEEDS:
