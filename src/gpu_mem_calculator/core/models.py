@@ -5,7 +5,7 @@ preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this in
 an exact integer.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
