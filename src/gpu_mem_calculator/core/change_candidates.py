@@ -11,7 +11,7 @@ from .calculator import Estimate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 
 SHARDS = "shards model states across GPUs; more communication"
-CPU_STEP = "optimizer step runs on the CPU; slower"
+CPU_STEP = "slower optimizer step"
 ADAPTER = "trains an adapter, not the model"
 RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
@@ -45,11 +45,11 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.batch > 1:
         batch, micro_batches = int(run.batch), int(run.micro_batches)
         half, twice = batch // 2, -(-batch * micro_batches // (batch // 2))
-        yield _batch(half, twice, "same batch in more micro-batches")
+        yield _batch(half, twice, "same total batch")
     if run.recompute != "selective" and megatron:
         yield _recompute("selective", "little extra compute")
     if run.recompute != "full" or run.recompute_quarters < 4:
-        yield _recompute("full", "a third more compute", 2)
+        yield _recompute("full", "33 % more compute", 2)
     if adam and name in ("pytorch_ddp", "fsdp"):
         yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states", 2)
     yield from _model_parallel(estimate)
@@ -60,7 +60,7 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
             yield Candidate(
                 "optimizer and weights to CPU",
                 (to_cpu, "engine.offload_param=cpu"),
-                "weights are copied from the CPU, the optimizer step runs there; slower",
+                "slower forward, backward and optimizer step",
                 3,
             )
 

@@ -40,14 +40,14 @@ def short_answer(
         list(parts_lines(estimate, width)),
         wrap_lines("", longest, width=width) if longest else [],
     ]
-    assumed = assumed_lines(estimate, notes, width)
-    left = LINES - sum(map(len, blocks)) - min(1, len(assumed))
+    assumed = assumed_lines(estimate, notes, width, 1)
+    left = LINES - sum(map(len, blocks)) - len(assumed)
     for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
         lines = short_remedy(remedy, words, left, width)
         if lines is not None:
             blocks[-1] += lines
             left -= len(lines)
-    blocks.append(cut(assumed, 1 + min(1, left)))
+    blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left)))
     return on_one_screen(blocks, f"details: gpu-mem-calc {' '.join(commands.run)} --long", width)
 
 
@@ -74,7 +74,10 @@ def cut(lines: list[Line], most: int) -> list[Line]:
         return []
     *spans, (text, style) = lines[most - 1]
     used = sum(len(piece) for piece, _ in spans)
-    return [*lines[: most - 1], [*spans, (text[: WIDTH - used - 2] + " …", style)]]
+    return [
+        *lines[: most - 1],
+        [*spans, (text[: WIDTH - used - 2].rpartition(" ")[0] + " …", style)],
+    ]
 
 
 def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
@@ -110,10 +113,20 @@ def _merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
             yield BreakdownRow(BUFFERS, largest.text, total, largest.style)
 
 
-def assumed_lines(estimate: Estimate, notes: Sequence[str], width: int = WIDTH) -> list[Line]:
-    """Warnings first, then what was chosen or assumed for the user."""
+def assumed_lines(estimate: Estimate, notes: Sequence[str], width: int, most: int) -> list[Line]:
+    """Warnings first, then what was chosen or assumed for the user: whole items, as many as fit in
+    `most` lines, and the number of the others.
+    """
     result = estimate.result
-    texts = [*result.warnings, *notes, *result.assumed]
-    said = "; ".join(text.rstrip(".") for text in texts)
+    texts = [text.rstrip(".") for text in (*result.warnings, *notes, *result.assumed)]
     label, style = ("note: ", WARN) if result.warnings else ("assumed: ", "")
-    return wrap_lines(label, said, style, width) if said else []
+    lines = wrap_lines(label, "see --long", style, width) if texts else []
+    shown: list[str] = []
+    for text in texts:
+        tried = [*shown, text]
+        left = len(texts) - len(tried)
+        last = [f"+ {left} more (--long)"] if left else []
+        wrapped = wrap_lines(label, "; ".join([*tried, *last]), style, width)
+        if len(wrapped) <= most:
+            lines, shown = wrapped, tried
+    return lines

@@ -10,6 +10,8 @@ from .lines import WIDTH, Line, command, gib, wrap_lines
 if TYPE_CHECKING:
     from ..core.remedies import Remedy
 
+LABEL = "fits with "
+
 
 class Commands(NamedTuple):
     """Arguments of commands: the same run, its explanation, and the run with each remedy."""
@@ -27,8 +29,17 @@ def remedy_words(remedy: Remedy) -> str:
 
 def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> Iterator[Line]:
     """The lines of a remedy with its whole cost."""
-    yield from wrap_lines("fits with ", remedy_words(remedy), width=width)
+    yield from wrap_lines(LABEL, remedy_words(remedy), width=width)
     yield from command("  ", ["gpu-mem-calc", *words], width)
+
+
+def _short_words(remedy: Remedy, width: int) -> str:
+    """What a remedy changes and saves, and those of its costs that fit on the line."""
+    words = f"{', '.join(remedy.changes)}: saves {gib(remedy.saves_bytes, 0)} GiB"
+    for cost in filter(None, remedy.cost.split("; ")):
+        longer = f"{words}; {cost}"
+        words = longer if len(longer) <= width else words
+    return words
 
 
 def short_remedy(
@@ -37,13 +48,10 @@ def short_remedy(
     """A remedy in at most `most` lines: with the whole command, or with what it adds to it; None
     where that is too long.
     """
-    label, text = "fits with ", remedy_words(remedy)
-    room = width - len(label)
-    text = text if len(text) <= room else text[: room - 1] + "…"
-    head: Line = [(label, "bold"), (text, "")]
+    head = wrap_lines(LABEL, _short_words(remedy, width - len(LABEL)), width=width)
     settings = [word for one in remedy.settings for word in ("--set", one)]
     for label, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
-        lines = [head, *command(label, command_words, width)]
+        lines = [*head, *command(label, command_words, width)]
         if len(lines) <= most:
             return lines
     return None
