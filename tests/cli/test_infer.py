@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,26 @@ def test_a_mistake_is_a_sentence(command: Command, words: tuple[str, ...], said:
     assert answer.code == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "context"),
+    [
+        (["--gpu", "h100", "--tp", "2"], "each at its own context"),
+        (["--gpu", "4090", "--quantization", "awq", "--context", "8k"], "8,192 tokens"),
+    ],
+)
+def test_the_largest_models_are_one_screen(
+    command: Command, words: list[str], context: str
+) -> None:
+    """A heading with the context, the engine and the card, then commands that work."""
+    lines = command("infer", "--largest-model", *words).out.splitlines()
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"largest models, {context}: vLLM ")
+    found = command("infer", "--largest-model", *words, "--format", "json").data
+    assert found[0]["title"] in lines[1] or found[0]["title"] in lines[2]
+    assert (found[0]["version"], found[0]["engine"]) == (1, "vllm")
+    assert found[0]["gpu"].startswith("NVIDIA")
+    pasted = shlex.split(found[0]["command"])[1:]
+    assert command(*pasted, "--check").code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..core.calculator import full_estimate
+from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError, quoted
 from ..core.infer_command import InferCommand, value_text
 from ..core.inference_config import InferenceConfig
@@ -208,7 +208,7 @@ def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     if change is not None:
         started = full_estimate(with_settings(estimate.result.run, change.setting), replay=False)
     lines = list(fewest_lines(estimate, change, started))
-    _show_changes(args, [change] if change else [], lines)
+    _show_changes(args, started or estimate, [change] if change else [], lines)
     return 0 if change is not None or not args.check else 1
 
 
@@ -218,18 +218,26 @@ def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
 
     asked = _command(args, data)
     changes = largest_models(data, command=asked)
-    setup = " ".join(asked.words()[2:])
-    _show_changes(args, changes, list(largest_lines(setup or "the default GPU", changes)))
+    first = (
+        full_estimate(with_settings(data, changes[0].setting), replay=False) if changes else None
+    )
+    _show_changes(args, first, changes, list(largest_lines(first, changes)))
     return 0 if changes or not args.check else 1
 
 
-def _show_changes(args: argparse.Namespace, changes: list[Any], lines: list[Any]) -> None:
+def _show_changes(
+    args: argparse.Namespace, server: Estimate | None, changes: list[Any], lines: list[Any]
+) -> None:
+    """Show the changes of a server, as data with the server's engine and card."""
     import msgspec
 
     from ..report.data import to_json, to_yaml
 
     if args.format in ("json", "yaml"):
-        data = msgspec.to_builtins(changes)
+        from ..report.serving_lists import server_facts
+
+        facts = server_facts(server) if server is not None else {}
+        data = [{**msgspec.to_builtins(change), **facts} for change in changes]
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
     elif args.format == "table":
         show(lines, args.output)

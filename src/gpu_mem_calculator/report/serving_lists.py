@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ..core.calculator import Estimate
 from ..core.serving_changes import ServingChange
+from .answer import LINES
+from .headline import setup_words
 from .lines import BAD, BOLD, DIM, Line, command, gib, line, wrap_lines
 from .serving import headline
 from .serving_words import users_words
@@ -16,7 +19,7 @@ def fewest_lines(
     estimate: Estimate, change: ServingChange | None, started: Estimate | None
 ) -> Iterator[Line]:
     """The fewest GPUs on which a server starts: what was asked, the answer, its two commands."""
-    yield from headline(estimate)
+    yield from headline(started or estimate)
     yield line()
     if change is None or started is None:
         yield line("no number of these GPUs is enough; use GPUs with more memory", BAD)
@@ -27,14 +30,33 @@ def fewest_lines(
         yield from command("start: ", shlex.split(serving.command))
 
 
-def largest_lines(setup: str, changes: Sequence[ServingChange]) -> Iterator[Line]:
-    """The largest models that the GPUs serve, each with its command; `setup` names the GPUs."""
-    yield from wrap_lines("", f"largest models for {setup}", BOLD)
-    yield line()
-    if not changes:
-        yield line("no preset fits", BAD)
+def largest_lines(first: Estimate | None, changes: Sequence[ServingChange]) -> list[Line]:
+    """The largest models that the GPUs serve, each with its command, on one screen; `first` is the
+    server of the first.
+    """
+    if first is None:
+        return [line("no preset fits", BAD)]
+    same = len({change.context for change in changes}) == 1 < len(changes)
+    context = f"{changes[0].context:,} tokens" if same else "each at its own context"
+    asked = f"largest models, {context}: {', '.join(setup_words(first))}"
+    lines = wrap_lines("", asked, BOLD)
     for change in changes:
-        yield from _change_lines(change)
+        more = list(_change_lines(change))
+        if len(lines) + len(more) > LINES:
+            break
+        lines += more
+    return lines
+
+
+def server_facts(server: Estimate) -> dict[str, Any]:
+    """What the rows of these answers have in common: the engine, its version, and the card."""
+    resolved = server.resolved
+    return {
+        "version": server.result.version,
+        "engine": resolved.engine.name,
+        "engine_version": resolved.run.options.get("engine_version"),
+        "gpu": resolved.hardware.title,
+    }
 
 
 def _change_lines(change: ServingChange) -> Iterator[Line]:
