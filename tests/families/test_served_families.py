@@ -178,7 +178,7 @@ def test_longcat_stores_real_experts_only() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "must be made of"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "must consist of"),
         (
             {"model_type": "granitemoehybrid", "num_hidden_layers": 1, "layer_types": ["conv2"]},
             "holds 'conv2'",
