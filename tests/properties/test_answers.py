@@ -150,6 +150,7 @@ def _check_figures(text: str, data: dict[str, Any]) -> None:
 def _check_remedies(text: str, data: dict[str, Any]) -> None:
     """A run that does not fit has some, each fits, and the text shows no other."""
     assert bool(data["remedies"]) == (data["verdict"] in ("tight", "does not fit"))
+    assert bool(data["remedies"]) == ("\nfits with " in text)
     for remedy in data["remedies"]:
         assert remedy["verdict"] == "fits"
         assert (
@@ -158,7 +159,8 @@ def _check_remedies(text: str, data: dict[str, Any]) -> None:
             or ("card" in remedy["cost"])
         )
     titles = [", ".join(remedy["changes"]) for remedy in data["remedies"]]
-    for shown in re.findall(r"^fits with ([^:…]+)", text, re.M):
+    unwrapped = re.sub(r"\n {10}", " ", text)
+    for shown in re.findall(r"^fits with ([^:…(]+)", unwrapped, re.M):
         assert any(title.startswith(shown.strip()) for title in titles)
 
 

@@ -284,7 +284,7 @@ def test_what_is_allocated_is_whole_blocks() -> None:
         ("deepseek-v3", {"kv_cache_dtype": "int8", "engine_version": "0.21.0"}, "latent attention"),
         ("deepseek-v3", {"decode_context_parallel_size": 3, "tp": 8}, "must divide"),
         ("gpt-oss-20b", {"decode_context_parallel_size": 2, "tp": 8}, "with a window"),
-        ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most that"),
+        ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most 1"),
     ],
 )
 def test_caches_that_vllm_does_not_have(model: str, options: dict[str, Any], says: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from .. import catalog
 from ..engines import engine
 from ..ledger.units import GIB
@@ -108,11 +110,19 @@ def _descent(
         if best is None:
             break
         change, now = best
-        chosen[change.settings[0].partition("=")[0]] = change
+        key = change.settings[0].partition("=")[0]
+        chosen[key] = _after(chosen.pop(key, None), change)
         if _fits(now):
             return _needed(estimate, tuple(chosen.values()))
     more = _shorter(now) or _larger_card(now)
     return () if more is None else _needed(estimate, (*chosen.values(), more))
+
+
+def _after(before: Candidate | None, change: Candidate) -> Candidate:
+    """A change with the settings of the one before it, which it overrides."""
+    old = () if before is None else before.settings
+    settings = {s.partition("=")[0]: s for s in (*old, *change.settings)}
+    return replace(change, settings=tuple(settings.values()))
 
 
 def _most_saving(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
@@ -143,13 +153,16 @@ def _fits(estimate: Estimate) -> bool:
 
 
 def _needed(estimate: Estimate, changes: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """The changes without those that the run fits without, the costliest left out first."""
+    """The changes without those that the run fits without, the costliest left out first; none where
+    it does not fit with all of them.
+    """
     for change in sorted(changes, key=lambda one: -one.weight):
         fewer = tuple(one for one in changes if one != change)
         changed = _changed(estimate, tuple(s for one in fewer for s in one.settings))
         if fewer and changed is not None and _fits(changed):
             changes = fewer
-    return changes
+    changed = _changed(estimate, tuple(s for one in changes for s in one.settings))
+    return changes if changed is not None and _fits(changed) else ()
 
 
 def shorter_sequence(estimate: Estimate, tokens: int) -> Candidate:

@@ -96,7 +96,7 @@ def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     if len(estimate.ledgers) > 1:
         peak += f", stage {estimate.result.busiest_stage}"
     yield [
-        (f"{'total':<{NAME}}{shorten(peak, text):<{text}}{total:>{FIGURE}}", BOLD),
+        (f"{'total':<{NAME}}{shorten(peak, text - 1):<{text}}{total:>{FIGURE}}", BOLD),
         ("  GiB needed", DIM),
     ]
 

@@ -45,8 +45,8 @@ def _short_words(remedy: Remedy, width: int) -> str:
 def short_remedy(
     remedy: Remedy, words: Sequence[str], most: int, width: int = WIDTH
 ) -> list[Line] | None:
-    """A remedy in at most `most` lines: with the whole command, or with what it adds to it; None
-    where that is too long.
+    """A remedy in at most `most` lines: with the whole command, with what it adds to it, or without
+    it; None where that is too long.
     """
     head = wrap_lines(LABEL, _short_words(remedy, width - len(LABEL)), width=width)
     settings = [word for one in remedy.settings for word in ("--set", one)]
@@ -54,4 +54,5 @@ def short_remedy(
         lines = [*head, *command(label, command_words, width)]
         if len(lines) <= most:
             return lines
-    return None
+    lines = wrap_lines(LABEL, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
+    return lines if len(lines) <= most else None
