@@ -39,6 +39,7 @@ from ..modelling.huggingface.inputs import (
     table_events,
 )
 from ..modelling.huggingface.setting import BlockSetting
+from ..run.phases import BACKWARD
 from ..run.run import Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
@@ -68,7 +69,7 @@ def input_entries(
         yield Entry(
             name="rotary tables",
             kind=ACT,
-            bytes=table_bytes(setting, run.seq, width),
+            bytes=table_bytes(setting, run.seq, width) * _holds_layers(groups),
             live=live,
             source=TABLE_CODE,
             role=AFTER_MASKS,
@@ -79,7 +80,8 @@ def input_entries(
         not run.frozen or any(g.recompute == "full" for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         boolean = code("torch 2.11 native_dropout keeps a boolean mask")
-        mask = _kept("embedding dropout mask", sized(tokens * setting.hidden, 8), live, boolean)
+        size = sized(tokens * setting.hidden, 8) * holds(run.stage == 0)
+        mask = _kept("embedding dropout mask", size, _until_embedding(instants), boolean)
         yield replace(mask, role=WITH_INPUT)
     if run.unrolled and int(run.stage) == 0 and _remakes_output(run, setting):
         yield Entry(
@@ -93,12 +95,31 @@ def input_entries(
     yield from _lt_workspaces(run, groups, instants)
 
 
+def _holds_layers(groups: LayerGroups) -> Num:
+    """1 where a pipeline stage has layers, 0 where it has the embedding or the head alone."""
+    layers: Num = sum(group.count for group in groups)
+    return holds(layers > 0)
+
+
 def _remakes_output(run: Run, setting: BlockSetting) -> bool:
     """Whether the embedding makes a tensor that no name refers to once the first layer's input
     exists: its output before it is scaled, or the sum with learnt positions before dropout.
     """
     summed = len(run.arch.embedding) > 1 and run.arch.embedding_dropout > 0
     return setting.quirks.scaled_embedding or summed
+
+
+def _until_embedding(instants: Instants) -> dict[str, Num]:
+    """Instants of each micro-batch before the embedding's backward, which frees what its dropout or
+    norm has saved.
+    """
+    live: dict[str, Num] = {}
+    over = False
+    for i in instants:
+        over = i.instant.phase == BACKWARD and (over or i.work == "embedding")
+        if i.work and not over:
+            live[i.name] = 1
+    return live
 
 
 def _kept(name: str, size: Bytes, live: Mapping[str, Num], source: Source) -> Entry:
@@ -157,8 +178,8 @@ def _embedding_output(
     counts it until the model's forward returns.
 
     Learnt positions are a second tensor that is added to it; else it is the first layer's input,
-    which that layer counts while it runs. A norm after the embedding (BLOOM) keeps it until
-    backward ends.
+    which that layer counts while it runs. A norm after the embedding (BLOOM) keeps it until its own
+    backward.
     """
     normed = run.arch.embedding_norm is not None
     sizes = _named_sizes(run, setting, kept)
@@ -172,8 +193,8 @@ def _embedding_output(
         kind=ACT,
         role=EMBEDDED,
         source=EMBEDDING_CODE,
-        bytes=sum(sizes, EMPTY),
-        live={i.name: 1 for i in (instants if normed else inside) if i.work},
+        bytes=sum(sizes, EMPTY) * (holds(run.stage == 0) if normed else 1),
+        live=_until_embedding(instants) if normed else {i.name: 1 for i in inside},
         tensors=lambda: sizes,
     )
 

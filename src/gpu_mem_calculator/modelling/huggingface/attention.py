@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
+from ...ledger.num import SINGLE
 from ...model.blocks import Attention, LatentAttention
 from .attention_inputs import AttentionInputs
 from .attention_kernels import attend, kernel, repeats_heads
@@ -116,16 +117,17 @@ def _heads_apart(
     """Whether the gradients of q, k and v are stored head by head, so that each is copied for its
     projection: after rotary, after a matmul, and where k and v were copied for every query head.
     A matmul that reads k transposed returns its gradient transposed, in which the rows of several
-    sequences do not merge.
+    sequences do not merge. In an array of batches the largest one decides.
     """
     name = kernel(setting, heads)
     matmuls, rotary = name in ("eager", "math"), block.rotary_dim > 0
     repeated = repeats_heads(name, heads) or (matmuls and heads.grouped and not heads.broadcast)
     several, separate = block.kv_heads > 1, len(block.inputs) > 1
-    copied = matmuls and type(setting.batch) is int and (setting.batch > 1 or separate)
+    batch = setting.batch if isinstance(setting.batch, SINGLE) else max(setting.batch.flat)
+    copied = matmuls and (batch > 1 or separate)
     return (
         block.heads > 1 and (rotary or copied),
-        several and (rotary or repeated or (copied and setting.batch != 1)),
+        several and (rotary or repeated or (copied and batch > 1)),
         several and (repeated or copied),
     )
 

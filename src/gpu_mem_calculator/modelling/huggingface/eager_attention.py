@@ -116,8 +116,10 @@ def _operand(
         return (x,)
     passes = type(several) is int and several == 1  # a copy's gradient is its source's
     copy = tape.op(f"{x.name}.contiguous", x, elements=elements * several, passes=passes)
-    view = tape.value(f"{x.name}.view", stored * (1 - several), x.bits, grad=False)
-    return copy, view
+    if type(several) is int:
+        return copy, tape.value(f"{x.name}.view", stored * (1 - several), x.bits, grad=False)
+    source = tape.value(f"{x.name}.source", 0, x.bits, grad=False)  # outside core attention
+    return copy, tape.op(f"{x.name}.view", source, elements=stored * (1 - several))
 
 
 def _with_bias(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
