@@ -65,7 +65,8 @@ class Op(Struct, eq=False, gc=False):
     - mask_first: a tensor that only its backward reads is made before the output
     - scales: backward multiplies each gradient by a factor, into a new tensor
     - matmul: a matrix product by a weight
-    - back_script: events of the workspace in backward, where `back_temp` is its most
+    - back_script: events of the workspace in backward, which is freed but for its last tensors
+      when the gradient is made; `back_temp` is its most less that gradient
     """
 
     name: str
