@@ -125,7 +125,7 @@ def assumed_lines(estimate: Estimate, notes: Sequence[str], width: int, most: in
     for text in texts:
         tried = [*shown, text]
         left = len(texts) - len(tried)
-        last = [f"+ {left} more (--long)"] if left else []
+        last = [f"and {left} more (--long)"] if left else []
         wrapped = wrap_lines(label, "; ".join([*tried, *last]), style, width)
         if len(wrapped) <= most:
             lines, shown = wrapped, tried

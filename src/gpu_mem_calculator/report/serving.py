@@ -14,6 +14,7 @@ from ..core.serving_changes import ServingChange
 from ..cuda.runtimes import in_words_of
 from .headline import setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, wrap_lines
+from .progress_bar import shorten
 from .serving_parts import busiest_rank, memory_bar, memory_parts
 from .serving_words import best_changes, change_gain, speed_words, verdict_words
 
@@ -152,12 +153,11 @@ def _change(estimate: Estimate, change: ServingChange) -> Section:
 
 def _remarks(estimate: Estimate, *, brief: bool) -> Iterator[Line]:
     """Warnings about the run, and what was assumed; notes of the engine are left to --long."""
-    for warning in estimate.resolved.warnings:
-        rows = wrap_lines("note: ", warning, WARN)
-        yield from rows[:1] if brief else rows
-    if estimate.result.assumed:
-        rows = wrap_lines("assumed: ", "; ".join(estimate.result.assumed))
-        yield from rows[:1] if brief else rows
+    assumed = "; ".join(estimate.result.assumed)
+    rows = [("note: ", warning, WARN) for warning in estimate.resolved.warnings]
+    for label, text, style in [*rows, ("assumed: ", assumed, "")] if assumed else rows:
+        shown = shorten(text, WIDTH - len(label)) if brief else text
+        yield from wrap_lines(label, shown, style)
 
 
 def _details(asked: InferCommand) -> Line:
