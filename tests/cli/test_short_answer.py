@@ -26,7 +26,7 @@ def test_items_are_whole(command: Command, words: list[str]) -> None:
     said = re.search(r"^(?:note|assumed): (.*(?:\n {6,}.*)*)", short, re.MULTILINE)
     assert said is not None
     items = " ".join(said[1].split()).split("; ")
-    more = re.fullmatch(r"\+ ([0-9]+) more \(--long\)", items[-1])
+    more = re.fullmatch(r"and ([0-9]+) more \(--long\)", items[-1])
     whole = " ".join(long.split())
     assert items[0] == "see --long" or all(one in whole for one in items[: -1 if more else None])
     assert "…" not in said[1]
