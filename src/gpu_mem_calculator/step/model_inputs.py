@@ -7,7 +7,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from ..ledger.ledger import (
     WITH_INPUT,
     Entry,
 )
-from ..ledger.num import EMPTY, Bytes, Num, holds, nothing, sized
+from ..ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ..ledger.source import Source, code
 from ..model.adapters import linears
 from ..modelling.huggingface.inputs import (
@@ -39,17 +39,19 @@ from ..modelling.huggingface.inputs import (
     table_events,
 )
 from ..modelling.huggingface.setting import BlockSetting
-from ..run.phases import BACKWARD
+from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
 from .instants import Instants, StepInstant
-from .layer_groups import LayerGroups
+from .layer_groups import LayerGroup, LayerGroups
 from .optimizers import OPTIMIZERS
 from .workspaces import lt_entry
+
+STACK = ("layer", "unit")  # what runs while the model's forward is in its layers
 
 
 def in_stack(instant: StepInstant) -> bool:
     """Whether a layer runs forward, or FSDP waits for its weights."""
-    return instant.work in ("layer", "unit") and instant.inside_forward
+    return instant.work in STACK and instant.inside_forward
 
 
 def input_entries(
@@ -69,7 +71,7 @@ def input_entries(
         yield Entry(
             name="rotary tables",
             kind=ACT,
-            bytes=table_bytes(setting, run.seq, width) * _holds_layers(groups),
+            bytes=table_bytes(setting, run.seq, _stage_width(groups)),
             live=live,
             source=TABLE_CODE,
             role=AFTER_MASKS,
@@ -95,10 +97,19 @@ def input_entries(
     yield from _lt_workspaces(run, groups, instants)
 
 
-def _holds_layers(groups: LayerGroups) -> Num:
-    """1 where a pipeline stage has layers, 0 where it has the embedding or the head alone."""
+def _has_layers(groups: Iterable[LayerGroup]) -> Num:
+    """1 where a stage has layers of these groups, else 0."""
     layers: Num = sum(group.count for group in groups)
     return holds(layers > 0)
+
+
+def _stage_width(groups: LayerGroups) -> Num:
+    """The widest rotary embedding of the layers that a pipeline stage has; 0: it has none."""
+    width: Num = 0
+    for group in groups:
+        own = rotary_width((group.layer.mixer,), latent=False)
+        width = larger(width, own * _has_layers((group,))) if own else width
+    return width
 
 
 def _remakes_output(run: Run, setting: BlockSetting) -> bool:
@@ -143,6 +154,11 @@ def _mask_entries(
     limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
     windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
     lasting = len(set(windowed[:limit]))  # masks that are alive after forward
+    masked = [
+        g
+        for g in groups
+        if needs_mask(setting, g.layer.mixer, eager=eager, slides=g.window is not None)
+    ]
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
@@ -154,12 +170,12 @@ def _mask_entries(
         count = 1 if from_buffer else len(set(windowed))
         if any(getattr(m, "float_bias", False) for m in mixers):
             size, lasting = mask_bytes(setting, area, run.batch, eager=False), 1
-    elif run.attention != "sdpa" or not any(
-        needs_mask(setting, g.layer.mixer, eager=eager, slides=g.window is not None) for g in groups
-    ):
+    elif run.attention != "sdpa" or not masked:
         return
-    elif run.arch.family.startswith("llama4"):  # chunks start where each sequence does
-        size = mask_bytes(setting, area, run.batch, eager=False)
+    else:
+        if run.arch.family.startswith("llama4"):  # chunks start where each sequence does
+            size = mask_bytes(setting, area, run.batch, eager=False)
+        size = size * _has_layers(masked)  # a pipeline stage may have none of them
     lasting = min(lasting, count)
     working = [i for i in instants if i.work]
     live = {i.name: count if in_stack(i) else lasting for i in working}
@@ -188,6 +204,8 @@ def _embedding_output(
     alone = type(groups[0].count) is int and groups[0].count == 1
     counted = 0 if alone and len(sizes) == 1 else None
     inside = [i for i in instants if in_stack(i) and i.stretch != counted]
+    if len(sizes) > 1:  # they exist before FSDP gathers the first layer
+        inside = [i for i in instants if i.work in STACK and i.instant.phase == FORWARD]
     yield Entry(
         name="embedding: output",
         kind=ACT,

@@ -86,7 +86,7 @@ def table_bits(setting: BlockSetting) -> int:
     return 32 if setting.quirks.fp32_rotary_tables else setting.bits
 
 
-def table_bytes(setting: BlockSetting, positions: Num, width: int) -> Bytes:
+def table_bytes(setting: BlockSetting, positions: Num, width: Num) -> Bytes:
     """Bytes of cos and sin, each of `positions` rows with `width` elements."""
     return sized(2 * positions * width, table_bits(setting))
 
