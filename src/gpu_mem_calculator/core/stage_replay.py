@@ -26,7 +26,7 @@ MICRO_BATCHES = 4
 """At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
 blocks. All of 36 measured runs that accumulate need and reserve the same with 4 as with more."""
 APART = 64 * KIB
-"""Bytes of small tensors that the stream may have alive at the peak and the ledger beside it."""
+"""Bytes of small tensors by which the peaks of stream and ledger may differ."""
 MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """Larger runs do not exist, and are not replayed."""
 
@@ -174,11 +174,11 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     if beyond > slack_at_start(stage.asked.usual, stage.search.plan):
         most = stage.slack_bytes + APART
         assert beyond <= most, f"blocks have {beyond:,} B beyond their tensors"
-    assert beyond >= 0, f"blocks have {-beyond:,} B less than their tensors"
+    assert beyond >= -APART, f"blocks have {-beyond:,} B less than their tensors"
     blocks = Entry(
         name="blocks larger than their tensors",
         kind=RUNTIME,
-        bytes=sized(beyond, 8),
+        bytes=sized(max(beyond, 0), 8),
         live=steps,
         source=code(
             "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, replayed"
