@@ -158,6 +158,7 @@ def check(options: argparse.Namespace) -> None:
         shipped = sorted(one.name for one in (Path(__file__).parent / "configs").glob("*.json"))
         raise ValueError(f"--deepspeed_config FILE is needed; configs/ has {', '.join(shipped)}")
     options.config = read_config(options.deepspeed_config)
+    _refuse_auto(options.config)
     options.zero_stage = options.config.get("zero_optimization", {}).get("stage", 0)
     options.stages = (options.stages or options.ranks) if options.pipeline else 1
     _refuse_pipeline(options)
@@ -166,6 +167,15 @@ def check(options: argparse.Namespace) -> None:
         use_torch_adam(options.config)
     options.checkpointing = checkpointing(options)
     _refuse_device(options)
+
+
+def _refuse_auto(section: dict[str, Any]) -> None:
+    """Refuse "auto", which Hugging Face's Trainer fills in: there is none here."""
+    for key, value in section.items():
+        if value == "auto":
+            raise ValueError(f'{key}="auto" is filled in by the Trainer; write the value itself')
+        if isinstance(value, dict):
+            _refuse_auto(value)
 
 
 def read_config(path: str) -> dict[str, Any]:

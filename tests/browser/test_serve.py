@@ -45,7 +45,7 @@ def test_command(visit: Visit) -> None:
 def test_longer_sequences(visit: Visit) -> None:
     """A shorter longest sequence lets more of them in at once; the pool stays about as it is."""
     page = visit.open(SERVE)
-    said = page.locator(".part-room dd", has_text="sequences of")
+    said = page.locator(".part-room dd", has_text="tokens each")
     before = gib(said.inner_text())
     slider = field(page, "inference.max_seq_len").get_by_role("slider")
     visit.change(lambda: slider.press("ArrowLeft"))
