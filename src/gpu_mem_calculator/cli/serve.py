@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(MISSING) from None
     from ..web.settings import PREFIX, from_environment
 
-    catalog.names("gpus")  # a mistake in a file of one's own cards is told before it starts
+    catalog.names("gpus")  # a mistake in the user's own cards stops it here
     options: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}
     variables = {PREFIX + k.upper(): str(v) for k, v in options.items() if v is not None}
     import os

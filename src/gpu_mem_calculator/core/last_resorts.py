@@ -94,7 +94,7 @@ def last_resort(estimate: Estimate) -> tuple[Candidate, ...]:
     largest.
     """
     card = _largest_card(estimate)
-    on_card = _changed(estimate, card.settings)
+    on_card = changed_estimate(estimate, card.settings)
     return _descent(estimate, estimate, {}) or (
         _descent(estimate, on_card, {"hardware.gpu": card}) if on_card is not None else ()
     )
@@ -133,13 +133,14 @@ def _most_saving(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
         count = next((s for s in candidate.settings if s.startswith("hardware.num_gpus=")), "=1")
         if candidate.cost == ADAPTER or int(count.partition("=")[2]) > MOST_GPUS:
             continue
-        changed = _changed(estimate, candidate.settings)
+        changed = changed_estimate(estimate, candidate.settings)
         if changed is not None and changed.result.total_memory_per_gpu_gb < least:
             best, least = (candidate, changed), changed.result.total_memory_per_gpu_gb
     return best
 
 
-def _changed(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
+def changed_estimate(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
+    """The estimate by the ledger of a run with some settings; None where they are refused."""
     try:
         data = with_settings(copy.deepcopy(estimate.result.run), settings)
         return full_estimate(data, replay=False)
@@ -158,10 +159,10 @@ def _needed(estimate: Estimate, changes: tuple[Candidate, ...]) -> tuple[Candida
     """
     for change in sorted(changes, key=lambda one: -one.weight):
         fewer = tuple(one for one in changes if one != change)
-        changed = _changed(estimate, tuple(s for one in fewer for s in one.settings))
+        changed = changed_estimate(estimate, tuple(s for one in fewer for s in one.settings))
         if fewer and changed is not None and _fits(changed):
             changes = fewer
-    changed = _changed(estimate, tuple(s for one in changes for s in one.settings))
+    changed = changed_estimate(estimate, tuple(s for one in changes for s in one.settings))
     return changes if changed is not None and _fits(changed) else ()
 
 
@@ -179,7 +180,7 @@ def _shorter(estimate: Estimate) -> Candidate | None:
         tokens = (longest or 0) * eighths // 8 // STEP * STEP
         if tokens:
             shorter = shorter_sequence(estimate, tokens)
-            changed = _changed(estimate, shorter.settings)
+            changed = changed_estimate(estimate, shorter.settings)
             if changed is not None and _fits(changed):
                 return shorter
     return None
@@ -210,7 +211,7 @@ def _larger_card(estimate: Estimate) -> Candidate | None:
     for row in sorted(_cards(), key=lambda row: int(row["memory_bytes"])):
         if row["memory_bytes"] > least:
             settings = (f"hardware.gpu={row['name']}", *removed)
-            changed = _changed(estimate, settings)
+            changed = changed_estimate(estimate, settings)
             if changed is not None and _fits(changed):
                 return Candidate(row["title"], settings, "a larger card", 6)
     return None

@@ -7,19 +7,21 @@ their weight, and those that the ledger leaves open are replayed.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import Any
 
 from msgspec import Struct
 
 from .calculator import STEP, Estimate, full_estimate, surely_fits, verdict_by_ledger
 from .change_candidates import ADAPTER, Candidate, further_savings, savings
-from .errors import InputError
 from .fit_verdict import CLEAR, FITS, OPEN, SHORT
-from .last_resorts import last_resort, offload_on_one_gpu, shorter_sequence, wider_runs
-from .runfile import with_settings
+from .last_resorts import (
+    changed_estimate,
+    last_resort,
+    offload_on_one_gpu,
+    shorter_sequence,
+    wider_runs,
+)
 
 LARGEST_SET = 3  # changes
 LEDGERS, REPLAYS = 12, 2  # sets that are tried and do not fit, by the ledger and by a replay
@@ -196,15 +198,6 @@ def merged_settings(changes: Iterable[Candidate]) -> tuple[str, ...]:
     """The settings of some changes; a later one overrides."""
     settings = {s.partition("=")[0]: s for one in changes for s in one.settings}
     return tuple(settings.values())
-
-
-def changed_estimate(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
-    """The estimate by the ledger of a run with some settings; None where they are refused."""
-    data: dict[str, Any] = with_settings(copy.deepcopy(estimate.result.run), settings)
-    try:
-        return full_estimate(data, replay=False)
-    except InputError:
-        return None
 
 
 def phase_heights(estimate: Estimate) -> tuple[int, ...]:
