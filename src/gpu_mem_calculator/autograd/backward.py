@@ -111,6 +111,8 @@ class BackwardPass:
         weight_grads: list[tuple[Bytes, int]] = []
         casts: list[Value] = []
         if gradients:
+            if op.hands_over:
+                self._free_saved(op)
             work = [] if op.inside else self._work(op)
             for value in self._gradient_order(op):
                 if not value.grad:
@@ -122,6 +124,7 @@ class BackwardPass:
                     self.shared = weight_grads[-1][1] if value.waits else self.shared
                 elif op.passes and value.bits == op.outs[0].bits:
                     gradients[0].references += 1
+                    gradients[0].view |= op.views
                     input_grads.append((value, gradients[0]))
                 else:
                     made = self._make_gradient(value, op)
@@ -134,11 +137,8 @@ class BackwardPass:
             input_grads += zip(casts, cast, strict=True)
         for gradient in gradients:
             self.release(gradient)
-        for value in reversed(op.saves):
-            if value.base in self.references:
-                self.references[value.base] -= 1
-                if self.references[value.base] == 0:
-                    recorder.free(self.ids[value.base])
+        if not (gradients and op.hands_over):
+            self._free_saved(op)
         if last:
             self._free_checkpoint_input()
         self.drops += [(len(recorder.events), tensor) for _, tensor in weight_grads]
@@ -150,6 +150,14 @@ class BackwardPass:
         self.hooks += [(size, recorder.act - self.uncounted) for size, _ in weight_grads]
         self.hook_events += [len(recorder.events)] * len(weight_grads)
         recorder.record_call(begin, [v.elements() for v in op.ins if v.param and gradients])
+
+    def _free_saved(self, op: Op) -> None:
+        """Free what only this operation still saves."""
+        for value in reversed(op.saves):
+            if value.base in self.references:
+                self.references[value.base] -= 1
+                if self.references[value.base] == 0:
+                    self.recorder.free(self.ids[value.base])
 
     def _make_gradient(self, value: Value, op: Op) -> PendingGradient:
         """A new tensor for an input's gradient, and before it the one that is yet to be scaled."""

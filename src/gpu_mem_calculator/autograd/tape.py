@@ -65,6 +65,8 @@ class Op(Struct, eq=False, gc=False):
     - mask_first: a tensor that only its backward reads is made before the output
     - scales: backward multiplies each gradient by a factor, into a new tensor
     - matmul: a matrix product by a weight
+    - hands_over: backward returns what the operation saved, overwritten, as the gradients of its
+      inputs: what is saved is freed, and gradients of the same sizes are made
     - back_script: events of the workspace in backward, which is freed but for its last tensors
       when the gradient is made; `back_temp` is its most less that gradient
     """
@@ -91,6 +93,7 @@ class Op(Struct, eq=False, gc=False):
     scales: bool = False
     matmul: bool = False
     back_script: BlockEvents | None = None
+    hands_over: bool = False
 
 
 class Tape:
@@ -168,6 +171,7 @@ class Tape:
         scales: bool = False,
         matmul: bool = False,
         back_script: BlockEvents | None = None,
+        hands_over: bool = False,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -211,6 +215,7 @@ class Tape:
                 scales,
                 matmul,
                 back_script,
+                hands_over,
             )
         )
         return out

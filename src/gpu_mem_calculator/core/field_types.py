@@ -27,6 +27,19 @@ Parameters = Annotated[
 Card = Annotated[str | int, Meta(description="a card's name")]  # 4090 unquoted is a number
 Offload = Literal["none", "cpu", "nvme"]
 Levels = Literal["none", "selective", "full"] | Annotated[int, Meta(ge=0, le=4)]
+Loss = Literal[
+    "full",
+    "full_upcast",
+    "full_no_upcast",
+    "te_fused",
+    "megatron_fused",
+    "flash_fused",
+    "flash_fused_inplace",
+    "chunked",
+    "liger",
+    "liger_fused",
+    "cut",
+]
 Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="above 0 and at most 1")]
 Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number from 0 to 1,000,000")]
 Named = Annotated[str | dict[str, Any], Meta(description="a model's name, or its config.json")]

@@ -59,6 +59,7 @@ RENAMED: Mapping[str, str] = {
     "nnodes": "hardware.num_nodes",
     "model": "model.name",
     "engine": "engine.type",
+    "label_smoothing_factor": "training.label_smoothing",
 }
 # The same inside `training.lora`.
 LORA_RENAMED: Mapping[str, str] = {"rank": RANK, "lora_r": RANK, "lora_rank": RANK}
@@ -87,6 +88,7 @@ FLAGS: Mapping[str, Mapping[Any, Settings]] = {
     "gradient_checkpointing": {True: {CHECKPOINTING: "full"}, False: {CHECKPOINTING: "none"}},
     "use_flash_attention_2": {True: {"training.attention": "flash_attention_2"}, False: {}},
     "flash_attention": {True: {"training.attention": "flash_attention_2"}, False: {}},
+    "use_liger_kernel": {True: {"training.liger": True}, False: {}},
     "load_in_4bit": {True: {QUANTIZATION: "nf4"}, False: {}},
     "load_in_8bit": {True: {QUANTIZATION: "int8"}, False: {}},
     "bnb_4bit_quant_type": {"nf4": {QUANTIZATION: "nf4"}, "fp4": {QUANTIZATION: "nf4"}},
@@ -146,7 +148,6 @@ ANSWERS: Mapping[str, str] = {
     "train_batch_size": "it counts all GPUs; use training.batch_size, which counts one",
     "global_batch_size": "it counts all GPUs; use training.batch_size, which counts one",
     "torch_compile": "torch.compile is not modelled; leave it out",
-    "use_liger_kernel": "Liger's kernels are not modelled; leave it out",
     "neftune_noise_alpha": "it is not modelled; leave it out",
     "device_map": "it is not modelled; use engine.type=fsdp to share a model between GPUs",
 }

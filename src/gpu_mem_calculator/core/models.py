@@ -15,6 +15,7 @@ from .field_types import (
     Flag,
     Layers,
     Levels,
+    Loss,
     Object,
     Offload,
     Parameters,
@@ -90,6 +91,10 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     activation_checkpointing: Levels | None = None
     checkpoint_reentrant: Flag | None = None
     attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
+    loss: Loss | None = None
+    loss_chunk_size: Count | None = None
+    label_smoothing: Rate | None = None
+    liger: Flag | list[str] | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None

@@ -20,6 +20,7 @@ from ..step.optimizers import OPTIMIZERS
 from . import training_rules
 from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
+from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .record_checks import card_problems, recorded_problems
@@ -76,6 +77,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         problems += card_problems(model.record, hardware)
         training["batch"] = model.record.batch
     adapter = attempt(_adapter, file.training, model.arch)
+    loss = attempt(loss_choices, file.training, model.arch.family)
     if problems:
         raise InputError(problems)
     run = Run(
@@ -95,6 +97,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         parameters_given=model.parameters_given,
         record=model.record,
         **training,
+        **loss,
     )
     problems += training_rules.problems(run, file, chosen)
     if problems:

@@ -13,6 +13,7 @@ from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
+from .loss_choices import loss_problems
 from .model_facts import positions
 from .models import RunFile, TrainingConfig
 
@@ -23,6 +24,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     """All problems of a training run: common rules, keys without effect, the engine's rules."""
     yield from _common_rules(run, engine)
     yield from _unused_keys(run, file, engine)
+    yield from loss_problems(run, file.training, engine)
     yield from engine.problems(run)
     yield from runtime_problems(run, engine)
 

@@ -48,6 +48,10 @@ class Run(Struct, frozen=True, kw_only=True):
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to
     reentrant: bool = False
     attention: str = "sdpa"
+    loss: str = "full"  # how it is computed, by the name in the run file
+    loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
+    label_smoothing: float = 0.0
+    liger: tuple[str, ...] = ()  # Liger's kernels in the place of transformers' code
     adapter: Adapter | None = None
     quantization: str | None = None
     double_quant: bool = True

@@ -21,6 +21,7 @@ from ..model.arch import Layer
 from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
+from ..modelling.huggingface.liger import liger_kernels
 from ..modelling.huggingface.quirks import family_quirks
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
@@ -82,9 +83,8 @@ class StageWalks(Struct, frozen=True):
 def setting(run: Run, precision: Precision) -> BlockSetting:
     """How one rank runs the blocks of a run: sizes, bits and kernels.
 
-    Where everything that is not quantized is upcast (PEFT 0.21.2 utils/other.py
-    prepare_model_for_kbit_training), the embedding returns fp32, and quantized projections return
-    the dtype of their input: activations between matmuls are fp32.
+    Where the rest is upcast (PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training),
+    the embedding returns fp32, and quantized projections the dtype of their input.
     """
     autocast = precision.autocast or run.autocast
     upcast = run.quantization is not None and run.upcast_unquantized
@@ -106,6 +106,11 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         adapter=run.adapter,
         quantization=run.quantization,
         quirks=family_quirks(run.arch.family),
+        liger=liger_kernels(run.arch.family, run.liger),
+        multiprocessors=run.multiprocessors if run.liger else 132,
+        loss=run.loss,
+        loss_chunk=run.loss_chunk,
+        smoothed=run.label_smoothing > 0,
     )
 
 

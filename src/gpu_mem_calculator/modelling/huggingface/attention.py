@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import SINGLE
-from ...model.blocks import Attention, LatentAttention
+from ...model.blocks import Attention
 from .attention_inputs import AttentionInputs
 from .attention_kernels import attend, kernel, repeats_heads
 from .cache import LayerCache
+from .liger import TORCH
 from .linear import linear
 from .norms import norm
 from .ops import maybe_dropout
@@ -25,7 +26,7 @@ def attention(
     cache: LayerCache | None = None,
 ) -> Value:
     """Record projections, norms on q and k, rotary embedding, the kernel, the output projection."""
-    heads = _inputs(block, masked=masked, cached=cache is not None)
+    heads = _inputs(setting, block, masked=masked, cached=cache is not None)
     q, k, v = projections = _project(tape, setting, x, block, heads)
     if block.expanded:
         size = setting.tokens * (block.heads * block.head_dim)
@@ -33,7 +34,7 @@ def attention(
         v = tape.op("attn.v_expanded", v, elements=size)
     early_or_late = setting.quirks.query_norm_early or _norms_after_rotary(setting, block)
     if len(block.norms) == 2 and not early_or_late:
-        q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
+        q, k = _late_norms(tape, setting, q, k, block)
     if block.clipped and len(block.inputs) > 1:
         q, k, v = (_clamp_in_place(tape, value) for value in (q, k, v))
     parts: list[Value] = []
@@ -52,8 +53,11 @@ def attention(
     return out
 
 
-def _inputs(block: Attention, *, masked: bool, cached: bool) -> AttentionInputs:
+def _inputs(
+    setting: BlockSetting, block: Attention, *, masked: bool, cached: bool
+) -> AttentionInputs:
     """The inputs of the block's attention call."""
+    joined = block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim
     return AttentionInputs(
         heads=block.heads,
         kv_heads=block.heads if block.expanded else block.kv_heads,
@@ -71,7 +75,7 @@ def _inputs(block: Attention, *, masked: bool, cached: bool) -> AttentionInputs:
         in_place=block.always_masked or (block.alibi and not block.float_bias),
         float_bias=block.float_bias,
         float_logits=block.alibi and block.always_masked,
-        head_major=block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim,
+        head_major=not setting.liger.rope and (joined or _norms_by_head(setting, block)),
         cached=cached,
     )
 
@@ -88,10 +92,15 @@ def _project(
     for index, layer in enumerate(block.inputs):
         out = linear(tape, setting, x, layer)
         own = index == 1 and not block.rotary_dim  # copied by the projection's own backward
-        if apart[index] and len(block.inputs) == 3 and (own or not late):
+        split = apart[index] and len(block.inputs) == 3 and (own or not late)
+        normed = index < len(norms)
+        contiguous = normed and setting.liger.attention_norms != TORCH  # Liger's norm copies itself
+        if split and not contiguous:
             out = tape.view(f"{layer.name}.heads", out)
-        if index < len(norms):
-            out = norm(tape, setting, out, norms[index])
+        if normed:
+            out = norm(tape, setting, out, norms[index], setting.liger.attention_norms)
+        if split and contiguous:
+            out = tape.view(f"{layer.name}.heads", out)
         projections.append(out)
     if block.clipped and len(projections) == 1:  # modeling_mpt.py:98
         projections = [tape.op("attn.clamped", projections[0], saves=projections)]
@@ -120,7 +129,8 @@ def _heads_apart(
     sequences do not merge. In an array of batches the largest one decides.
     """
     name = kernel(setting, heads)
-    matmuls, rotary = name in ("eager", "math"), block.rotary_dim > 0
+    matmuls, rotary = name in ("eager", "math"), block.rotary_dim > 0 and not setting.liger.rope
+    rotary = rotary or _norms_by_head(setting, block)
     repeated = repeats_heads(name, heads) or (matmuls and heads.grouped and not heads.broadcast)
     several, separate = block.kv_heads > 1, len(block.inputs) > 1
     batch = setting.batch if isinstance(setting.batch, SINGLE) else max(setting.batch.flat)
@@ -147,7 +157,9 @@ def _embed_positions(
 
     Adds to `parts` what a family's code names besides: the part of each head that is rotated.
     """
-    if block.rotary_dim:
+    if block.rotary_dim and setting.liger.rope:
+        q, k = _liger_rotary(tape, setting, q, k, block)
+    elif block.rotary_dim:
         size, impl = (block.rotary_dim, block.head_dim), block.rotary_impl
         tables = layer_tables(tape, setting, block.rotary_dim, impl)
         before = (q, k)
@@ -167,115 +179,44 @@ def _embed_positions(
     return q, k
 
 
+def _liger_rotary(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, block: Attention
+) -> tuple[Value, Value]:
+    """LigerRopeFunction (liger-kernel 0.8.5 ops/rope.py) turns q and k in place, and in backward
+    their gradients. It copies what is not stored token by token: the parts of a fused projection,
+    and what a norm of Liger's has stored head by head.
+    """
+    if len(block.inputs) > 1 and not _norms_by_head(setting, block):
+        return q, k
+    turned = [tape.op(f"rotary.{name}", x, passes=True) for name, x in (("q", q), ("k", k))]
+    tape.hold(q, k)
+    return turned[0], turned[1]
+
+
+def _norms_by_head(setting: BlockSetting, block: Attention) -> bool:
+    """Whether Liger's norms read q and k head by head, of which they make copies (Gemma 3)."""
+    late = not setting.quirks.query_norm_early
+    return late and len(block.norms) == 2 and setting.liger.attention_norms != TORCH
+
+
+def _late_norms(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, block: Attention
+) -> tuple[Value, Value]:
+    """The norms of q and k once both are computed. Liger's, which read them head by head, copy
+    them, and in backward the gradient of a result that Liger has turned.
+    """
+    kernel = setting.liger.attention_norms
+    if not _norms_by_head(setting, block):
+        first, second = block.norms
+        return norm(tape, setting, q, first, kernel), norm(tape, setting, k, second, kernel)
+    out = []
+    for x, one in zip((q, k), block.norms, strict=True):
+        copy = tape.op(f"{one.name}.contiguous", x, passes=True)
+        normed = norm(tape, setting, copy, one, kernel)
+        tape.hold(x)
+        out.append(tape.view(f"{one.name}.tokens", normed) if setting.liger.rope else normed)
+    return out[0], out[1]
+
+
 def _norms_after_rotary(setting: BlockSetting, block: Attention) -> bool:
     return block.rotary_impl == "complex" or setting.quirks.norms_after_rotary
-
-
-def latent_attention(
-    tape: Tape,
-    setting: BlockSetting,
-    x: Value,
-    block: LatentAttention,
-    *,
-    masked: bool = False,
-    cache: LayerCache | None = None,
-) -> Value:
-    """DeepSeek's MLA as transformers trains it: keys and values are computed for every head.
-
-    models/deepseek_v3/modeling_deepseek_v3.py: q and k are concatenations of a part without and
-    a part with rotary embedding, head by head; their head size differs from the values'.
-    """
-    tokens = setting.tokens
-    q = linear(tape, setting, x, block.query[0])
-    if block.query_norm is not None:
-        q = linear(tape, setting, norm(tape, setting, q, block.query_norm), block.query[1])
-    if cache is not None:
-        return _cached_latent(tape, setting, x, q, block, cache, masked=masked)
-    latent = linear(tape, setting, x, block.kv_a)
-    kv, rope = tape.split(
-        "mla.split",
-        latent,
-        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )
-    kv = linear(tape, setting, norm(tape, setting, kv, block.kv_norm), block.kv_b)
-    per_head = tokens * block.heads
-    q_nope, q_rope = tape.split(
-        "mla.q_split",
-        q,
-        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
-    )
-    k_nope, value = tape.split(
-        "mla.kv_split",
-        kv,
-        [("mla.k_nope", per_head * block.nope_dim), ("mla.value", per_head * block.value_dim)],
-    )
-    q_rope = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
-    k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
-    size = per_head * (block.nope_dim + block.rope_dim)
-    query = tape.op("mla.query", q_nope, q_rope, elements=size)
-    key = tape.op("mla.key", k_nope, k_rope, elements=size)
-    heads = _latent_heads(block, masked, cached=False)
-    mixed = attend(tape, setting, query, key, value, heads)
-    out = linear(tape, setting, mixed, block.output)
-    tape.hold(query, key, value)
-    return out
-
-
-def _cached_latent(
-    tape: Tape,
-    setting: BlockSetting,
-    x: Value,
-    q: Value,
-    block: LatentAttention,
-    cache: LayerCache,
-    *,
-    masked: bool,
-) -> Value:
-    """The same with a cache, which holds the latents; keys and values are computed from all of them
-    (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
-    """
-    tokens, rows = setting.tokens, setting.batch * cache.length(setting) * block.heads
-    per_head = tokens * block.heads
-    q_nope, q_rope = tape.split(
-        "mla.q_split",
-        q,
-        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
-    )
-    latent = linear(tape, setting, x, block.kv_a)
-    kv, rope = tape.split(
-        "mla.split",
-        latent,
-        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )
-    kv = norm(tape, setting, kv, block.kv_norm)
-    q_rotated = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
-    k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
-    kv, k_rope = cache.update(tape, setting, kv, k_rope)
-    size = block.nope_dim + block.rope_dim
-    query = tape.op("mla.query", q_nope, q_rotated, elements=per_head * size)
-    expanded = linear(tape, setting, kv, block.kv_b)
-    k_nope, value = tape.split(
-        "mla.kv_split",
-        expanded,
-        [("mla.k_nope", rows * block.nope_dim), ("mla.value", rows * block.value_dim)],
-    )
-    key = tape.op("mla.key", k_nope, k_rope, elements=rows * size)
-    heads = _latent_heads(block, masked, cached=False)
-    mixed = attend(tape, setting, query, key, value, heads)
-    out = linear(tape, setting, mixed, block.output)
-    tape.hold(query, key, value, q_nope, q_rotated, latent)
-    return out
-
-
-def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> AttentionInputs:
-    """A key and a value for every query head; q is concatenated from two parts, head by head."""
-    return AttentionInputs(
-        heads=block.heads,
-        kv_heads=block.heads,
-        head_dim=block.nope_dim + block.rope_dim,
-        value_dim=block.value_dim,
-        masked=masked,
-        dropout=block.dropout,
-        head_major=True,
-        cached=cached,
-    )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...autograd.tape import Tape
+from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import Bytes, Num
 from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
+from .fused_losses import ON_WEIGHT
 from .linear import linear
+from .losses import ON_LOGITS, smoothed
 from .norms import norm
 from .setting import BlockSetting
 
@@ -58,10 +60,11 @@ def _head(arch: Arch) -> OutputHead:
 def head_walk(
     setting: BlockSetting, arch: Arch, tape: Tape | None = None, named: tuple[Bytes, ...] = ()
 ) -> BlockWalk:
-    """The walk over final norm, lm_head and ForCausalLMLoss (loss/loss_utils.py:51).
+    """The walk over final norm, lm_head and the loss.
 
-    The logits are computed in the matmul's dtype, copied to fp32, and cross_entropy saves only the
-    fp32 log-softmax. Backward computes the gradient of that, then of the logits, in fp32. `tape`:
+    By default the logits are computed in the matmul's dtype, copied to fp32, and cross_entropy
+    saves only the fp32 log-softmax. Backward computes the gradient of that, then of the logits, in
+    fp32. `tape`:
     an engine's own kind, whose operations save other tensors. `named`: bytes of the embedding's
     outputs, which the model's forward names until it returns from the final norm. Walks whose sizes
     are all ints are remembered.
@@ -77,26 +80,32 @@ def _walk(
     default, tape = tape is None, tape or Tape()
     bits = 32 if head.fp32_input else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
-    out = x if head.norm is None else norm(tape, setting, x, head.norm)
+    out = x if head.norm is None else norm(tape, setting, x, head.norm, setting.liger.head_norm)
     outside = tuple(tape.value("embedding.output", size, 8, grad=False) for size in named)
     tape.hold(x, *outside)  # the model names them until the norm has returned
     for projection in head.linears[:-1]:
         out = linear(tape, setting, out, projection)
-    logits = linear(tape, setting, out, head.linears[-1])
+    if setting.loss in ON_WEIGHT:
+        loss = ON_WEIGHT[setting.loss](tape, setting, out, head.linears[-1])
+    else:
+        loss = _loss_of_logits(tape, setting, head, out)
     if head.tied:
         for value in tape.weights():
             value.waits = value.name == f"{head.linears[-1].name}.weight"
+    if default and not setting.frozen:
+        tape.add_other_weights(head.parameters, setting.weight_bits)
+    return walk(tape, x, loss, outside=outside)
+
+
+def _loss_of_logits(tape: Tape, setting: BlockSetting, head: OutputHead, out: Value) -> Value:
+    """The loss from logits that are computed whole."""
+    logits = linear(tape, setting, out, head.linears[-1])
     if head.capped:
         scaled = tape.op("logits.scaled", logits)
         capped = tape.op("logits.tanh", scaled, save_out=True)
         logits = tape.op("logits.capped", capped)
     elif head.scaled:
         logits = tape.op("logits.scaled", logits)
-    logits32 = tape.cast(logits, 32)
-    log_softmax = tape.op("loss.log_softmax", logits32, save_out=True)
-    tape.hold(logits, logits32)
-    loss = tape.op("loss", log_softmax, elements=1, bits=32)
-    tape.hold(logits, out)
-    if default and not setting.frozen:
-        tape.add_other_weights(head.parameters, setting.weight_bits)
-    return walk(tape, x, loss, outside=outside)
+    if setting.smoothed:
+        return smoothed(tape, setting, logits, out)
+    return ON_LOGITS[setting.loss](tape, setting, logits, out)

@@ -6,10 +6,11 @@ from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
-from .attention import attention, latent_attention
+from .attention import attention
 from .cache import LayerCache
 from .experts import moe
 from .feedforward import mlp
+from .latent_attention import latent_attention
 from .norms import norm
 from .ops import add, maybe_dropout, scale
 from .setting import BlockSetting

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
+from ...ledger.num import Bytes, sized
 from ...model.blocks import Norm, in_share
+from .liger import IN_PLACE, TORCH
 from .ops import add, gain
 from .setting import BlockSetting
 
 
-def norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
-    """Record a norm by the name of its implementation."""
-    out = IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
+def norm(
+    tape: Tape, setting: BlockSetting, x: Value, layer: Norm, liger: str | None = None
+) -> Value:
+    """Record a norm by the name of its implementation; `liger`: where Liger's has its gradient, by
+    default as the norms of a layer do.
+    """
+    kernel = setting.liger.layer_norms if liger is None else liger
+    if kernel != TORCH:
+        out = liger_rms(tape, setting, x, layer, kernel)
+    else:
+        out = IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
     tape.hold(x)  # an argument lives until the call returns
     return out
 
@@ -66,6 +76,31 @@ def rms_product(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Val
     out = tape.cast(scaled, x.bits)
     tape.hold(normed)  # named until the norm returns
     return out
+
+
+def liger_rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm, kernel: str) -> Value:
+    """LigerRMSNorm (liger-kernel 0.8.5 ops/rms_norm.py) saves its input and one fp32 number a row.
+
+    Backward sums the weight's gradient in fp32, one row for each multiprocessor, then over those
+    rows. The input's gradient is new or overwrites the output's.
+    """
+    rows = x.elements() // layer.size[1]
+    rstd = tape.value(f"{layer.name}.rstd", rows, 32, grad=False)
+    weight = _param(tape, setting, layer)
+    sums: tuple[Bytes, ...] = ()
+    if weight.grad:
+        sums = (sized(layer.size[1] * setting.multiprocessors, 32),)
+        sums += (sized(layer.size[1], 32),) if weight.bits < 32 else ()
+    return tape.op(
+        layer.name,
+        x,
+        weight,
+        saves=(x, rstd),
+        passes=kernel == IN_PLACE,
+        back_temp=sums,
+        inputs_first=True,
+        saves_late=True,
+    )
 
 
 def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:

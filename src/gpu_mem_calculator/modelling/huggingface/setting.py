@@ -9,6 +9,7 @@ from msgspec import Struct
 from ...ledger.num import Num
 from ...ledger.remember import fields_only_ints
 from ...model.adapters import Adapter
+from .liger import NO_LIGER, LigerKernels
 from .quirks import LLAMA, Quirks
 
 
@@ -29,6 +30,10 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - decoding: one token per sequence, with a cache
     - own_linear: torch's linear is replaced by DeepSpeed's (deepspeed 0.19.8 zero/linear.py
       LinearFunctionForZeroStage3), which makes the input's gradient first, and no view
+    - liger: Liger's kernels; multiprocessors: of the card, each of which sums a part of a norm's
+      gradient there
+    - loss: how the loss is computed; loss_chunk: vocabulary entries of a tile; smoothed: the labels
+      are smoothed
     - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
       _assisted_decoding do not call _optimize_model_for_decode)
     """
@@ -55,6 +60,11 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     decoding: bool = False
     own_linear: bool = False
     grouped_experts: bool = False
+    liger: LigerKernels = NO_LIGER
+    multiprocessors: int = 132
+    loss: str = "full"
+    loss_chunk: int = 0
+    smoothed: bool = False
 
     @cached_property
     def only_ints(self) -> bool:

@@ -1,0 +1,115 @@
+"""How the loss is computed, and which of Liger's kernels run: the keys of a run file, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED, KERNELS, LIGER
+from ..run.engine import Engine
+from ..run.run import Run
+from .errors import InputError, nearest, quoted
+from .models import TrainingConfig
+
+CHUNK = 32_768  # trl 1.16.0 trainer/utils.py _CHUNKED_LOGPROB_CHUNK_SIZE
+LIGER_LOSSES = {"liger": CROSS_ENTROPY, "liger_fused": FUSED}  # loss -> Liger's kernel
+MEGATRON = ("te_fused", "megatron_fused")
+# Losses that compute the logits themselves, from the output layer's weight.
+READS_WEIGHT = ("chunked", "liger_fused", "cut")
+SAME_AS_FULL = ("full", "full_upcast")  # transformers' own loss upcasts the logits
+
+
+def loss_choices(config: TrainingConfig, family: str) -> dict[str, Any]:
+    """The run's loss and kernels; raises a sentence for each contradiction."""
+    kernels = _kernels(config, family)
+    by_kernel = [name for name, kernel in LIGER_LOSSES.items() if kernel in kernels]
+    loss: str = config.loss or (by_kernel[0] if by_kernel else "full")
+    needed = LIGER_LOSSES.get(loss)
+    problems = list(_contradictions(config, loss, kernels))
+    if needed is not None and family not in LIGER:
+        problems.append(f"training.loss={loss!r}: {_no_liger(family)}")
+    elif needed is not None and needed not in LIGER[family].kernels:
+        problems.append(f"training.loss={loss!r}: {_not_for(family, needed)}")
+    if problems:
+        raise InputError(problems)
+    others = tuple(name for name in kernels if name not in LIGER_LOSSES.values())
+    return {
+        "loss": "full" if loss in SAME_AS_FULL else loss,
+        "loss_chunk": (config.loss_chunk_size or CHUNK) if loss == "chunked" else 0,
+        "label_smoothing": config.label_smoothing or 0.0,
+        "liger": (*others, needed) if needed is not None else others,
+    }
+
+
+def _kernels(config: TrainingConfig, family: str) -> tuple[str, ...]:
+    """The names of Liger's kernels that training.liger asks for."""
+    if not config.liger:
+        return ()
+    if isinstance(config.liger, list):
+        unknown = [name for name in config.liger if name not in KERNELS]
+        if unknown:
+            hint = nearest(unknown[0], KERNELS) or f"; choose {', '.join(KERNELS)}"
+            raise InputError(f"training.liger: {quoted(unknown[0])} is not a kernel{hint}")
+    if family not in LIGER:
+        raise InputError(f"training.liger={quoted(config.liger)}: {_no_liger(family)}")
+    if config.liger is True:
+        return LIGER[family].default
+    missing = [name for name in config.liger if name not in LIGER[family].kernels]
+    if missing:
+        raise InputError(f"training.liger: {_not_for(family, missing[0])}")
+    return tuple(dict.fromkeys(config.liger))
+
+
+def _no_liger(family: str) -> str:
+    return f"Liger's kernels for {family} models do not exist or are not modelled; leave it out"
+
+
+def _not_for(family: str, kernel: str) -> str:
+    has = ", ".join(LIGER[family].kernels)
+    return f"Liger 0.8.5 has no working {kernel} for {family}; it has {has}"
+
+
+def _contradictions(config: TrainingConfig, loss: str, kernels: tuple[str, ...]) -> Iterator[str]:
+    own = [name for name in kernels if name in LIGER_LOSSES.values()]
+    if len(own) == 2:
+        yield f"training.liger: {own[0]} and {own[1]} both compute the loss; leave one out"
+    elif own and own[0] != LIGER_LOSSES.get(loss):
+        rest = [name for name in kernels if name not in own]
+        fix = f"leave loss out, or list the other kernels: {', '.join(rest)}"
+        yield f"training.loss={loss!r} contradicts training.liger with {own[0]}; {fix}"
+    if config.loss_chunk_size and loss != "chunked":
+        size = config.loss_chunk_size
+        yield f"training.loss_chunk_size={size} needs loss 'chunked'; leave it out"
+    if config.label_smoothing and loss not in SAME_AS_FULL:
+        why = "is computed from all logits by transformers' LabelSmoother; use loss 'full'"
+        yield f"training.label_smoothing={config.label_smoothing} with loss {loss!r} {why}"
+
+
+def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[str]:
+    """A sentence for each loss that an engine, a precision or a model does not have."""
+    given = [key for key in ("liger", "label_smoothing", "loss_chunk_size") if getattr(config, key)]
+    if not engine.transformers:
+        for key in given:
+            yield f"training.{key} is for engines that run transformers; leave it out"
+        if config.loss not in (None, *SAME_AS_FULL[:1]):
+            yield f"training.loss={config.loss!r} is not modelled under {engine.title}; use 'full'"
+        return
+    if run.record is not None and (given or config.loss not in (None, "full")):
+        key = (*given, "loss")[0]
+        yield f"training.{key}: a recorded module has its own loss; leave it out"
+    if run.loss in MEGATRON:
+        fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
+        yield f"training.loss={run.loss!r} is Megatron's, and {fix}"
+    if run.precision == "fp32" and run.loss == "full_no_upcast":
+        yield "training.loss='full_no_upcast' with precision 'fp32' is 'full'; use that"
+    if run.precision == "fp32" and run.loss == "cut":
+        yield "training.loss='cut' has no fp32 kernel; use 'liger_fused', or precision 'bf16_mixed'"
+    if run.loss == "cut" and run.arch.logit_scale is not None:
+        family = run.arch.family
+        yield f"training.loss='cut' does not scale logits as {family} does; use 'chunked'"
+    if (run.liger or run.loss != "full" or run.label_smoothing) and int(run.mesh.pp) > 1:
+        what = "loss" if run.loss != "full" else "liger" if run.liger else "label_smoothing"
+        yield f"training.{what} is not modelled in a pipeline; try pipeline_parallel_size 1"
+    if run.loss in READS_WEIGHT and run.options.get("zero_stage") == 3:
+        why = "reads the output layer's weight outside its module, which ZeRO-3 has not gathered"
+        yield f"training.loss={run.loss!r} {why}; that is not modelled: try zero_stage 2"

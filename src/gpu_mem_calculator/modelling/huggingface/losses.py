@@ -1,0 +1,103 @@
+"""Losses that take all logits: torch's, flash-attn's and Liger's cross entropy, smoothed labels."""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...ledger.num import SINGLE
+from .setting import BlockSetting
+
+
+def full(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """ForCausalLMLoss (transformers 5.17.0 loss/loss_utils.py:51): logits in fp32, torch's cross
+    entropy. `out`: the input of the output layer, which the model's forward names.
+    """
+    logits32 = tape.cast(logits, 32)
+    log_softmax = tape.op("loss.log_softmax", logits32, save_out=True)
+    tape.hold(logits, logits32)
+    loss = tape.op("loss", log_softmax, elements=1, bits=32)
+    tape.hold(logits, out)
+    return loss
+
+
+def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """torch's cross entropy of the logits as they are, as in nanoGPT's and litgpt's loops.
+
+    Autocast runs its log-softmax in fp32: fp16 logits are read as they are (aten/src/ATen/native/
+    SoftMax.cpp log_softmax, half_to_float), bf16 logits are copied first.
+    """
+    source, bits = logits, logits.bits
+    if setting.autocast:
+        source, bits = logits if setting.half else tape.cast(logits, 32), 32
+    log_softmax = tape.op("loss.log_softmax", source, bits=bits, save_out=True)
+    loss = tape.op("loss", log_softmax, elements=1)
+    tape.hold(logits, out)
+    return loss
+
+
+def flash_fused(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """flash-attn's cross entropy on fp32 logits, as Axolotl's flash_attn_cross_entropy patches
+    fixed_cross_entropy (flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py): it saves the
+    logits and one number per token. In backward their gradient is new, or overwrites them.
+    """
+    logits32, tokens = tape.cast(logits, 32), setting.tokens
+    each = [tape.value(f"loss.{name}", tokens, 32, grad=False) for name in ("lse", "z")]
+    losses = tape.op(
+        "loss.tokens",
+        logits32,
+        elements=tokens,
+        bits=32,
+        saves=(logits32, *each),
+        saves_late=True,
+        hands_over=setting.loss == "flash_fused_inplace",
+    )
+    tape.hold(logits, logits32)
+    loss = tape.op("loss", losses, elements=1)
+    tape.hold(logits, out)
+    return loss
+
+
+def liger(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """LigerCrossEntropyFunction (liger-kernel 0.8.5 ops/cross_entropy.py) in the place of torch's
+    cross entropy: it overwrites the fp32 logits with their gradient in forward, and saves that.
+    """
+    logits32 = tape.cast(logits, 32)
+    loss = tape.op(
+        "loss", logits32, elements=1, bits=32, saves=(logits32,), saves_late=True, hands_over=True
+    )
+    tape.hold(logits, logits32, out)
+    return loss
+
+
+def smoothed(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """LabelSmoother (transformers 5.17.0 trainer_pt_utils.py:426) on what the model returns.
+
+    Where torch autocasts, accelerate 1.15 returns fp32 logits (utils/operations.py
+    convert_outputs_to_fp32). The last token's logits are left out, which copies the others if there
+    are several sequences. The sum's gradient is an expanded view, so it is added to the other one
+    in a new tensor.
+    """
+    if setting.autocast:
+        logits = tape.cast(logits, 32)
+    rows = setting.batch * (setting.seq - 1)
+    elements = logits.elements() // setting.seq * (setting.seq - 1)
+    batch = setting.batch if isinstance(setting.batch, SINGLE) else max(setting.batch.flat)
+    if int(batch) > 1:
+        kept = tape.op("loss.shifted", logits, elements=elements)
+    else:
+        kept = tape.view("loss.shifted", logits, elements)
+    log_softmax = tape.op("loss.log_softmax", kept, save_out=True)
+    log_probs = tape.op("loss.negative", log_softmax)
+    labels = tape.value("loss.labels", rows, 64, grad=False)
+    picked = tape.op("loss.picked", log_probs, elements=rows, saves=(labels,))
+    summed = tape.op("loss.summed", log_probs, elements=rows, bits=32, passes=True, views=True)
+    tape.hold(logits, kept, log_probs)
+    return tape.op("loss", picked, summed, elements=1, bits=32)
+
+
+ON_LOGITS = {
+    "full": full,
+    "full_no_upcast": full_no_upcast,
+    "flash_fused": flash_fused,
+    "flash_fused_inplace": flash_fused,
+    "liger": liger,
+}
