@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .job import Job
+from .losses import use_kernels
 from .model import build, import_extra, recompute
 
 
@@ -20,6 +21,7 @@ def add_adapters(job: Job, model: Any = None) -> Any:
         model = quantized_model(job)
     else:
         model = build(job, job.world.device)
+    use_kernels(job, model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if run.recompute != "none":

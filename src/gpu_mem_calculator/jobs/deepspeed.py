@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -13,7 +13,8 @@ from ..engines.deepspeed.options import OPTIONS
 from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
-from .model import hf_config, import_extra, inputs, layers, loss_of, recompute, recompute_module
+from .losses import refuse_with_function, step_loss, use_kernels
+from .model import hf_config, import_extra, inputs, layers, recompute, recompute_module
 
 LEARNING_RATE = 1e-5
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
@@ -117,6 +118,7 @@ def train(job: Job) -> None:
     problems = refusals(job)
     if problems:
         raise InputError(problems)
+    refuse_with_function(job)
     start(job)
     deepspeed = import_extra("deepspeed", "measure")
     with _nvme_folder(job) as folder:
@@ -136,7 +138,7 @@ def _step(job: Job, engine: Any, batch: Any, name: str) -> None:
     """Every micro-batch: forward, backward, and DeepSpeed's step, which counts micro-batches."""
     for micro in range(int(job.resolved.run.micro_batches)):
         arguments = inputs(job, batch)
-        loss = loss_of(engine(**arguments) if isinstance(arguments, dict) else engine(*arguments))
+        loss = step_loss(job, engine, arguments, nullcontext())
         job.world.mark(f"{name}.a{micro}.fwd")
         engine.backward(loss)
         del loss
@@ -229,6 +231,7 @@ def _prepare(job: Job, model: Any, checkpoint: Callable[..., Any] | None) -> Any
 
         model = add_adapters(job, model)
     else:
+        use_kernels(job, model)
         recompute(run, model)
     if checkpoint is not None:
         model.enable_input_require_grads()

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolved_run import ResolvedRun
+from ..run.run import Run
 
 # Engine -> the module of this package whose `train(job)` runs it.
 FUNCTION_TRAINERS = {"pytorch_ddp": "pytorch", "fsdp": "pytorch", "deepspeed": "deepspeed"}
@@ -27,6 +28,7 @@ class World(Struct, frozen=True, kw_only=True):
     - `watch`: called with the model and its optimizer
     - `process_group`: NONE, FAKE (one rank of a job of any size) or NCCL (real)
     - `rank`, `steps`: the rank to play, and the number of steps
+    - `stand_ins`: gives a model what has kernels of its own, where tensors are fake
     """
 
     device: str
@@ -35,6 +37,7 @@ class World(Struct, frozen=True, kw_only=True):
     process_group: str = NONE
     rank: int = 0
     steps: int = 3
+    stand_ins: Callable[[Any, Run], None] | None = None
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from .ddp import wrap_ddp
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
-from .model import autocast_dtype, build, inputs, layers, loss_of, recompute, recompute_module
+from .losses import refuse_with_function, step_loss, use_kernels
+from .model import autocast_dtype, build, inputs, layers, recompute, recompute_module
 from .optimizers import clip, optimizer
 
 
@@ -30,6 +31,7 @@ def train(job: Job) -> None:
 
 def _module(job: Job) -> tuple[Any, Any]:
     """The model, and the batch of a user's function, else None."""
+    refuse_with_function(job)
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()
@@ -39,6 +41,7 @@ def _module(job: Job) -> tuple[Any, Any]:
     if job.resolved.run.adapter is not None:
         return add_adapters(job, model), None
     model = model or build(job, job.world.device)
+    use_kernels(job, model)
     recompute(job.resolved.run, model)
     return model, None
 
@@ -60,10 +63,7 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
     for micro in range(count):
         arguments = inputs(job, batch)
         cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
-        with cast:
-            loss = loss_of(
-                runner(**arguments) if isinstance(arguments, dict) else runner(*arguments)
-            )
+        loss = step_loss(job, runner, arguments, cast)
         mark(f"{name}.a{micro}.fwd")
         (loss / count).backward()
         del loss
