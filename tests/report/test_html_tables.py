@@ -6,7 +6,8 @@ from importlib.resources import files
 import pytest
 
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.html_tables import count, size, table
+from gpu_mem_calculator.report.html_tables import size, table
+from gpu_mem_calculator.report.lines import count
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -21,6 +21,7 @@ from ..model.symbolic import symbolic
 from ..run.run import Run
 from .calculator import STEP, Estimate
 from .stage_replay import with_block_rounding
+from .worked_formula import AliveGroup, group_term
 
 LETTERS = {
     "b": "micro-batch",
@@ -55,6 +56,8 @@ AXES = ("dp", "tp", "pp", "cp", "ep")
 class ExplainedEntry(Struct, frozen=True, kw_only=True):
     """One entry: what it is, its formula with letters and with numbers, when, and who says so.
 
+    `words` is the arithmetic of all copies at the peak, `6.74 B parameters × 4 bytes / 8 GPUs =
+    3.14 GiB`; empty where no such product gives the bytes.
     `alive` gives the copies at each instant, by the instant's title, in the order of a step;
     `parts` what one copy is made of: name, bytes, formula.
     """
@@ -71,6 +74,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     always: bool
     source: str
     parts: tuple[tuple[str, int, str], ...] = ()
+    words: str = ""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -98,6 +102,7 @@ def explain(estimate: Estimate) -> Explanation:
     shown = ledger or estimate.ledger
     peak = shown.peak_instant(phases=STEP)
     entries = _merge_entries([_explain_entry(e, shown, peak.name) for e in shown.entries])
+    entries = [_with_words(estimate, entry) for entry in entries]
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
     outside = [_outside_entry(GPU, *part) for part in estimate.outside_torch]
     outside.append(_outside_entry(CPU, *estimate.resolved.host_libraries))
@@ -113,6 +118,14 @@ def explain(estimate: Estimate) -> Explanation:
         meanings={name: LETTERS[name] for name in letters if name in LETTERS},
         entries=(*entries, *outside),
     )
+
+
+def _with_words(estimate: Estimate, entry: ExplainedEntry) -> ExplainedEntry:
+    """The entry with the arithmetic of its bytes at the peak."""
+    name = entry.name.rpartition(": ")[2]
+    alive = AliveGroup(entry.kind, name, entry.copies_at_peak, entry.bytes_at_peak)
+    term = group_term(estimate, alive) if entry.bytes_at_peak else None
+    return replace(entry, words=f"{term.product} {term.figure}") if term and term.product else entry
 
 
 def _outside_entry(place: str, name: str, size: int, source: str) -> ExplainedEntry:

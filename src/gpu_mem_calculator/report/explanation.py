@@ -74,6 +74,8 @@ def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterato
         yield from _formula("         ", f"= {entry.numbers}", DIM)
     if entry.formula != f"{entry.bytes:,}":
         yield from wrap_lines("         ", f"= {entry.bytes:,}")
+    if entry.words:
+        yield from wrap_lines("  words  ", entry.words)
     yield from wrap_lines("  alive  ", _alive(entry))
     yield from wrap_lines("  source ", entry.source)
     if show_parts:

@@ -20,7 +20,6 @@ from .headline import card_verdict, needs_words, served_words, server_words, ver
 from .html_tables import (
     EstimatePage,
     breakdown_table,
-    count,
     instants_table,
     ledger_details,
     numbers_list,
@@ -30,7 +29,7 @@ from .html_tables import (
     text,
 )
 from .instants import columns_of
-from .lines import gib
+from .lines import count, gib
 from .patterns import defs, swatch, titles
 from .picture import timeline
 from .serving_users import users_notes, users_words

@@ -10,13 +10,14 @@ from msgspec import Struct
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
+from ..core.worked_formula import kind_terms
 from ..cuda.runtimes import in_words_of
-from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
+from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
 from .instants import InstantColumn, KindSlice, column
 from .lines import gib
-from .parts import CERTAIN, MARGIN, REST, rest_words
+from .parts import CERTAIN, MARGIN, REST, rest_words, why_absent
 from .patterns import TITLES, swatch, titles
 
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk", UNIFIED: ", in unified memory"}
@@ -55,14 +56,6 @@ def size(num_bytes: int) -> str:
     """Bytes in GiB, with the exact count as a tooltip."""
     shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes, 2)
     return f'<span title="{num_bytes:,} bytes">{shown}</span>'
-
-
-def count(number: int) -> str:
-    """A parameter count: 6.74 B, 124 M."""
-    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= unit:
-            return f"{number / unit:.3g} {name}"
-    return str(number)
 
 
 def opening_tag(tag: str, name: str, when: bool) -> str:
@@ -122,7 +115,7 @@ def breakdown_table(page: EstimatePage) -> str:
     whole = page.card_bytes
     rows = [
         f'<tr><th scope="row" class="name-cell">{swatch(part.kind)}{TITLES[part.kind]}</th>'
-        f'<td class="what">{text(", ".join(_names(part.entries)))}</td>'
+        f'<td class="what">{_made_of(page, part)}</td>'
         f"{num_cells(size(part.bytes), f'{100 * part.bytes / whole:.1f} %')}"
         f'<td class="bar-cell">{bar([part], whole)}</td></tr>'
         for part in page.columns[page.peak].slices
@@ -136,8 +129,19 @@ def breakdown_table(page: EstimatePage) -> str:
             rows.append(f'<tr>{head}{cells}<td class="bar-cell"></td></tr>')
     cells = f'<td class="what"></td>{num_cells(size(whole), "100 %")}<td class="bar-cell"></td>'
     foot = f'<tr><th scope="row">per GPU</th>{cells}</tr>'
-    heads = ["kind", "~largest entries", "#GiB", "#share", "|"]
+    heads = ["kind", "~how it adds up", "#GiB", "#share", "|"]
     return table(f"At {text(page.instant.title)}, GiB on one GPU", heads, rows, foot)
+
+
+def _made_of(page: EstimatePage, part: KindSlice) -> str:
+    """A line for each term of a kind's bytes: how they come about, with numbers put in."""
+    if part.kind == RUNTIME:
+        return text(", ".join(_names(part.entries)))
+    if not part.bytes:
+        state = part.kind in (GRAD, OPTIM) and not page.estimate.serves
+        return text(why_absent(page.estimate, part.kind, page.instant)) if state else ""
+    terms = kind_terms(page.estimate, part.kind, page.instant.name)
+    return "".join(f'<span class="term">{text(term.words)}</span>' for term in terms)
 
 
 def _names(entries: Iterable[tuple[str, int]]) -> list[str]:

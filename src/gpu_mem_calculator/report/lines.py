@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
+from ..ledger.units import count as count
 from ..ledger.units import gib as gib
 from .terminal import paint
 
@@ -78,11 +79,3 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= unit:
             return f"{num_bytes / unit:,.2f} {name}"
     return f"{num_bytes} bytes"
-
-
-def count(number: int) -> str:
-    """A count with three digits and a suffix: 6.74 B, 350 M."""
-    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= unit:
-            return f"{float(f'{number / unit:.3g}'):g} {name}"
-    return str(number)

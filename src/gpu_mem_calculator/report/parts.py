@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
+from ..core.worked_formula import parameter_product
 from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.phases import OPTIMIZER
-from ..run.run import Options
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
@@ -37,8 +36,6 @@ STYLES = {
     COMM: "red",
     RUNTIME: "white",
 }
-# Bytes per parameter that frameworks use.
-WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 OUTSIDE, REST, MARGIN = "CUDA, libraries", "fragmentation", "margin"
 CERTAIN = "added to be certain to survive"
 GAPS = "rounding and unusable gaps"
@@ -70,7 +67,7 @@ def parts(estimate: Estimate, width: int = TEXT) -> list[BreakdownRow]:
             text = _description(estimate, kind, alive, peak.name, total, width)
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
         elif kind in (GRAD, OPTIM) and not estimate.serves:
-            rows.append(BreakdownRow(title, _why_absent(estimate, kind, peak), 0))
+            rows.append(BreakdownRow(title, why_absent(estimate, kind, peak), 0))
     title = outside_title(estimate)
     vendor = title.partition(",")[0]
     names = [name.removeprefix(f"{vendor} ") for name, _, _ in estimate.resolved.outside_torch]
@@ -85,7 +82,7 @@ def parts(estimate: Estimate, width: int = TEXT) -> list[BreakdownRow]:
     return rows
 
 
-def _why_absent(estimate: Estimate, kind: str, peak: Instant) -> str:
+def why_absent(estimate: Estimate, kind: str, peak: Instant) -> str:
     """Why a kind of state takes nothing on the GPU at the peak."""
     entries = [entry for entry in estimate.ledger.entries if entry.kind == kind]
     if any(entry.place == GPU and int(entry.bytes) for entry in entries):
@@ -128,27 +125,11 @@ def _description(
 
 def _bytes_each(estimate: Estimate, kind: str, total: int) -> str:
     """`12 bytes × 6.74 B / 8`, where the total is a whole number of bytes per parameter."""
-    resolved, result = estimate.resolved, estimate.result
-    run, local = resolved.run, result.num_parameters
-    if run.adapter is not None and kind != PARAM:
-        local = result.trainable_parameters
-    elif resolved.engine.parameters is not None:
-        local = int(resolved.engine.parameters(replace(run, stage=result.busiest_stage)))
-    for ranks in (int(run.mesh.dp), 1) if _is_sharded(run.options, kind) else (1,):
-        each = total * ranks / local
-        if each >= 0.95 and abs(each - round(each)) < 0.02 * each and round(each) in WHOLE[kind]:
-            text = f"{round(each)} bytes × {count(local)}"
-            return text if ranks == 1 else f"{text} / {ranks}"
-    return ""
-
-
-def _is_sharded(options: Options, kind: str) -> bool:
-    """Whether the options shard a kind of state over the data-parallel ranks."""
-    if "zero_stage" in options:
-        return bool(options["zero_stage"] >= {OPTIM: 1, GRAD: 2, PARAM: 3}[kind])
-    if "sharding_strategy" in options:
-        return bool(options["sharding_strategy"] != "no_shard")
-    return kind == OPTIM and bool(options.get("distributed_optimizer"))
+    found = parameter_product(estimate, kind, total)
+    if found is None:
+        return ""
+    text = f"{found.bytes_each} bytes × {count(found.num_parameters)}"
+    return text if found.ranks == 1 else f"{text} / {found.ranks}"
 
 
 def _with_count(name: str, copies: int, estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-/* Where a number comes from: an entry's formula with letters and with numbers, when it is alive,
+/* Where a number comes from: an entry's formula in words, with letters and with numbers, when it is alive,
    what it is made of, who says so. */
 
 import { post } from "./api.js";
@@ -72,6 +72,7 @@ function entry(one, found, open) {
   const most = one.bytes_at_peak || one.bytes;
   const size = one.bytes_at_peak ? `${gib(most)} GiB at the peak` : `${gib(most)} GiB, not at the peak`;
   const rows = [
+    ...(one.words ? [["In words", one.words]] : []),
     ...(bare(one) ? [] : [["Formula", make("code", {}, one.formula)]]),
     ["In numbers", make("code", {}, numbers(one))],
     ["Where", PLACES[one.place] ?? one.place],
