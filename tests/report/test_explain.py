@@ -127,23 +127,6 @@ def test_an_engine_that_takes_only_numbers_is_shown_with_numbers() -> None:
     assert all(entry.formula == f"{entry.bytes:,}" for entry in found.entries)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp"])
-def test_a_server_is_shown_with_plain_numbers(engine: str) -> None:
-    """Its formulas are not written with letters, and the report says so."""
-    made = full_estimate(
-        {
-            "model": {"name": "llama3.1-8b"},
-            "inference": {"engine": engine},
-            "hardware": {"gpu": "h100-80gb-sxm"},
-        }
-    )
-    found = explain(made)
-    assert not found.symbolic
-    assert found.letters == {}
-    text = plain(explanation_lines(made, found, show_parts=False))
-    assert "note: this engine's formulas are shown as plain numbers" in text
-
-
 def test_a_broken_formula_is_not_hidden() -> None:
     """Only an operation that letters do not have makes an engine's formulas plain numbers."""
     from msgspec.structs import replace

@@ -13,7 +13,7 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
 from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
-from gpu_mem_calculator.serving.vllm.experts import workspace_bytes
+from gpu_mem_calculator.serving.vllm.experts import workspace_part
 from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
 from gpu_mem_calculator.weights.layer_widths import distinct_widths
 
@@ -28,7 +28,7 @@ def test_sampling_by_version(version: str, bytes_each: int) -> None:
     """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
     resolved = apply_defaults(run("qwen3-8b", engine_version=version))
     logits = 1024 * resolved.arch.vocab
-    assert sum(size for _, size, _ in sampler.sampling_parts(resolved, 2)) == bytes_each * logits
+    assert sum(part.bytes for part in sampler.sampling_parts(resolved, 2)) == bytes_each * logits
 
 
 def test_flashinfer_where_it_is_installed() -> None:
@@ -42,7 +42,7 @@ def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
     """0.17 to 0.20 mask in place: 14 bytes a logit, and 132 rows in fp32 on an H100."""
     resolved = apply_defaults(run(engine_version="0.19.0"))
     total = 14 * 1024 * 128256 + 132 * 128256 * 4
-    assert sum(size for _, size, _ in sampler.sampling_parts(resolved, 2)) == total
+    assert sum(part.bytes for part in sampler.sampling_parts(resolved, 2)) == total
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
     """torch's sort takes 12 bytes more for each logit of 2 to 127 rows."""
     resolved = apply_defaults(run(engine_version="0.11.0", max_num_seqs=seqs))
     assert (
-        sum(size for _, size, _ in sampler.sampling_parts(resolved, 2))
+        sum(part.bytes for part in sampler.sampling_parts(resolved, 2))
         == bytes_each * seqs * 128256
     )
 
@@ -181,7 +181,9 @@ def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
     )
     widths = next(iter(distinct_widths(resolved.arch, rank_shard(resolved, 0))))
     one = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
-    assert workspace_bytes(resolved, widths, 2) == tokens // 1024 * workspace_bytes(one, widths, 2)
+    assert workspace_part(resolved, widths, 2).bytes == (
+        tokens // 1024 * workspace_part(one, widths, 2).bytes
+    )
 
 
 @pytest.mark.parametrize(

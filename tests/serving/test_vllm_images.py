@@ -32,8 +32,8 @@ def test_as_many_as_a_step_takes(model: str, count: int) -> None:
 def test_they_stay_while_the_language_model_runs() -> None:
     """31 images of 896 x 896 in 16 bits stay, and 256 rows for each."""
     memory = served("gemma3-4b-it", engine_version="0.19.0", max_seq_len=8192)
-    assert item(memory, "pictures: 31 of the largest") == 31 * 3 * 896 * 896 * 2
-    assert item(memory, "what the tower makes of them") == 31 * 256 * 2560 * 2
+    assert item(memory, "images: 31 of the largest") == 31 * 3 * 896 * 896 * 2
+    assert item(memory, "outputs of the vision tower") == 31 * 256 * 2560 * 2
 
 
 def test_some_versions_copy_each_into_the_whole_budget() -> None:
@@ -42,7 +42,7 @@ def test_some_versions_copy_each_into_the_whole_budget() -> None:
         served("mistral-small-3.1-24b", engine_version=version, max_seq_len=16000)
         for version in ("0.11.0", "0.13.0")
     )
-    name = "what the tower makes of them"
+    name = "outputs of the vision tower"
     assert item(old, name) == 2 * 8192 * 5120 * 2
     assert item(new, name) == 2 * 3025 * 5120 * 2
 

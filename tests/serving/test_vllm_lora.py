@@ -15,7 +15,7 @@ from tests.serving.vllm_runs import run_and_shard
 def parts(model: str | dict[str, Any], **options: Any) -> dict[str, int]:
     """Bytes of adapter slots by part of the model."""
     run, shard = run_and_shard(model, **options)
-    return {name.removeprefix("adapters: "): size for name, size in adapter_slots(run, shard)}
+    return {one.name.removeprefix("adapters: "): one.bytes for one in adapter_slots(run, shard)}
 
 
 def test_a_slot_holds_a_and_b_of_every_matrix() -> None:
@@ -72,7 +72,8 @@ def test_not_every_model_has_slots_beside_its_embedding(
 def experts(version: str, ep: int = 1) -> int:
     """Bytes of Qwen3-30B-A3B's slots for experts, without their routers (48 of 2048 x 128)."""
     run, shard = run_and_shard("qwen3-30b-a3b", max_lora_rank=16, engine_version=version)
-    size = dict(adapter_slots(run, replace(shard, ep=ep)))["adapters: experts"]
+    slots = adapter_slots(run, replace(shard, ep=ep))
+    size = next(one.bytes for one in slots if one.name == "adapters: experts")
     return size - 16 * 2 * 48 * (2048 + 128)
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..cuda.runtimes import renamed_ledger
+from ..ledger.formula import formula_text, numbers_of
 from ..ledger.ledger import CPU, GPU, Entry, Ledger
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
@@ -19,8 +20,10 @@ from ..model.blocks import Share
 from ..model.scaling import with_share
 from ..model.symbolic import symbolic
 from ..run.run import Run
+from ..run.served import SERVE
 from .calculator import STEP, Estimate
 from .stage_replay import with_block_rounding
+from .token_formula import token_formula
 from .worked_formula import AliveGroup, group_term
 
 LETTERS = {
@@ -81,8 +84,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Every entry of the busiest stage's ledger; those alive at the peak first, largest first.
 
     `letters` are the sizes that formulas name, `meanings` what they stand for. `symbolic` is False
-    where the engine's formulas are not written with letters, as a server's are not; entries then
-    show plain numbers.
+    where the engine's formulas are not written with letters: a server's are words and numbers, and
+    `token_formula` is its KV cache of one token; others show plain numbers.
     """
 
     peak: str
@@ -94,6 +97,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     letters: dict[str, int]
     meanings: dict[str, str]
     entries: tuple[ExplainedEntry, ...]
+    token_formula: str = ""
 
 
 def explain(estimate: Estimate) -> Explanation:
@@ -106,6 +110,7 @@ def explain(estimate: Estimate) -> Explanation:
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
     outside = [_outside_entry(GPU, *part) for part in estimate.outside_torch]
     outside.append(_outside_entry(CPU, *estimate.resolved.host_libraries))
+    outside = [entry for entry in outside if entry.bytes]
     letters = _letters(shown)
     return Explanation(
         peak=peak.title,
@@ -117,6 +122,7 @@ def explain(estimate: Estimate) -> Explanation:
         letters=letters,
         meanings={name: LETTERS[name] for name in letters if name in LETTERS},
         entries=(*entries, *outside),
+        token_formula=token_formula(estimate),
     )
 
 
@@ -197,15 +203,17 @@ def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
         copies = int(entry.live.get(instant.name, 0))
         if copies:
             alive[instant.title] = max(copies, alive.get(instant.title, 0))
-    step = {i.title for i in present if i.phase in STEP}
+    served = any(i.phase == SERVE for i in present)
+    step = {i.title for i in present if served or i.phase in STEP}
+    text = formula_text(entry.formula)
     copies = int(entry.live.get(peak, 0))
     return ExplainedEntry(
         name=entry.name,
         kind=entry.kind,
         place=entry.place,
         bytes=int(entry.bytes),
-        formula=entry.formula or _formula(entry.bytes),
-        numbers=_numbers(entry.bytes),
+        formula=text or _formula(entry.bytes),
+        numbers=numbers_of(text) if text else _numbers(entry.bytes),
         copies_at_peak=copies,
         bytes_at_peak=copies * int(entry.bytes),
         alive=alive,

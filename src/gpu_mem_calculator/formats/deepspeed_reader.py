@@ -274,7 +274,7 @@ def _assumed(
     yield f"training.{RECOMPUTE}", f"{what} checkpointed (training.{RECOMPUTE})"
     yield from _contiguous(checked)
     if engine["zero_stage"] == 3:
-        yield "engine.zero_init", "the model is made under zero.Init (engine.zero_init)"
+        yield "engine.zero_init", "the model is created under zero.Init (engine.zero_init)"
 
 
 def _contiguous(checked: CheckedFile) -> Iterator[tuple[str, str]]:

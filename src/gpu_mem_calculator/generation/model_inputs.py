@@ -223,7 +223,7 @@ def _mask_entries(
             script=events,
             source=MASK_CODE,
         )
-    yield from _peak_entry("attention masks being made", all_events, in_pass, MASKS)
+    yield from _peak_entry("attention masks being computed", all_events, in_pass, MASKS)
 
 
 def rotary_entries(
@@ -246,7 +246,9 @@ def rotary_entries(
                     live={i.name: 1 for i in in_pass if i.work in IN_FORWARD},
                     source=TABLE_CODE,
                 )
-            yield from _peak_entry("rotary tables being made", [events] * copies, in_pass, TABLES)
+            yield from _peak_entry(
+                "rotary tables being computed", [events] * copies, in_pass, TABLES
+            )
 
 
 def _peak_entry(

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .formula import Formula
 from .num import Bytes, Num, larger
 from .source import Source
 
@@ -74,7 +75,7 @@ class Entry(Struct, frozen=True, gc=False):
     - cuda_stream: the CUDA stream that it is allocated on; 0 is torch's default
     - script: the events (autograd/events.py) by which its tensors are allocated, where others are
       allocated and freed in between
-    - formula: how `bytes` is computed, where it is not written with letters
+    - formula: how `bytes` is computed, where it is written in words (ledger/formula.py)
     - role: one of the roles above, or ""
     """
 
@@ -89,7 +90,7 @@ class Entry(Struct, frozen=True, gc=False):
     since: str = ""
     cuda_stream: int = 0
     script: Script | None = None
-    formula: str = ""
+    formula: Formula = ""
     role: str = ""
 
     def at(self, instant: str) -> Num:

@@ -24,21 +24,24 @@ def explanation_lines(
         yield line(f"pipeline stage {explanation.stage}, the busiest of {explanation.num_stages}")
     if explanation.letters:
         yield from wrap_lines("letters: ", "; ".join(_letters(explanation)))
-    if not explanation.symbolic:
+    if explanation.token_formula:
+        yield from _formula("KV cache of one token: ", explanation.token_formula)
+    elif not (explanation.symbolic or estimate.served):
         yield line("note: this engine's formulas are shown as plain numbers", WARN)
     total = size(explanation.allocated_bytes + explanation.outside_torch_bytes)
     yield line()
     yield line(f"alive at the peak ({explanation.peak}): {total}", BOLD)
     yield from _rest(estimate)
+    shown = {"show_parts": show_parts, "symbolic": explanation.symbolic}
     at_peak = [e for e in explanation.entries if e.bytes_at_peak and e.place == "gpu"]
     others = [e for e in explanation.entries if not (e.bytes_at_peak and e.place == "gpu")]
     for entry in at_peak:
-        yield from _entry(entry, at_peak=True, show_parts=show_parts)
+        yield from _entry(entry, at_peak=True, **shown)
     if others:
         yield line()
         yield line("at other instants, or elsewhere", BOLD)
         for entry in others:
-            yield from _entry(entry, at_peak=False, show_parts=show_parts)
+            yield from _entry(entry, at_peak=False, **shown)
 
 
 def _rest(estimate: Estimate) -> Iterator[Line]:
@@ -56,7 +59,10 @@ def _letters(explanation: Explanation) -> Iterator[str]:
         yield f"{LETTERS.get(name, '')} {name} = {value:,}".lstrip()
 
 
-def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterator[Line]:
+def _entry(
+    entry: ExplainedEntry, *, at_peak: bool, show_parts: bool, symbolic: bool
+) -> Iterator[Line]:
+    """One entry; a formula with letters (`symbolic`) is repeated with their values."""
     yield line()
     copies = entry.copies_at_peak
     figure = size(entry.bytes_at_peak if at_peak else entry.bytes)
@@ -70,7 +76,7 @@ def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterato
         yield from wrap_lines("", title, BOLD)
         yield line(figure.rjust(WIDTH))
     yield from _formula("  bytes  ", entry.formula)
-    if entry.numbers not in (entry.formula, f"{entry.bytes:,}"):
+    if symbolic and entry.numbers not in (entry.formula, f"{entry.bytes:,}"):
         yield from _formula("         ", f"= {entry.numbers}", DIM)
     if entry.formula != f"{entry.bytes:,}":
         yield from wrap_lines("         ", f"= {entry.bytes:,}")
@@ -81,7 +87,8 @@ def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterato
     if show_parts:
         for number, (name, num_bytes, formula) in enumerate(entry.parts):
             label = "  parts  " if number == 0 else "         "
-            yield from wrap_lines(label, f"{name}: {formula} = {num_bytes:,}")
+            text = f"{formula} = {num_bytes:,}" if formula != f"{num_bytes:,}" else formula
+            yield from wrap_lines(label, f"{name}: {text}")
 
 
 def _formula(label: str, text: str, style: str = "") -> Iterator[Line]:

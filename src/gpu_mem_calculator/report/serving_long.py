@@ -13,7 +13,7 @@ from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix
 from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU
-from ..run.served import GRAPHS, POOL, ServerItem, ServerMemory
+from ..run.served import POOL, ServerItem, ServerMemory
 from .bars import bar
 from .headline import remarks
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, size, wrap_lines
@@ -105,9 +105,9 @@ def _description(served: ServerMemory, figure: str) -> str:
     if figure == POOL:
         return f"{served.tokens:,} tokens, {size(served.token_bytes)} each"
     largest = sorted(items, key=lambda i: -i.bytes)
-    if figure == GRAPHS and len(largest) == 1:  # its name says no more than the figure's
-        return _names([largest[0].formula or largest[0].name])
-    return _names([i.name.removesuffix(": activations") for i in largest])
+    return _names(
+        [i.name.removesuffix(": activations").removeprefix("CUDA graphs: ") for i in largest]
+    )
 
 
 def _names(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,21 @@ from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .bars import LIMIT, stack_widths
 from .lines import BOLD, DIM, Line, gib, line
 
-LATER = ", later micro-batch"
+LATER, STEP = ", later micro-batch", "optimizer step"
 ROWS = 14  # of more instants the lowest are left out
 STAGES = 8  # of a longer pipeline some stages are left out
-TITLE, FIGURE, BAR = 37, 8, 31
+TITLE, FIGURE, BAR = 36, 11, 29
+InstantRow = tuple[dict[str, Any], int]  # title, phase and bytes by kind; total bytes
+OTHERS = ", second micro-batch of the first step|, first micro-batch of all|, first step"
+LATER_TITLE = re.compile(f"{LATER}|{OTHERS}")
+ACTION = re.compile(r", (?:gather|gather the layer below|reduce|scatter)$")
+GATHER = re.compile(r"^gather (?:the )?(first layer|last layer|layer \d+)(?:, flat)?")
+SHORTER = (  # one after the other, until a label fits
+    (" of the first step", ""),
+    (" micro-batch", ""),
+    (" layer", ""),
+    (" layers:", ":"),
+)
 # Kinds in the order they are stacked, with a shade for each group and a colour for terminals.
 SHADES = (
     ("█", "parameters", "blue", (PARAM,)),
@@ -37,17 +49,13 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
 
 
 def picture(
-    head: str, rows: list[tuple[dict[str, Any], int]], peak: dict[str, Any] | None, limit: int
+    head: str, rows: list[InstantRow], peak: dict[str, Any] | None, limit: int
 ) -> Iterator[Line]:
     """A stacked bar for each row, the peak marked; the limit, where the bars come near to it.
 
     rows: (title and bytes by kind, total bytes); limit: bytes that torch may take on the card.
     """
-    top = max(total for _, total in rows)
-    shown = rows
-    if len(rows) > ROWS:
-        least = sorted(total for _, total in rows)[-ROWS]
-        shown = [pair for pair in rows if pair[1] >= least][:ROWS]
+    top, shown = max(total for _, total in rows), _highest(rows)
     limited = top > 0.4 * limit > 0
     full = max(top, limit) if limited else top
     yield [(head.ljust(2 + TITLE + FIGURE - 3), BOLD), ("GiB", DIM)]
@@ -59,24 +67,36 @@ def picture(
     yield _legend(limited, [row for row, _ in rows])
 
 
-def _distinct_instants(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """Instants with their totals in bytes. Of neighbours with the same title only the highest is
-    kept, and of later micro-batches only instants that are higher than in the first.
+def _highest(rows: list[InstantRow]) -> list[InstantRow]:
+    """At most ROWS rows in their order: the highest of each phase and the optimizer step, then the
+    highest of all.
     """
-    instants: list[tuple[dict[str, Any], int]] = []
+    if len(rows) <= ROWS:
+        return rows
+    highest = sorted(range(len(rows)), key=lambda i: -rows[i][1])
+    kept = {rows[i][0].get("phase"): i for i in reversed(highest)}
+    steps = [i for i in highest if rows[i][0]["title"] == STEP]
+    first = [*dict.fromkeys([*kept.values(), *steps[:1]])]
+    chosen = sorted([*first, *(i for i in highest if i not in first)][:ROWS])
+    return [rows[i] for i in chosen]
+
+
+def _distinct_instants(timeline: list[dict[str, Any]]) -> list[InstantRow]:
+    """Instants with their totals in bytes. Of those with the same label only the highest is kept,
+    and of later micro-batches and the first step only instants that are higher than usual.
+    """
+    instants: dict[str, tuple[int, InstantRow]] = {}
     first: dict[str, int] = {}
-    for row in timeline:
+    for place, row in enumerate(timeline):
         total, title = sum(row["bytes"].values()), row["title"]
-        base_title = title.removesuffix(LATER)
+        base_title = LATER_TITLE.sub("", title)
         if not total or (base_title != title and total <= first.get(base_title, 0)):
             continue
         first[base_title] = max(total, first.get(base_title, 0))
-        if instants and instants[-1][0]["title"] == title:
-            if total > instants[-1][1]:
-                instants[-1] = (row, total)
-        else:
-            instants.append((row, total))
-    return instants
+        label = _short(title)
+        if label not in instants or total > instants[label][1][1]:
+            instants[label] = (place, (row, total))
+    return [pair for _, pair in sorted(instants.values(), key=lambda one: one[0])]
 
 
 def _row(row: dict[str, Any], total: int, full: int, limit: int | None, peak: bool) -> Line:
@@ -100,10 +120,18 @@ def _row(row: dict[str, Any], total: int, full: int, limit: int | None, peak: bo
 
 
 def _short(title: str) -> str:
-    """A title shortened to the width of its column."""
-    text = title.replace(LATER, ", later").replace(" layer, later", ", later")
-    text = text if len(text) <= TITLE else text.removeprefix("backward, ")
+    """A title shortened to the width of its column; what FSDP does in a block is part of it."""
+    text = GATHER.sub(r"forward, \1", ACTION.sub("", title)).replace(LATER, ", later")
+    text = text.replace("scatter the root's", "reduce the root's")
+    for long, short in SHORTER:
+        text = text if len(text) <= TITLE else _replace_end(text, long, short)
     return text if len(text) <= TITLE else text[: TITLE - 1] + "…"
+
+
+def _replace_end(text: str, long: str, short: str) -> str:
+    """The text with the last `long` in it shortened; "dense layers" is not a layer."""
+    head, found, tail = text.rpartition(long)
+    return head + short + tail if found and not tail.startswith("s") else text
 
 
 def _legend(limited: bool, rows: list[dict[str, Any]]) -> Line:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..ledger.formula import Formula
 from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
 from ..ledger.num import sized
 from ..ledger.source import Source
@@ -40,7 +41,7 @@ class ServerItem(Struct, frozen=True):
     name: str
     bytes: int
     source: Source
-    formula: str = ""
+    formula: Formula = ""
     parts: tuple[tuple[str, int], ...] = ()
     place: str = GPU
 

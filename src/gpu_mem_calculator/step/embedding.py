@@ -83,7 +83,7 @@ def embedding_entries(
         return
     size = sized(run.arch.embedding_parameters, setting.weight_bits)
     yield Entry(
-        name="embedding: gradient being made",
+        name="embedding: gradient being computed",
         kind=GRAD,
         bytes=size,
         live=live,

@@ -200,6 +200,9 @@ def _micro_batch(
     add("loss.backward", BACKWARD, "backward of the loss", head * some, **in_head)
     for i in range(last, -1, -1):
         title = f"backward, {ranges[i].title}"
+        first, last_title = f"{title}: first layer", f"{title}: last layer"
+        if title.endswith(" layer"):  # a layer by itself
+            first = last_title = title
         exists = holds(counts[i] > 0) * some
         top = tuple(
             full[j] - counts[j] if j > i else larger(full[j] - 1, 0) if j == i else full[j]
@@ -208,7 +211,7 @@ def _micro_batch(
         above = tuple(counts[j] if later or j > i else 0 for j in layers)
         fields = {"head_grads": head, "work": "layer", "stretch": i}
         alive: dict[str, Any] = {"saved": top, "grads": above, "layer": LAST}
-        add(f"backward.{i}.last", BACKWARD, f"{title}: last layer", exists, **fields, **alive)
+        add(f"backward.{i}.last", BACKWARD, last_title, exists, **fields, **alive)
         if not every and (both_ends or not later):
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in layers)
             under = tuple(
@@ -216,7 +219,7 @@ def _micro_batch(
                 for j in layers
             )
             alive = {"saved": low, "grads": under, "layer": FIRST}
-            add(f"backward.{i}.first", BACKWARD, f"{title}: first layer", exists, **fields, **alive)
+            add(f"backward.{i}.first", BACKWARD, first, exists, **fields, **alive)
     low = tuple(full[j] - counts[j] for j in layers)
     fields = {"saved": low, "grads": counts, "head_grads": head, "work": "embedding"}
     title = "backward of the embedding"

@@ -193,7 +193,7 @@ def table_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     peak = backward.first.moment
     for name, kind, size in (
         ("before the stack: at work", ACT, peak.act),
-        ("before the stack: gradients being made", GRAD, grads),
+        ("before the stack: gradients being computed", GRAD, grads),
         ("before the stack: kernel workspace", TEMP, peak.temp),
     ):
         if size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ..ledger.formula import bytes_each
 from ..ledger.remember import remembered
 from ..ledger.units import MIB
 from ..model.arch import Arch
@@ -64,7 +65,7 @@ def weight_items(
     weight_format = run_format(run) if stored_format is None else stored_format
     bits = BITS[run.precision]
     tensors, extra_tensors = stored(run.arch, shard, weight_format, bits), list(extra)
-    checkpoint = _checkpoint_items(run, shard, bits) if weight_format == run_format(run) else []
+    checkpoint = checkpoint_items(run, shard, bits) if weight_format == run_format(run) else []
     weights = [(name, int(run.scaled(size))) for name, size in _sum_by_name(checkpoint or tensors)]
     items = _sum_by_name([*weights, *extra_tensors])
     if rounded:
@@ -74,7 +75,7 @@ def weight_items(
     return items
 
 
-def _checkpoint_items(run: Run, shard: ServerShard, bits: int) -> list[Item]:
+def checkpoint_items(run: Run, shard: ServerShard, bits: int) -> list[Item]:
     """The rank's share of a checkpoint's tensors; empty if they are not known."""
     if run.stored_form != "safetensors":
         return []
@@ -111,11 +112,12 @@ def stored(
         for suffix, size in weight_format.stored(parameter, bits):
             key = (parameter.layer, parameter.joint or parameter.name, suffix)
             joint[key] = joint.get(key, 0) + size
-            parts[key] = _group_title(parameter, suffix)
+            parts[key] = group_title(parameter, suffix)
     return tuple((parts[key], size) for key, size in joint.items())
 
 
-def _group_title(parameter: ShardedParameter, suffix: str) -> str:
+def group_title(parameter: ShardedParameter, suffix: str) -> str:
+    """The group of a tensor, as reports name it."""
     part = (
         NORMS if parameter.role == NORM and not parameter.name.endswith("bias") else parameter.part
     )
@@ -140,8 +142,8 @@ def _replayed_bytes(sizes: tuple[int, ...]) -> int:
     ).allocated_bytes
 
 
-def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> list[Item]:
-    """Cosines and sines of every position, one table for each kind of rotary embedding.
+def rotary_shapes(arch: Arch, shard: ServerShard, positions: int) -> list[tuple[int, int]]:
+    """Cosines and sines of every position: the shape of a table for each kind of rotary embedding.
 
     vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by
     all layers; gpt_oss.py uses fp32; gemma3.py has one table for windows and one for the other
@@ -160,9 +162,25 @@ def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> 
         )
         if size:
             kinds[size, gemma and not (arch.windows and arch.windows[place])] = None
-    width = 32 if arch.family == "gpt_oss" else bits
     factor = GEMMA_FACTOR if arch.hidden >= GEMMA_SCALED else 1
-    return [
-        ("rotary tables", (factor if scaled else 1) * positions * size * width // 8)
-        for size, scaled in kinds
-    ]
+    return [((factor if scaled else 1) * positions, size) for size, scaled in kinds]
+
+
+def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> list[Item]:
+    """Name and bytes of each table of `rotary_shapes`."""
+    width = _rotary_bits(arch, bits)
+    shapes = rotary_shapes(arch, shard, positions)
+    return [("rotary tables", rows * size * width // 8) for rows, size in shapes]
+
+
+def rotary_formulas(
+    arch: Arch, shard: ServerShard, positions: int, bits: int
+) -> list[tuple[str, str]]:
+    """Name and formula of each table of `rotary_shapes`."""
+    each = bytes_each(_rotary_bits(arch, bits))
+    shapes = rotary_shapes(arch, shard, positions)
+    return [("rotary tables", f"{rows:,} positions × {size:,} × {each}") for rows, size in shapes]
+
+
+def _rotary_bits(arch: Arch, bits: int) -> int:
+    return 32 if arch.family == "gpt_oss" else bits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ledger.formula import bytes_each
 from ..ledger.num import ceil_div
 from ..ledger.source import Source
 from ..model.adapters import linears
@@ -21,5 +22,9 @@ def adapter_items(run: Run, shard: ServerShard, source: Source) -> Iterator[Serv
     count = int(run.options.get("max_loras") or 1)
     projections = (linear for layer in shard.layers(run.arch) for linear in linears(layer))
     elements = sum(int(ceil_div(one.ins[1] + one.outs[1], shard.tp)) for one in projections)
-    size = elements * int(rank) * count * BITS[run.precision] // 8
-    yield ServerItem(WEIGHTS, "adapters", size, source, f"{count} of rank {rank}")
+    each = BITS[run.precision]
+    size = elements * int(rank) * count * each // 8
+    formula = (
+        f"{count} adapters × rank {rank} × {elements:,} inputs and outputs × {bytes_each(each)}"
+    )
+    yield ServerItem(WEIGHTS, "adapters", size, source, formula)

@@ -22,7 +22,7 @@ FILE = "runtime/zero/stage_1_and_2.py"
 def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
     entry, sizes, setup = plan.entry, plan.sizes, (SETUP,)
-    beside, whole = f"{FILE}:449 the flat copy is made beside them", sizes.unflattened
+    beside, whole = f"{FILE}:449 the flat copy is allocated beside them", sizes.unflattened
     yield entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BUILD, SETUP))
     yield entry("parameters before flattening", PARAM, whole, never, beside, (BUILD,))
     if plan.offload == "none":

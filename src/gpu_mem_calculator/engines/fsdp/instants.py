@@ -22,7 +22,7 @@ from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
 
 UNIT = "unit"  # what runs where no block computes
-START = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
+START = Instant(name="startup", phase=STARTUP, title="start-up: shards allocated")
 
 
 class FsdpInstant(Struct, frozen=True):
@@ -155,7 +155,9 @@ def _forward(
             yield FsdpInstant(base, "forward", layer)
         else:
             working = {**waiting, "work": "layer", "inside_forward": True}
-            forward = _unit_instant(base, f"forward.{layer}", f"forward, {title}", **working)
+            forward = _unit_instant(
+                base, f"forward.{layer}", f"forward, {title.removeprefix('the ')}", **working
+            )
             yield FsdpInstant(forward, "forward", layer)
 
 

@@ -151,7 +151,7 @@ def _embedding_backward(
     source = code(f"{CODE}/model/language_model.py:229-270, torch 2.11 Embedding.cu")
     made, work = table.words + table.positions, table.work + table.turning
     yield from _entry("embedding: gradient of its output", ACT, table.steps[-1], now, source)
-    yield from _entry("embedding: gradients being made", GRAD, made, now, source)
+    yield from _entry("embedding: gradients being computed", GRAD, made, now, source)
     yield from _entry("embedding: workspace", TEMP, work, now, source)
     back = [b for b in instants if b.later and b.instant.phase == BACKWARD]
     waits: Live = {b.name: 1 for b in back if b.work in ("layer", "embedding")}

@@ -105,7 +105,7 @@ def _embedding_backward(
     table = run.scaled(local_vocab(run) * setting.hidden)
     rest = embedding_shard(run).dense - table
     size = sized(larger(table, rest), setting.bits)
-    yield Entry("embedding: gradient being made", GRAD, size, now, EMBEDDING_CODE)
+    yield Entry("embedding: gradient being computed", GRAD, size, now, EMBEDDING_CODE)
     size = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
     yield Entry("embedding: sorted ids and partial sums", TEMP, size, now, SORT_CODE)
 

@@ -23,9 +23,9 @@ from .startup import moving_bytes, widening_bytes
 
 EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
 STARTUP_INSTANTS = (
-    ("startup.model", "model is built"),
-    ("startup.ddp", "gradient buffers are made"),
-    ("startup.optimizer", "main weights are made"),
+    ("startup.model", "start-up: model built"),
+    ("startup.ddp", "start-up: gradient buffers allocated"),
+    ("startup.optimizer", "start-up: main weights allocated"),
 )
 BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
 MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")

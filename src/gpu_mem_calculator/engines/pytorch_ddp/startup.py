@@ -24,7 +24,10 @@ def startup_instants(run: Run) -> tuple[Instant, ...]:
             present=int(run.adapter is not None),
         ),
         Instant(
-            name="startup.sent", phase=STARTUP, title="start-up: parameters sent", present=wrapped
+            name="startup.sent",
+            phase=STARTUP,
+            title="start-up: parameters broadcast",
+            present=wrapped,
         ),
         Instant(
             name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP", present=wrapped
@@ -48,7 +51,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
             PARAM,
             sized(run.scaled(run.arch.vocab * run.arch.hidden), precision.weights),
             {"startup": 1},
-            code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+            code("transformers 5.17.0 modeling_utils.py: lm_head is allocated, then tied"),
         )
 
 

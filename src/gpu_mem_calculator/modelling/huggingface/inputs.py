@@ -17,7 +17,7 @@ from ...model.blocks import Mixer
 from .setting import BlockSetting
 
 MASK_CODE = code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask")
-TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward")
+TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, computed once a forward")
 EMBEDDING_CODE = code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...model.arch import Arch
-from ...model.blocks import Attention, LatentAttention, Recurrence, StateSpace
+from ...model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
 from ...weights.ggml_types import BLOCKS, ggml_bytes
 from .graph_inputs import slides
 from .graph_tensors import quantized
@@ -54,17 +54,24 @@ def layer_bytes(
     mixer = arch.layers[place].mixer
     if isinstance(mixer, StateSpace | Recurrence):
         return sum(pad(size * 4 * cells.slots, 128) for size in row_sizes(mixer))
+    rows, parts = layer_rows(arch, place, cells), cached_widths(mixer, build, keys, values)
+    return sum(_tensor_bytes(kind, width, rows) for kind, width in parts)
+
+
+def layer_rows(arch: Arch, place: int, cells: CacheCells) -> int:
+    """Cells of one layer."""
+    return cells.streams * (cells.window if cells.window and slides(arch, place) else cells.size)
+
+
+def cached_widths(mixer: Mixer | None, build: int, keys: str, values: str) -> list[tuple[str, int]]:
+    """ggml's type and the elements of a cell's keys and of its values."""
     if isinstance(mixer, LatentAttention):
         parts = [(keys, mixer.kv_rank + mixer.rope_dim)]
-        if build < NO_VALUES:
-            parts.append((values, mixer.kv_rank))
-    elif isinstance(mixer, Attention):
+        return [*parts, (values, mixer.kv_rank)] if build < NO_VALUES else parts
+    if isinstance(mixer, Attention):
         widths = (mixer.head_dim, mixer.value_dim or mixer.head_dim)
-        parts = [(kind, mixer.kv_heads * d) for kind, d in zip((keys, values), widths, strict=True)]
-    else:
-        return 0
-    rows = cells.streams * (cells.window if cells.window and slides(arch, place) else cells.size)
-    return sum(_tensor_bytes(kind, width, rows) for kind, width in parts)
+        return [(kind, mixer.kv_heads * d) for kind, d in zip((keys, values), widths, strict=True)]
+    return []
 
 
 def _tensor_bytes(kind: str, width: int, rows: int) -> int:

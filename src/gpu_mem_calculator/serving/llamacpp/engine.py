@@ -10,9 +10,11 @@ Each GPU has some of the layers, as a pipeline stage does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
+from ...ledger.formula import SIMULATED, Formula
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
@@ -24,6 +26,7 @@ from .cache import CacheCells, layer_bytes, token_bytes
 from .checks import CHECKED, problems
 from .command import command
 from .fit import longest_context
+from .formulas import cache_formula, pool_formula, shared_formula, weights_formula
 from .layout import DeviceBytes, ServerLayout, device_bytes, has_flash, layer_kinds
 from .options import OPTIONS, server_layout
 from .versions import FLASH_AUTO, NEWEST, build_number
@@ -36,6 +39,7 @@ COMPUTE_CODE = code(
     "llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
     "ggml-backend.cpp ggml_backend_sched_split_graph"
 )
+GRAPH = f"{SIMULATED}buffers of ggml's allocator for the graph"
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
 
 
@@ -67,32 +71,38 @@ def serve(run: Run) -> ServerMemory:
 
 
 def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator[ServerItem]:
-    devices, cells, setting = layout.devices, layout.cells, layout.setting
-    weights = f"{devices.layers.count(gpu)} of {len(devices.layers)} layers"
-    if devices.output == gpu:
-        weights += ", the output"
-    weights += f"; {'as stored' if layout.file.stored else layout.file.ftype}"
-    cache = f"{cells.size} cells x {cells.streams} of K {layout.keys}, V {layout.values}"
-    if cells.window:
-        cache += f"; {cells.window} in layers with a window"
-    compute = f"{setting.tokens} tokens, {setting.outputs} with logits"
+    setting = layout.setting
+    compute = f"{GRAPH} of {setting.tokens:,} tokens, {setting.outputs:,} with logits"
     compute += ", flash attention" if layout.flash else ", scores in fp32"
+    weights, cache, pool = (
+        partial(formula, layout, gpu) for formula in (weights_formula, cache_formula, pool_formula)
+    )
     for figure, name, size, source, formula in (
         (WEIGHTS, "model buffer", buffers.weights, WEIGHTS_CODE, weights),
         (ACTIVATION, "compute buffer", buffers.compute, COMPUTE_CODE, compute),
         (POOL, "KV buffer", buffers.cache, CACHE_CODE, cache),
-        (NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, ""),
+        (NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, pool),
     ):
         yield ServerItem(figure, name, size, source, formula)
 
 
 def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerItem]:
     """The host's buffers, divided by the number of GPUs."""
-    weights = "embedding, layers beyond -ngl, experts kept"
-    compute = "inputs of the graph, layers that run there"
+    host = layout.gpus
+
+    def shared(formula: Callable[[ServerLayout, int], str]) -> Formula:
+        return lambda: shared_formula(formula(layout, host), layout.gpus)
+
+    compute = f"{GRAPH}: its inputs, and layers that run there"
     for figure, name, size, source, formula in (
-        (WEIGHTS, "model buffer of the host", buffers.weights, WEIGHTS_CODE, weights),
-        (POOL, "KV buffer of the host", buffers.cache, CACHE_CODE, ""),
+        (
+            WEIGHTS,
+            "model buffer of the host",
+            buffers.weights,
+            WEIGHTS_CODE,
+            shared(weights_formula),
+        ),
+        (POOL, "KV buffer of the host", buffers.cache, CACHE_CODE, shared(cache_formula)),
         (ACTIVATION, "compute buffer of the host", buffers.compute, COMPUTE_CODE, compute),
     ):
         share = size // max(1, layout.gpus)

@@ -156,7 +156,7 @@ def device_bytes(layout: ServerLayout, *, whole: bool = True) -> tuple[DeviceByt
     weights, caches = loaded_bytes(layout)
     compute = compute_buffers(layout.file, layout.setting, devices, whole=whole)
     return tuple(
-        DeviceBytes(weights[i], caches[i], compute[i], _pool_bytes(layout, devices, i))
+        DeviceBytes(weights[i], caches[i], compute[i], _pool_bytes(layout, i))
         for i in range(layout.gpus + 1)
     )
 
@@ -182,18 +182,30 @@ def layer_kinds(layout: ServerLayout, device: int) -> tuple[tuple[int, int], ...
     return tuple((places[0], len(places)) for places in kinds.values())
 
 
-def _pool_bytes(layout: ServerLayout, devices: LayerDevices, device: int) -> int:
-    """Bytes of ggml-cuda's pool, in which activations are converted to int8 or 16 bits for a
+def _pool_bytes(layout: ServerLayout, device: int) -> int:
+    """Bytes of ggml-cuda's pool: `pool_elements` in 8 bits or 16, in whole pages."""
+    widest = pool_elements(layout, device)
+    size = widest * 2 if is_plain(layout) else widest * 144 // 128 + TILE * 144
+    return pad(size, POOL_PAGE) if widest else 0
+
+
+def is_plain(layout: ServerLayout) -> bool:
+    """Whether weights are not quantized."""
+    return layout.file.ftype in ("F16", "BF16", "F32")
+
+
+def pool_elements(layout: ServerLayout, device: int) -> int:
+    """Elements of ggml-cuda's pool, in which activations are converted to int8 or 16 bits for a
     matrix product (ggml-cuda/mmq.cu): outside the compute buffer, as large as the largest needs.
     """
     if device == layout.gpus:
         return 0
     layers = {
         id(layer): layer
-        for layer, layer_device in zip(layout.file.arch.layers, devices.layers, strict=True)
+        for layer, layer_device in zip(layout.file.arch.layers, layout.devices.layers, strict=True)
         if layer_device == device
     }
-    widest = max(
+    return max(
         (
             rows * pad(ins, 512)
             for layer in layers.values()
@@ -201,9 +213,6 @@ def _pool_bytes(layout: ServerLayout, devices: LayerDevices, device: int) -> int
         ),
         default=0,
     )
-    plain = layout.file.ftype in ("F16", "BF16", "F32")
-    size = widest * 2 if plain else widest * 144 // 128 + TILE * 144
-    return pad(size, POOL_PAGE) if widest else 0
 
 
 def _products(layer: Any, tokens: int) -> Iterator[tuple[int, int]]:

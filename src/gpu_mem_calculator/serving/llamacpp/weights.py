@@ -6,7 +6,7 @@ llama.cpp b10586 src/llama-model.cpp load_tensors. GPUs are numbered from 0, the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_float
 from itertools import accumulate
 
@@ -115,15 +115,23 @@ def model_buffers(
     embedding where the output is on a GPU. `devices`: those of each layer and of the output.
     """
     totals = [0] * (gpus + 1)
+    for place, tensor in placed_tensors(file, devices, gpus, host_experts):
+        totals[place] += _pad(tensor.bytes, place < gpus)
+    return totals
+
+
+def placed_tensors(
+    file: ModelFile, devices: tuple[int, ...], gpus: int, host_experts: int = 0
+) -> Iterator[tuple[int, gguf.GgufTensor]]:
+    """Every tensor with its device; the arguments are those of `model_buffers`."""
     last, tied = len(file.arch.layers), file.arch.head is None
     for tensor in file.tensors():
         place = gpus if tensor.layer < 0 else devices[min(tensor.layer, last)]
         if is_expert(tensor.name) and tensor.layer < host_experts:
             place = gpus
-        totals[place] += _pad(tensor.bytes, place < gpus)
+        yield place, tensor
         if tied and tensor.name == "token_embd.weight" and devices[last] < gpus:
-            totals[devices[last]] += _pad(tensor.bytes, True)
-    return totals
+            yield devices[last], tensor
 
 
 def _pad(size: int, aligned: bool) -> int:

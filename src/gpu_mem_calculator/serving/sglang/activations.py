@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...ledger.formula import Term, added, total
 from ...ledger.source import Source, code
 from ...ledger.units import MIB
 from ...model.arch import Layer
@@ -50,12 +51,14 @@ def row_bytes(setting: SglangOptions) -> int:
 def activation_items(setting: SglangOptions, requests: int) -> Iterator[Named]:
     """The table of requests, workspaces, activations and logits of a server of `requests`."""
     row = row_bytes(setting)
-    yield TABLE, (requests + 1) * row, f"({requests:,} requests + 1) × {row:,}", REQUESTS
+    text = f"({requests:,} requests + 1) × {row // 4:,} tokens × 4 bytes"
+    yield TABLE, (requests + 1) * row, text, REQUESTS
     yield from workspaces(setting)
-    formula = f"{setting.chunk:,} tokens through the widest layer"
-    yield "prefill of a chunk", prefill_peak(setting), formula, WALKED
+    size, terms = _element_bytes(setting), prefill_terms(setting)
+    formula = f"{setting.chunk:,} tokens × {added(terms)} × {size} bytes"
+    yield "prefill of a chunk", setting.chunk * total(terms) * size, formula, WALKED
     rows, vocab = sampled_rows(setting, requests), setting.run.arch.vocab
-    formula = f"2 × {rows:,} rows × {vocab:,} × 4"
+    formula = f"2 × {rows:,} rows × {vocab:,} logits × 4 bytes"
     yield "logits and probabilities", 2 * rows * vocab * 4, formula, LOGITS
 
 
@@ -66,13 +69,17 @@ def workspaces(setting: SglangOptions) -> Iterator[Named]:
     if setting.backend == FLASHINFER and setting.run.arch.family in QWEN:
         size = 512 * MIB
     if size:
-        yield "attention workspace", size, f"{setting.backend}'s own size", WORKSPACE
+        formula = f"{size // MIB} MiB of {setting.backend} × {MIB:,}"
+        yield "attention workspace", size, formula, WORKSPACE
     yield "cuBLAS workspace", cublas_bytes(setting.run.compute_capability), "", CUBLAS
 
 
-def layer_peak(setting: SglangOptions, layer: Layer, tokens: int) -> int:
-    """Peak bytes of one layer's forward over `tokens` tokens, with its input and the residual."""
-    size = 4 if setting.run.precision == "fp32" else 2
+def _element_bytes(setting: SglangOptions) -> int:
+    return 4 if setting.run.precision == "fp32" else 2
+
+
+def layer_terms(setting: SglangOptions, layer: Layer) -> tuple[Term, ...]:
+    """Elements a token at the peak of one layer's forward, with its input and the residual."""
     hidden, tp = setting.run.arch.hidden, setting.shard.attention_tp
     mixers = [0]
     for mixer in layer.mixers:
@@ -89,7 +96,9 @@ def layer_peak(setting: SglangOptions, layer: Layer, tokens: int) -> int:
         elif isinstance(mixer, Recurrence):
             width = mixer.channels + 2 * mixer.heads * mixer.value_dim
             mixers.append(2 * width // tp + hidden)
-    return tokens * size * (2 * hidden + max(*mixers, _feed_forward(setting, layer)))
+    attention, feed_forward = max(mixers), _feed_forward(setting, layer)
+    peak = max(("feed-forward", feed_forward), ("attention", attention), key=lambda one: one[1])
+    return (("input", hidden), ("residual", hidden), peak)
 
 
 def _latent(mixer: LatentAttention, tp: int) -> int:
@@ -118,10 +127,10 @@ def _feed_forward(setting: SglangOptions, layer: Layer) -> int:
     return 0
 
 
-def prefill_peak(setting: SglangOptions) -> int:
-    """Peak bytes of one prefill pass: those of the layer that needs most."""
+def prefill_terms(setting: SglangOptions) -> tuple[Term, ...]:
+    """Elements a token at the peak of a prefill pass: those of the layer that needs most."""
     layers = {id(layer): layer for layer in setting.shard.layers(setting.run.arch)}.values()
-    return max((layer_peak(setting, layer, setting.chunk) for layer in layers), default=0)
+    return max((layer_terms(setting, layer) for layer in layers), key=total, default=())
 
 
 def sampled_rows(setting: SglangOptions, requests: int) -> int:

@@ -27,6 +27,7 @@ SPLIT_FAMILIES = ("gpt_oss", "llama4", "gemma4", "mimo_v2", "step3p5")  # model_
 EVICTION_INTERVAL = 128  # tokens outside the window that are not yet freed (environ.py)
 INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each block
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
+STATES = "states"
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
 SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
 OVERLAP_FAMILIES = words(
@@ -191,9 +192,9 @@ def build_pool(setting: SglangOptions, cell: CacheCell, tokens: int, slots: int)
     if cell.windowed:
         rows.append(("keys and values of layers with a window", window_tokens, page, cell.windowed))
     if cell.state:
-        rows.append(("states", slots, 1, cell.state))
+        rows.append((STATES, slots, 1, cell.state))
     parts = tuple(
-        (name, (count + spare) * each, f"({count:,} + {spare}) × {each:,}")
+        (name, (count + spare) * each, _buffer_formula(name, count, spare, each))
         for name, count, spare, each in rows
     )
 
@@ -217,6 +218,11 @@ def build_pool(setting: SglangOptions, cell: CacheCell, tokens: int, slots: int)
         cell=cell,
         draft_bytes=(tokens + page) * cell.draft,
     )
+
+
+def _buffer_formula(name: str, count: int, spare: int, each: int) -> str:
+    unit = "states" if name == STATES else "tokens"
+    return f"({count:,} {unit} + {spare} for padding) × {each:,} bytes"
 
 
 def rounding_bytes(setting: SglangOptions, pool: SglangPool) -> int:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ...cuda import libraries
 from ...cuda.nccl import nccl
+from ...ledger.formula import SIMULATED
 from ...ledger.ledger import CPU
 from ...ledger.mesh import Mesh
 from ...ledger.source import ARITHMETIC, code
@@ -35,7 +36,7 @@ from .command import command
 from .graphs import graph_items
 from .options import OPTIONS, SglangOptions, stage_layers
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
-from .weights import draft_bytes, load_items, offloaded_bytes
+from .weights import draft_bytes, draft_formula, load_items, offloaded_bytes
 
 POOL_CODE = code(
     "sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -47,6 +48,7 @@ DRAFT_CODE = code(
 )
 OFFLOAD = code("sglang 0.5.18 srt/utils/offloader.py: whole parameters in pinned memory")
 HICACHE = code("sglang 0.5.18 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
+GAPS_FORMULA = f"{SIMULATED}each buffer of the pool in steps of 2 MiB, less its bytes"
 GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
 
 
@@ -110,9 +112,9 @@ def _available_bytes(setting: SglangOptions, outside: tuple[NamedBytes, ...]) ->
 
 def _weight_items(setting: SglangOptions) -> Iterator[ServerItem]:
     """What loading allocates: the log's "mem usage"."""
-    for name, size, source in load_items(setting):
+    for name, size, source, formula in load_items(setting):
         if size:
-            yield ServerItem(WEIGHTS, name, size, source)
+            yield ServerItem(WEIGHTS, name, size, source, formula)
 
 
 def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
@@ -125,12 +127,14 @@ def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
 def _uncounted_draft(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """A draft before 0.5.14, which SGLang allocates after it has sized the pool without it."""
     if setting.version < COUNTED_DRAFT and pool.draft_bytes:
-        yield ServerItem(WEIGHTS, "draft: parameters", draft_bytes(setting), ARITHMETIC)
+        size, formula = draft_bytes(setting), draft_formula(setting)
+        yield ServerItem(WEIGHTS, "draft: parameters", size, ARITHMETIC, formula)
         yield _draft_cache(pool)
 
 
 def _draft_cache(pool: SglangPool) -> ServerItem:
-    return ServerItem(POOL, "draft: keys and values", pool.draft_bytes, DRAFT_CODE)
+    formula = f"{pool.draft_bytes // pool.cell.draft:,} tokens × {pool.cell.draft:,} bytes"
+    return ServerItem(POOL, "draft: keys and values", pool.draft_bytes, DRAFT_CODE, formula)
 
 
 def _working_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
@@ -138,7 +142,13 @@ def _working_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerI
     handle = libraries.handle_bytes(setting.run)
     rows = (
         *((ACTIVATION, *named) for named in activation_items(setting, pool.requests)),
-        (ACTIVATION, "between the pool's buffers", rounding_bytes(setting, pool), "", GAPS),
+        (
+            ACTIVATION,
+            "between the pool's buffers",
+            rounding_bytes(setting, pool),
+            GAPS_FORMULA,
+            GAPS,
+        ),
         *((served.GRAPHS, *named) for named in graph_items(setting, pool.requests)),
         (served.NON_TORCH, "cuBLAS handle", handle, "", libraries.HANDLE_SOURCE),
     )
@@ -151,9 +161,11 @@ def _host_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
     """What is in host RAM: offloaded parameters, and the pool's copy of hicache_ratio."""
     size, ratio = offloaded_bytes(setting), float(setting.run.options["hicache_ratio"] or 0)
     if size:
-        yield ServerItem(WEIGHTS, "offloaded parameters", size, OFFLOAD, place=CPU)
+        formula = f"{size:,} of cpu_offload_gb"
+        yield ServerItem(WEIGHTS, "offloaded parameters", size, OFFLOAD, formula, place=CPU)
     if ratio:
-        yield ServerItem(POOL, "cache on the host", int(ratio * pool.bytes), HICACHE, place=CPU)
+        formula, size = f"floor({ratio:g} × {pool.bytes:,} of the pool)", int(ratio * pool.bytes)
+        yield ServerItem(POOL, "cache on the host", size, HICACHE, formula, place=CPU)
 
 
 def _needs(setting: SglangOptions, loaded: int, other: tuple[ServerItem, ...]) -> int:

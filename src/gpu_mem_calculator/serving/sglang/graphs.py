@@ -38,7 +38,7 @@ def graph_items(setting: SglangOptions, requests: int) -> Iterator[Named]:
         yield from _graph_buffers(setting, sizes)
     if sizes or setting.prefill_sizes:
         decode, prefill = len(sizes), len(setting.prefill_sizes)
-        formula = f"{FIRST_GRAPH:,} + {decode} of decode and {prefill} of prefill × {each:,}"
+        formula = f"{FIRST_GRAPH:,} + ({decode} of decode + {prefill} of prefill) × {each:,} bytes"
         yield "CUDA graphs", FIRST_GRAPH + (decode + prefill) * each, formula, GRAPHS_MEASURED
 
 
@@ -53,16 +53,19 @@ def _graph_buffers(setting: SglangOptions, sizes: tuple[int, ...]) -> Iterator[N
     logits = rows * (max(sizes) if setting.version >= ONE_LOGITS_BUFFER else sum(sizes))
     if setting.shard.head:
         vocab = setting.run.arch.vocab
-        yield "their logits", logits * vocab * 4, f"{logits:,} rows × {vocab:,} × 4", GRAPH_BUFFERS
+        text = f"{logits:,} rows × {vocab:,} logits × 4 bytes"
+        yield "their logits", logits * vocab * 4, text, GRAPH_BUFFERS
     pages = -(-setting.context // (setting.page if setting.backend != FLASHINFER else 1))
-    formula = f"{max(sizes):,} sequences × {pages:,} pages × 4"
+    formula = f"{max(sizes):,} sequences × {pages:,} pages × 4 bytes"
     yield "their page tables", max(sizes) * pages * 4, formula, GRAPH_BUFFERS
     if setting.backend == FLASHINFER:
-        formula = f"{len(sizes)} × {INT_WORKSPACE:,}"
+        formula = f"{len(sizes)} graphs × {INT_WORKSPACE:,} bytes"
         yield "FlashInfer's wrappers", len(sizes) * INT_WORKSPACE, formula, GRAPH_BUFFERS
     elif setting.backend == TRITON:
-        partial = max(sizes) * rows * KV_SPLITS * _output_elements(setting) * 4
-        yield "partial sums of Triton's attention", partial, "", GRAPH_BUFFERS
+        tokens, width = max(sizes) * rows, _output_elements(setting)
+        formula = f"{tokens:,} tokens × {KV_SPLITS} splits × {width:,} of all heads × 4 bytes"
+        partial = tokens * KV_SPLITS * width * 4
+        yield "partial sums of Triton's attention", partial, formula, GRAPH_BUFFERS
 
 
 def _output_elements(setting: SglangOptions) -> int:

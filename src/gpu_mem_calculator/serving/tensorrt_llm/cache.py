@@ -45,6 +45,15 @@ class WindowPools(Struct, frozen=True, kw_only=True):
     cross_bytes: int = 0
 
     @property
+    def formula(self) -> str:
+        """How `bytes` is computed."""
+        counted = zip(self.windows, self.blocks, strict=True)
+        return " + ".join(
+            f"{blocks:,} blocks × {self.block} tokens × {window.token_bytes:,} bytes"
+            for window, blocks in counted
+        )
+
+    @property
     def tokens(self) -> int:
         """Tokens that the log reports: those of the longest window."""
         return self.blocks[-1] * self.block if self.blocks else 0

@@ -64,11 +64,12 @@ def serve(run: Run) -> ServerMemory:
     free = run.free_bytes - used_bytes
     pool = cache.pool(run, shard, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
-    formula = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
+    formula = pool.formula
     pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, formula)]
     if pool.cross_bytes:
         name = "keys and values of the encoder"
-        pool_items.append(ServerItem(POOL, name, pool.cross_bytes, FREE_CODE))
+        formula = f"{pool.cross_bytes:,} of cross_kv_cache_fraction, in whole blocks"
+        pool_items.append(ServerItem(POOL, name, pool.cross_bytes, FREE_CODE, formula))
     pool_bytes = sum(item.bytes for item in (*items, *pool_items) if item.figure == POOL)
     longest = max_seq_len(run)
     longest_bytes = cache.sequence_needs(run, shard, longest)

@@ -69,7 +69,7 @@ def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     block = tokens * size * max((widths.act for widths in layer_widths), default=0)
     gated = any(widths.up > widths.act or widths.experts for widths in layer_widths)
     extra = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
-    formula = f"{tokens:,} tokens x {token_size:,} bytes + {extra:,}"
+    formula = f"{tokens:,} tokens × {token_size:,} bytes + {extra:,}"
     total = tokens * token_size + extra
     yield ServerItem(ACTIVATION, "execution context", total, CONTEXT_SOURCE, formula)
 
@@ -83,11 +83,15 @@ def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     sequence_list, vocab = batch * beam_width * max_seq_len(run) * 4, batch * run.arch.vocab * 4
     logits = vocab * beam_width if shard.head else 0
     buffers = logits + row_of_version(run, LISTS) * sequence_list
-    yield ServerItem(NON_TORCH, "runtime buffers", buffers, BUFFERS_SOURCE)
+    lists = f"{row_of_version(run, LISTS)} lists × {sequence_list:,} bytes"
+    formula = f"{logits:,} of logits + {lists}"
+    yield ServerItem(NON_TORCH, "runtime buffers", buffers, BUFFERS_SOURCE, formula)
     if not shard.head:
         return
     id_lists = sequence_list * (4 if beam_width == 1 else 8)
     penalties = 2 * vocab * beam_width * (1 if beam_width == 1 else 2)
     sampling = vocab * (1 if version(run) >= (0, 14, 0) else 2) + batch * TOP_K * TOP_K_BLOCKS * 8
     total = id_lists + vocab + penalties + sampling
-    yield ServerItem(NON_TORCH, "decoder", total, DECODER_SOURCE)
+    lists = f"{id_lists:,} of token ids + {vocab:,} of biases"
+    formula = f"{lists} + {penalties:,} of penalties + {sampling:,} of sampling"
+    yield ServerItem(NON_TORCH, "decoder", total, DECODER_SOURCE, formula)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...generation.kv_cache import STATE, layer_cache
+from ...ledger.formula import Term, added, total
 from ...ledger.num import ceil_div
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
@@ -34,7 +35,7 @@ MOE_CODE = code(
     "getWorkspaceDeviceBufferSizes"
 )
 ROTARY_CODE = code(
-    "TensorRT-LLM 1.2.1 _torch/attention_backend/interface.py RopeParams: fp32, made once"
+    "TensorRT-LLM 1.2.1 _torch/attention_backend/interface.py RopeParams: fp32, computed once"
 )
 WORKSPACE_CODE = code(
     "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: "
@@ -64,8 +65,8 @@ LIBRARIES_SOURCE = measured(
 SHARED_BYTES = (((1, 2, 0), 64 * MIB), ((0, 0, 0), 0))
 
 
-def layer_bytes(run: Run, widths: LayerWidths, tokens: int) -> int:
-    """Bytes of one layer's peak.
+def layer_terms(run: Run, widths: LayerWidths) -> tuple[Term, ...]:
+    """Bytes a token at one layer's peak.
 
     Alive throughout: the layer's input, the residual, and the input of its attention or
     feed-forward; they are added in place. In attention q, k and v, and its output; in a
@@ -75,40 +76,53 @@ def layer_bytes(run: Run, widths: LayerWidths, tokens: int) -> int:
     """
     hidden, size = widths.hidden, 2 if run.precision != "fp32" else 4
     activation_size = 1 if run.options.get("quantization") == "fp8" else size
-    attention = size * (3 * hidden + widths.mixed + widths.read)
-    feed_forward = size * (4 * hidden + widths.up) + activation_size * widths.act
-    experts = 0
+    attention = (
+        ("hidden states", size * 3 * hidden),
+        ("q, k and v", size * widths.mixed),
+        ("attention", size * widths.read),
+    )
+    feed_forward = (
+        ("hidden states", size * 4 * hidden),
+        ("gate and up", size * widths.up),
+        ("product", activation_size * widths.act),
+    )
+    experts: tuple[Term, ...] = ()
     if widths.experts is not None:
         moe, padded = widths.experts, run_format(run).name == MXFP4
         row = _aligned(hidden) if padded else hidden
         up, act = (2 * _aligned(moe.up // 2), _aligned(moe.act)) if padded else (moe.up, moe.act)
         rows = 4 * hidden + (2 * row if padded else 0) + (hidden if widths.up else 0)
-        experts = size * (rows + moe.top_k * (max(row, act) + max(up, row)))
-        experts += moe.top_k * 8 + moe.count * 8  # logits, indices of the rows
-    return tokens * max(attention, feed_forward, experts)
+        experts = (
+            ("hidden states", size * rows),
+            ("rows of experts", size * moe.top_k * (max(row, act) + max(up, row))),
+            ("router", moe.top_k * 8 + moe.count * 8),  # logits, indices of the rows
+        )
+    return max(attention, feed_forward, experts, key=total)
 
 
 def _aligned(size: int) -> int:
     return int(ceil_div(size, ALIGNED)) * ALIGNED
 
 
-def _widest_layer(run: Run, shard: ServerShard, tokens: int) -> int:
-    """Bytes of the largest layer's peak."""
+def _widest_layer(run: Run, shard: ServerShard) -> tuple[Term, ...]:
+    """Bytes a token at the largest layer's peak."""
     layers = distinct_widths(run.arch, shard)
-    return max((layer_bytes(run, widths, tokens) for widths in layers), default=0)
+    return max((layer_terms(run, widths) for widths in layers), key=total, default=())
 
 
 def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The profile run's peak: a layer, or the logits of each prompt's last token."""
     tokens, size = max_num_tokens(run), 2 if run.precision != "fp32" else 4
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
-    logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
+    logits, terms = prompts * run.arch.vocab * (size + 4), _widest_layer(run, shard)
     experts = any(widths.experts for widths in distinct_widths(run.arch, shard))
-    name, formula = "profiling: one layer at work", f"{tokens:,} tokens through the widest layer"
-    peak, source = (
-        max(_widest_layer(run, shard, tokens), logits),
-        MOE_CODE if experts else LAYER_CODE,
-    )
+    name, formula = "profiling: one layer at work", f"{tokens:,} tokens × {added(terms)} bytes"
+    peak, source = tokens * total(terms), MOE_CODE if experts else LAYER_CODE
+    if shard.head and logits > peak:
+        peak, formula = (
+            logits,
+            f"{prompts:,} prompts × {run.arch.vocab:,} logits × {size + 4} bytes",
+        )
     yield ServerItem(ACTIVATION, name, peak, source, formula)
 
 
@@ -117,25 +131,30 @@ def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
     read = max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
-    for name, size, source in (
-        ("rotary tables", _rotary_bytes(run), ROTARY_CODE),
-        ("attention workspace", tokens * read * 2, WORKSPACE_CODE),
-        ("block tables", batch * 2 * pages * 4, TABLES_CODE),
-        ("inputs", tokens * 4 * 3 + batch * 4 * 4, INPUTS_CODE),
+    positions, width = int(run.arch.max_seq_len), _rotary_width(run)
+    rotary = f"{positions:,} positions × {width} × 4 bytes"
+    workspace = f"{tokens:,} tokens × {read:,} of q × 2 bytes"
+    tables = f"{batch:,} sequences × 2 × {pages:,} pages × 4 bytes"
+    inputs = f"{tokens:,} tokens × 3 × 4 bytes + {batch:,} sequences × 4 × 4 bytes"
+    for name, size, source, text in (
+        ("rotary tables", positions * width * 4, ROTARY_CODE, rotary),
+        ("attention workspace", tokens * read * 2, WORKSPACE_CODE, workspace),
+        ("block tables", batch * 2 * pages * 4, TABLES_CODE, tables),
+        ("inputs", tokens * 4 * 3 + batch * 4 * 4, INPUTS_CODE, inputs),
     ):
         if size:
-            yield ServerItem(WEIGHTS, name, size, source)
+            yield ServerItem(WEIGHTS, name, size, source, text)
 
 
-def _rotary_bytes(run: Run) -> int:
-    """Bytes of cos and sin of every position, in fp32."""
+def _rotary_width(run: Run) -> int:
+    """Elements of cos and sin of one position."""
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     sizes = [
         mixer.rope_dim if isinstance(mixer, LatentAttention) else mixer.rotary_dim
         for mixer in mixers
         if isinstance(mixer, Attention | LatentAttention)
     ]
-    return int(run.arch.max_seq_len) * max(sizes, default=0) * 4
+    return max(sizes, default=0)
 
 
 def graph_sizes(run: Run) -> tuple[int, ...]:
@@ -157,9 +176,13 @@ def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         return
     drafts = int(run.options.get("num_speculative_tokens") or 0)
     tokens = max(sizes) * beams(run) * (1 + drafts)
-    logits = tokens * run.arch.vocab * 6 if shard.head else 0
-    size, formula = _widest_layer(run, shard, tokens) + logits, f"{len(sizes)} batch sizes up to "
-    yield ServerItem(GRAPHS, "CUDA graphs", size, GRAPHS_CODE, f"{formula}{max(sizes)}")
+    terms = _widest_layer(run, shard)
+    size, formula = tokens * total(terms), f"{tokens:,} tokens × {added(terms)} bytes"
+    if shard.head:
+        size += tokens * run.arch.vocab * 6
+        formula += f" + {tokens:,} × {run.arch.vocab:,} logits × 6 bytes"
+    name = f"CUDA graphs: {len(sizes)} batch sizes up to {max(sizes)}"
+    yield ServerItem(GRAPHS, name, size, GRAPHS_CODE, formula)
 
 
 def outside_items(run: Run) -> Iterator[ServerItem]:
@@ -170,7 +193,8 @@ def outside_items(run: Run) -> Iterator[ServerItem]:
         buffer_bytes = next(size for since, size in SHARED_BYTES if version(run) >= since)
         buffer_bytes = buffer_bytes or (16_000_000 if ranks <= 2 else 8_000_000)
         size = 4 * buffer_bytes * ranks
-        yield ServerItem(NON_TORCH, "buffers of all-reduce", size, ALL_REDUCE_CODE)
+        formula = f"4 × {ranks} ranks × {buffer_bytes:,} bytes"
+        yield ServerItem(NON_TORCH, "buffers of all-reduce", size, ALL_REDUCE_CODE, formula)
 
 
 def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -184,4 +208,5 @@ def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     )
     if size:
         count = max_batch_size(run)
-        yield ServerItem(POOL, "states", size * count, STATES_CODE, f"{count:,} sequences")
+        formula = f"{count:,} sequences × {size:,} bytes"
+        yield ServerItem(POOL, "states", size * count, STATES_CODE, formula)

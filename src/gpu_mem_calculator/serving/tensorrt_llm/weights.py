@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ...ledger.source import ARITHMETIC, code
 from ...run.run import Run
@@ -10,7 +11,8 @@ from ...run.served import WEIGHTS, ServerItem
 from ...weights import find_format
 from ...weights.rank_weights import BITS, run_format, stored, weight_items
 from ...weights.server_adapters import adapter_items
-from ...weights.shards import ServerShard
+from ...weights.shards import ServerShard, held
+from ...weights.weight_formulas import parameters_formula, weight_formulas
 from .versions import TORCH, backend
 
 MXFP4, ALIGNED = "mxfp4", 128  # quantization.py MXFP4WeightCutlassFusedMoEMethod
@@ -31,16 +33,20 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tied = run.arch.head is None and shard.embedding and shard.head and not torch
     head_bytes = shard.vocab(run.arch.vocab) * run.arch.hidden * size
     extra = [("output head", head_bytes)] if tied else []
+    rows = f"{shard.vocab(run.arch.vocab):,} × {run.arch.hidden:,} parameters × {size} bytes"
     weight_format = run_format(run)
     if torch and weight_format.name == MXFP4:
         weight_format = weight_format.changed(hidden_multiple=ALIGNED, inner_multiple=ALIGNED)
+    texts = [(name, rows) for name, _ in extra]
+    formulas = weight_formulas(run, shard, weight_format, texts)
     for name, num_bytes in weight_items(run, shard, weight_format, extra=extra, rounded=torch):
-        yield ServerItem(WEIGHTS, name, num_bytes, ARITHMETIC)
+        yield ServerItem(WEIGHTS, name, num_bytes, ARITHMETIC, formulas(name))
     if run.draft is not None:
         layers, tp = range(len(run.draft.layers)), shard.attention_tp
         draft = ServerShard(places=layers, tp=shard.tp, attention_tp=tp, vocab_multiple=shard.tp)
         unquantized = find_format("none", None, run.draft.family)
         tensors = stored(run.draft, draft, unquantized, BITS[run.precision])
         num_bytes = sum(size for _, size in tensors)
-        yield ServerItem(WEIGHTS, "draft model", num_bytes, ARITHMETIC)
+        text = partial(parameters_formula, held(run.draft, draft), unquantized, BITS[run.precision])
+        yield ServerItem(WEIGHTS, "draft model", num_bytes, ARITHMETIC, text)
     yield from adapter_items(run, shard, ADAPTERS)

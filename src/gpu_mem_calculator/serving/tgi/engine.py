@@ -10,6 +10,7 @@ eetq. Files are those of text-generation-inference 3.3.7.
 from __future__ import annotations
 
 from ...cuda.process import process_items
+from ...ledger.formula import SIMULATED
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...published.frameworks import TGI
@@ -35,7 +36,7 @@ WARM_CODE = code(
 )
 POOL_CODE = code(
     "text-generation-inference 3.3.7 flash_causal_lm.py warmup and utils/import_utils.py "
-    "get_cuda_free_memory"
+    "get_cuda_free_memory: blocks for what is free, and those of the warm-up"
 )
 
 
@@ -46,7 +47,7 @@ def serve(run: Run) -> ServerMemory:
     loaded = [*rank_items(run, shard), *process_items(run)]
     warm_bytes, used_bytes = warm_tokens(run) * token, sum(item.bytes for item in loaded)
     prefill = warm_up_bytes(run, shard, run.free_bytes - used_bytes - warm_bytes)
-    formula = f"{prefill_tokens(run):,} tokens"
+    formula = f"{SIMULATED}segments of torch's allocator after {prefill_tokens(run):,} tokens"
     loaded.append(ServerItem(ACTIVATION, "warm-up prefill", prefill, WARM_CODE, formula))
     left_bytes = run.free_bytes - used_bytes - warm_bytes - prefill
     wiggle, of_card = defaults.wiggle_room(run), version(run) >= defaults.SHARE_OF_CARD_FROM
@@ -56,7 +57,9 @@ def serve(run: Run) -> ServerMemory:
     pool = blocks * block * token if left_bytes >= 0 else 0
     longest = defaults.max_request_tokens(run) or min(blocks * block, run.arch.max_seq_len)
     least_pool = max(warm_bytes, sequence_tokens(longest, block) * token)
-    formula = f"{free:,} bytes in blocks of {block}, and {warm_bytes:,} of the warm-up"
+    formula = f"{blocks:,} tokens × {token:,} bytes"
+    if block > 1:
+        formula = f"{blocks:,} blocks × {block} tokens × {token:,} bytes"
     items = (*loaded, ServerItem(POOL, "keys and values", pool, POOL_CODE, formula))
     return ServerMemory(
         items=(*items, *graph_items(run, shard, longest)),

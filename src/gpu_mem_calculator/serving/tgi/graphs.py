@@ -50,8 +50,11 @@ def graph_items(run: Run, shard: ServerShard, length: int) -> Iterator[ServerIte
     size, largest = BITS[run.precision] // 8, max(sizes)
     layers = distinct_widths(run.arch, shard)
     elements = (8 * widths.hidden + 2 * widths.up + widths.mixed for widths in layers)
-    logits = sum(sizes) * run.arch.vocab * size
-    tables = largest * int(ceil_div(length, block_size(run))) * 4
-    total = largest * max(elements, default=0) * size + logits + tables
-    formula = f"batches of {', '.join(map(str, sizes))}"
-    yield ServerItem(GRAPHS, "CUDA graphs", total, GRAPH_CODE, formula)
+    widest, rows, vocab = max(elements, default=0), sum(sizes), run.arch.vocab
+    pages = int(ceil_div(length, block_size(run)))
+    total = largest * widest * size + rows * vocab * size + largest * pages * 4
+    layer = f"{largest} sequences × {widest:,} of a layer × {size} bytes"
+    logits = f"{rows} rows × {vocab:,} logits × {size} bytes"
+    formula = f"{layer} + {logits} + {largest} sequences × {pages:,} pages × 4 bytes"
+    name = f"CUDA graphs: batches of {', '.join(map(str, sizes))}"
+    yield ServerItem(GRAPHS, name, total, GRAPH_CODE, formula)

@@ -50,7 +50,7 @@ def weight_entries(
             PARAM,
             sized(run.scaled(arch.vocab * arch.hidden), bits),
             {startup: 1},
-            code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+            code("transformers 5.17.0 modeling_utils.py: lm_head is allocated, then tied"),
         )
 
 

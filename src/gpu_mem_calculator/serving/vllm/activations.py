@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ...ledger.formula import Term, added, total
 from ...ledger.source import Source, code, measured
 from ...ledger.units import GIB, MIB
 from ...model.arch import Layer
@@ -31,7 +32,7 @@ from ...weights.layer_widths import LayerWidths, distinct_widths, layer_widths, 
 from ...weights.shards import ServerShard
 from . import images
 from .cache import states_outside_pool
-from .experts import PERSISTENT_FROM, WORKSPACE_SOURCE, workspace_bytes
+from .experts import PERSISTENT_FROM, workspace_part
 from .sampler import SourcedBytes, sampled_rows, sampling_parts
 from .speculative import logit_rows
 from .versions import uses_second_runner, v1, version
@@ -69,7 +70,7 @@ class ProfilePeak(Struct, frozen=True):
     @property
     def bytes(self) -> int:
         """Sum of all parts."""
-        return sum(size for _, size, _ in self.parts)
+        return sum(part.bytes for part in self.parts)
 
 
 def element_bytes(run: Run) -> int:
@@ -108,98 +109,136 @@ def _instants(run: Run, shard: ServerShard) -> Iterator[tuple[str, tuple[Sourced
 def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """What stays allocated from the first matmul on."""
     tokens, size = int(run.options["max_num_batched_tokens"]), element_bytes(run)
-    yield "cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES
+    yield SourcedBytes("cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES)
     if not shard.embedding:
-        yield "from the stage before", 2 * tokens * run.arch.hidden * size, STAGE
+        hidden = run.arch.hidden
+        text = f"2 × {tokens:,} tokens × {hidden:,} × {size} bytes"
+        yield SourcedBytes("from the stage before", 2 * tokens * hidden * size, STAGE, text)
     if v1(run) and version(run) >= PERSISTENT_FROM:
         layers = distinct_widths(run.arch, shard)
-        workspace = max((workspace_bytes(run, widths, size) for widths in layers), default=0)
-        if workspace:
-            yield "workspace of the experts", workspace, WORKSPACE_SOURCE
+        workspaces = [workspace_part(run, widths, size) for widths in layers]
+        if any(part.bytes for part in workspaces):
+            yield max(workspaces, key=lambda part: part.bytes)
     states = states_outside_pool(run, shard)
     if states:
-        yield "states of sequences", states, STATES
+        seqs = int(run.options["max_num_seqs"])
+        text = f"{seqs:,} sequences × {states // seqs:,} bytes"
+        yield SourcedBytes("states of sequences", states, STATES, text)
 
 
 def _sampling_parts(run: Run) -> Iterator[SourcedBytes]:
     """Hidden states of the step and of the sampled tokens (V1: twice, as noise), and logits."""
     size, hidden = element_bytes(run), run.arch.hidden
     copies = 2 if v1(run) and not uses_second_runner(run) else 1
-    yield "hidden states", int(run.options["max_num_batched_tokens"]) * hidden * size, STEP
-    yield "hidden states of the sampled tokens", copies * sampled_rows(run) * hidden * size, STEP
+    tokens, rows = int(run.options["max_num_batched_tokens"]), sampled_rows(run)
+    text = f"{tokens:,} tokens × {hidden:,} × {size} bytes"
+    yield SourcedBytes("hidden states", tokens * hidden * size, STEP, text)
+    text = f"{copies} × {rows:,} sequences × {hidden:,} × {size} bytes"
+    name = "hidden states of the sampled tokens"
+    yield SourcedBytes(name, copies * rows * hidden * size, STEP, text)
     yield from sampling_parts(run, size)
-    draft_logits = logit_rows(run) * run.arch.vocab * size
-    if draft_logits and not uses_second_runner(run):
-        yield "logits of guessed tokens", draft_logits, STEP
+    rows, vocab = logit_rows(run), run.arch.vocab
+    if rows and not uses_second_runner(run):
+        text = f"{rows:,} sequences × {vocab:,} logits × {size} bytes"
+        yield SourcedBytes("logits of guessed tokens", rows * vocab * size, STEP, text)
 
 
 def _layer_instants(
     run: Run, layer: Layer, shard: ServerShard
 ) -> Iterator[tuple[str, tuple[SourcedBytes, ...]]]:
     size, tokens = element_bytes(run), int(run.options["max_num_batched_tokens"])
-    widths, token_bytes = layer_widths(layer, run.arch.hidden, shard), tokens * size
+    widths = layer_widths(layer, run.arch.hidden, shard)
     source, buffer = (PIECE, _benchmark_buffer(run)) if is_compiled(run) else (EAGER, ())
     instants = compiled_widths(widths)
     if not is_compiled(run):
         instants = _eager_widths(widths, reduced=shard.tp > 1)
-    for instant, elements in instants:
-        parts = [(f"{instant}: activations", elements * token_bytes, source), *buffer]
+    for instant, terms in instants:
+        parts = [_walked(instant, terms, tokens, size, source), *buffer]
         if instant == "experts" and not (v1(run) and version(run) >= PERSISTENT_FROM):
-            workspace = workspace_bytes(run, widths, size)
-            parts.append(("workspace of the experts", workspace, WORKSPACE_SOURCE))
+            parts.append(workspace_part(run, widths, size))
         yield instant, tuple(parts)
-    yield "attention", tuple(_attention_parts(run, layer, shard, token_bytes, source))
+    yield "attention", tuple(_attention_parts(run, layer, shard, source))
+
+
+def _walked(
+    instant: str, terms: tuple[Term, ...], tokens: int, size: int, source: Source
+) -> SourcedBytes:
+    """The tensors of one instant, `terms` elements of each token."""
+    text = f"{tokens:,} tokens × {added(terms)} × {size} bytes"
+    return SourcedBytes(f"{instant}: activations", total(terms) * tokens * size, source, text)
 
 
 def _benchmark_buffer(run: Run) -> tuple[SourcedBytes, ...]:
     size = L2_MIB.get(run.compute_capability, L2_MIB["9.0"])
     if run.compute_capability == "9.0" and run.card_bytes > H200_BYTES:
         size = H200_L2_MIB
-    return (("buffer of inductor's benchmark", size * MIB, BENCHMARK),)
+    text = f"{size} MiB of L2 cache × {MIB:,}"
+    return (SourcedBytes("buffer of inductor's benchmark", size * MIB, BENCHMARK, text),)
 
 
-def compiled_widths(widths: LayerWidths) -> Iterator[tuple[str, int]]:
-    """Name and elements per token of each instant of a compiled piece."""
-    inputs, residual = widths.read + widths.hidden, widths.hidden
+def compiled_widths(widths: LayerWidths) -> Iterator[tuple[str, tuple[Term, ...]]]:
+    """Name of each instant of a compiled piece, and the elements per token of its tensors."""
+    hidden = widths.hidden
+    inputs = (("attention", widths.read), ("residual", hidden), ("new residual", hidden))
     if widths.up:
-        yield "feed-forward", inputs + residual + widths.up + widths.act
+        yield "feed-forward", (*inputs, ("gate and up", widths.up), ("product", widths.act))
     if widths.experts is not None:
-        shared = widths.hidden if widths.up else 0
-        yield "experts", inputs + residual + 2 * widths.hidden + shared + widths.experts.count
+        yield "experts", (*inputs, *_expert_terms(widths))
 
 
-def _eager_widths(widths: LayerWidths, *, reduced: bool) -> Iterator[tuple[str, int]]:
-    """Name and elements per token of each instant of an eager layer."""
-    outputs = (2 if reduced else 1) * widths.hidden
+def _expert_terms(widths: LayerWidths) -> tuple[Term, ...]:
+    """Elements per token around the experts' workspace."""
+    assert widths.experts is not None
+    shared = widths.hidden if widths.up else 0
+    terms = (("input", widths.hidden), ("output", widths.hidden), ("shared expert", shared))
+    return (*terms, ("router", widths.experts.count))
+
+
+def _eager_widths(widths: LayerWidths, *, reduced: bool) -> Iterator[tuple[str, tuple[Term, ...]]]:
+    """Name of each instant of an eager layer, and the elements per token of its tensors."""
+    hidden = widths.hidden
+    summed = ("sum over ranks", hidden if reduced else 0)
     if widths.up:
-        yield "feed-forward", 3 * widths.hidden + widths.up + widths.act + outputs
+        inputs = (("layer input", hidden), ("residual", hidden), ("input", hidden))
+        inner = (("gate and up", widths.up), ("product", widths.act), ("output", hidden))
+        yield "feed-forward", (*inputs, *inner, summed)
     if widths.experts is not None:
-        shared = widths.hidden if widths.up else 0
-        yield "experts", 2 * widths.hidden + shared + widths.experts.count + outputs
+        yield "experts", (("residual", hidden), *_expert_terms(widths), summed)
 
 
 def _attention_parts(
-    run: Run, layer: Layer, shard: ServerShard, token_bytes: int, source: Source
+    run: Run, layer: Layer, shard: ServerShard, source: Source
 ) -> Iterator[SourcedBytes]:
     """q, k and v before and after rotary embedding, the output, and the residual.
 
     Eager layers also keep their input.
     """
-    residual = run.arch.hidden * (1 if is_compiled(run) else 3)
-    elements = 0
+    copies = 1 if is_compiled(run) else 3
+    tokens, size = int(run.options["max_num_batched_tokens"]), element_bytes(run)
+    terms: tuple[Term, ...] = ()
     for mixer in layer.mixers:
         mixed, read = mixer_widths(mixer, shard)
         rotated = mixed if isinstance(mixer, Attention) and is_compiled(run) else 0
-        elements = max(elements, mixed + rotated + read)
-    yield "attention: activations", (elements + residual) * token_bytes, source
+        widest = (("q, k and v", mixed), ("rotated", rotated), ("output", read))
+        terms = max(terms, widest, key=total)
+    terms = (
+        *terms,
+        ("residual" if copies == 1 else "inputs and residual", copies * run.arch.hidden),
+    )
+    yield _walked("attention", terms, tokens, size, source)
     latent = next((m for m in layer.mixers if isinstance(m, LatentAttention)), None)
     if latent is not None and v1(run):
-        yield "attention: earlier keys and values", _latent_chunk_bytes(run, latent, shard), LATENT
+        yield _latent_chunk(run, latent, shard)
 
 
-def _latent_chunk_bytes(run: Run, mixer: LatentAttention, shard: ServerShard) -> int:
+def _latent_chunk(run: Run, mixer: LatentAttention, shard: ServerShard) -> SourcedBytes:
     options = run.options
     tokens = max(8 * int(options["max_seq_len"]), 4 * int(options["max_num_seqs"]) * 16)
     tokens = min(tokens, (64 if version(run) >= (0, 11, 0) else 128) * 1024)
     heads = -(-mixer.heads // shard.attention_tp)
-    return tokens * heads * (mixer.nope_dim + mixer.value_dim) * element_bytes(run)
+    width, size = mixer.nope_dim + mixer.value_dim, element_bytes(run)
+    text = (
+        f"{tokens:,} tokens × {heads} heads × ({mixer.nope_dim} + {mixer.value_dim}) × {size} bytes"
+    )
+    name = "attention: earlier keys and values"
+    return SourcedBytes(name, tokens * heads * width * size, LATENT, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from math import ceil
 
 from msgspec import Struct
@@ -13,8 +14,10 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
+from ...weights import find_format
 from ...weights.rank_weights import ROUNDED, run_format
 from ...weights.shards import ServerShard
+from ...weights.weight_formulas import less, parameters_formula
 from .activations import element_bytes, profile_peak
 from .cache import BlockPool
 from .formats import loaded_format
@@ -25,13 +28,11 @@ from .sampler import SourcedBytes
 from .shards import rank_shard
 from .speculative import draft_model
 from .versions import v1, version
-from .weights import rank_weights
+from .weights import rank_formulas, rank_weights
 
 LOADED_SOURCE = code(
     "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Model loading took`"
 )
-ADAPTERS_SOURCE = code("vllm 0.11.0 vllm/lora/layers, made while the model is loaded")
-BUFFERS_SOURCE = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
 OFFLOAD_SOURCE = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
 NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
 CHECKS_FREE_FROM = (0, 9, 1)  # V1 refuses to start if less is free than it requests
@@ -45,6 +46,7 @@ class RankBudget(Struct, frozen=True, kw_only=True):
     - `peak_instant`: where the profile run is highest
     - `requested_bytes`: gpu_memory_utilization x card
     - `pool_bytes`: what is left for the KV cache
+    - `pool_formula`: how `pool_bytes` is computed
     - `outside_bytes`: in use before vLLM's first memory snapshot
     """
 
@@ -54,6 +56,7 @@ class RankBudget(Struct, frozen=True, kw_only=True):
     requested_bytes: int
     pool_bytes: int
     outside_bytes: int
+    pool_formula: str = ""
 
     def figure(self, name: str) -> int:
         """Bytes on the GPU of all items of one figure (weights, activations, ...)."""
@@ -80,16 +83,29 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
         outside_bytes=sum(size for _, size, _ in uncounted_parts(run)),
     )
     fixed_pool = run.options["kv_cache_memory_bytes"]
+    if fixed_pool is not None:
+        text = f"{int(fixed_pool):,} of kv_cache_memory_bytes"
+        return replace(budget, pool_bytes=int(fixed_pool), pool_formula=text)
     left = requested - deducted_bytes(run, budget)
-    return replace(budget, pool_bytes=left if fixed_pool is None else int(fixed_pool))
+    return replace(budget, pool_bytes=left, pool_formula=_pool_formula(run, budget))
+
+
+def _pool_formula(run: Run, budget: RankBudget) -> str:
+    """The share of the card, less each figure that is deducted."""
+    share = f"{run.options['gpu_memory_utilization']:g} × {run.card_bytes:,} of the card"
+    figures = ((budget.figure(name), words) for name, words in _deducted(run))
+    return " - ".join([f"ceil({share})", *(f"{size:,} {words}" for size, words in figures)])
+
+
+def _deducted(run: Run) -> tuple[tuple[str, str], ...]:
+    """The figures that vLLM deducts from its share, and their words."""
+    figures = ((WEIGHTS, "weights"), (ACTIVATION, "activations"), (NON_TORCH, "outside torch"))
+    return (*figures, (GRAPHS, "CUDA graphs")) if counts_graphs(run) else figures
 
 
 def deducted_bytes(run: Run, budget: RankBudget) -> int:
     """Bytes deducted from the requested share before the cache gets the rest."""
-    figures = [WEIGHTS, ACTIVATION, NON_TORCH]
-    if counts_graphs(run):
-        figures.append(GRAPHS)
-    return sum(budget.figure(name) for name in figures)
+    return sum(budget.figure(name) for name, _ in _deducted(run))
 
 
 def counts_graphs(run: Run) -> bool:
@@ -98,21 +114,28 @@ def counts_graphs(run: Run) -> bool:
 
 
 def _items(figure: str, parts: Iterable[SourcedBytes]) -> Iterator[ServerItem]:
-    return (ServerItem(figure, name, size, source) for name, size, source in parts if size)
+    return (
+        ServerItem(figure, part.name, part.bytes, part.source, part.formula)
+        for part in parts
+        if part.bytes
+    )
 
 
 def _weight_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Parameters, adapter slots and a draft; offloaded parameters are in host memory."""
     offloaded = _offloaded_bytes(run, shard)
-    left = _subtract_offloaded(rank_weights(run, shard), offloaded)
-    rows = [(name, size, LOADED_SOURCE) for name, size in left]
-    rows.append(("draft: parameters", _draft_bytes(run, shard), LOADED_SOURCE))
+    rows = rank_weights(run, shard)
+    whole, formulas = dict(rows), rank_formulas(run, shard)
+    for name, size in _subtract_offloaded(rows, offloaded):
+        if size:
+            text = less(formulas(name), whole[name] - size)
+            yield ServerItem(WEIGHTS, name, size, LOADED_SOURCE, text)
+    yield from _draft_items(run, shard)
     if v1(run):
-        rows += [(name, size, ADAPTERS_SOURCE) for name, size in adapter_slots(run, shard)]
-    yield from _items(WEIGHTS, rows)
+        yield from _items(WEIGHTS, adapter_slots(run, shard))
     if offloaded:
-        name = "offloaded parameters"
-        yield ServerItem(WEIGHTS, name, offloaded, OFFLOAD_SOURCE, place=CPU)
+        name, text = "offloaded parameters", f"{offloaded / GIB:g} GiB × {GIB:,}"
+        yield ServerItem(WEIGHTS, name, offloaded, OFFLOAD_SOURCE, text, place=CPU)
 
 
 def _offloaded_bytes(run: Run, shard: ServerShard) -> int:
@@ -129,24 +152,27 @@ def _subtract_offloaded(rows: list[tuple[str, int]], offloaded: int) -> Iterator
         yield name, remaining
 
 
-def _draft_bytes(run: Run, shard: ServerShard) -> int:
-    """Bytes of a draft's parameters.
+def _draft_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """A draft's parameters.
 
     Multi-token-prediction layers are in the model's weight format, other drafts in its dtype.
     """
     draft, bits = draft_model(run, shard), 8 * element_bytes(run)
-    if not draft.quantized:
-        return sum(parameter.numel for parameter in draft.parameters) * bits // 8
-    weight_format = loaded_format(run_format(run), version(run), run.compute_capability)
+    weight_format = find_format("none", None, run.arch.family)
+    if draft.quantized:
+        weight_format = loaded_format(run_format(run), version(run), run.compute_capability)
     stored = (weight_format.stored(parameter, bits) for parameter in draft.parameters)
-    return sum(size for parts in stored for _, size in parts)
+    size = sum(size for parts in stored for _, size in parts)
+    if size:
+        formula = partial(parameters_formula, draft.parameters, weight_format, bits)
+        yield ServerItem(WEIGHTS, "draft: parameters", size, LOADED_SOURCE, formula)
 
 
 def unbudgeted_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """Tensors that vLLM does not deduct: a draft's buffers, and V0's adapter slots."""
-    yield from ((name, size, BUFFERS_SOURCE) for name, size in draft_model(run, shard).buffers)
+    yield from draft_model(run, shard).buffers
     if not v1(run):
-        yield from ((name, size, ADAPTERS_SOURCE) for name, size in adapter_slots(run, shard))
+        yield from adapter_slots(run, shard)
 
 
 def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:

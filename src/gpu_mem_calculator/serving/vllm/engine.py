@@ -95,14 +95,16 @@ def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
     pool_bytes = max(0, rank.pool_bytes)
     parts = (*pool.items, ("not used", pool_bytes - allocated))
     name = pool.items[0][0] if pool.items else "keys and values"
-    formula = "share of the card - weights - activations - non-torch"
+    formula = rank.pool_formula if pool.block_bytes else ""
     yield ServerItem(POOL, name, pool_bytes, POOL_SOURCE, formula, parts)
 
 
 def _host_items(run: Run) -> Iterator[ServerItem]:
-    swap_bytes = int(run.options["swap_space"] * GIB)
+    swap = run.options["swap_space"]
+    swap_bytes = int(swap * GIB)
     if swap_bytes:
-        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, place=CPU)
+        text = f"floor({swap:g} GiB × {GIB:,})"
+        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, text, place=CPU)
 
 
 def _notes(run: Run, rank: RankBudget) -> Iterator[str]:

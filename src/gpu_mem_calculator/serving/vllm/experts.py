@@ -12,6 +12,7 @@ from __future__ import annotations
 from ...ledger.source import code
 from ...run.run import Run
 from ...weights.layer_widths import LayerWidths
+from .sampler import SourcedBytes
 from .versions import Version, version
 
 WORKSPACE_SOURCE = code(
@@ -25,17 +26,18 @@ CHUNKS: tuple[tuple[Version, int | None], ...] = (
     ((0, 12, 0), 16 * 1024),
     ((0, 0, 0), 32 * 1024),
 )
+NAME = "workspace of the experts"
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
 
 
-def workspace_bytes(run: Run, widths: LayerWidths, size: int) -> int:
-    """Bytes of one layer's workspace; `size`: bytes of an element.
+def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
+    """One layer's workspace; `size`: bytes of an element.
 
     With data parallelism every rank runs the tokens of all replicas.
     """
     experts = widths.experts
     if experts is None or run.options["quantization"] in OTHER_KERNELS:
-        return 0
+        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
     tokens = int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp)
     chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
     tokens = min(tokens, chunk or tokens)
@@ -45,4 +47,6 @@ def workspace_bytes(run: Run, widths: LayerWidths, size: int) -> int:
         row = max(experts.up, widths.hidden) + experts.act
     else:
         row = experts.up + experts.act + widths.hidden
-    return tokens * experts.top_k * row * size
+    rows = tokens * experts.top_k
+    text = f"{tokens:,} tokens × {experts.top_k} experts × {row:,} × {size} bytes"
+    return SourcedBytes(NAME, rows * row * size, WORKSPACE_SOURCE, text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...ledger.formula import added, total
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention, Moe
@@ -89,18 +90,29 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     layers, graphs = len(shard.places), graph_count(run)
     experts = any(isinstance(layer.mlp, Moe) for layer in shard.layers(run.arch))
     layer_bytes = EXPERTS_BYTES if experts else DENSE_BYTES
-    yield f"{graphs} graphs of {layers} layers", graphs * layers * layer_bytes, LAYER_SOURCE
+    text = f"{graphs} graphs × {layers} layers × {layer_bytes:,} bytes"
+    name = f"{graphs} graphs of {layers} layers"
+    yield SourcedBytes(name, graphs * layers * layer_bytes, LAYER_SOURCE, text)
     instants = (compiled_widths(widths) for widths in distinct_widths(run.arch, shard))
-    widest = max((elements for parts in instants for _, elements in parts), default=0)
-    yield f"activations of {tokens} tokens", tokens * widest * size, SIZES
-    yield "cuBLAS workspace of capturing", cublas_bytes(run.compute_capability), SIZES
-    splits = split_bytes(run, shard, min(tokens, int(run.options["max_num_seqs"])))
-    if splits:
-        yield "splits of attention", splits, SPLIT_SOURCE
+    widest = max((terms for parts in instants for _, terms in parts), key=total, default=())
+    text = f"{tokens:,} tokens × {added(widest)} × {size} bytes"
+    yield SourcedBytes(
+        f"activations of {tokens} tokens", tokens * total(widest) * size, SIZES, text
+    )
+    workspace = cublas_bytes(run.compute_capability)
+    yield SourcedBytes("cuBLAS workspace of capturing", workspace, SIZES)
+    rows = min(tokens, int(run.options["max_num_seqs"]))
+    width = split_width(run, shard)
+    if width:
+        text = f"{SPLITS} splits × {rows:,} sequences × {width:,} of all heads × 4 bytes"
+        name = "splits of attention"
+        yield SourcedBytes(name, SPLITS * rows * width * 4, SPLIT_SOURCE, text)
 
 
-def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
-    """Bytes of the fp32 partial sums of every split, head and token of a decode step."""
+def split_width(run: Run, shard: ServerShard) -> int:
+    """Elements of a token's attention output in all heads, of which every split of a decode step
+    keeps an fp32 partial sum; 0 if nothing is split.
+    """
     split = v1(run) and version(run) >= WHOLE_FROM and run.compute_capability == "9.0"
     if not split or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS):
         return 0
@@ -112,4 +124,4 @@ def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
                 widest = max(widest, heads * (mixer.value_dim or mixer.head_dim))
             elif isinstance(mixer, LatentAttention):
                 widest = max(widest, -(-mixer.heads // shard.attention_tp) * mixer.kv_rank)
-    return SPLITS * tokens * widest * 4
+    return widest

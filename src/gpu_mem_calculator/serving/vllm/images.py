@@ -94,8 +94,16 @@ def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     since, until = PADDED
     padded = since <= version(run) < until
     rows = max(image.rows, _token_budget(run, image)) if padded else image.rows
-    yield f"pictures: {count} of the largest", count * image.elements * size, PROFILE_SOURCE
-    yield "what the tower makes of them", count * rows * run.arch.hidden * size, PROFILE_SOURCE
+    yield _pictures(image, count, size)
+    total = count * rows * run.arch.hidden * size
+    text = f"{count} images × {rows:,} rows × {run.arch.hidden:,} × {size} bytes"
+    yield SourcedBytes("outputs of the vision tower", total, PROFILE_SOURCE, text)
+
+
+def _pictures(image: LargestImage, count: int, size: int) -> SourcedBytes:
+    text = f"{count} images × {image.elements:,} elements × {size} bytes"
+    name = f"images: {count} of the largest"
+    return SourcedBytes(name, count * image.elements * size, PROFILE_SOURCE, text)
 
 
 def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
@@ -107,10 +115,10 @@ def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
     (_, ffn), (_, width) = inner.dims[0], inner.dims[-1]
     copies = 3 if "gate" in inner.name or "w1" in inner.name else 2
     patch_elements = 2 * width + copies * int(ceil_div(ffn, ranks))
-    return (
-        (f"pictures: {count} of the largest", count * image.elements * size, PROFILE_SOURCE),
-        ("tower: activations", count * image.patches * patch_elements * size, PROFILE_SOURCE),
-    )
+    total = count * image.patches * patch_elements * size
+    text = f"{count} images × {image.patches:,} patches × {patch_elements:,} × {size} bytes"
+    activations = SourcedBytes("tower: activations", total, PROFILE_SOURCE, text)
+    return (_pictures(image, count, size), activations)
 
 
 def _token_budget(run: Run, image: LargestImage) -> int:

@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.num import ceil_div
+from ...ledger.source import code
 from ...ledger.words import words
 from ...model.blocks import Moe
 from ...run.run import Run
 from ...weights.shards import LINEAR, ROUTER, ServerShard, held
+from .sampler import SourcedBytes
 from .versions import version
 
+SOURCE = code("vllm 0.11.0 vllm/lora/layers, allocated while the model is loaded")
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
 VOCABULARY_SLOTS = {
     (0, 0, 0): words(
@@ -33,19 +36,31 @@ FUSED_ON_DISK = ("gpt_oss", "qwen3_5")  # gate and up are one matrix in adapters
 EXTRA_WORDS, WORDS_MULTIPLE = 256, 256  # lora_extra_vocab_size, gone in 0.12.0
 
 
-def adapter_slots(run: Run, shard: ServerShard) -> tuple[tuple[str, int], ...]:
-    """Name and bytes of the adapter slots on a rank; empty without max_lora_rank."""
+def adapter_slots(run: Run, shard: ServerShard) -> tuple[SourcedBytes, ...]:
+    """The adapter slots on a rank; empty without max_lora_rank."""
     rank = run.options.get("max_lora_rank")
     if not rank:
         return ()
     size = 4 if run.precision == "fp32" else 2
-    slot_bytes = int(run.options.get("max_loras") or 1) * int(rank) * size
-    sizes: dict[str, int] = {}
-    for part, elements in _matrices(run, shard):
-        sizes[part] = sizes.get(part, 0) + elements * slot_bytes
-    sizes["embedding and head"] = _vocabulary_bytes(run, shard, slot_bytes, size)
-    sizes["indices"] = _index_bytes(run)
-    return tuple((f"adapters: {part}", total) for part, total in sizes.items() if total)
+    slots = int(run.options.get("max_loras") or 1)
+    slot_bytes = slots * int(rank) * size
+    elements: dict[str, int] = {}
+    for part, count in _matrices(run, shard):
+        elements[part] = elements.get(part, 0) + count
+    slot = f"{slots} adapters × rank {rank} × {size} bytes"
+    parts = [
+        SourcedBytes(
+            f"adapters: {part}",
+            count * slot_bytes,
+            SOURCE,
+            f"{slot} × {count:,} inputs and outputs",
+        )
+        for part, count in elements.items()
+    ]
+    vocabulary = _vocabulary_bytes(run, shard, slot_bytes, size)
+    parts.append(SourcedBytes("adapters: embedding and head", vocabulary, SOURCE))
+    parts.append(SourcedBytes("adapters: indices", _index_bytes(run), SOURCE))
+    return tuple(part for part in parts if part.bytes)
 
 
 def _matrices(run: Run, shard: ServerShard) -> Iterator[tuple[str, int]]:

@@ -52,6 +52,7 @@ FUSED_SOURCE = code(
     "0.6.6 comm/trtllm_ar.py: three buffers, comm/mnnvl.py rounds each up to 512 "
     "MiB; logs of TP 2 and 4 on H100 agree within 0.1 GiB"
 )
+FREE_SOURCE = code("the memory that the run file says is free")
 TABLES_FROM = (0, 27, 0)
 TABLES_SOURCE = code(
     "vllm 0.11.0 vllm/v1/worker/block_table.py: 4 bytes for each block of each sequence"
@@ -76,41 +77,48 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
     """Name, bytes and source of memory outside torch that vLLM deducts from the pool."""
     scope = snapshot_scope(run)
     if scope == ALL:
-        yield "CUDA context", context_bytes(run), CONTEXT_SOURCE
+        yield SourcedBytes("CUDA context", context_bytes(run), CONTEXT_SOURCE)
         if run.free_bytes < run.card_bytes:
-            yield "other processes", run.card_bytes - run.free_bytes, CONTEXT_SOURCE
+            used = run.card_bytes - run.free_bytes
+            text = f"{run.card_bytes:,} of the card - {run.free_bytes:,} free"
+            yield SourcedBytes("other processes", used, FREE_SOURCE, text)
     if scope != AFTER_NCCL or num_ranks(run) == 1:
         yield from _kernel_parts(run)
     else:
-        yield "cuBLAS handle", handle_bytes(run), HANDLE_SOURCE
+        yield SourcedBytes("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE)
     if scope != AFTER_NCCL:
         yield from _nccl_parts(run)
     if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and run.compute_capability in nccl.NVLINK:
         group = nccl.communicators(run)["tp"]
         size = nccl.group_bytes(group, run.compute_capability, sums=False)
-        yield "communicator for logits", size, GATHER_SOURCE
+        yield SourcedBytes("communicator for logits", size, GATHER_SOURCE)
     if fuses_allreduce(run):
-        yield "workspaces of fused sums", 3 * MULTICAST_PAGE, FUSED_SOURCE
+        text = f"3 workspaces × {MULTICAST_PAGE:,} bytes"
+        name = "workspaces of fused sums"
+        yield SourcedBytes(name, 3 * MULTICAST_PAGE, FUSED_SOURCE, text)
     if scope == ALL or (v1(run) and version(run) >= TABLES_FROM):
         blocks = -(-int(run.options["max_seq_len"]) // base_block_size(run))
-        yield "tables of blocks", int(run.options["max_num_seqs"]) * blocks * 4, TABLES_SOURCE
+        seqs = int(run.options["max_num_seqs"])
+        text = f"{seqs:,} sequences × {blocks:,} blocks × 4 bytes"
+        yield SourcedBytes("tables of blocks", seqs * blocks * 4, TABLES_SOURCE, text)
 
 
 def uncounted_parts(run: Run) -> tuple[NamedBytes, ...]:
     """Name, bytes and source of memory that vLLM's first snapshot already contains."""
     parts: list[SourcedBytes] = []
     if snapshot_scope(run) != ALL:
-        parts.append(("CUDA context", context_bytes(run), CONTEXT_SOURCE))
+        parts.append(SourcedBytes("CUDA context", context_bytes(run), CONTEXT_SOURCE))
     if snapshot_scope(run) == AFTER_NCCL and num_ranks(run) > 1:
         parts += [*_kernel_parts(run), *_nccl_parts(run)]
-    return tuple((name, size, str(source)) for name, size, source in parts)
+    return tuple((name, size, str(source)) for name, size, source, _ in parts)
 
 
 def _kernel_parts(run: Run) -> Iterator[SourcedBytes]:
     size = KERNELS_GIB.get(run.compute_capability, KERNELS_GIB["9.0"])
-    yield "torch's kernels and handles", int(size * GIB), KERNELS_SOURCE
+    yield SourcedBytes("torch's kernels and handles", int(size * GIB), KERNELS_SOURCE)
     if v1(run) and version(run) >= NEWER_KERNELS_FROM:
-        yield "kernels of newer versions", int(NEWER_KERNELS_GIB * GIB), NEWER_KERNELS_SOURCE
+        newer = int(NEWER_KERNELS_GIB * GIB)
+        yield SourcedBytes("kernels of newer versions", newer, NEWER_KERNELS_SOURCE)
 
 
 def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
@@ -122,12 +130,12 @@ def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
     if not process_groups:
         return
     if run.compute_capability not in nccl.NVLINK:
-        yield "NCCL", PCIE_NCCL_BYTES, PCIE_NCCL_SOURCE
+        yield SourcedBytes("NCCL", PCIE_NCCL_BYTES, PCIE_NCCL_SOURCE)
         return
-    yield "NCCL library", nccl.LIBRARY_BYTES, nccl.LIBRARY_SOURCE
+    yield SourcedBytes("NCCL library", nccl.LIBRARY_BYTES, nccl.LIBRARY_SOURCE)
     groups = [group for axis, group in process_groups.items() if axis != "ep"]
     sizes = (nccl.group_bytes(group, run.compute_capability, sums=True) for group in groups)
-    yield "NCCL communicators", sum(sizes), nccl.GROUPS_SOURCE
+    yield SourcedBytes("NCCL communicators", sum(sizes), nccl.GROUPS_SOURCE)
 
 
 def fuses_allreduce(run: Run) -> bool:

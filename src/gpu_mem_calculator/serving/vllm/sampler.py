@@ -17,12 +17,22 @@ servers. Bytes per logit, all alive at once:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...ledger.source import Source, code, measured
 from ...run.run import Run
 from .versions import FIRST_V1, uses_second_runner, v1, version
 
-SourcedBytes = tuple[str, int, Source]
+
+class SourcedBytes(NamedTuple):
+    """A part of a rank's memory."""
+
+    name: str
+    bytes: int
+    source: Source
+    formula: str = ""
+
+
 SORT_SOURCE = measured(
     "NVIDIA H200, torch 2.11: torch.sort of fp32 rows, n = 15 shapes, within 1 % "
     "of 32 bytes a logit for 128 rows and more, 2 % of 44 for 2 to 127"
@@ -67,33 +77,43 @@ def sampling_kernel(run: Run) -> str:
 def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     """Logits and their copies at the sampling peak; `size`: bytes of a logit in the model."""
     count = sampled_rows(run) * run.arch.vocab
+    logits = f"{sampled_rows(run):,} sequences × {run.arch.vocab:,} logits"
     if uses_second_runner(run):
-        yield from _second_runner_parts(run, size, count)
+        yield from _second_runner_parts(run, size, count, logits)
         return
-    yield "logits", count * size, LOGITS
+    yield SourcedBytes("logits", count * size, LOGITS, f"{logits} × {size} bytes")
     if v1(run) and version(run) < FIRST_V1:  # the profile run ends here
         return
-    yield "logits in fp32", count * 4, LOGITS
+    yield SourcedBytes("logits in fp32", count * 4, LOGITS, f"{logits} × 4 bytes")
     kernel = sampling_kernel(run)
     if kernel == SORT:
         second_pass = 12 if 1 < sampled_rows(run) < ONE_PASS else 0
-        yield "logits sorted, with their places", count * 12, SORT_SOURCE
-        yield "torch.sort's own copies", count * (20 + second_pass), SORT_SOURCE
+        copies, text = 20 + second_pass, f"{logits} × {20 + second_pass} bytes"
+        name = "logits sorted, with their places"
+        yield SourcedBytes(name, count * 12, SORT_SOURCE, f"{logits} × 12 bytes")
+        yield SourcedBytes("torch.sort's own copies", count * copies, SORT_SOURCE, text)
     elif kernel == ROW_SEARCH:
-        yield "probabilities and noise", count * 8, IN_PLACE_SOURCE
+        text = f"{logits} × 8 bytes"
+        yield SourcedBytes("probabilities and noise", count * 8, IN_PLACE_SOURCE, text)
         processors = PROCESSORS.get(run.compute_capability, PROCESSORS["9.0"])
-        searched = min(processors, sampled_rows(run)) * run.arch.vocab * 4
-        yield "rows that are searched", searched, IN_PLACE_SOURCE
+        rows = min(processors, sampled_rows(run))
+        text = f"{rows:,} rows × {run.arch.vocab:,} logits × 4 bytes"
+        searched = rows * run.arch.vocab * 4
+        yield SourcedBytes("rows that are searched", searched, IN_PLACE_SOURCE, text)
     else:
-        yield "masked logits and probabilities", count * 8, MASK_SOURCE
+        text = f"{logits} × 8 bytes"
+        yield SourcedBytes("masked logits and probabilities", count * 8, MASK_SOURCE, text)
 
 
-def _second_runner_parts(run: Run, size: int, count: int) -> Iterator[SourcedBytes]:
+def _second_runner_parts(run: Run, size: int, count: int, logits: str) -> Iterator[SourcedBytes]:
     tp, copied = int(run.mesh.tp), version(run) < (0, 26, 0)
     gathered = (count // tp + 2 * count) * size if tp > 1 else 0
     if gathered > count * (size + 4 * copied):
-        yield "logits of each rank, gathered and put in order", gathered, GATHER_SOURCE
+        name = "logits of each rank, gathered and put in order"
+        text = f"({count // tp:,} logits + 2 × {count:,}) × {size} bytes"
+        yield SourcedBytes(name, gathered, GATHER_SOURCE, text)
         return
-    yield "logits", count * size, LOGITS
+    yield SourcedBytes("logits", count * size, LOGITS, f"{logits} × {size} bytes")
     if copied:
-        yield "logits in fp32", count * 4, SECOND_RUNNER_SOURCE
+        text = f"{logits} × 4 bytes"
+        yield SourcedBytes("logits in fp32", count * 4, SECOND_RUNNER_SOURCE, text)

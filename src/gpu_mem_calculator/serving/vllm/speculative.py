@@ -14,12 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
+from ...ledger.source import code
 from ...model.arch import Arch, Layer
 from ...run.run import Run
 from ...weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...weights.shards import ServerShard, ShardedParameter, held
+from .sampler import SourcedBytes
 from .versions import v1, version
 
+BUFFERS_SOURCE = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
 METHODS = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 EAGLE = ("eagle", "eagle3", "mtp")  # one head after the model, on its hidden states
 OWN_HEADS, OWN_HEADS_UNTIL = ("deepseek", "glm", "kimi"), (0, 16, 0)
@@ -31,12 +34,12 @@ class DraftModel(Struct, frozen=True, kw_only=True):
 
     - `parameters`: the draft's parameters on the rank
     - `quantized`: whether they are in the model's weight format; otherwise in the model's dtype
-    - `buffers`: name and bytes of other tensors, allocated before the model is loaded
+    - `buffers`: other tensors, allocated before the model is loaded
     """
 
     parameters: tuple[ShardedParameter, ...] = ()
     quantized: bool = False
-    buffers: tuple[tuple[str, int], ...] = ()
+    buffers: tuple[SourcedBytes, ...] = ()
 
 
 def method(run: Run) -> str:
@@ -135,15 +138,25 @@ def _mtp_parameters(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
         yield ShardedParameter("embed_tokens.weight", (rows, hidden), "embedding")
 
 
-def draft_buffers(run: Run, hidden: int) -> tuple[tuple[str, int], ...]:
+def draft_buffers(run: Run, hidden: int) -> tuple[SourcedBytes, ...]:
     """vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__, for every token of a step.
 
     Hidden states and embeddings (16 bits), positions (8 bytes), token ids and a range (4 each).
     """
     tokens, size = int(run.options["max_num_batched_tokens"]), 4 if run.precision == "fp32" else 2
     return (
-        ("draft: hidden states and embeddings of a step", 2 * tokens * hidden * size),
-        ("draft: token ids and positions of a step", tokens * 16),
+        SourcedBytes(
+            "draft: hidden states and embeddings of a step",
+            2 * tokens * hidden * size,
+            BUFFERS_SOURCE,
+            f"2 × {tokens:,} tokens × {hidden:,} × {size} bytes",
+        ),
+        SourcedBytes(
+            "draft: token ids and positions of a step",
+            tokens * 16,
+            BUFFERS_SOURCE,
+            f"{tokens:,} tokens × 16 bytes",
+        ),
     )
 
 

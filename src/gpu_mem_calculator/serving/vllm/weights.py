@@ -5,17 +5,26 @@ Sources: vLLM at the versions named at each function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from ...ledger.formula import Formula
 from ...ledger.words import words
 from ...model.arch import Arch
 from ...model.blocks import LatentAttention
 from ...run.run import Run
 from ...weights import WeightFormat
-from ...weights.rank_weights import BITS, Item, rotary_tables, run_format, weight_items
+from ...weights.rank_weights import (
+    BITS,
+    Item,
+    rotary_formulas,
+    rotary_tables,
+    run_format,
+    weight_items,
+)
 from ...weights.shards import ServerShard, held
+from ...weights.weight_formulas import weight_formulas
 from .formats import loaded_format
 from .versions import Version, version
 
@@ -33,14 +42,34 @@ def rank_weights(run: Run, shard: ServerShard) -> list[Item]:
     """Name and bytes of all tensors on the GPU after the model is loaded, by group."""
     arch, vllm_version, bits = run.arch, version(run), BITS[run.precision]
     weight_format = loaded_format(run_format(run), vllm_version, run.compute_capability)
-    positions = max(arch.max_seq_len, int(run.options.get("max_seq_len") or 0))
     extra = [
-        *rotary_tables(arch, shard, positions, bits),
+        *rotary_tables(arch, shard, _positions(run), bits),
         *latent_projections(arch, shard, weight_format, bits, vllm_version),
     ]
-    if arch.head is not None and _has_head_on_every_stage(arch, vllm_version):
-        shard = replace(shard, head=True)
-    return weight_items(run, shard, weight_format, extra=extra)
+    return weight_items(run, _with_heads(run, shard), weight_format, extra=extra)
+
+
+def rank_formulas(run: Run, shard: ServerShard) -> Callable[[str], Formula]:
+    """A function from the name of an item of `rank_weights` to its formula."""
+    arch, vllm_version, bits = run.arch, version(run), BITS[run.precision]
+    weight_format = loaded_format(run_format(run), vllm_version, run.compute_capability)
+    copies = latent_projections(arch, shard, weight_format, bits, vllm_version)
+    extra = [
+        *rotary_formulas(arch, shard, _positions(run), bits),
+        *((name, f"{size:,} bytes") for name, size in copies),
+    ]
+    return weight_formulas(run, _with_heads(run, shard), weight_format, extra)
+
+
+def _positions(run: Run) -> int:
+    return max(run.arch.max_seq_len, int(run.options.get("max_seq_len") or 0))
+
+
+def _with_heads(run: Run, shard: ServerShard) -> ServerShard:
+    """The rank's part of the model, with the head where every stage has one."""
+    if run.arch.head is not None and _has_head_on_every_stage(run.arch, version(run)):
+        return replace(shard, head=True)
+    return shard
 
 
 def _has_head_on_every_stage(arch: Arch, vllm_version: Version) -> bool:
