@@ -50,8 +50,23 @@ calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0: done; 1: --check and it does not fit; 2: bad input."""
+    """Run one command; returns 0: done; 1: --check and it does not fit; 2: bad input.
+
+    Without `argv` it runs this process's own command, and may end the process itself.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
+    code = _exit_code(words)
+    if argv is None and "threading" not in sys.modules:
+        import os
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # nothing is left to do but freeing every object, which takes longer
+    return code
+
+
+def _exit_code(words: list[str]) -> int:
+    """Run one command; report bad input as sentences."""
     try:
         return _run(words)
     except KeyboardInterrupt:
@@ -145,6 +160,7 @@ def _verb(verb: str, words: list[str]) -> int:
         raise InputError(f"{verb!r} is not a known {what}{hint}")
     from importlib import import_module
 
+    _import_msgspec()
     from .output import check_files
     from .parser import Parser
 
@@ -166,6 +182,17 @@ def _verb(verb: str, words: list[str]) -> int:
     check_files(args)
     code: int = module.run(args)
     return code
+
+
+def _import_msgspec() -> None:
+    """Import msgspec without typing_extensions, which it uses where it is installed, does not need
+    from Python 3.11 on, and which takes as long to import as Python to start.
+    """
+    if "typing_extensions" not in sys.modules:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+        import msgspec  # noqa: F401
+
+        del sys.modules["typing_extensions"]
 
 
 def _help() -> str:
