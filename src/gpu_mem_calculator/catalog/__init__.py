@@ -116,6 +116,18 @@ def row_config(row: Row) -> Row:
     return config if quantization is None else {**config, "quantization_config": quantization}
 
 
+@cache
+def _lower_pieces(table: str) -> tuple[str, ...]:
+    return tuple(map(str.lower, _pieces(table)))
+
+
+def rows_with_texts(table: str, *texts: str) -> Iterator[Row]:
+    """The rows whose text in lower case contains all of some texts."""
+    for number, piece in enumerate(_lower_pieces(table)):
+        if all(text in piece for text in texts):
+            yield _row(table, number)
+
+
 @lru_cache(maxsize=64)
 def rows_with(table: str, key: str, value: str) -> tuple[Row, ...]:
     """The rows that have the line `key = value`, with the value as TOML writes it."""

@@ -7,20 +7,21 @@ llama 3.1 8b instruct. Numbers are never joined, so that a name means no model o
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 
-from . import Row, find, rows
+from . import Row, find, rows, rows_with_texts
 
 # Words that name a tuning of a model, which has the same architecture.
 TUNINGS = frozenset(["instruct", "it", "chat", "base", "hf", "pt", "meta"])
+_POINT = re.compile(r"(?<=\d)_(?=\d)")  # written as an underscore
+_NUMBER = re.compile(r"(?<=[a-z])(?=\d)")  # its begin, after letters
+_WORD = re.compile(r"\d+(?:\.\d+)*[a-z]*|[a-z]+")
 
 
 def words(name: str) -> tuple[str, ...]:
     """The words of a name's last part: letters and numbers, in lower case."""
     text = name.lower().rpartition("/")[2]
-    text = re.sub(r"(?<=\d)_(?=\d)", ".", text)
-    text = re.sub(r"(?<=[a-z])(?=\d)", " ", text)
-    return tuple(re.findall(r"\d+(?:\.\d+)*[a-z]*|[a-z]+", text))
+    return tuple(_WORD.findall(_NUMBER.sub(" ", _POINT.sub(".", text))))
 
 
 def _untuned(found: tuple[str, ...]) -> tuple[str, ...]:
@@ -31,12 +32,14 @@ def _own_names(row: Row) -> tuple[str, ...]:
     return (row["name"], row["title"], row.get("hub_id") or "")
 
 
-@cache
-def _spelled() -> dict[tuple[str, ...], str]:
-    """The preset of each name in words, and of its words without tunings, where only one has it."""
+@lru_cache(maxsize=64)
+def _spelled(*some: str) -> dict[tuple[str, ...], str]:
+    """The preset of each name in words, and of its words without tunings, where only one has it;
+    for names with some words, or for all.
+    """
     whole: dict[tuple[str, ...], set[str]] = {}
     untuned: dict[tuple[str, ...], set[str]] = {}
-    for row in rows("index"):
+    for row in rows_with_texts("index", *some):
         for name in filter(None, (*_own_names(row), *row.get("aliases", ()))):
             whole.setdefault(words(name), set()).add(row["name"])
             untuned.setdefault(_untuned(words(name)), set()).add(row["name"])
@@ -47,7 +50,8 @@ def _spelled() -> dict[tuple[str, ...], str]:
 @cache
 def _meanings() -> dict[tuple[str, ...], str]:
     """The preset of each size without a name, and of each name without a size."""
-    return {words(text): row["name"] for row in rows("index") for text in row.get("means", ())}
+    known = rows_with_texts("index", "\nmeans = ")
+    return {words(text): row["name"] for row in known for text in row.get("means", ())}
 
 
 def spelled(name: str) -> Row | None:
@@ -56,7 +60,8 @@ def spelled(name: str) -> Row | None:
     if row is not None:
         return row
     found = words(name)
-    known = _spelled().get(found) or _spelled().get(_untuned(found))
+    spellings = _spelled(*(word for word in _untuned(found) if "." not in word))
+    known = spellings.get(found) or spellings.get(_untuned(found))
     return find("index", known) if known else None
 
 
