@@ -69,15 +69,15 @@ def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
     """Rank 0 and the last rank of a pipeline get the replays of their own stages."""
     mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
     config = small_run("megatron_lm", parallelism=mesh, training={"gradient_accumulation_steps": 8})
-    resolved = full_estimate(config, replay=False).resolved
-    first, last = (replay_stage(resolved, stage) for stage in (0, 3))
+    found = full_estimate(config, replay=False)
+    first, last = (replay_stage(found.resolved, n, found.ledgers[n]) for n in (0, 3))
     assert first is not None
     assert last is not None
     assert first.allocated_bytes != last.allocated_bytes
     for rank, stage in ((0, first), (7, last)):
-        found = by_estimate(one(config=config, rank=rank, measured=SEARCHED))
-        assert found.allocated == stage.allocated_bytes
-        assert (found.reserved, found.needs) == (stage.reserved_bytes, stage.needs_bytes)
+        predicted = by_estimate(one(config=config, rank=rank, measured=SEARCHED))
+        assert predicted.allocated == stage.allocated_bytes
+        assert (predicted.reserved, predicted.needs) == (stage.reserved_bytes, stage.needs_bytes)
 
 
 def test_the_numbers_and_the_verdict_are_the_estimates_own() -> None:

@@ -26,19 +26,16 @@ class OneResolved(Struct):
     longest_seq: int | None = None
 
 
-def by_ledger(
-    monkeypatch: pytest.MonkeyPatch, limit: int, seq: int, most: int | None
-) -> tuple[int | None, int]:
+def by_ledger(limit: int, seq: int, most: int | None) -> tuple[int | None, int]:
     """The longest sequence where each token takes 10 bytes, and how many lengths were tried."""
     tried = []
 
-    def needs(_: object, run: OneSequence) -> int:
-        tried.append(run.seq)
-        return 10 * run.seq
+    def needs(tokens: int) -> int:
+        tried.append(tokens)
+        return 10 * tokens
 
-    monkeypatch.setattr(longest_sequence, "needed_bytes", needs)
     resolved: Any = OneResolved(OneSequence(seq), most)
-    return longest_sequence._longest_by_ledger(resolved, limit), len(tried)
+    return longest_sequence._longest_by_ledger(resolved, needs, limit), len(tried)
 
 
 @pytest.mark.parametrize(
@@ -56,28 +53,22 @@ def by_ledger(
     ],
 )
 def test_the_limit_itself_fits(
-    monkeypatch: pytest.MonkeyPatch,
-    limit: int,
-    seq: int,
-    most: int | None,
-    longest: int | None,
-    tries: int,
+    limit: int, seq: int, most: int | None, longest: int | None, tries: int
 ) -> None:
     """A length that takes all bytes fits; one byte less, and it is the next shorter one."""
-    assert by_ledger(monkeypatch, limit, seq, most) == (longest, tries)
+    assert by_ledger(limit, seq, most) == (longest, tries)
 
 
 @pytest.mark.parametrize("square", [0, 1, 100])
 @pytest.mark.parametrize("exact", [40_000, 1_000_000, 1_050_000])
-def test_a_long_sequence_is_close(monkeypatch: pytest.MonkeyPatch, exact: int, square: int) -> None:
+def test_a_long_sequence_is_close(exact: int, square: int) -> None:
     """Within 1/32 below the exact answer, also where masks grow with the square of the length."""
 
-    def needs(_: object, run: OneSequence) -> int:
-        return 10 * run.seq + square * run.seq**2
+    def needs(tokens: int) -> int:
+        return 10 * tokens + square * tokens**2
 
-    monkeypatch.setattr(longest_sequence, "needed_bytes", needs)
     resolved: Any = OneResolved(OneSequence(1024))
-    longest = longest_sequence._longest_by_ledger(resolved, needs(None, OneSequence(exact)))
+    longest = longest_sequence._longest_by_ledger(resolved, needs, needs(exact))
     assert longest is not None
     assert exact * 31 / 32 - 128 <= longest <= exact
 
@@ -107,7 +98,7 @@ def test_fragments_shorten_the_sequence(
 
     monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 9562)
     monkeypatch.setattr(
-        longest_sequence, "_longest_by_ledger", lambda _, limit: limit // 10 // 128 * 128
+        longest_sequence, "_longest_by_ledger", lambda _, needs, limit: limit // 10 // 128 * 128
     )
     monkeypatch.setattr(longest_sequence, "_survives", replay)
     resolved = SimpleNamespace(run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))

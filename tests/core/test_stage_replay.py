@@ -154,11 +154,12 @@ def test_a_run_needs_at_least_what_its_ledger_has_at_the_peak(
 def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
     """A difference that is negative or larger than rounding is refused."""
     resolved = resolve(read(small_run()))
-    found = replay_stage(resolved, 0)
+    ledger = resolved.engine.ledger(resolved.run)
+    found = replay_stage(resolved, 0, ledger)
     assert found is not None
     far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
     with pytest.raises(AssertionError, match="blocks have"):
-        with_block_rounding(resolved.engine.ledger(resolved.run), far)
+        with_block_rounding(ledger, far)
 
 
 def test_the_first_forward_has_no_workspace_of_backward() -> None:

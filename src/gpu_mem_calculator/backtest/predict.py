@@ -109,7 +109,8 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
     if estimate.served:
         return by_server(estimate, stage)
-    ledger, stage_replay = estimate.ledgers[stage], replay_stage(resolved, stage)
+    ledger = estimate.ledgers[stage]
+    stage_replay = replay_stage(resolved, stage, ledger)
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
     if stage_replay is None:

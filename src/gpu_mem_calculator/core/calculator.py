@@ -94,7 +94,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
-    stage = stage_replay.replay_stage(resolved, busiest) if replay else None
+    stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest]) if replay else None
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
         rounded = with_block_rounding(ledgers[busiest], stage)
@@ -123,16 +123,21 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     word = clear_verdict(peaks[busiest] + outside, highest + outside, has)
     if word == SHORT:
         return SHORT
-    if stage_replay.too_large(resolved, busiest):
+    if stage_replay.too_large(resolved, ledgers[busiest]):
         return OPEN
-    stage = None if word == FITS else stage_replay.replay_stage(resolved, busiest)
-    return word if stage is None else replay_verdict(stage, has - outside)
+    if word == FITS:
+        return FITS
+    stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest])
+    assert stage is not None
+    return replay_verdict(stage, has - outside)
 
 
-def surely_fits(resolved: ResolvedRun) -> bool:
-    """Whether the verdict is `fits` by a replay; quicker than `verdict` where it is not."""
-    busiest = busiest_stage(resolved)
-    stage = stage_replay.replay_stage(resolved, busiest)
+def surely_fits(estimate: Estimate) -> bool:
+    """Whether the verdict of an estimate by the ledger is `fits` by a replay; quicker than
+    `verdict` where it is not.
+    """
+    resolved = estimate.resolved
+    stage = stage_replay.replay_stage(resolved, estimate.result.busiest_stage, estimate.ledger)
     if stage is None:
         return False
     cap = resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
@@ -202,6 +207,8 @@ def _ledgers(resolved: ResolvedRun) -> tuple[Ledger, ...]:
 
 def busiest_stage(resolved: ResolvedRun) -> int:
     """The index of the pipeline stage whose peak is highest, by the ledgers."""
+    if int(resolved.run.mesh.pp) == 1:
+        return 0
     peaks = [int(ledger.peak(phases=STEP)) for ledger in _ledgers(resolved)]
     return peaks.index(max(peaks))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -52,6 +51,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _unknown(name: str) -> str:
     """The message for a name that means no card."""
+    import difflib
+
     key = f"hardware.gpu={name!r}"
     counted = _COUNTED.fullmatch(name.strip())
     if counted:

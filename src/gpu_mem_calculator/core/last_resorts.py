@@ -150,7 +150,7 @@ def changed_estimate(estimate: Estimate, settings: tuple[str, ...]) -> Estimate 
 
 def _fits(estimate: Estimate) -> bool:
     word = verdict_by_ledger(estimate.result)
-    return word == FITS or (word != SHORT and surely_fits(estimate.resolved))
+    return word == FITS or (word != SHORT and surely_fits(estimate))
 
 
 def _needed(estimate: Estimate, changes: tuple[Candidate, ...]) -> tuple[Candidate, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from msgspec.structs import replace
 
 from .calculator import Estimate, busiest_stage, needed_bytes
@@ -21,15 +24,20 @@ def longest_sequence(estimate: Estimate) -> int | None:
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
-    if needed_bytes(resolved, replace(resolved.run, seq=STEP)) > limit:
+
+    @cache
+    def needs(seq: int) -> int:
+        return needed_bytes(resolved, replace(resolved.run, seq=seq))
+
+    if needs(STEP) > limit:
         return None
-    most = _longest_by_ledger(resolved, limit)
+    most = _longest_by_ledger(resolved, needs, limit)
     if most is None or result.needs_bytes is None:
         return most
     margin = result.margin_bytes or 0
     total = result.needs_bytes + margin + result.outside_torch_bytes
     cap = limit - margin * limit // total
-    guess = _longest_by_ledger(resolved, needed_bytes(resolved, resolved.run) * limit // total)
+    guess = _longest_by_ledger(resolved, needs, needs(int(resolved.run.seq)) * limit // total)
     least = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
     low, high = least, most + STEP  # `low` fits, unless it is 0; `high` does not
     length, step = min(max(guess or STEP, low + STEP), most), 0
@@ -51,29 +59,27 @@ def _survives(resolved: ResolvedRun, seq: int, limit: int) -> bool:
     return survives(longer, busiest_stage(longer), limit - outside)
 
 
-def _longest_by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
-    """The longest sequence by the ledger alone. Memory is nearly linear in the sequence, so guesses
-    are interpolated.
+def _longest_by_ledger(
+    resolved: ResolvedRun, needs: Callable[[int], int], limit: int
+) -> int | None:
+    """The longest sequence that `needs` at most `limit` bytes by the ledger. Memory is nearly
+    linear in the sequence, so guesses are interpolated.
     """
     most = (resolved.longest_seq or 2**24) // STEP
-
-    def needs(steps: int) -> int:
-        return needed_bytes(resolved, replace(resolved.run, seq=steps * STEP))
-
     low, high = 0, max(1, int(resolved.run.seq) // STEP)
-    below, above = 0, needs(high)
+    below, above = 0, needs(high * STEP)
     while above <= limit and high < most:
         low, below, high = high, above, min(high * 2, most)
-        above = needs(high)
+        above = needs(high * STEP)
     if above <= limit:
         return high * STEP
     while high - low > max(1, low // CLOSE):
         guess = low + (high - low) * (limit - below) // (above - below)
         middle = min(max(guess, low + 1), high - 1)
-        height = needs(middle)
+        height = needs(middle * STEP)
         if height > limit:
             high, above = middle, height
-        elif needs(middle + max(1, middle // CLOSE)) > limit:
+        elif needs((middle + max(1, middle // CLOSE)) * STEP) > limit:
             return middle * STEP
         else:
             low, below = middle, height

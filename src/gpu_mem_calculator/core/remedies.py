@@ -92,8 +92,15 @@ class RemedySearch:
         self.singles: list[SingleChange] = []
         self.found: list[Remedy] = []
         self.failed: set[tuple[str, ...]] = set()
+        self.known: dict[tuple[str, ...], Estimate | None] = {}  # by settings
         self.replays = 0
         self.expands = not estimate.serves and not estimate.resolved.allocator.expandable_segments
+
+    def _changed(self, settings: tuple[str, ...]) -> Estimate | None:
+        """The run with some settings; None where they are refused."""
+        if settings not in self.known:
+            self.known[settings] = changed_estimate(self.estimate, settings)
+        return self.known[settings]
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
         """Try sets that have some of the candidates, until enough remedies are found."""
@@ -115,7 +122,7 @@ class RemedySearch:
         """The candidates that save more than 1 % of the highest phase in some phase."""
         least = max(self.heights) // 100
         for candidate in candidates:
-            changed = changed_estimate(self.estimate, candidate.settings)
+            changed = self._changed(candidate.settings)
             if changed is None:
                 continue
             heights = phase_heights(changed)
@@ -160,14 +167,14 @@ class RemedySearch:
         A set that the ledger leaves open and a replay refuses has the verdict `may fit`.
         """
         settings = merged_settings(changes)
-        changed = changed_estimate(self.estimate, settings)
-        if settings in self.failed or changed is None:
+        changed = None if settings in self.failed else self._changed(settings)
+        if changed is None:
             return SHORT
         word = verdict_by_ledger(changed.result)
         if max(phase_heights(changed)) * MARGIN > changed.result.gpu_memory_bytes:
             word = SHORT
         elif word == OPEN:
-            word = FITS if surely_fits(changed.resolved) else OPEN
+            word = FITS if surely_fits(changed) else OPEN
             self.replays += word == OPEN
         if word == FITS:
             self.found.append(self.remedy(changes))
@@ -178,7 +185,7 @@ class RemedySearch:
     def remedy(self, changes: tuple[Candidate, ...]) -> Remedy:
         """The remedy of some changes."""
         settings = merged_settings(changes)
-        changed = changed_estimate(self.estimate, settings)
+        changed = self._changed(settings)
         assert changed is not None
         return Remedy(
             changes=tuple(one.title for one in changes),

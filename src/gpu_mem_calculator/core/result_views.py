@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..ledger.units import GIB, gib
@@ -73,6 +72,8 @@ def one_line(result: MemoryResult) -> str:
 
 def html_table(result: MemoryResult) -> str:
     """The verdict, a bar of the share of the card, and the parts, as HTML without scripts."""
+    from html import escape
+
     total = total_bytes(result)
     share = min(1.0, total / result.gpu_memory_bytes)
     colour = COLOURS.get(result.verdict, UNSURE)

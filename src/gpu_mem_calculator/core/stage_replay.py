@@ -133,9 +133,9 @@ def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
     )
 
 
-def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
-    """Replay a stage; None where the run is too large to be replayed."""
-    if too_large(resolved, stage):
+def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:
+    """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
+    if too_large(resolved, ledger):
         return None
     requests = stage_requests(resolved, stage)
     search = NeedsSearch(requests.usual, resolved.allocator)
@@ -154,11 +154,9 @@ def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     )
 
 
-def too_large(resolved: ResolvedRun, stage: int) -> bool:
+def too_large(resolved: ResolvedRun, ledger: Ledger) -> bool:
     """Whether a run is larger than the model of the allocator can handle."""
-    if len(resolved.run.arch.layers) > MOST_LAYERS:
-        return True
-    return int(resolved.engine.ledger(replace(resolved.run, stage=stage)).peak()) > MOST_BYTES
+    return len(resolved.run.arch.layers) > MOST_LAYERS or int(ledger.peak()) > MOST_BYTES
 
 
 def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import unicodedata
 from typing import TextIO
@@ -79,7 +78,9 @@ class ProgressBar:
         counted = f"{self.finished:>{len(str(self.total))}}/{self.total}"
         passed = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
         # one space between the four parts, and the last column stays free: it would wrap
-        free = shutil.get_terminal_size().columns - columns(counted) - columns(passed) - 4
+        from shutil import get_terminal_size
+
+        free = get_terminal_size().columns - columns(counted) - columns(passed) - 4
         bar_width = max(LEAST_BAR, min(BAR_WIDTH, free - columns(self.label)))
         label = shorten(self.label, free - bar_width)
         parts = (label, self._bar(bar_width), self._paint(counted, "green"))

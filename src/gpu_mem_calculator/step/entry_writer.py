@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from ..autograd.events import BlockEvents
@@ -47,6 +48,9 @@ class EntryWriter:
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
         begun = {index for name in starts for index in self.alive[name]}
         numbered = tuple(enumerate(self.entries))
+        self.with_role = defaultdict[str, list[int]](list)
+        for index, entry in numbered:
+            self.with_role[entry.role].append(index)
         self.new_states = {i for i, e in numbered if e.kind == OPTIM and i not in begun}
         self.late = {i for i, e in numbered if e.since}
         self.head_gradient = head_gradient(self.entries)
@@ -73,7 +77,7 @@ class EntryWriter:
 
     def free(self, tensors: Iterable[int]) -> None:
         """Free tensors in this order."""
-        self.stream.events.extend(~tensor for tensor in tensors)
+        self.stream.events.extend([~tensor for tensor in tensors])
 
     def mark(self, phase: Phase) -> None:
         """Mark the end of a phase."""
@@ -181,9 +185,9 @@ class EntryWriter:
     def _play(self, ids: Tensors, events: Iterable[int]) -> None:
         """Write events of a block, its tensors numbered by `ids`; what the model names stays."""
         stays = self.named
-        self.stream.events.extend(
-            [ids[e] if e >= 0 else ~ids[~e] for e in events if e >= 0 or ids[~e] not in stays]
-        )
+        if stays:
+            events = [e for e in events if e >= 0 or ids[~e] not in stays]
+        self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
 
     def free_masks(self) -> None:
         """Free the masks that the model's forward names."""

@@ -45,8 +45,9 @@ def allocation_stream(
         if is_step:
             writer.zero_grad()
     if writer.elsewhere:
-        tensors = range(len(writer.stream.sizes))
-        writer.stream.streams = [writer.elsewhere.get(tensor, 0) for tensor in tensors]
+        writer.stream.streams = [0] * len(writer.stream.sizes)
+        for tensor, queue in writer.elsewhere.items():
+            writer.stream.streams[tensor] = queue
     return writer.stream
 
 

@@ -39,12 +39,14 @@ class StreamWriter(EntryWriter):
         for index in gone:
             if index not in self.masks:
                 self.keep(index, 0)
-        later = [i for role in MADE_LATER for i in table if self.entries[i].role == role]
-        inputs = [i for i in table if self.entries[i].role == FIRST_INPUT and i not in self.held]
+        later = [i for role in MADE_LATER for i in self.with_role[role] if i in table]
+        first = self.with_role[FIRST_INPUT]
+        inputs = [i for i in first if i in table and i not in self.held]
         for index in (*inputs, *later) if inputs else ():
             self.keep(index, table[index])
         for index, copies in table.items():
-            if index not in later or index in self.held:
+            missing = copies - len(self.held.get(index, ()))
+            if missing and (index not in later or index in self.held):
                 self.keep(index, copies)
         if block_run is not None and block_run.forward and self.flow < 0:
             block = block_run.once or block_run.script

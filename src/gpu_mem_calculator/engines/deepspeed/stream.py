@@ -169,8 +169,9 @@ class ZeroStreamWriter(StreamWriter):
         forward = gradients is None
         written, rank = begin, self.rank
         for position, kind, number in sorted(hook_points, key=lambda point: point[0]):
-            self._play(ids, events[written:position])
-            written = max(written, position)
+            if position > written:
+                self._play(ids, events[written:position])
+                written = position
             if kind == GRADIENT:
                 rank.gradient(block, number, gradients[number] if gradients else -1)
             elif kind == MATMUL:
