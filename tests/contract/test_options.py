@@ -17,6 +17,18 @@ LOCAL = {"transformer_implementation": "local"}
 HOST = {"zero_stage": 2, "offload_optimizer": "cpu"}
 WIDE = {"config": {**SMALL_LLAMA, "vocab_size": 50_000}}
 STAGES = {"pipeline_parallel_size": 2}
+WOVEN = {
+    "parallelism": {**STAGES, "virtual_pipeline_size": 2},
+    "training": {"gradient_accumulation_steps": 6},
+}
+ROUTED = {
+    "model": {"config": {**SMALL_LLAMA, "model_type": "mixtral", "num_local_experts": 4}},
+    "parallelism": {
+        "tensor_parallel_size": 2,
+        "expert_parallel_size": 2,
+        "sequence_parallel": True,
+    },
+}
 # engine, option: another value, the options around it, other sections of the run
 CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     ("deepspeed", "zero_stage"): (1, {}, {}),
@@ -75,6 +87,29 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
     ("megatron_lm", "accumulate_allreduce_grads_in_fp32"): (False, {}, {}),
     ("megatron_lm", "make_vocab_size_divisible_by"): (1000, {}, {}),
     ("megatron_lm", "deallocate_pipeline_outputs"): (False, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "transformer_engine_version"): ("2.1", {}, {}),
+    ("megatron_lm", "attention_backend"): ("unfused", {}, {}),
+    ("megatron_lm", "pipeline_model_parallel_layout"): ("Et|tttL", {}, {"parallelism": STAGES}),
+    ("megatron_lm", "decoder_first_pipeline_num_layers"): (1, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "decoder_last_pipeline_num_layers"): (1, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "account_for_embedding_in_pipeline_split"): (True, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "account_for_loss_in_pipeline_split"): (True, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "microbatch_group_size_per_virtual_pipeline_stage"): (3, {}, WOVEN),
+    ("megatron_lm", "num_distributed_optimizer_instances"): (
+        2,
+        {"distributed_optimizer": True},
+        {},
+    ),
+    ("megatron_lm", "defer_embedding_wgrad_compute"): (True, {}, {"parallelism": STAGES}),
+    ("megatron_lm", "wgrad_deferral_limit"): (1, {}, {"parallelism": STAGES}),  # alone, refused
+    ("megatron_lm", "expert_tensor_parallel_size"): (1, {}, ROUTED),
+    ("megatron_lm", "moe_token_dispatcher_type"): ("alltoall", {}, ROUTED),
+    ("megatron_lm", "moe_expert_capacity_factor"): (0.5, {}, ROUTED),
+    ("megatron_lm", "moe_pad_expert_input_to_capacity"): (
+        True,
+        {"moe_expert_capacity_factor": 2.0},
+        ROUTED,
+    ),
     ("pytorch_ddp", "gradient_as_bucket_view"): (True, {}, {}),
 }
 

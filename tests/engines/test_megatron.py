@@ -18,7 +18,7 @@ from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.modelling.megatron.layer import layer_walk
 from gpu_mem_calculator.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.step.pipeline import chunk_flight, chunks_in_flight
+from gpu_mem_calculator.step.pipeline import chunk_passes, chunks_in_flight
 
 GPT: dict[str, Any] = {
     "num_layers": 24,
@@ -198,7 +198,7 @@ def test_first_stage_is_busiest() -> None:
 
 def test_micro_batches_bound_the_flight() -> None:
     """No more micro-batches wait than there are."""
-    assert [chunks_in_flight(8, 0, m, 1) for m in (1, 4, 8, 16)] == [1, 4, 8, 8]
+    assert [chunks_in_flight(8, 0, m, 1, 8) for m in (1, 4, 8, 16)] == [1, 4, 8, 8]
 
 
 def test_interleaving_holds_more() -> None:
@@ -207,8 +207,8 @@ def test_interleaving_holds_more() -> None:
         ENGINE.ledger(run(pp=4, micro_batches=16, virtual_stages=v)).peak() for v in (1, 2)
     )
     assert woven > plain
-    assert chunks_in_flight(4, 0, 16, 2) == 11  # 2 × 3 + 1 × 4 + 1, of 4 layers each
-    assert [chunk_flight(11, 4, 2, c) for c in (0, 1)] == [7, 4]
+    assert chunks_in_flight(4, 0, 16, 2, 4) == 11  # 2 × 3 + 1 × 4 + 1, of 4 layers each
+    assert [chunk_passes(11, 4, 2, c, 16) for c in (0, 1)] == [7, 4]
 
 
 def test_sequence_parallel_shards_what_is_between_matmuls() -> None:

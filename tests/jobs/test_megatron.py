@@ -195,7 +195,7 @@ def test_experts() -> None:
         "moe_shared_expert_intermediate_size": 64,
         "moe_layer_freq": [1] * 8,
         "expert_model_parallel_size": 4,
-        "moe_token_dispatcher_type": "alltoall",
+        "moe_token_dispatcher_type": "allgather",
         "moe_router_force_load_balancing": True,
     }
     assert {key: made[key] for key in wanted} == wanted

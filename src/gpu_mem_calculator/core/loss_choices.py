@@ -91,8 +91,9 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if not engine.transformers:
         for key in given:
             yield f"training.{key} is for engines that run transformers; leave it out"
-        if config.loss not in (None, *SAME_AS_FULL[:1]):
-            yield f"training.loss={config.loss!r} is not modelled under {engine.title}; use 'full'"
+        if config.loss not in (None, *engine.losses):
+            fix = " or ".join(map(repr, engine.losses))
+            yield f"training.loss={config.loss!r} is not one {engine.title} has; use {fix}"
         return
     if run.record is not None and (given or config.loss not in (None, "full")):
         key = (*given, "loss")[0]

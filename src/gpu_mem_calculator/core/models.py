@@ -101,6 +101,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     upcast_unquantized: Flag | None = None
     freeze_vision_tower: Flag | None = None
     pytorch_alloc_conf: Text | None = None
+    cublas_workspace_config: Text | None = None
 
 
 class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):
@@ -157,6 +158,21 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     accumulate_allreduce_grads_in_fp32: Flag | None = None
     attention_softmax_in_fp32: Flag | None = None
     deallocate_pipeline_outputs: Flag | None = None
+    transformer_engine_version: Text | None = None
+    attention_backend: Literal["auto", "flash", "fused", "unfused", "local"] | None = None
+    pipeline_model_parallel_layout: Text | None = None
+    decoder_first_pipeline_num_layers: Count | None = None
+    decoder_last_pipeline_num_layers: Count | None = None
+    account_for_embedding_in_pipeline_split: Flag | None = None
+    account_for_loss_in_pipeline_split: Flag | None = None
+    microbatch_group_size_per_virtual_pipeline_stage: Count | None = None
+    num_distributed_optimizer_instances: Count | None = None
+    defer_embedding_wgrad_compute: Flag | None = None
+    wgrad_deferral_limit: Size | None = None
+    expert_tensor_parallel_size: Count | None = None
+    moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"] | None = None
+    moe_expert_capacity_factor: Positive | None = None
+    moe_pad_expert_input_to_capacity: Flag | None = None
 
 
 class GPUConfig(Struct, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from ..run.engine import Engine
 from ..run.run import Run
 from ..serving import spellings as servers
 from ..step.optimizers import OPTIMIZERS
+from ..step.workspaces import config_bytes
 from . import training_rules
 from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
@@ -99,6 +100,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **training,
         **loss,
     )
+    run = chosen.complete(run)
     problems += training_rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)
@@ -186,6 +188,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         hint = nearest(optimizer, OPTIMIZERS) or f"; choose {', '.join(OPTIMIZERS)}"
         problems.append(unknown + hint)
     precision = problems.attempt(_precision, config)
+    workspace = problems.attempt(_cublas_workspace, config)
     if problems:
         raise InputError(problems)
     level = config.activation_checkpointing
@@ -207,6 +210,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
         "freeze_vision_tower": bool(config.freeze_vision_tower),
+        "cublas_workspace": workspace,
     }
 
 
@@ -219,6 +223,16 @@ def _allocator(config: TrainingConfig) -> AllocatorSettings:
     except AllocatorSettingsError as error:
         where = "training.pytorch_alloc_conf"
         raise InputError(f"{where}: {problem}" for problem in error.problems) from None
+
+
+def _cublas_workspace(config: TrainingConfig) -> int | None:
+    """Bytes of training.cublas_workspace_config; None where it is not set."""
+    text = config.cublas_workspace_config
+    found = None if text is None else config_bytes(text)
+    if text is not None and found is None:
+        form = "pairs of KiB and count, such as ':4096:8' or ':4096:2:16:8'"
+        raise InputError(f"training.cublas_workspace_config={text!r} must be {form}")
+    return found
 
 
 def _precision(config: TrainingConfig) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.megatron_lm.options import gradient_bits, option
+from ..engines.megatron_lm.options import expert_tp, gradient_bits, option
 from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
@@ -88,6 +88,8 @@ def start(job: Job) -> None:
         virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
         context_parallel_size=int(mesh.cp),
         expert_model_parallel_size=int(mesh.ep),
+        expert_tensor_parallel_size=int(expert_tp(run)),
+        num_distributed_optimizer_instances=option(run, "num_distributed_optimizer_instances"),
     )
     import_extra(f"{CORE}.tensor_parallel.random", "measure").model_parallel_cuda_manual_seed(0)
 
@@ -176,6 +178,7 @@ def _wrap(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
         grad_reduce_in_fp32=gradient_bits(run) == 32,
         overlap_grad_reduce=False,
         use_distributed_optimizer=bool(option(run, "distributed_optimizer")),
+        num_distributed_optimizer_instances=option(run, "num_distributed_optimizer_instances"),
     )
     return [
         distributed.DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.megatron_lm.options import LOCAL, fused, option
+from ..engines.megatron_lm.layout import FIRST, LAST, LAYOUT, WITH_EMBEDDING, WITH_LOSS
+from ..engines.megatron_lm.options import LOCAL, expert_tp, fused, option
 from ..engines.megatron_lm.shards import local_vocab
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Mlp, Moe
@@ -25,6 +26,9 @@ def refusals(run: Run) -> Iterator[str]:
     if fused(run):
         key = "engine.transformer_implementation"
         yield f"{key}='transformer_engine' is not run here; set {key}={LOCAL!r}"
+    if run.loss == "te_fused":
+        needs = "needs Transformer Engine, which is not run here"
+        yield f"training.loss='te_fused' {needs}; try 'full' or 'megatron_fused'"
     if run.parameters_given is not None:
         yield "model.num_parameters: a program has its architecture's own count; leave it out"
     if run.implementation not in ("", "foreach"):
@@ -91,6 +95,7 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
         "pipeline_model_parallel_size": int(mesh.pp),
         "context_parallel_size": int(mesh.cp),
         "expert_model_parallel_size": int(mesh.ep),
+        "expert_tensor_parallel_size": int(expert_tp(run)),
         "sequence_parallel": run.sequence_parallel,
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
@@ -104,14 +109,44 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
         "bias_dropout_fusion": True,
         **_biases(arch),
         **_heads(layer),
-        **_feed_forward(arch),
+        **_feed_forward(run),
         **_recompute(run),
+        **_pipeline(run),
+        **_deferred(run),
+        **_loss(run),
     }
-    if run.virtual_stages > 1:
-        arguments["virtual_pipeline_model_parallel_size"] = int(run.virtual_stages)
     plain_gelu = arguments["activation_func"] == "gelu" and not arguments["gated_linear_unit"]
     arguments["bias_activation_fusion"] = arguments["add_bias_linear"] or not plain_gelu
     return arguments
+
+
+def _loss(run: Run) -> dict[str, Any]:
+    """`megatron_fused` is the native fusion; Transformer Engine's is refused."""
+    if run.loss == "full":
+        return {"cross_entropy_loss_fusion": False}
+    return {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"}
+
+
+def _deferred(run: Run) -> dict[str, Any]:
+    """The output layer's weight gradient, where the last stage defers it."""
+    keys = ("defer_embedding_wgrad_compute", "wgrad_deferral_limit")
+    return {key: option(run, key) for key in keys if option(run, keys[0])}
+
+
+def _pipeline(run: Run) -> dict[str, Any]:
+    """Chunks, their micro-batches, and stages of unequal length, by Megatron-Core's names."""
+    values = {
+        "virtual_pipeline_model_parallel_size": int(run.virtual_stages),
+        "microbatch_group_size_per_vp_stage": run.micro_batch_group,
+        "pipeline_model_parallel_layout": option(run, LAYOUT),
+        "num_layers_in_first_pipeline_stage": option(run, FIRST),
+        "num_layers_in_last_pipeline_stage": option(run, LAST),
+        WITH_EMBEDDING: option(run, WITH_EMBEDDING),
+        WITH_LOSS: option(run, WITH_LOSS),
+    }
+    if run.virtual_stages == 1:
+        del values["virtual_pipeline_model_parallel_size"]
+    return {key: value for key, value in values.items() if value}
 
 
 def normalization(arch: Arch) -> str:
@@ -156,13 +191,13 @@ def _heads(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _feed_forward(arch: Arch) -> dict[str, Any]:
+def _feed_forward(run: Run) -> dict[str, Any]:
     """The dense MLP's width, and the experts where there are some.
 
     Tokens are spread evenly over the experts, as the estimate assumes: `force_load_balancing` draws
     the router's logits at random.
     """
-    kinds = [layer.mlp for layer in arch.layers]
+    kinds = [layer.mlp for layer in run.arch.layers]
     dense = next((mlp for mlp in kinds if isinstance(mlp, Mlp)), None)
     sparse = next((mlp for mlp in kinds if isinstance(mlp, Moe)), None)
     one = dense or sparse
@@ -179,7 +214,9 @@ def _feed_forward(arch: Arch) -> dict[str, Any]:
         "moe_router_topk": sparse.top_k,
         "moe_ffn_hidden_size": sparse.ffn,
         "moe_layer_freq": [int(isinstance(mlp, Moe)) for mlp in kinds],
-        "moe_token_dispatcher_type": "alltoall",
+        "moe_token_dispatcher_type": option(run, "moe_token_dispatcher_type"),
+        "moe_expert_capacity_factor": option(run, "moe_expert_capacity_factor"),
+        "moe_pad_expert_input_to_capacity": bool(option(run, "moe_pad_expert_input_to_capacity")),
         "moe_router_force_load_balancing": True,
         "moe_router_score_function": "sigmoid" if "sigmoid" in sparse.router_impl else "softmax",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,6 +56,8 @@ def program(
     resolved = resolve(file)
 
     def start(world: World) -> None:
+        if file.training.cublas_workspace_config:  # read by torch at the first matmul
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = file.training.cublas_workspace_config
         build = None if function is None else _user_function(resolved, function, values, world)
         run(Job(file=file, resolved=resolved, world=world, build=build))
 

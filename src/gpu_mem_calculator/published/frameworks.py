@@ -110,6 +110,7 @@ TRANSFORMER_ENGINE = Framework(
     "2.18.0",
     "2026-11-15",
     GITHUB + "NVIDIA/TransformerEngine",
+    oldest="2.0",
     package="transformer-engine",
 )
 VLLM = Framework(

@@ -13,6 +13,11 @@ from .run import Run
 from .served import ServerMemory
 
 
+def unchanged(run: Run) -> Run:
+    """For an engine whose options imply nothing for other fields of a run."""
+    return run
+
+
 def no_side_streams(run: Run) -> bool:
     """For an engine whose work is all on one CUDA stream, apart from NCCL's."""
     return False
@@ -27,7 +32,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `axes`: mesh axes that it can shard along, besides dp.
     - `side_streams`: whether it creates CUDA streams.
     - `transformers`: it runs Hugging Face's modelling code.
-    - `optimizers`: those that it supports.
+    - `optimizers`: those that it supports; `losses`: likewise, where it does not run transformers.
+    - `complete`: a run with what its options imply for other fields.
     - `problems`: one sentence for each setting that the framework refuses, too.
     - `ledger`: the memory of one rank; `stage_layers`: the number of layers of each stage;
       `parameters`: elements of this rank's shard of the model.
@@ -44,6 +50,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     side_streams: Callable[[Run], bool] = no_side_streams
     transformers: bool = True
     optimizers: frozenset[str] = frozenset()
+    losses: tuple[str, ...] = ("full",)
+    complete: Callable[[Run], Run] = unchanged
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]
     stage_layers: Callable[[Run], list[int]] | None = None

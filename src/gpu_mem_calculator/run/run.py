@@ -60,11 +60,14 @@ class Run(Struct, frozen=True, kw_only=True):
     options: Options = {}
     stage: Num = 0  # the pipeline stage of this rank
     virtual_stages: Num = 1
+    stage_counts: tuple[tuple[int, ...], ...] = ()  # layers of unequal stages, chunk by chunk
+    micro_batch_group: int = 0  # passes of a chunk before the next one's; 0: one for each stage
     sequence_parallel: bool = False
     gpus_per_node: int = 8
     num_nodes: int = 1
     compute_capability: str = "9.0"
     multiprocessors: int = 132
+    cublas_workspace: int | None = None  # bytes, of CUBLAS_WORKSPACE_CONFIG; None: the card's own
     card: str = ""  # the title of the card that the run file names; "": it names none
     runtime: str = "cuda"  # the software of its cards: cuda, rocm, xpu, gaudi, tpu
     unrolled: bool = False  # one entry for every layer, for the allocation stream

@@ -2,6 +2,7 @@
 
 megatron-core 0.19.2 pipeline_parallel/schedules.py. With interleaving a rank has several chunks
 of the model: chunk c of stage p has n = layers / (pp × chunks) layers from (c × pp + p) × n on.
+Where stages are unequal, the run says how many layers each chunk of each stage has.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     """One stage when most of its micro-batches are in flight.
 
     - `blocks`: its layer groups. For each of them, numbers of layers:
-      `held`: on the stage; `opening`: in its first chunk; `working`: in its last chunk, which runs
-      backward first; `waiting`: those whose activations are alive meanwhile.
+      `held`: on the stage; `opening`, `closing`: in its first and its last chunk; `working`: in the
+      chunk that runs backward, the last one unless chunks are unequal; `waiting`: those whose
+      activations are alive meanwhile.
     - `flight`: forward passes of a chunk whose activations are alive.
     - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss.
     """
@@ -36,6 +38,7 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     blocks: LayerGroups
     held: tuple[Num, ...]
     opening: tuple[Num, ...]
+    closing: tuple[Num, ...]
     working: tuple[Num, ...]
     waiting: tuple[Num, ...]
     flight: Num
@@ -43,74 +46,131 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     last: Num
 
 
-def chunks_in_flight(pp: Num, stage: Num, micro_batches: Num, chunks: Num) -> Num:
-    """Forward passes that wait for their backward.
+def chunks_in_flight(pp: Num, stage: Num, micro_batches: Num, chunks: Num, group: Num) -> Num:
+    """Forward passes that wait for their backward; `group`: passes of a chunk before the next
+    one's.
 
     1F1B: min(pp - stage, m) (schedules.py:2243). Interleaved: 2 (pp - stage - 1) warm-up passes
-    more than (chunks - 1) × pp, and the one that runs (schedules.py:937-950).
+    more than (chunks - 1) × group, and the one that runs (schedules.py:937-950).
     """
-    warm = (pp - stage - 1) * 2 + (chunks - 1) * pp + 1
+    warm = (pp - stage - 1) * 2 + (chunks - 1) * group + 1
     interleaved = smaller(warm, micro_batches * chunks)
     return choose(chunks > 1, interleaved, in_flight(pp, stage, micro_batches))
 
 
-def chunk_flight(flight: Num, pp: Num, chunks: Num, chunk: int) -> Num:
-    """How many of the passes in flight are of one chunk: each chunk runs pp passes at a time."""
-    cycle = pp * chunks
-    rest = larger(flight % cycle - chunk * pp, 0)
-    return flight // cycle * pp + smaller(rest, pp)
+def chunk_passes(passes: Num, group: Num, chunks: Num, chunk: int, micro_batches: Num) -> Num:
+    """How many of a stage's first passes are of one chunk: each chunk runs `group` at a time, and
+    in the end as many as are left (schedules.py get_schedule_table).
+    """
+    cycles = smaller(passes // (group * chunks), micro_batches // group)
+    size = smaller(micro_batches - cycles * group, group)
+    rest = larger(passes - cycles * group * chunks - chunk * size, 0)
+    return cycles * group + smaller(rest, size)
 
 
 def pipeline_stage(run: Run) -> PipelineStage:
     """The layers of the run's stage, and its micro-batches in flight."""
     pp, stage, chunks = run.mesh.pp, run.stage, run.virtual_stages
-    size = len(run.arch.layers) // (pp * chunks)
-    flight = chunks_in_flight(pp, stage, run.micro_batches, chunks)
-    rows: list[tuple[LayerGroup, Num, Num, Num, Num]] = []
+    group_size = run.micro_batch_group or pp
+    flight = chunks_in_flight(pp, stage, run.micro_batches, chunks, group_size)
+    moment = busiest_moment(run, int(flight)) if run.stage_counts else None
+    rows: list[tuple[LayerGroup, Num, Num, Num, Num, Num]] = []
     first: Num = 0
     for group in stack_groups(replace(run, recompute="none"), 0, len(run.arch.layers)):
-        for policy, start, end in _policies(run, size):
+        for index, (policy, _, _) in enumerate(_policies(run, 1)):
             total: Num = 0
             opening: Num = 0
+            closing: Num = 0
             working: Num = 0
             alive: Num = 0
             for chunk in range(_most(chunks)):
-                low = (chunk * pp + stage) * size
+                low, size = chunk_range(run, chunk)
+                _, start, end = _policies(run, size)[index]
                 count = overlap(first, group.count, low + start, low + end) * holds(chunk < chunks)
                 total = total + count
                 opening = count if chunk == 0 else opening
-                working = working + count * holds(chunk == chunks - 1)
-                alive = alive + count * chunk_flight(flight, pp, chunks, chunk)
+                ends = holds(chunk == chunks - 1)
+                closing = closing + count * ends
+                working = working + count * (ends if moment is None else int(chunk == moment.chunk))
+                if moment is None:
+                    passes = chunk_passes(flight, group_size, chunks, chunk, run.micro_batches)
+                else:
+                    passes = moment.alive[chunk]
+                alive = alive + count * passes
             if not nothing(total):
                 part = replace(group, count=working, recompute=policy, reentrant=policy == "full")
-                rows.append((part, total, opening, working, alive - working))
+                rows.append((part, total, opening, closing, working, alive - working))
         first += group.count
     columns = tuple(zip(*rows, strict=True))
     return PipelineStage(
         blocks=columns[0],
         held=columns[1],
         opening=columns[2],
-        working=columns[3],
-        waiting=columns[4],
+        closing=columns[3],
+        working=columns[4],
+        waiting=columns[5],
         flight=flight,
         first=holds(stage == 0),
         last=holds(stage == pp - 1),
     )
 
 
+def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
+    """The first layer of one chunk of the run's stage, and how many layers it has."""
+    pp, stage = run.mesh.pp, run.stage
+    if run.stage_counts:
+        before = [count for row in run.stage_counts[:chunk] for count in row]
+        row = run.stage_counts[chunk]
+        return sum(before) + sum(row[: int(stage)]), row[int(stage)]
+    size = len(run.arch.layers) // (pp * run.virtual_stages)
+    return (chunk * pp + stage) * size, size
+
+
+class StageMoment(Struct, frozen=True):
+    """When a stage of unequal chunks has most layers' activations: the chunk that runs backward,
+    and the passes of each chunk that are alive.
+    """
+
+    chunk: int
+    alive: tuple[int, ...]
+
+
+def busiest_moment(run: Run, flight: int) -> StageMoment:
+    """The moment of the schedule at which most layers' activations are alive.
+
+    Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
+    order (schedules.py get_model_chunk_id). The last stage's is with the loss.
+    """
+    chunks, batches = int(run.virtual_stages), int(run.micro_batches)
+    group = int(run.micro_batch_group or run.mesh.pp)
+    sizes = [row[int(run.stage)] for row in run.stage_counts]
+
+    def passes(count: int) -> list[int]:
+        return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
+
+    moments = []
+    for done in range(min(batches * chunks - flight, 2 * group * chunks) + 1):
+        begun, ended = passes(flight + done), passes(done)[::-1]
+        alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
+        following = passes(done + 1)[::-1]
+        chunk = next(c for c in range(chunks) if following[c] > ended[c])
+        if chunk == chunks - 1 or run.stage < run.mesh.pp - 1:
+            moments.append(StageMoment(chunk, alive))
+    return max(moments, key=lambda m: sum(a * n for a, n in zip(m.alive, sizes, strict=True)))
+
+
 def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
     """The layers of one chunk of the run's stage (for one run, not for arrays)."""
-    pp, stage, chunks = int(run.mesh.pp), int(run.stage), int(run.virtual_stages)
-    size = len(run.arch.layers) // (pp * chunks)
-    low = (chunk * pp + stage) * size
-    return tuple(run.arch.layers[low : low + size])
+    low, size = chunk_range(run, chunk)
+    return tuple(run.arch.layers[int(low) : int(low + size)])
 
 
 def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num], ...]:
     """(recompute, first layer, end) in a chunk; Megatron's `block` recomputes its first layers."""
     if run.recompute != "full" or run.recompute_quarters == 4:
         return ((run.recompute, 0, size),)
-    limit = size * run.recompute_quarters // 4
+    even = len(run.arch.layers) // (run.mesh.pp * run.virtual_stages)
+    limit = smaller(even * run.recompute_quarters // 4, size)
     return (("full", 0, limit), ("none", limit, size))
 
 
@@ -165,6 +225,8 @@ def group_ends(stage: PipelineStage, instants: Instants, *, every: bool) -> froz
 def stage_layers(run: Run) -> list[int]:
     """The number of layers of every stage."""
     pp = int(run.mesh.pp)
+    if run.stage_counts:
+        return [sum(row[stage] for row in run.stage_counts) for stage in range(pp)]
     return [len(run.arch.layers) // pp] * pp
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..ledger.ledger import AFTER_MASKS, FIRST_STEP, RUNTIME, Entry
@@ -21,6 +22,22 @@ def cublas_bytes(compute_capability: str) -> Bytes:
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
+def config_bytes(text: str) -> Bytes | None:
+    """Bytes of CUBLAS_WORKSPACE_CONFIG, the sum of its `:KiB:count` pairs; None where it is not
+    one (torch 2.11 ATen/cuda/CublasHandlePool.cpp parseChosenWorkspaceSize).
+    """
+    if not re.fullmatch(r"(:\d{1,9}:\d{1,9})+", text):
+        return None
+    pairs = re.findall(r":(\d+):(\d+)", text)
+    return Bytes(sum(int(size) * int(count) * KIB for size, count in pairs))
+
+
+def run_cublas_bytes(run: Run) -> Bytes:
+    """Bytes of one cuBLAS workspace of a run."""
+    given = run.cublas_workspace
+    return cublas_bytes(run.compute_capability) if given is None else Bytes(given)
+
+
 def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
     """One workspace for the thread that runs forward, one for the thread that runs backward: the
     first matmul of each allocates it after its output. Forward's first one makes the rotary tables,
@@ -32,7 +49,7 @@ def workspace_entries(run: Run, instants: Instants) -> Iterator[Entry]:
         yield Entry(
             name=f"{WORKSPACES} of {phase}",
             kind=RUNTIME,
-            bytes=cublas_bytes(run.compute_capability),
+            bytes=run_cublas_bytes(run),
             live={i.name: int(phase == FORWARD or i.name not in before) for i in instants},
             since="" if rotary and phase == FORWARD else phase,
             role=AFTER_MASKS,

@@ -14,7 +14,7 @@ from ..core.resolved_run import ResolvedRun
 from ..jobs.model import layers, loss_of
 from ..replay.rounding import block_bytes
 from ..run.record import ModuleRecord, arithmetic
-from ..step.workspaces import cublas_bytes
+from ..step.workspaces import run_cublas_bytes
 from .attention import AttentionKernels
 from .module_parts import split_module
 from .recordable import check_count, check_layers
@@ -32,8 +32,7 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
 
     `build` returns the model and a batch.
     """
-    capability = resolved.run.compute_capability
-    run, recorder = resolved.run, Recorder(cublas_bytes(capability))
+    run, recorder = resolved.run, Recorder(run_cublas_bytes(resolved.run))
     precision = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
     with simulated_gpu(resolved, AttentionKernels()), recorder.recording():
         model, batch = _build_in(build, precision)
@@ -51,7 +50,7 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
     return ModuleRecord(
         title=title,
         arithmetic=precision,
-        compute_capability=capability,
+        compute_capability=run.compute_capability,
         batch=_samples(batch),
         batch_bytes=watch.batch_bytes(batch),
         tokens=rows // _samples(batch),

@@ -26,7 +26,7 @@ from ..replay.allocator import AllocatorSettings, Footprint, ReplayPhase
 from ..replay.needs import NeedsSearch
 from ..replay.rounding import UNIT
 from ..replay.stream import AllocationStream
-from ..step.workspaces import cublas_bytes
+from ..step.workspaces import run_cublas_bytes
 from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
@@ -89,7 +89,7 @@ def trace(
     file = read(source)
     resolved = resolve(file)
     check_covered(resolved, rank)
-    recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), AttentionKernels()
+    recorder, kernels = Recorder(run_cublas_bytes(resolved.run)), AttentionKernels()
     watch = KindWatcher(recorder, progress)
     alone = resolved.hardware.num_gpus == 1 and resolved.engine.name != "deepspeed"
     world = World(

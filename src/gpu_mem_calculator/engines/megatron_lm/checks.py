@@ -6,11 +6,17 @@ from collections.abc import Iterator
 
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe
+from ...published.frameworks import TRANSFORMER_ENGINE
+from ...run.releases import parse_version
 from ...run.run import Run
-from .options import ENGINE, LOCAL, fused, option
+from .layout import CHUNKS, is_uneven, uneven_problems
+from .options import ENGINE, LOCAL, expert_tp, fused, option
 
 TP, PP = "parallelism.tensor_parallel_size", "parallelism.pipeline_parallel_size"
 CP, EP = "parallelism.context_parallel_size", "parallelism.expert_parallel_size"
+ETP = "engine.expert_tensor_parallel_size"
+PADS, INSTANCES = "moe_pad_expert_input_to_capacity", "num_distributed_optimizer_instances"
+GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
 MIXED = ("bf16_mixed", "fp16_mixed", "fp32")
 
 
@@ -58,9 +64,33 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
             f"engine.transformer_implementation={kind!r} must be {ENGINE!r} or {LOCAL!r}; "
             f"try {ENGINE!r}"
         )
+    yield from _backend_problems(run)
     multiple = option(run, "make_vocab_size_divisible_by")
     if multiple < 1:
         yield f"engine.make_vocab_size_divisible_by={multiple} must be at least 1; try 128"
+
+
+def _backend_problems(run: Run) -> Iterator[str]:
+    """Transformer Engine's version and attention, and its loss; local layers have their own
+    (megatron/training/arguments.py:434).
+    """
+    backend, version = option(run, "attention_backend"), option(run, "transformer_engine_version")
+    oldest = TRANSFORMER_ENGINE.oldest
+    if (parse_version(version) or (0, 0, 0)) < TRANSFORMER_ENGINE.oldest_numbers:
+        yield (
+            f"engine.transformer_engine_version={version!r} is not a version of Transformer Engine "
+            f"that is modelled; use {oldest} or newer"
+        )
+    key = f"engine.attention_backend={backend!r}"
+    if not fused(run) and backend not in ("auto", "local"):
+        yield f"{key} is Transformer Engine's, and local layers have their own; leave it out"
+    elif fused(run) and backend == "local":
+        local = "engine.transformer_implementation='local'"
+        yield f"{key} needs {local}; set it, or try 'unfused'"
+    elif fused(run) and run.precision == "fp32" and backend in ("flash", "fused"):
+        yield f"{key} has no fp32 kernel; try 'unfused'"
+    if backend == "unfused" and run.mesh.cp > 1:
+        yield f"{key} has no context parallelism; try 'fused' or set {CP} to 1"
 
 
 def layout_problems(run: Run, title: str) -> Iterator[str]:
@@ -122,22 +152,43 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
                 f"try {nearest_divisors(groups, tp)}"
             )
     for block in (mlp, getattr(mlp, "shared", None)):
-        if isinstance(block, Mlp | Moe):
+        ranks = int(expert_tp(run)) if isinstance(block, Moe) else tp
+        if isinstance(block, Mlp | Moe) and ranks == tp:
             yield from divisor_problems(TP, tp, block.ffn, "MLP columns")
 
 
 def _stage_problems(run: Run) -> Iterator[str]:
     """transformer_config.py:2004-2110, schedules.py:1133-1153."""
     layers, pp, chunks = len(run.arch.layers), int(run.mesh.pp), int(run.virtual_stages)
-    yield from divisor_problems(PP, pp, layers, "layers")
-    key = "parallelism.virtual_pipeline_size"
-    if chunks > 1 and layers % pp == 0:
-        yield from divisor_problems(key, chunks, layers // pp, "layers a stage")
-    if chunks > 1 and run.micro_batches % pp:
-        fit = -(-run.micro_batches // pp) * pp
+    if is_uneven(run):
+        yield from uneven_problems(run)
+    else:
+        yield from divisor_problems(PP, pp, layers, "layers")
+        if chunks > 1 and layers % pp == 0:
+            yield from divisor_problems(CHUNKS, chunks, layers // pp, "layers a stage")
+    yield from _group_problems(run)
+
+
+def _group_problems(run: Run) -> Iterator[str]:
+    """schedules.py:1133-1153: a group has at least pp micro-batches, and so has the last one."""
+    pp, count = int(run.mesh.pp), int(run.micro_batches)
+    group = int(run.micro_batch_group or pp)
+    key = f"engine.{GROUP}={run.micro_batch_group}"
+    steps = "training.gradient_accumulation_steps"
+    if run.virtual_stages == 1:
+        if run.micro_batch_group:
+            yield f"{key} is for interleaved stages; set {CHUNKS} or leave it out"
+    elif run.micro_batch_group and group < pp:
+        yield f"{key} is less than {PP}={pp}; try {pp}"
+    elif run.micro_batch_group and group > count:
+        yield f"{key} is more than {steps}={count}; try {max(count, pp)}"
+    elif 0 < count % group < pp or count < pp:
+        fit = -(-count // group) * group
+        whole = f"{PP}={pp}" if group == pp else f"{key}, and {count % group} is less than {PP}"
+        groups = [n for n in range(pp, count + 1) if count % n == 0 or count % n >= pp]
+        other = f", or engine.{GROUP}={groups[0]}" if groups else ""
         yield (
-            f"training.gradient_accumulation_steps={run.micro_batches} is not a multiple of "
-            f"{PP}={pp}, as interleaving wants; try {fit}"
+            f"{steps}={count} is not a multiple of {whole}, as interleaving wants; try {fit}{other}"
         )
 
 
@@ -164,24 +215,80 @@ def _sequence_problems(run: Run, title: str) -> Iterator[str]:
 
 def _expert_problems(run: Run, title: str) -> Iterator[str]:
     """moe_layer.py:629 and BaseMoELayer; transformer_config.py:1469, :2282."""
-    ep, ranks = int(run.mesh.ep), int(run.mesh.dp * run.mesh.cp)
+    ep, etp = int(run.mesh.ep), int(expert_tp(run))
+    ranks = int(run.mesh.dp * run.mesh.cp * run.mesh.tp)
     blocks = [x.mlp for x, _, _ in run.arch.runs if isinstance(x.mlp, Moe)]
     if ep > 1 and not blocks:
         yield f"{EP}={ep}: the model has no experts; set it to 1"
-    elif ep > 1 and ranks % ep:
+    elif ranks % etp:
+        yield from divisor_problems(ETP, etp, ranks, "ranks of a stage")
+    elif ep > 1 and ranks // etp % ep:
+        over = "data and context" if etp == run.mesh.tp else "data, context and tensor"
         yield (
-            f"{EP}={ep} does not divide the {ranks} ranks of data and context parallelism; try "
-            f"{nearest_divisors(ranks, ep)}"
+            f"{EP}={ep} does not divide the {ranks // etp} ranks of {over} parallelism that are "
+            f"left for it; try {nearest_divisors(ranks // etp, ep)}"
         )
     for block in blocks:
         yield from divisor_problems(EP, ep, block.num_experts, "experts")
-        if run.mesh.tp > 1 and any(w.name.endswith("bias") for w in block.experts):
-            yield (
-                f"{TP}={run.mesh.tp}: experts with biases cannot be sharded; set it to 1 and "
-                f"use {EP}"
+        if etp != run.mesh.tp:
+            yield from divisor_problems(ETP, etp, block.ffn, "MLP columns of an expert")
+        if etp > 1 and any(w.name.endswith("bias") for w in block.experts):
+            yield f"{ETP if etp != run.mesh.tp else TP}={etp}: experts with biases cannot be " + (
+                f"sharded; set it to 1 and use {EP}"
             )
     if blocks and run.mesh.tp > 1 and not run.sequence_parallel:
         yield (
             f"{TP}={run.mesh.tp} with experts needs sequence parallelism in {title}; set "
             "parallelism.sequence_parallel=true"
         )
+    yield from _dispatch_problems(run, title, bool(blocks))
+
+
+def _dispatch_problems(run: Run, title: str, has_experts: bool) -> Iterator[str]:
+    """Options of experts: without any, without a capacity, or not modelled."""
+    capacity = option(run, "moe_expert_capacity_factor")
+    keys = ("expert_tensor_parallel_size", "moe_expert_capacity_factor", PADS)
+    for key in () if has_experts else keys:
+        value = option(run, key)
+        if value:
+            yield f"engine.{key}={value}: the model has no experts; leave it out"
+    if has_experts and option(run, PADS) and capacity is None:
+        yield f"engine.{PADS}=true needs moe_expert_capacity_factor; set it, such as 1.0"
+    if has_experts and option(run, "moe_token_dispatcher_type") == "flex":
+        yield (
+            "engine.moe_token_dispatcher_type='flex': the buffers of DeepEP and HybridEP are not "
+            "modelled; use 'alltoall'"
+        )
+
+
+def instance_problems(run: Run) -> Iterator[str]:
+    """Copies of the distributed optimizer (distributed_data_parallel.py:292, parallel_state.py:924,
+    1448).
+    """
+    copies, ranks = option(run, INSTANCES), int(run.mesh.dp * run.mesh.cp)
+    if copies == 1:
+        return
+    owners = int(run.mesh.ep * expert_tp(run))
+    if not option(run, "distributed_optimizer"):
+        yield f"engine.{INSTANCES}={copies} needs distributed_optimizer=true; set it"
+    elif ranks % copies:
+        yield from divisor_problems(
+            f"engine.{INSTANCES}", copies, ranks, "ranks of data and context parallelism"
+        )
+    elif owners and int(run.mesh.tp) * ranks // owners % copies:
+        replicas = int(run.mesh.tp) * ranks // owners
+        yield from divisor_problems(
+            f"engine.{INSTANCES}", copies, replicas, "ranks with the same experts"
+        )
+
+
+def deferral_problems(run: Run) -> Iterator[str]:
+    """The output layer's deferred weight gradient (model_parallel_config.py:545-557)."""
+    defer, limit = "engine.defer_embedding_wgrad_compute", option(run, "wgrad_deferral_limit")
+    if not option(run, "defer_embedding_wgrad_compute"):
+        if limit:
+            yield f"engine.wgrad_deferral_limit={limit} needs defer_embedding_wgrad_compute; set it"
+    elif run.mesh.pp == 1:
+        yield f"{defer}=true needs {PP} above 1; leave it out"
+    elif not option(run, "gradient_accumulation_fusion"):
+        yield f"{defer}=true needs gradient_accumulation_fusion; set it to true"

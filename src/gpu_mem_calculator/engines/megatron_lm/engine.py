@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ...ledger.ledger import Ledger
 from ...ledger.num import Num
 from ...run.engine import Engine
@@ -15,14 +17,15 @@ from ...run.run import Run
 from ...step.block_events import BlockRun, block_runs
 from ...step.pipeline import beats as stage_instants
 from ...step.pipeline import pipeline_stage, stage_layers
-from ...step.workspaces import workspace_entries
 from .activations import activation_entries
-from .checks import layout_problems, option_problems
-from .options import OPTIONS, expert_streams
+from .checks import deferral_problems, instance_problems, layout_problems, option_problems
+from .layout import with_layout
+from .options import OPTIONS, expert_streams, option
 from .startup_stream import STARTUP_BLOCK, startup_events
 from .states import STARTUP_INSTANTS, stage_shard, state_entries, with_experts
 from .stream import stage_writer
 from .walks import walks as walk_stage
+from .workspaces import stage_workspaces
 
 TITLE = "Megatron-LM"
 
@@ -31,6 +34,14 @@ def problems(run: Run) -> Iterator[str]:
     """One sentence for each thing that Megatron would refuse."""
     yield from option_problems(run, TITLE)
     yield from layout_problems(run, TITLE)
+    yield from instance_problems(run)
+    yield from deferral_problems(run)
+
+
+def complete(run: Run) -> Run:
+    """The run with the layers of every stage and the micro-batch group of its options."""
+    group = option(run, "microbatch_group_size_per_virtual_pipeline_stage")
+    return with_layout(replace(run, micro_batch_group=group or 0))
 
 
 def ledger(run: Run) -> Ledger:
@@ -42,7 +53,7 @@ def ledger(run: Run) -> Ledger:
     entries = (
         *state_entries(run, stage, instants),
         *activation_entries(run, stage, instants, walks),
-        *workspace_entries(run, in_step),
+        *stage_workspaces(run, stage, in_step),
     )
     runs = {}
     if run.unrolled:
@@ -65,6 +76,8 @@ ENGINE = Engine(
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
+    losses=("full", "megatron_fused", "te_fused"),
+    complete=complete,
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,

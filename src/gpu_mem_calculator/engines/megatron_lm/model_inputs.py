@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...autograd.reductions import embedding_sort_workspace
 from ...ledger.ledger import ACT, COMM, GRAD, HEAD_GRADIENT, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
-from ...ledger.num import Bytes, Num, holds, larger, sized
+from ...ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ...ledger.source import code
+from ...model.blocks import Moe
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
@@ -24,6 +25,7 @@ PIPELINE_CODE = code("megatron-core 0.19.2 pipeline_parallel/schedules.py:2300-2
 DROPOUT_CODE = code("torch 2.11 native_dropout keeps a boolean mask")
 SORT_CODE = code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu")
 BATCH_CODE = code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch")
+DEFERRED_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py embedding_activation_buffer")
 MASK_CODE = code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]")
 INPUT_CODE = code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor")
 BUFFER_CODE = code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs")
@@ -43,6 +45,27 @@ def model_input_entries(
     yield from _embedding(run, setting, stage, instants)
     yield from _micro_batches(run, setting, stage, instants)
     yield from _buffers(run, setting, stage, instants)
+    if option(run, "defer_embedding_wgrad_compute"):
+        yield _deferred(run, setting, stage, instants)
+
+
+def _deferred(
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+) -> Entry:
+    """Inputs of the output layer and gradients of the logits that wait until the pipeline drains,
+    of the micro-batches before the one at work, and of that one in its layers' backward.
+
+    tensor_parallel/layers.py:560, 691; the first `wgrad_deferral_limit` micro-batches are deferred.
+    """
+    count = run.micro_batches
+    limit = option(run, "wgrad_deferral_limit") or count
+    before, all_of_them = smaller(count - 1, limit), smaller(count, limit)
+    back = [i for i in instants if i.instant.phase == BACKWARD and i.work == "layer"]
+    live = dict.fromkeys(in_step(instants), before * stage.last)
+    live |= {i.name: all_of_them * stage.last for i in back}
+    kept = setting.local_tokens * setting.hidden + setting.tokens * local_vocab(run)
+    name = "output layer: deferred inputs and gradients"
+    return Entry(name, ACT, sized(kept, setting.bits), live, DEFERRED_CODE)
 
 
 def _embedding(
@@ -151,6 +174,8 @@ def _between_stages(
     yield Entry("gradient received from the next stage", COMM, stream, live, PIPELINE_CODE)
     live = dict.fromkeys(names, larger(1 - stage.first, woven) * steady)
     yield Entry("gradient sent to the stage before", COMM, stream, live, PIPELINE_CODE)
+    if run.micro_batch_group:
+        yield _received_early(run, stage, names, stream)
     fed = run.virtual_stages - stage.first  # chunks that get their input from another stage
     waiting = [i for i in instants if i.work == "layer" or i.instant.phase == OPTIMIZER]
     live = {i.name: idle_chunks(run) if i.work else fed for i in waiting}
@@ -158,18 +183,28 @@ def _between_stages(
     yield Entry(name, COMM, 2 * stream, live, INPUT_CODE)
 
 
+def _received_early(run: Run, stage: PipelineStage, names: Iterable[str], stream: Bytes) -> Entry:
+    """Tensors that wait for their chunk: the first stage gets the inputs of its later chunks, and
+    the last one the gradients of its earlier chunks, as soon as they are made, group - pp passes
+    before their use (schedules.py fwd_recv_buffer_size, recv_tensor_from_previous_stage).
+    """
+    ahead = (run.micro_batch_group - run.mesh.pp) * holds(run.virtual_stages > 1)
+    live = dict.fromkeys(names, larger(stage.first, stage.last) * ahead)
+    return Entry("inputs and gradients received early", COMM, stream, live, PIPELINE_CODE)
+
+
 def idle_chunks(run: Run) -> Num:
     """The most chunks of an interleaved stage that wait for their next group at once.
 
     A chunk's block refers to its last input until it gets another one. Forward is ahead of backward
-    by (chunks - 1) × pp + 2 (pp - stage - 1) passes. Once backward has done j chunks of a group,
-    forward has begun j + s of the next one, s = (2 (pp - stage - 1) + 1) // pp; the chunks
+    by (chunks - 1) × group + 2 (pp - stage - 1) passes. Once backward has done j chunks of a group,
+    forward has begun j + s of the next one, s = (2 (pp - stage - 1) + 1) // group; the chunks
     that have neither are min(j, chunks - j - s).
     """
-    pp = run.mesh.pp
-    ahead = (2 * (pp - run.stage - 1) + 1) // pp
+    pp, group = run.mesh.pp, run.micro_batch_group or run.mesh.pp
+    ahead = (2 * (pp - run.stage - 1) + 1) // group
     most = larger(run.virtual_stages - ahead, 0) // 2
-    return most * holds(run.virtual_stages > 1) * holds(run.micro_batches > pp)
+    return most * holds(run.virtual_stages > 1) * holds(run.micro_batches > group)
 
 
 def _buffers(
@@ -179,12 +214,15 @@ def _buffers(
     live = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     mixers = [group.layer.mixer for group in stage.blocks]
     shared = gathered = setting.full_bytes(setting.hidden)
+    routed = any(isinstance(group.layer.mlp, Moe) for group in stage.blocks)
+    tokens = setting.local_tokens * setting.etp * setting.ep * holds(setting.etp * setting.ep > 1)
+    dispatched = sized(tokens * setting.hidden, setting.bits) * (routed and setting.gathers_tokens)
     if fused(run):
-        shared = gathered * stage.last
+        shared = larger(gathered * stage.last, dispatched)
     else:
         heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
         scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
-        shared = larger(scores, gathered)
+        shared = larger(larger(scores, gathered), dispatched)
     rotary = max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
     yield Entry("global memory buffer", COMM, shared, live, BUFFER_CODE)
     yield Entry("rotary frequencies", RUNTIME, sized(run.seq * rotary, 32), live, ROTARY_CODE)

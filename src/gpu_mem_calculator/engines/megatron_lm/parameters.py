@@ -13,7 +13,7 @@ from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe, Weight
 from ...run.run import Run
 from ...step.pipeline import chunk_layers
-from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices
+from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices, stepped_shares
 
 
 class MegatronParameter(Struct, frozen=True):
@@ -110,15 +110,14 @@ def stepped_parameters(run: Run, *, split: bool) -> list[tuple[MegatronParameter
     parameters are in reverse order (optimizer/distrib_optimizer.py:300-340).
     """
     parameters = stage_tensors(run)
-    ranks = int(run.mesh.dp * run.mesh.cp)
     parts: list[tuple[MegatronParameter, int]] = []
     for expert in (False, True):
-        replicas = int(run.mesh.ep) if expert else 1
         before = end = 0
         for chunk in range(int(run.virtual_stages)):
             buffered = [t for t in parameters if t.chunk == chunk and t.expert == expert]
             before += sum(t.elements for t in buffered)
-            begin, end = end, -(-before * replicas // ranks) if split else before
+            shares = stepped_shares(run, before, before) if split else (before, before)
+            begin, end = end, int(shares[expert])
             parts += _first(buffered[::-1] if split else buffered, end - begin)
     return sorted(parts, key=lambda part: (part[0].expert, part[0].vector))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.mesh import EP, TP
 from ...ledger.num import Num, ceil_div, holds, larger
@@ -12,12 +13,12 @@ from ...ledger.rules import Rules
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
 from ...run.run import Run
-from .options import option
+from .options import expert_tp, option
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
 # norms, row-parallel biases, positions and latent projections are on every rank.
 DENSE = Rules(dict.fromkeys(("vocab", "heads", "kv_heads", "ffn"), (TP,)))
-EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
+EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})  # on the experts' own mesh
 
 
 class MegatronShard(Struct, frozen=True):
@@ -71,8 +72,9 @@ def _shard(
     run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False
 ) -> MegatronShard:
     total = MegatronShard()
+    mesh = replace(run.mesh, tp=expert_tp(run)) if expert else run.mesh
     for weight in weights:
-        size = rules.local_elements(weight.dims, run.mesh)
+        size = rules.local_elements(weight.dims, mesh)
         if expert and weight.dims[0][0] != "expert":
             size = ceil_div(size, run.mesh.ep)
         if any(name == "vocab" for name, _ in weight.dims):
@@ -83,6 +85,19 @@ def _shard(
         else:
             total += MegatronShard(size, 0, size if len(weight.dims) == 1 else 0, size)
     return total
+
+
+def stepped_shares(run: Run, dense: Num, experts: Num) -> tuple[Num, Num]:
+    """One rank's part of elements that the distributed optimizer shards: of dense parameters over
+    dp × cp, of experts over the ranks that have the same ones.
+
+    Each of several instances shards them all over its part of these ranks (parallel_state.py:924,
+    1448).
+    """
+    ranks = run.mesh.dp * run.mesh.cp
+    copies = option(run, "num_distributed_optimizer_instances")
+    owners = run.mesh.ep * expert_tp(run) * copies
+    return ceil_div(dense * copies, ranks), ceil_div(experts * owners, ranks * run.mesh.tp)
 
 
 def layer_shard(run: Run, layer: Layer) -> MegatronShard:
@@ -145,5 +160,6 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num
             )
         shapes += [(rows, hidden, True), (hidden, block.ffn, True)]
     for index, (rows, columns, sharded) in enumerate(shapes):
-        size = rows * columns // (tp if sharded else 1)
+        split = expert_tp(run) if index in counts else tp
+        size = rows * columns // (split if sharded else 1)
         yield (int(rows), int(columns)), size, counts.get(index, 1)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...ledger.num import EMPTY, Bytes, Num, ceil_div, choose, holds, larger, sized, smaller
+from ...ledger.num import EMPTY, Bytes, Num, choose, holds, larger, sized, smaller
 from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe
 from ...run.run import Run
 from ...step.pipeline import PipelineStage
-from .shards import MegatronShard, after_shard, embedding_shard, layer_shard, local_vocab, matrices
+from .shards import (
+    MegatronShard,
+    after_shard,
+    embedding_shard,
+    layer_shard,
+    local_vocab,
+    matrices,
+    stepped_shares,
+)
 
 Units = list[tuple[list[Num], Num]]  # elements of the matrices of a unit, how many units
 
@@ -20,7 +28,7 @@ def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, Megatro
     front = embedding_shard(run).times(stage.first)
     back = after_shard(run, stage.first).times(stage.last)
     first, last = front + back.times(one), back + front.times(one)
-    for block, low, high in zip(stage.blocks, stage.opening, stage.working, strict=True):
+    for block, low, high in zip(stage.blocks, stage.opening, stage.closing, strict=True):
         layer = layer_shard(run, block.layer)
         first, last = first + layer.times(low), last + layer.times(high)
     return first, last
@@ -40,18 +48,16 @@ def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: i
     return larger(begin, larger(end, sized(last.experts, width)))
 
 
-def widening_bytes(
-    run: Run, stage: PipelineStage, shard: MegatronShard, ranks: Num, *, split: bool
-) -> Bytes:
+def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, split: bool) -> Bytes:
     """Bytes of the 16-bit copy of a weight being cast to fp32, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
     them, experts last. The distributed optimizer (`split`) casts the rank's part of each
     buffer, which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's
-    buffer comes last. `ranks`: over which the dense parameters are replicated.
+    buffer comes last.
     """
     order = -1 if split else 1
-    counts = stage.working if split else stage.held
+    counts = stage.closing if split else stage.held
     front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
     table = local_vocab(run) * run.arch.hidden
     layers: Units = []
@@ -66,11 +72,8 @@ def widening_bytes(
     units = [(tables[::order], front), *layers, ([table], back)][::order]
     if split:
         last = chunk_shards(run, stage)[1]
-        shard = replace(
-            last,
-            dense=ceil_div(last.dense, ranks),
-            experts=ceil_div(last.experts * run.mesh.ep, ranks),
-        )
+        parts = stepped_shares(run, last.dense, last.experts)
+        shard = replace(last, dense=parts[0], experts=parts[1])
     above = _peak_excess(inside[::order], shard.experts) if inside else EMPTY
     return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
 

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
-from ...ledger.num import EMPTY, Bytes, Num, ceil_div, larger, nothing, sized, smaller
+from ...ledger.num import EMPTY, Bytes, Num, larger, nothing, sized, smaller
 from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
 from ...run.phases import OPTIMIZER, STARTUP
@@ -18,7 +18,7 @@ from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes, step
 from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
 from .parameters import stepped_parameters
-from .shards import MegatronShard, after_shard, embedding_shard, layer_shard
+from .shards import MegatronShard, after_shard, embedding_shard, layer_shard, stepped_shares
 from .startup import moving_bytes, widening_bytes
 
 EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
@@ -74,8 +74,8 @@ def optimizer_row(run: Run) -> Optimizer:
 def owned(run: Run, shard: MegatronShard) -> Num:
     """Elements that the rank steps.
 
-    The distributed optimizer shards each buffer evenly over dp × cp, that of the experts over the
-    ranks that replicate them: dp × cp / ep (optimizer/distrib_optimizer.py).
+    The distributed optimizer shards each buffer evenly over the ranks that replicate it
+    (optimizer/distrib_optimizer.py).
     """
     dense, experts = stepped_parts(run, shard)
     return dense + experts
@@ -85,8 +85,7 @@ def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
     if not option(run, "distributed_optimizer"):
         return shard.dense, shard.experts
-    ranks = run.mesh.dp * run.mesh.cp
-    return ceil_div(shard.dense, ranks), ceil_div(shard.experts * run.mesh.ep, ranks)
+    return stepped_shares(run, shard.dense, shard.experts)
 
 
 def state_entries(
@@ -139,8 +138,8 @@ def _startup_entries(
     if width < 32:
         size = sized(owned(run, shard), 32)
         yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
-        name, ranks = "16-bit copy of the weight being widened", run.mesh.dp * run.mesh.cp
-        size = widening_bytes(run, stage, shard, ranks, split=distributed)
+        name = "16-bit copy of the weight being widened"
+        size = widening_bytes(run, stage, shard, split=distributed)
         yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
 
 

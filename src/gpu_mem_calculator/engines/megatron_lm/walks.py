@@ -16,8 +16,8 @@ from ...step.activations import FREE_AT_ONCE, StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.pipeline import PipelineStage
+from .options import loss, shares_gradient
 from .options import setting as megatron_setting
-from .options import shares_gradient
 from .shards import local_vocab
 
 
@@ -37,7 +37,7 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     setting = megatron_setting(run, selective=False)
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
     shared = alone and shares_gradient(run)
-    head = _head(setting, run.arch.final_norm, local_vocab(run), shared=shared)
+    head = _head(setting, run.arch.final_norm, local_vocab(run), loss(run), shared=shared)
     return StageWalks(layers, head, sent, FREE_AT_ONCE)
 
 

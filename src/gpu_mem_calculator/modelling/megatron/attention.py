@@ -99,7 +99,8 @@ def core_attention(
 ) -> Value:
     """Record softmax(q kᵀ) v, the part that selective recompute runs again."""
     tape.core = True
-    flash = setting.transformer_engine and setting.bits == 16  # fp32 has no fused kernel
+    fused = setting.transformer_engine and setting.fused_attention
+    flash = fused and setting.bits == 16  # fp32 has no fused kernel
     out = (_fused if flash else _unfused)(tape, setting, q, k, v, heads)
     tape.core = False
     return out
@@ -140,9 +141,12 @@ def _fused(
 def _unfused(
     tape: Tape, setting: MegatronSetting, q: Value, k: Value, v: Value, heads: MegatronHeads
 ) -> Value:
-    """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245).
+    """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245; Transformer Engine
+    2.18 attention/dot_product_attention/backends.py UnfusedDotProductAttention).
 
-    Grouped keys and values are repeated; they and `scores` stay named to the end.
+    Grouped keys and values are repeated; they and `scores` stay named to the end. The first
+    argument of baddbmm is the global memory buffer in local layers, and a new tensor in Transformer
+    Engine's.
     """
     rows = setting.tokens * heads.heads
     if heads.grouped:
@@ -151,7 +155,8 @@ def _unfused(
         v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim, saves=inputs[1])
     context = rows * heads.value_dim
     area = setting.batch * heads.heads * setting.seq * setting.seq
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), scales=True)
+    unused = sized(area, setting.bits) if setting.transformer_engine else EMPTY
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), scales=True, temp=unused)
     probs = softmax(tape, setting, scores, softmax_kernel(setting, heads.heads))
     if heads.dropout:
         mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
@@ -168,8 +173,12 @@ def _unfused(
 def softmax_kernel(setting: MegatronSetting, heads: Num) -> Num:
     """1 where the fused softmax runs, else 0: it needs 16 bits and certain sizes.
 
-    fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads multiples of 4.
+    fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads multiples of 4. Transformer
+    Engine's own takes 16 < s < 16384, a multiple of 8 (2.18 dot_product_attention/softmax.py).
     """
+    if setting.transformer_engine and setting.bits == 16:
+        short = holds(setting.seq > 16) * holds(setting.seq < 16384)
+        return short * holds(setting.seq % 8 == 0) * holds(setting.batch * heads % 4 == 0)
     if not setting.fused_softmax or setting.bits == 32:
         return 0
     short = holds(setting.seq > 16) * holds(setting.seq <= 4096)
@@ -183,7 +192,7 @@ def softmax(tape: Tape, setting: MegatronSetting, scores: Value, kernel: Num) ->
     torch's softmax backward allocates grad · output as a new tensor (ATen
     softmax_backward_cuda_out); the fused kernel works in place (fusions/fused_softmax.py).
     """
-    if setting.bits == 32 or not setting.float_softmax:
+    if setting.bits == 32 or not (setting.float_softmax or setting.transformer_engine):
         work = scores.bytes * (1 - kernel)
         return tape.op("attn.softmax", scores, save_out=True, back_temp=work)
     area = scores.elements()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from ...autograd.tape import Tape, Value
-from ...ledger.num import EMPTY, Num, holds
+from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, smaller
 from ...model.blocks import Mlp, Moe
 from .ops import MegatronSetting, bias_sum, column_linear, row_linear, weight
 
@@ -25,37 +27,95 @@ def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
 
 
 def moe(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
-    """Record router, all-to-all dispatch, experts, and the way back (moe/token_dispatcher.py).
+    """Record router, dispatch, experts, and the way back (moe/moe_layer.py MoELayer.forward).
 
     Tokens are assumed to be spread evenly over the experts, as the load-balancing loss drives them;
-    without a capacity factor nothing bounds how far a real batch is from that. Expert tensor
-    parallelism is that of the rest of the model (model_parallel_config.py:506), which gathers
-    tokens over its ranks. Sent and received tokens stay named to the end. The shared expert reads
-    the same input.
+    without a capacity factor nothing bounds how far a real batch is from that. The shared expert
+    reads the same input.
     """
-    tokens, width = setting.local_tokens, setting.hidden
     _route(tape, setting, x, block)
-    places = tape.value("moe.row_map", tokens * block.top_k, 64, grad=False)
-    sent = tape.op("moe.permuted", x, elements=tokens * block.top_k * width, saves=(places,))
-    rows = setting.tokens * block.top_k
-    received = tape.op("moe.received", sent, elements=rows * width)
-    ordered = tape.op("moe.sorted", received)
-    experts = _grouped if setting.transformer_engine else _one_by_one
-    unsorted = tape.op("moe.unsorted", experts(tape, setting, ordered, block, rows))
-    returned = tape.op("moe.returned", unsorted, elements=tokens * block.top_k * width)
-    out = tape.op("moe.out", returned, elements=tokens * width)
-    tape.hold(sent, received)
+    dispatched = _gathered_tokens if setting.gathers_tokens else _exchanged_tokens
+    out = dispatched(tape, setting, x, block)
     if block.shared is None:
         return out
     shared = mlp(tape, setting, x, block.shared)
     return tape.op("moe.total", out, shared, passes=True)
 
 
+def _exchanged_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
+    """Tokens that all-to-all brings to their experts and back (moe/token_dispatcher.py
+    MoEAlltoAllTokenDispatcher).
+
+    Expert tensor parallelism gathers the received tokens over its ranks and reduces what the
+    experts return. Sent and received tokens stay named to the end.
+    """
+    tokens, width = setting.local_tokens, setting.hidden
+    sent_rows = routed_rows(setting, block)
+    places = tape.value("moe.row_map", sent_rows, 64, grad=False)
+    sent = tape.op("moe.permuted", x, elements=sent_rows * width, saves=(places,))
+    rows = sent_rows * setting.etp
+    whole = sized(rows * width, setting.bits) * holds(setting.etp > 1)
+    received = tape.op("moe.received", sent, elements=sent_rows * width)
+    ordered = tape.op("moe.sorted", received, elements=rows * width, temp=whole, back_temp=whole)
+    unsorted = tape.op("moe.unsorted", _experts(tape, setting, ordered, block, rows))
+    part = sized(sent_rows * width, setting.bits) * holds(setting.etp > 1)
+    returned = tape.op(
+        "moe.returned", unsorted, elements=sent_rows * width, temp=part, back_temp=part
+    )
+    out = tape.op("moe.out", returned, elements=tokens * width)
+    tape.hold(sent, received)
+    return out
+
+
+def _gathered_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
+    """Tokens of all ranks of expert and expert tensor parallelism, of which each takes those of its
+    experts (moe/token_dispatcher.py MoEAllGatherTokenDispatcher).
+
+    They are gathered into the global memory buffer; their gradient, and what the experts return,
+    are as large until they are reduced. The map from rows to tokens serves both ways.
+    """
+    width, ranks = setting.hidden, setting.etp * setting.ep
+    rows = routed_rows(setting, block) * setting.etp
+    everyone = setting.local_tokens * ranks * width
+    whole = sized(everyone, setting.bits) * holds(ranks > 1)
+    places = tape.value("moe.row_map", rows, 64, grad=False)
+    local = tape.op("moe.permuted", x, elements=rows * width, saves=(places,), back_temp=whole)
+    returned = _experts(tape, setting, local, block, rows)
+    tape.hold(local)
+    return tape.op(
+        "moe.out",
+        returned,
+        elements=setting.local_tokens * width,
+        saves=(places,),
+        temp=whole,
+        back_temp=whole,
+    )
+
+
+def routed_rows(setting: MegatronSetting, block: Moe) -> Num:
+    """Rows that one rank sends to experts: top-k a token, at most the experts' capacity, or exactly
+    that where they are padded (moe_utils.py get_capacity).
+    """
+    rows = setting.local_tokens * block.top_k
+    if setting.capacity is None:
+        return rows
+    factor = Fraction(str(setting.capacity))
+    share = ceil_div(rows * factor.numerator, block.num_experts * factor.denominator)
+    most = share * block.num_experts
+    return most if setting.pads_experts else smaller(rows, most)
+
+
+def _experts(tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows: Num) -> Value:
+    """The experts of this rank: one grouped matmul, or one expert after the other."""
+    experts = _grouped if setting.transformer_engine else _one_by_one
+    return experts(tape, setting, x, block, rows)
+
+
 def _expert(
     tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows: Num, count: Num
 ) -> Value:
     """The matmuls of `count` experts on `rows` tokens; gates are applied in the activation."""
-    ffn = block.ffn // setting.tp
+    ffn = block.ffn // setting.etp
     columns = ffn * (2 if block.gated else 1)
     first = weight(tape, setting, "experts.fc1", count * columns * setting.hidden)
     up = tape.op("experts.fc1", x, first, elements=rows * columns, saves=(x,))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from ...autograd.tape import Tape
+from collections.abc import Callable
+
+from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Bytes, Num, holds, sized
 from ...model.blocks import Norm
 from .norms import norm
 from .ops import MegatronSetting, column_linear
 
 
 def head_walk(
-    setting: MegatronSetting, final: Norm | None, vocab: Num, *, shared: bool
+    setting: MegatronSetting, final: Norm | None, vocab: Num, loss: str, *, shared: bool
 ) -> BlockWalk:
     """The walk over final norm (`final`), output layer and loss; `vocab`: columns of this rank.
 
-    `shared`: the gradient of the output layer's weight waits for that of the embedding.
-
-    The cross entropy turns an fp32 copy of the logits into the softmax in place and saves it;
-    backward turns that into the gradient in place and autograd casts it to the logits' dtype
-    (tensor_parallel/cross_entropy.py:25-181). The logits stay named until the loss returns.
+    `loss` is one of LOSSES. `shared`: the gradient of the output layer's weight waits for that of
+    the embedding. The logits stay named until the loss returns.
     """
     tape = Tape()
     tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
@@ -28,13 +27,75 @@ def head_walk(
     logits = column_linear(tape, setting, out, "output_layer", setting.hidden, vocab, core=True)
     for weight in tape.weights():
         weight.waits = shared and weight.name == "output_layer.weight"
-    saves = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
-    if setting.bits < 32:
-        saves.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
-    else:  # fp32 logits are themselves turned into the softmax, and that into their gradient
-        tape.ops[-1].saves += (logits,)
-    loss = tape.op(
-        "loss", logits, elements=setting.tokens, bits=32, saves=saves, passes=setting.bits == 32
-    )
+    result = LOSSES[loss](tape, setting, logits)
     tape.hold(logits)
-    return walk(tape, x, loss)
+    return walk(tape, x, result)
+
+
+def _full(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
+    """An fp32 copy of the logits becomes the softmax in place and is saved; backward turns that
+    into the gradient in place and autograd casts it to the logits' dtype
+    (tensor_parallel/cross_entropy.py:25-181).
+    """
+    return _cross_entropy(tape, setting, logits, in_place=setting.bits == 32)
+
+
+def _native(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
+    """The same, compiled function by function (fusions/fused_cross_entropy.py).
+
+    Backward makes a second fp32 tensor, into which it puts the targets' gradients, and casts the
+    result to bf16: torch 2.13 inductor compiles calculate_gradients to a new buffer for index_put,
+    and to the output. Where the logits are not bf16, autograd casts it once more.
+    """
+    wide = sized(logits.elements(), 32)
+    extra = EMPTY if setting.bits == 16 else sized(logits.elements(), 16)
+    in_place = setting.bits == 32
+    return _cross_entropy(tape, setting, logits, in_place=in_place, work=wide + extra)
+
+
+def _engine(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
+    """Transformer Engine 2.18: forward writes the gradient to an fp32 tensor and saves it; autograd
+    casts it to the logits' dtype (pytorch/triton/cross_entropy.py:58).
+    """
+    saved = tape.value("loss.gradient", logits.elements(), 32, grad=False)
+    work = sized(3 * setting.tokens * (1 + setting.tp * holds(setting.tp > 1)), 32)
+    return tape.op("loss", logits, elements=setting.tokens, bits=32, saves=(saved,), temp=work)
+
+
+def _engine_in_place(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
+    """Transformer Engine before 2.18: forward overwrites the logits with their gradient
+    (2.17 pytorch/triton/cross_entropy.py:111).
+    """
+    tape.ops[-1].saves += (logits,)
+    work = sized(3 * setting.tokens * (1 + setting.tp * holds(setting.tp > 1)), 32)
+    return tape.op("loss", logits, elements=setting.tokens, bits=32, passes=True, temp=work)
+
+
+def _cross_entropy(
+    tape: Tape, setting: MegatronSetting, logits: Value, *, in_place: bool, work: Bytes = EMPTY
+) -> Value:
+    """Saves targets and their mask, and the fp32 softmax: the logits themselves if `in_place`.
+    `work`: bytes of workspace in backward.
+    """
+    saves = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
+    if in_place:
+        tape.ops[-1].saves += (logits,)
+    else:
+        saves.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
+    return tape.op(
+        "loss",
+        logits,
+        elements=setting.tokens,
+        bits=32,
+        saves=saves,
+        passes=in_place,
+        back_temp=work,
+    )
+
+
+LOSSES: dict[str, Callable[[Tape, MegatronSetting, Value], Value]] = {
+    "full": _full,
+    "megatron_fused": _native,
+    "te_fused": _engine,
+    "te_fused_in_place": _engine_in_place,
+}

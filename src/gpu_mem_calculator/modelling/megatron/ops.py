@@ -22,8 +22,12 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     - batch: sequences of a micro-batch
     - seq: tokens of a whole sequence, which context parallelism shards
     - hidden: the model's width
-    - tp, cp, ep: ranks of tensor, context and expert parallelism
+    - tp, cp, ep, etp: ranks of tensor, context, expert and expert tensor parallelism
+    - gathers_tokens: every rank gets all tokens and picks its experts', instead of all-to-all
+    - capacity: most tokens of an expert as a multiple of an even share; None: any number
+    - pads_experts: every expert gets as many tokens as its capacity
     - bits: of activations and matmuls
+    - fused_attention: Transformer Engine runs FlashAttention or cuDNN's, where they have a kernel
     - fused_weight_gradients: weight-gradient kernels add to the fp32 buffer directly
     - selective: core attention is checkpointed
     - share: of every parameter's elements, where a parameter count was given
@@ -35,9 +39,14 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     tp: Num = 1
     cp: Num = 1
     ep: Num = 1
+    etp: Num = 1
+    gathers_tokens: bool = False
+    capacity: float | None = None
+    pads_experts: bool = False
     bits: int = 16
     sequence_parallel: bool = False
     transformer_engine: bool = True
+    fused_attention: bool = True
     fused_softmax: bool = False
     float_softmax: bool = True
     fused_weight_gradients: bool = False
