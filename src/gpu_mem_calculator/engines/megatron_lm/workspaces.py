@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import RUNTIME, Entry
-from ...ledger.num import Bytes
+from ...ledger.num import Bytes, nothing
 from ...ledger.source import code
 from ...ledger.units import MIB
 from ...model.blocks import Moe
@@ -33,8 +33,8 @@ def stage_workspaces(run: Run, stage: PipelineStage, instants: Instants) -> Iter
         return
     routed = any(isinstance(group.layer.mlp, Moe) for group in stage.blocks)
     by_torch = routed or bits(run) == 32 or option(run, "attention_backend") == "unfused"
-    for entry in workspace_entries(run, instants):
-        here = 1 if by_torch else stage.last
+    here = 1 if by_torch else stage.last
+    for entry in () if nothing(here) else workspace_entries(run, instants):
         yield replace(entry, live={name: copies * here for name, copies in entry.live.items()})
     size, count = engine_bytes(run), 1 + GROUPED_STREAMS * routed
     yield Entry(
