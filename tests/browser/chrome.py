@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+from playwright.sync_api import Browser, Page, Playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Nothing but this machine can be reached; what the page asks for all the same is noted.
@@ -34,7 +34,7 @@ def launched(playwright: Playwright) -> Browser:
 
 @dataclass
 class Visit:
-    """A page of the service in a context of its own, and everything odd that it did."""
+    """A page of the service, and everything odd that it did."""
 
     page: Page
     address: str
@@ -60,11 +60,11 @@ class Visit:
         act()
         self.settle(before)
 
-    def note(self, context: BrowserContext) -> None:
+    def note(self) -> None:
         """Begin to notice requests elsewhere, errors of the page and lines of the console."""
-        context.on("request", lambda one: self._asked(one.url))
-        context.on("weberror", lambda one: self.errors.append(str(one.error)))
-        context.on("console", lambda one: one.type == "error" and self._said(one.text))
+        self.page.on("request", lambda one: self._asked(one.url))
+        self.page.on("pageerror", lambda one: self.errors.append(str(one)))
+        self.page.on("console", lambda one: one.type == "error" and self._said(one.text))
 
     def _asked(self, url: str) -> None:
         if url.startswith("http") and not url.startswith(f"{self.address}/"):

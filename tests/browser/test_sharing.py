@@ -44,8 +44,8 @@ def test_link(visitor: Visitor) -> None:
     ("link", "says"),
     [
         ("/#nonsense", "is not a view"),
-        ("/#train?batch_size=4", "write section.key=value"),
-        ("/#train?colour.of=red", "is not a section"),
+        ("/#train?batch_size=4&colour.of=red", "write section.key=value"),
+        ("/#train?batch_size=4&colour.of=red", "is not a section"),
         ("/#" + "|".join(["train?model.name=gpt2"] * 5), "4 are the most"),
     ],
 )

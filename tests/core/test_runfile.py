@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
+from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError, nearest
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.runfile import parameter_count, read, run_file_problems, with_settings
@@ -31,6 +32,30 @@ def test_json_yaml_and_toml_read_the_same(tmp_path: Path, ending: str) -> None:
     path.write_text(text[ending])
     file = read(path)
     assert (file.model.name, file.training.batch_size) == ("gpt2", 2)
+
+
+def test_unknown_names_are_reported_with_wrong_values() -> None:
+    """A value of the wrong type hides no unknown model, card or engine."""
+    run: dict[str, Any] = {
+        "model": {"name": "nope"},
+        "training": {"batch_size": "two"},
+        "hardware": {"gpu": "zzz", "num_gpus": 0},
+        "engine": {"type": "foo"},
+    }
+    with pytest.raises(InputError) as error:
+        estimate(run)
+    keys = [problem.partition("=")[0] for problem in error.value.problems]
+    assert keys == [
+        "training.batch_size",
+        "hardware.num_gpus",
+        "model.name",
+        "hardware.gpu",
+        "engine.type",
+    ]
+    right = {**run, "model": {"name": "gpt2"}, "hardware": {"gpu": "h100"}, "engine": {}}
+    with pytest.raises(InputError) as error:
+        estimate(right)
+    assert len(error.value.problems) == 1
 
 
 def test_all_problems_are_reported_at_once() -> None:

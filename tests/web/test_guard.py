@@ -93,8 +93,10 @@ def test_refusals_are_sentences(client: httpx.Client) -> None:
         (431, {f"x-{i}": "1" for i in range(MOST_HEADERS + 1)}, "headers"),
         (431, {"x-long": "1" * MOST_HEAD_BYTES}, "headers"),
     ]
+    described = client.get("/openapi.json").json()["paths"]["/api/validate"]["post"]["responses"]
     for status, headers, said in cases:
         found = client.post("/api/validate", json=GPT2, headers=headers)
+        assert str(status) in described
         assert (found.status_code, said in found.json()["detail"]) == (status, True), found.text
     form = client.post("/api/validate", content=b'{"model": {"name": "gpt2"}}')
     assert form.json()["valid"]

@@ -87,7 +87,7 @@ def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) ->
 
 def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     """Estimate a run and return its ledgers with the result; `replay` as in `estimate`."""
-    file = read(source)
+    file = read(source, _name_problems)
     resolved = resolve(file)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved)
@@ -102,6 +102,12 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     outside = sum(size for _, size, _ in resolved.outside_torch)
     result = memory_result(file, resolved, ledgers, peaks, busiest, stage, outside)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
+
+
+def _name_problems(data: Any) -> list[str]:
+    from .name_problems import name_problems  # it knows the servers, which training does not load
+
+    return name_problems(data)
 
 
 def verdict(source: Source) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,8 +38,14 @@ INSTEAD = {
 DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 
 
-def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
-    """A checked run file from a path, a dict, or objects; raises all problems at once."""
+def read(
+    source: str | Path | Mapping[str, Any] | RunFile,
+    more_problems: Callable[[Any], Iterable[str]] = lambda _: (),
+) -> RunFile:
+    """A checked run file from a path, a dict, or objects; raises all problems at once.
+
+    more_problems: what is wrong with the data besides its form, asked for if the form is wrong
+    """
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
     elif isinstance(source, str | os.PathLike):
@@ -49,7 +55,7 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
     data, problems = own_names(as_run_file(data))
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
-        raise InputError(problems)
+        raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
     return RunFile(**sections)
 

@@ -12,7 +12,7 @@ from .options import WORDS
 from .worker_messages import JSON
 
 QUICK, SLOW = "quick", "slow"
-FAILS = (403, 408, 413, 414, 422, 429, 501, 503, 504)
+FAILS = (403, 408, 413, 414, 422, 501, 503, 504)
 
 
 class Address(Struct, frozen=True):

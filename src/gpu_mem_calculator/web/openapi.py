@@ -44,12 +44,15 @@ FAILURES = {
     408: "the body took too long to arrive",
     413: "the body is too large",
     414: "the address is too long",
+    421: "the request names a host that is not this service's",
     422: "what is wrong, one sentence each",
     429: "too many requests of one client at the same time",
+    431: "the headers are too large or too many",
     501: "not supported",
     503: "busy: try again after the seconds of Retry-After",
     504: "the run takes longer than the time limit",
 }
+GUARDED = (421, 429, 431)  # by the guard, on every address
 
 
 class RouteDocument(Struct, frozen=True, kw_only=True):
@@ -82,7 +85,7 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
                     "description": FAILURES[code],
                     "content": {JSON: {"schema": _schema("ProblemsBody")}},
                 }
-                for code in doc.fails
+                for code in sorted({*doc.fails, *GUARDED})
             },
         },
     }

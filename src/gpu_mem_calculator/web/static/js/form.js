@@ -6,7 +6,7 @@ import { loadFacts, longest } from "./facts.js";
 import { startPaste } from "./paste.js";
 import { recipeSwitch } from "./recipes.js";
 import { assigned, keyOf } from "./problems.js";
-import { apply, current, get, linkProblem, reset, set, splits, subscribe, VIEWS } from "./state.js";
+import { apply, current, get, linkProblems, reset, set, splits, subscribe, VIEWS } from "./state.js";
 import { make } from "./words.js";
 
 const TITLES = {
@@ -194,7 +194,7 @@ function show() {
     control.limit?.(tokens);
     control.show(...shown);
   }
-  tell([linkProblem(), ...(said.get("") ?? [])].filter(Boolean));
+  tell([...linkProblems(), ...(said.get("") ?? [])]);
   for (const one of page.sections.querySelectorAll(".group")) mark(one);
 }
 

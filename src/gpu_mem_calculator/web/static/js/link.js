@@ -74,25 +74,26 @@ function query(run) {
   return text.replace(/%2F/g, "/").replace(/%3A/g, ":").replace(/%2C/g, ",");
 }
 
-/** The set-ups of a hash; throws a sentence where it cannot be read. */
+/** The set-ups of a hash, and a sentence for each thing in it that cannot be read. */
 export function decode(hash) {
   const text = hash.replace(/^#/, "").replace(OPEN, "");
-  if (!text) return [];
-  return text.split(/\||%7C(?=[a-z]+\?)/i).map(setup); // mail programs write | as %7C; within a value ? is never bare
+  const problems = [];
+  if (!text) return { setups: [], problems };
+  // mail programs write | as %7C; within a value ? is never bare
+  return { setups: text.split(/\||%7C(?=[a-z]+\?)/i).map((one) => setup(one, problems)), problems };
 }
 
-function setup(text) {
+function setup(text, problems) {
   const mark = text.indexOf("?");
   const view = mark < 0 ? text : text.slice(0, mark);
   if (!/^[a-z]+$/.test(view)) {
-    throw new Error(`“${text.slice(0, 40)}” in the link is not a set-up; it begins with train? or serve?`);
+    problems.push(`“${text.slice(0, 40)}” in the link is not a set-up; it begins with train? or serve?`);
+    return { view: "train", run: {} };
   }
   let run = {};
   for (const [path, value] of new URLSearchParams(mark < 0 ? "" : text.slice(mark + 1))) {
-    if (!/^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) {
-      throw new Error(`“${path.slice(0, 40)}” in the link is not a setting; write section.key=value`);
-    }
-    run = withValue(run, path, parseValue(value));
+    if (/^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) run = withValue(run, path, parseValue(value));
+    else problems.push(`“${path.slice(0, 40)}” in the link is not a setting; write section.key=value`);
   }
   return { view, run };
 }

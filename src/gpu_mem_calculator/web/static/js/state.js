@@ -30,6 +30,7 @@ export const VIEWS = {
 };
 
 export const MOST = 4; // set-ups at once
+const LISTED = 8; // problems of a link that are told
 const STEPS = 200; // changes that can be taken back
 const PAUSE = 1000; // milliseconds after which the same setting is a new step
 const KEPT = "gpu-mem-calc.link"; // the last state, for a page opened without a link
@@ -50,7 +51,7 @@ let now = { setups: FIRST, active: 0 };
 let before = []; // states to go back to
 let after = []; // states to go forward to
 let last = { what: null, when: 0 }; // the last change, to join a slider's moves
-let problem = ""; // why the link could not be read
+let unread = []; // why the link could not be read, a sentence each
 let waiting = false;
 const listeners = new Set();
 
@@ -60,7 +61,7 @@ export const current = () => now.setups[now.active];
 export const canUndo = () => before.length > 0;
 export const canRedo = () => after.length > 0;
 /** Why the page's link could not be read; empty when it could. */
-export const linkProblem = () => problem;
+export const linkProblems = () => unread;
 
 /** What a setting of the current set-up is, or undefined. */
 export const get = (path) => valueAt(current().run, path);
@@ -162,7 +163,7 @@ function changeSetups(list, index, what) {
   after = [];
   now = { setups: list, active: index };
   last = { what, when: Date.now() };
-  problem = "";
+  unread = [];
   changed();
 }
 
@@ -212,16 +213,19 @@ function kept() {
   }
 }
 
-/* The set-ups of a link that this page can show; throws a sentence where it cannot. */
+/* The set-ups of a link, and every problem of it; with a problem there are none. */
 function readable(hash) {
-  const found = decode(hash);
-  const stranger = found.find((one) => !VIEWS[one.view]);
-  if (stranger) throw new Error(`“${stranger.view}” in the link is not a view; write ${Object.keys(VIEWS).join(" or ")}`);
-  const known = Object.values(VIEWS).flatMap((view) => view.sections);
-  const odd = found.flatMap((one) => Object.keys(one.run)).find((name) => !known.includes(name));
-  if (odd) throw new Error(`“${odd}” in the link is not a section of a run file; write one of ${[...new Set(known)].join(", ")}`);
-  if (found.length > MOST) throw new Error(`The link has ${found.length} set-ups, and ${MOST} are the most; leave some out`);
-  return found.map(whole);
+  const { setups: found, problems } = decode(hash);
+  const known = [...new Set(Object.values(VIEWS).flatMap((view) => view.sections))];
+  const views = new Set(found.map((one) => one.view).filter((view) => !VIEWS[view]));
+  const sections = new Set(found.flatMap((one) => Object.keys(one.run)).filter((name) => !known.includes(name)));
+  const all = [
+    ...problems,
+    ...[...views].map((view) => `“${view}” in the link is not a view; write ${Object.keys(VIEWS).join(" or ")}`),
+    ...[...sections].map((name) => `“${name}” in the link is not a section of a run file; write one of ${known.join(", ")}`),
+    ...(found.length > MOST ? [`The link has ${found.length} set-ups, and ${MOST} are the most; leave some out`] : []),
+  ];
+  return { found: all.length ? [] : found.map(whole), problems: all.slice(0, LISTED) };
 }
 
 /* A set-up with the section that its view cannot do without. */
@@ -233,13 +237,10 @@ function whole({ view, run }) {
 /** Read the page's link, else what was kept, else begin with the example. */
 export function start() {
   const linked = location.hash.length > 1;
-  try {
-    const hash = linked ? location.hash : kept();
-    const found = readable(hash);
-    if (found.length) now = { setups: found, active: Math.min(opened(hash), found.length - 1) };
-  } catch (error) {
-    if (linked) problem = error.message;
-  }
+  const hash = linked ? location.hash : kept();
+  const { found, problems } = readable(hash);
+  if (found.length) now = { setups: found, active: Math.min(opened(hash), found.length - 1) };
+  if (linked) unread = problems;
   addEventListener("hashchange", follow);
   addEventListener("pagehide", writeLink);
   changed();
@@ -248,11 +249,8 @@ export function start() {
 /* Another link in the same page: loaded as one change that can be taken back. */
 function follow() {
   if (location.hash === `#${encode(now.setups, now.active)}`) return;
-  try {
-    const found = readable(location.hash);
-    if (found.length) changeSetups(found, Math.min(opened(location.hash), found.length - 1), null);
-  } catch (error) {
-    problem = error.message;
-    changed();
-  }
+  const { found, problems } = readable(location.hash);
+  if (found.length) changeSetups(found, Math.min(opened(location.hash), found.length - 1), null);
+  unread = problems;
+  if (problems.length) changed();
 }
