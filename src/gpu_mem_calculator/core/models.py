@@ -40,6 +40,7 @@ class ModelConfig(Struct, kw_only=True, omit_defaults=True):
     name: Text | None = None
     revision: Revision | None = None
     config: Object | None = None
+    implementation: Literal["transformers", "megatron", "torchtitan"] | None = None
     recorded: Object | None = None
     num_parameters: Parameters | None = None
     num_layers: Layers | None = None
@@ -146,6 +147,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     hybrid_shard_size: Count | None = None
     reshard_root_after_forward: Flag | None = None
+    wrap_embedding_and_head: Flag | None = None
     cpu_offload: Flag | None = None
     # DDP
     gradient_as_bucket_view: Flag | None = None

@@ -21,6 +21,7 @@ from ..step.workspaces import config_bytes
 from . import training_rules
 from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
+from .implementation import in_implementation
 from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -79,10 +80,11 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         training["batch"] = model.record.batch
     adapter = attempt(_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
+    arch = attempt(in_implementation, model.arch, file, chosen)
     if problems:
         raise InputError(problems)
     run = Run(
-        arch=scaled(model.arch, model.parameters_given),
+        arch=scaled(arch, model.parameters_given),
         mesh=mesh,
         seq=file.training.seq_len or model.arch.max_seq_len,
         adapter=adapter,

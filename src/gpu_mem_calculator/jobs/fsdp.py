@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.fsdp.options import shard_ranks
+from ..engines.fsdp.options import shard_ranks, wraps_ends
 from .groups import fake_group, mesh_of
 from .job import Job
 
@@ -71,7 +71,20 @@ def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
     rest = {"mesh": _mesh(job), **_policies(job)}
     for layer in layers:
         fully_shard(layer, reshard_after_forward=reshard, **rest)
+    if wraps_ends(job.resolved.run):
+        embedding, head = _ends(model)
+        fully_shard(embedding, reshard_after_forward=reshard, **rest)
+        fully_shard(head, reshard_after_forward=False, **rest)
     fully_shard(model, reshard_after_forward=reshard if root is None else root, **rest)
+
+
+def _ends(model: Any) -> tuple[Any, list[Any]]:
+    """The embedding, and final norm and head: of torchtitan's model, or of a transformers one."""
+    if hasattr(model, "tok_embeddings"):
+        return model.tok_embeddings, [model.norm, model.output]
+    norm = next((m for n, m in model.get_decoder().named_children() if "norm" in n), None)
+    head = [model.get_output_embeddings()]
+    return model.get_input_embeddings(), head if norm is None else [norm, *head]
 
 
 def _replicate(job: Job, model: Any, layers: list[Any]) -> None:

@@ -108,11 +108,11 @@ def layers(model: Any) -> list[Any]:
     """The decoder layers: the longest list of modules that is in no other list."""
     import torch
 
-    kinds = (torch.nn.ModuleList, torch.nn.Sequential)
+    kinds = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
     lists = [m for m in model.modules() if isinstance(m, kinds)]
     inner = {id(sub) for one in lists for sub in one.modules() if sub is not one}
     outer = [one for one in lists if id(one) not in inner]
-    return max((list(one) for one in outer), key=len, default=[])
+    return max((list(one.children()) for one in outer), key=len, default=[])
 
 
 def recompute(run: Run, model: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from . import torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp
 from .fsdp import shard
@@ -37,6 +38,10 @@ def _module(job: Job) -> tuple[Any, Any]:
         model, batch = job.build()
         recompute_module(job.resolved.run, model)
         return model if sharded else model.to(job.world.device), batch
+    if job.resolved.run.arch.implementation == torchtitan.NAME:
+        model = torchtitan.build(job, "meta" if sharded else job.world.device)
+        recompute_module(job.resolved.run, model)
+        return model, None
     model = build(job, "meta") if sharded else None
     if job.resolved.run.adapter is not None:
         return add_adapters(job, model), None
@@ -47,11 +52,15 @@ def _module(job: Job) -> tuple[Any, Any]:
 
 
 def _wrap(job: Job, model: Any) -> Any:
+    own = job.resolved.run.arch.implementation == torchtitan.NAME
     if job.resolved.engine.name == "fsdp":
         shard(job, model, layers(model))
-    elif job.resolved.run.mesh.dp > 1:
-        return wrap_ddp(job, model)
-    return model
+        if own:
+            torchtitan.make_table(model, job.world.device)
+    runner = model
+    if job.resolved.engine.name != "fsdp" and job.resolved.run.mesh.dp > 1:
+        runner = wrap_ddp(job, model)
+    return torchtitan.LossOf(runner) if own else runner
 
 
 def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name: str) -> None:

@@ -125,6 +125,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     - encoder_len: most tokens that cross-attention reads
     - left_out: sentences on what is not counted; logit_scale: the factor of logits after the head
     - mtp_parameters: of multi-token prediction, published besides the model
+    - implementation: the project whose modelling code runs it
     - around: a record's modules before and after the layers; share: how it is scaled (scaling.py)
     """
 
@@ -153,6 +154,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     logit_scale: float | None = None
     around: tuple[tuple[tuple[int, ...], ...], ...] = ()
     share: Share | None = None
+    implementation: str = "transformers"
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""

@@ -16,7 +16,9 @@ from ..ledger.num import N
 from ..ledger.rules import Dim
 from .mixer_defaults import MixerDefaults
 
-NormImpl = Literal["rms", "rms_float", "rms_product", "layer", "layer_wide", "layer_float"]
+NormImpl = Literal[
+    "rms", "rms_float", "rms_product", "rms_fused", "layer", "layer_wide", "layer_float"
+]
 RotaryImpl = Literal["half", "interleaved", "gptj", "joined", "float", "ernie", "complex"]
 Scored = Literal["softmax", "softmax_wide", "sigmoid_wide", "top_softmax", "sparsemixer"]
 RouterImpl = Scored | Literal["float_softmax", "float_sigmoid"]
@@ -78,6 +80,7 @@ class Norm(Struct, frozen=True):
     - `rms`: x.float(), x * rsqrt(mean(x²)), cast back, times the weight (Llama)
     - `rms_float`: the product with (1 + weight) is in fp32 and cast at the end (Gemma)
     - `rms_product`: weight and normed fp32 are multiplied and cast in one expression (OLMo 2)
+    - `rms_fused`: torch's fused RMS norm (torch.nn.RMSNorm)
     - `layer`: torch's fused layer norm
     - `layer_wide`: the same on an fp32 copy (OLMo)
     - `layer_float`: mean and variance by hand in fp32 (Cohere)

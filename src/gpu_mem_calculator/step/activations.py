@@ -22,8 +22,8 @@ from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.liger import liger_kernels
-from ..modelling.huggingface.quirks import family_quirks
 from ..modelling.huggingface.setting import BlockSetting
+from ..modelling.implementations import implementation_quirks
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
@@ -90,6 +90,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
     upcast = run.quantization is not None and run.upcast_unquantized
     bits, weights = (32, 32) if upcast else (precision.compute, precision.weights)
     matmul = 16 if autocast else bits
+    quirks, flash = implementation_quirks(run.arch), has_flash(run.compute_capability)
     return BlockSetting(
         batch=run.batch,
         seq=run.seq,
@@ -100,17 +101,17 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         autocast=autocast,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
-        cudnn=prefers_cudnn(run.compute_capability),
-        flash=has_flash(run.compute_capability),
+        cudnn=prefers_cudnn(run.compute_capability) or (quirks.cudnn_first and flash),
+        flash=flash,
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
-        quirks=family_quirks(run.arch.family),
         liger=liger_kernels(run.arch.family, run.liger),
         multiprocessors=run.multiprocessors if run.liger else 132,
         loss=run.loss,
         loss_chunk=run.loss_chunk,
         smoothed=run.label_smoothing > 0,
+        quirks=quirks,
     )
 
 

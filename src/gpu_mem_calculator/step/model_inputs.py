@@ -63,11 +63,12 @@ def input_entries(
     live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
     labels = code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels")
-    yield _kept("token ids and labels", sized(3 * tokens, 64), live, labels)
+    copies = 2 if setting.quirks.labels_shifted else 3
+    yield _kept("token ids and labels", sized(copies * tokens, 64), live, labels)
     yield from _embedding_output(run, setting, groups, instants, kept=kept)
     yield from _mask_entries(run, setting, groups, instants)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
-    if width:
+    if width and not setting.quirks.stored_rotary_table:
         yield Entry(
             name="rotary tables",
             kind=ACT,
@@ -221,6 +222,8 @@ def _named_sizes(run: Run, setting: BlockSetting, kept: bool) -> tuple[Bytes, ..
     """Bytes of the embedding's outputs, apart from one that the first layer keeps (`kept`)."""
     tables = len(run.arch.embedding)
     if kept and tables == 1 and not run.arch.embedding_norm:
+        return ()
+    if setting.quirks.embedding_output_unnamed:
         return ()
     return embedding_bytes(setting, run.seq, tables, position_rows=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..autograd.events import BlockEvents
 from ..ledger.ledger import AFTER_EMBEDDING, AFTER_MASKS, EMBEDDED, FIRST_INPUT, WITH_INPUT
 from ..run.phases import BACKWARD, FORWARD
@@ -18,6 +20,11 @@ class StreamWriter(EntryWriter):
     Engines that allocate in another way override its methods.
     """
 
+    @cached_property
+    def embeds(self) -> bool:
+        """Whether the embedding's backward has events, which free its output's gradient."""
+        return any(run.block == EMBEDDING for run in self.plays.values())
+
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
         """The phases in the order in which the engine runs them."""
         return phases
@@ -29,7 +36,7 @@ class StreamWriter(EntryWriter):
         """Go to an instant: free and allocate entries, then write the events of its block."""
         table, block_run = self.alive_at(name), self.plays.get(name)
         in_backward = block_run is not None and not block_run.forward
-        if self.back >= 0 and not (in_backward or self.kept or self.waiting):
+        if self.back >= 0 and not (in_backward or self.kept or self.waiting or self.embeds):
             self.free((self.back,))  # the embedding's entry counts it
             self.back = -1
         self.free(self.waiting.pop(name, ()))

@@ -65,9 +65,28 @@ def _dropout(x: Any, p: float, train: bool) -> Any:
     return aten.native_dropout(x, p, train)[0]
 
 
+class _FusedRmsNorm(torch.autograd.Function):
+    """CUDA's _fused_rms_norm, which the CPU lacks: it saves its input and one fp32 number per row.
+    Values are not computed: a trace's tensors have none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, shape: Any) -> Any:
+        """The normed tensor."""
+        rows = x.shape[: x.dim() - len(shape)]
+        ctx.save_for_backward(x, weight, x.new_empty(rows, dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Gradients of input and weight."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), None
+
+
 def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """layer_norm.cpp rms_norm_symint: the fused kernel wherever it exists."""
-    return aten._fused_rms_norm(x, shape, weight, eps)[0]
+    return _FusedRmsNorm.apply(x, weight, shape)
 
 
 def _softmax(kernel: Any, x: Any, dim: int, dtype: Any = None) -> Any:

@@ -30,19 +30,19 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
         return Entry(name, ACT, size, live, source)
 
     first = entry(
-        "output of the embedding", size, lambda i: i.action in ("flat", "gather") and i.layer == 0
+        "output of the embedding",
+        size,
+        lambda i: i.action == "root.out" or (i.action in ("flat", "gather") and i.layer == 0),
     )
     yield replace(first, role=FIRST_INPUT)
     if plan.run.unrolled:
         return
     low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient
+    waiting = ("flat", "gather", "head.flat", "head")
+    yield entry("input of the layer", size, lambda i: i.action in waiting and i.layer > 0)
+    reduced = ("reduce", "scatter", "reduce.head", "scatter.head")
     yield entry(
-        "input of the layer", size, lambda i: i.action in ("flat", "gather") and i.layer > 0
-    )
-    yield entry(
-        "gradient of the layer's input",
-        size,
-        lambda i: i.action in ("reduce", "scatter") and i.layer >= low,
+        "gradient of the layer's input", size, lambda i: i.action in reduced and i.layer >= low
     )
     yield entry(
         "gradient of the layer's output",

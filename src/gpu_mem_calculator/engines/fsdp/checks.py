@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...run.run import Run
-from .options import option, shard_ranks
+from .options import option, shard_ranks, wraps_ends
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -26,6 +26,26 @@ def problems(run: Run) -> Iterator[str]:
             "out, or try engine deepspeed with offload_param cpu"
         )
     yield from _strategy_problems(run)
+    yield from _end_problems(run)
+
+
+def _end_problems(run: Run) -> Iterator[str]:
+    what = "units of embedding and head (engine.wrap_embedding_and_head)"
+    if not wraps_ends(run):
+        return
+    if run.arch.tied:
+        yield f"{what} cannot share a tied embedding; set engine.wrap_embedding_and_head to false"
+    for key, given in (
+        ("engine.cpu_offload=true", option(run, "cpu_offload")),
+        (
+            "engine.reshard_root_after_forward",
+            option(run, "reshard_root_after_forward") is not None,
+        ),
+        ("training.lora", run.adapter is not None),
+        ("engine.sharding_strategy='no_shard'", option(run, "sharding_strategy") == "no_shard"),
+    ):
+        if given:
+            yield f"{key} with {what} is not modelled; leave one of them out"
 
 
 def _strategy_problems(run: Run) -> Iterator[str]:

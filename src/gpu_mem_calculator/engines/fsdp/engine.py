@@ -67,8 +67,10 @@ def _block_runs(
         name = instant.step.name
         block_run = runs.get(name)
         if block_run is not None and not block_run.forward:
-            root = "later.scatter.root" if instant.step.later else "scatter.root"
-            until = f"{name}.scatter" if instant.action == "layer" else root
+            later = "later." if instant.step.later else ""
+            of_head = plan.head is not None and instant.action == "loss.backward"
+            end = f"{later}scatter.{'head' if of_head else 'root'}"
+            until = f"{name}.scatter" if instant.action == "layer" else end
             runs[name] = replace(block_run, until=until)
     return runs
 

@@ -5,7 +5,7 @@ Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 
@@ -37,8 +37,26 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
     events = partial(single_rank_events, offload=plan.offload) if single_rank else None
     part = UnitPart("gathered parameters", PARAM, copied, tensors=tensors, events=events)
     held = during("root", "flat", *GATHERED, *LOSS, "reduce", "scatter", "embedding")
+    if plan.head is not None:
+        held = _held_embedding(plan)
     yield part.of_root(plan, plan.root.gathered, held)
+    yield from part.of_head(plan, attrgetter("gathered"), during("head", *LOSS))
     yield from part.of_layers(plan, attrgetter("gathered"), whole_layers)
+
+
+def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:
+    """Whether the embedding is gathered, where it is a unit: while it runs forward or backward, and
+    in between if units stay gathered.
+    """
+    own = ("root", "root.out", "root.again", "embedding")
+    reduced = ("reduce.root", "scatter.root", "root.flat", "optimizer")
+
+    def held(instant: FsdpInstant) -> Num:
+        if plan.stays_gathered:
+            return int(instant.action not in reduced)
+        return int(instant.action in own)
+
+    return held
 
 
 def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -52,7 +70,10 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     reshards = not plan.stays_gathered
     below = dict.fromkeys(("prefetch", "layer", "reduce", "scatter"), 1) if reshards else {}
     same = {"forward", *(("regather",) if reshards else ())}
-    last = {"loss", *(("loss.backward",) if reshards else ())}
+    ends = plan.head is not None
+    prefetched = ("reduce.head", "scatter.head") if ends else ("loss.backward",)
+    last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
+    last |= set(prefetched if reshards else ())
 
     def buffers(instant: FsdpInstant) -> range:
         layer, action = instant.layer, instant.action
@@ -68,14 +89,25 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
         gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
         return NO_LAYER if gathers is None else one_layer(gathers)
 
+    def below_layers(instant: FsdpInstant) -> bool:
+        """Whether the embedding, as a unit, is prefetched for its backward."""
+        return ends and reshards and instant.layer == 0 and instant.action in below
+
     def root(instant: FsdpInstant) -> Num:
         first = instant.action in ("flat", "gather") and instant.layer == 0
-        return int(first or instant.action in ("root.flat", "root"))
+        own = instant.action in ("root.flat", "root", "root.out", "root.again")
+        return int(first or own or below_layers(instant))
+
+    def root_cast(instant: FsdpInstant) -> Num:
+        prefetched = instant.action == "prefetch" and below_layers(instant)
+        return int(instant.action == "root.flat" or prefetched)
 
     events = shard_copy_events if plan.offload and plan.run.unrolled else None
     shards = UnitPart("shards, cast", COMM, cast, COPY_IN, events=events)
-    yield shards.of_root(plan, plan.root.cast * several, during("root.flat"))
+    yield shards.of_root(plan, plan.root.cast * several, root_cast)
+    yield from shards.of_head(plan, lambda u: u.cast * several, during("head.flat"))
     yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
     buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
     yield buffer.of_root(plan, plan.root.gathered * several, root)
+    yield from buffer.of_head(plan, lambda u: u.gathered * several, during("head.flat", "head"))
     yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)

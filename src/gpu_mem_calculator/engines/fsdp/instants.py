@@ -35,6 +35,10 @@ class FsdpInstant(Struct, frozen=True):
     layer "regather", "prefetch", "layer", "reduce" (gradients are copied into reduce-scatter's
     input) and "scatter" (its output is made), then "embedding", "reduce.root", "scatter.root".
     Last "optimizer".
+
+    Where embedding and head are units, the root is the embedding. "root.out" comes after its
+    forward, "root.again" before its backward. The head has "head.flat" and "head" before the loss,
+    and "reduce.head" and "scatter.head" after the loss's backward.
     """
 
     step: StepInstant
@@ -51,6 +55,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     single_rank: a shard group may have one rank
     offload: shards are on the host
     replicas: reduce-scatter's outputs stay until backward is over, to be all-reduced
+    ends: embedding and head are units of their own
     every: instants of all layers and all actions, not only of those that may be the peak
     """
 
@@ -61,6 +66,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     offload: bool
     replicas: bool
     every: bool
+    ends: bool = False
 
 
 def ends_apart(stack: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
@@ -115,8 +121,11 @@ def _with_actions(
     elif base.work == "head" and base.instant.phase == BACKWARD:
         yield from _loss_backward(base, _count(stack), shape)
     elif base.work == "head":
-        yield FsdpInstant(base, "loss", _count(stack))
+        yield from _head(base, stack, shape)
     elif base.work == "embedding":
+        if shape.ends and shape.reshards_layers:
+            again = _unit_instant(base, "gather.embedding", "gather the embedding again")
+            yield FsdpInstant(again, "root.again", -1)
         yield FsdpInstant(base, "embedding", -1)
         reduce = _unit_instant(base, "reduce.root", "reduce the root's gradients")
         yield FsdpInstant(reduce, "reduce.root", -1)
@@ -124,6 +133,21 @@ def _with_actions(
         yield FsdpInstant(scatter, "scatter.root", -1)
     else:
         yield FsdpInstant(base, "optimizer", -1)
+
+
+def _head(
+    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
+) -> Iterator[FsdpInstant]:
+    """The head is gathered, where it is a unit, and the loss is computed."""
+    top = _count(stack)
+    if shape.ends:
+        waiting: dict[str, Any] = {"inside_forward": True, "stretch": len(stack) - 1}
+        if shape.every or shape.casts:
+            flat = _unit_instant(base, "gather.head.flat", "gather the head, flat", **waiting)
+            yield FsdpInstant(flat, "head.flat", top)
+        gather = _unit_instant(base, "gather.head", "gather the head", **waiting)
+        yield FsdpInstant(gather, "head", top)
+    yield FsdpInstant(base, "loss", top)
 
 
 def _count(stack: Iterable[LayerGroup]) -> int:
@@ -177,6 +201,9 @@ def _gather_root(
         if shape.every or shape.single_rank:
             root = _unit_instant(one, "forward.root", "gather the root", saved=none, work="")
             yield FsdpInstant(root, "root", -1)
+        if shape.every and shape.ends:
+            out = _unit_instant(one, "forward.root.out", "the embedding", saved=none, work="")
+            yield FsdpInstant(out, "root.out", -1)
 
 
 def _forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
@@ -197,7 +224,18 @@ def _forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple
 
 
 def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[FsdpInstant]:
-    """The root is gathered again, the last layer's buffer is filled, the loss runs backward."""
+    """The root is gathered again, the last layer's buffer is filled, the loss runs backward.
+
+    A head that is a unit waits for the gradient of its logits before it fills that buffer, so the
+    highest moment of the loss is over.
+    """
+    if shape.ends:
+        yield FsdpInstant(base, "loss.backward", top)
+        reduce = _unit_instant(base, "reduce.head", "reduce the head's gradients")
+        yield FsdpInstant(reduce, "reduce.head", top)
+        scatter = _unit_instant(base, "scatter.head", "scatter the head's gradients")
+        yield FsdpInstant(scatter, "scatter.head", top)
+        return
     if shape.reshards_root:
         if shape.every or shape.offload:
             flat = _unit_instant(base, "gather.root.flat", "gather the root again, flat")
@@ -212,7 +250,8 @@ def _prefetch(
     base: StepInstant, layer: int, shape: StepShape, **changes: object
 ) -> Iterator[FsdpInstant]:
     """The layer below is gathered; the first layer has none."""
-    if shape.reshards_layers and layer > 0 and (shape.every or shape.casts):
+    lowest = -1 if shape.ends else 0  # the unit below the first layer is the embedding
+    if shape.reshards_layers and layer > lowest and (shape.every or shape.casts):
         title = f"{base.instant.title}, gather the layer below"
         yield FsdpInstant(_block_instant(base, "prefetch", title, **changes), "prefetch", layer)
 

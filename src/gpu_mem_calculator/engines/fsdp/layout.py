@@ -18,8 +18,15 @@ from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .instants import FsdpInstant, StepShape, fsdp_instants
-from .options import option, shard_ranks, unit_bits
-from .units import FsdpUnit, ParameterBytes, fsdp_unit, layer_parameters, root_parameters
+from .options import option, shard_ranks, unit_bits, wraps_ends
+from .units import (
+    FsdpUnit,
+    ParameterBytes,
+    embedding_parameters,
+    fsdp_unit,
+    head_parameters,
+    layer_parameters,
+)
 
 # FSDP's CUDA streams beside torch's own, each with a pool of allocator blocks
 # (torch 2.13 F/_fsdp_param_group.py:75-104 FSDPCommContext)
@@ -36,7 +43,9 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
 
     kinds: a title and the unit of each distinct layer
     layers: for each layer of the model, the index of its kind
-    root: the unit of everything else: embedding, final norm, head
+    root: the unit of everything else: embedding, final norm, head; of the embedding alone where
+        there is a `head`
+    head: the unit of final norm and head, where they are one
     head_grads: bytes of the whole gradients that the root has after the loss's backward
     several: 1 where a shard group has more than one rank; only then buffers are gathered
     stays_gathered: layers stay gathered from forward to backward
@@ -54,6 +63,18 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
     replicas: bool
     offload: bool = False
     instants: tuple[FsdpInstant, ...]
+    head: FsdpUnit | None = None
+
+    @property
+    def root_title(self) -> str:
+        """What the root unit has."""
+        return "embedding and head" if self.head is None else "embedding"
+
+    @property
+    def ends(self) -> tuple[tuple[str, FsdpUnit], ...]:
+        """The units that are no layers, each with its title."""
+        root = (self.root_title, self.root)
+        return (root,) if self.head is None else (root, ("head", self.head))
 
     @property
     def step_instants(self) -> tuple[StepInstant, ...]:
@@ -84,11 +105,14 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
 
     arch = run.arch
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
+    before, after = embedding_parameters(run, base), head_parameters(run, base)
+    ends = wraps_ends(run)
     several = holds(ranks > 1)
     replicas = strategy in ("hybrid_shard", "no_shard")
     shape = StepShape(
         replicas=replicas,
         reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
+        ends=ends,
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
         single_rank=not nothing(1 - several),
@@ -99,8 +123,9 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         run=run,
         kinds=tuple((title, unit(layer)) for _, title, layer in kinds.values()),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
-        root=fsdp_unit(run, root_parameters(run, base), ranks, offload=offload),
-        head_grads=EMPTY if run.frozen else sized(head, base.compute),
+        root=fsdp_unit(run, before if ends else [*before, *after], ranks, offload=offload),
+        head=fsdp_unit(run, after, ranks, offload=offload) if ends else None,
+        head_grads=EMPTY if run.frozen or ends else sized(head, base.compute),
         several=several,
         stays_gathered=stays_gathered,
         replicas=replicas,
@@ -146,7 +171,18 @@ class UnitPart(Struct, frozen=True):
     def of_root(self, plan: FsdpLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
         """`size` bytes of the root unit, with `copies` of them at each instant."""
         live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
-        return self._entry("embedding and head", plan.root, size, live)
+        return self._entry(plan.root_title, plan.root, size, live)
+
+    def of_head(
+        self,
+        plan: FsdpLayout,
+        size: Callable[[FsdpUnit], Bytes],
+        copies: Callable[[FsdpInstant], Num],
+    ) -> Iterator[Entry]:
+        """The bytes of the head's unit, if it is one, with `copies` of them at each instant."""
+        if plan.head is not None and not nothing(size(plan.head)):
+            live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
+            yield self._entry("head", plan.head, size(plan.head), live)
 
     def of_layers(
         self,
@@ -202,13 +238,15 @@ def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Bytes, Callable[[], list
         return
     for kind, (title, unit) in enumerate(plan.kinds):
         yield title, plan.layers.count(kind) * unit.shard, None
-    yield "embedding and head", plan.root.shard, None
+    for title, unit in plan.ends:
+        yield title, unit.shard, None
 
 
 def parameters_in_order(plan: FsdpLayout) -> Iterator[ParameterBytes]:
     """Every parameter of the model: the embedding's, the layers', those after the layers."""
-    before = len(plan.root.parameters) - sum(1 for _ in plan.run.arch.after_weights())
-    yield from plan.root.parameters[:before]
+    ends = [parameter for _, unit in plan.ends for parameter in unit.parameters]
+    before = len(ends) - sum(1 for _ in plan.run.arch.after_weights())
+    yield from ends[:before]
     for kind in plan.layers:
         yield from plan.kinds[kind][1].parameters
-    yield from plan.root.parameters[before:]
+    yield from ends[before:]

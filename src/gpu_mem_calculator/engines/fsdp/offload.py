@@ -51,11 +51,12 @@ def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield Entry(name, COMM, size, live, source)
 
 
-def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
+def units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
     """A title, the number of such units, and the unit."""
     for kind, (title, unit) in enumerate(plan.kinds):
         yield title, plan.layers.count(kind), unit
-    yield "embedding and head", 1, plan.root
+    for title, unit in plan.ends:
+        yield title, 1, unit
 
 
 def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
@@ -65,7 +66,7 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     steady = {i.step.name: 1 for i in plan.instants}
     always: dict[str, Num] = {START.name: 1, **steady}
     largest = EMPTY
-    for title, count, unit in _units(plan):
+    for title, count, unit in units(plan):
         name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
         yield Entry(name, PARAM, size, always, PINNED_CODE, place=CPU)
         name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count

@@ -33,12 +33,21 @@ OPTIONS: Mapping[str, Any] = {
     "hybrid_shard_size": None,  # None: the GPUs of a node
     "reshard_root_after_forward": None,  # None: as the strategy says for the layers
     "cpu_offload": False,
+    "wrap_embedding_and_head": None,  # None: as the model's implementation does
 }
 
 
 def option(run: Run, name: str) -> Any:
     """An option of the run, or its default."""
     return run.options.get(name, OPTIONS[name])
+
+
+def wraps_ends(run: Run) -> bool:
+    """Whether the embedding is a unit, and final norm and head are another one, as in torchtitan
+    0.2.2 (models/llama3/infra/parallelize.py apply_fsdp); else both belong to the root.
+    """
+    given = option(run, "wrap_embedding_and_head")
+    return run.arch.implementation == "torchtitan" if given is None else bool(given)
 
 
 def shard_ranks(run: Run) -> Num:

@@ -38,7 +38,7 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     def inputs(instant: FsdpInstant) -> range:
         if instant.action in ("reduce", "scatter"):
             return one_layer(instant.layer)
-        above = instant.action in UNREDUCED or instant.action == "embedding"
+        above = instant.action in (*UNREDUCED, "root.again", "embedding")
         return one_layer(instant.layer + 1) if above else NO_LAYER
 
     def last(unit: FsdpUnit) -> Bytes:
@@ -51,18 +51,27 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
         waits = instant.action in (*UNREDUCED, "reduce", "scatter", "embedding")
         return int(waits and instant.layer < len(plan.layers))
 
+    def head_inputs(instant: FsdpInstant) -> Num:
+        """The head's stays until the last layer reduces."""
+        waits = instant.action in UNREDUCED and instant.layer == len(plan.layers) - 1
+        return int(waits or instant.action in ("reduce.head", "scatter.head"))
+
     part = UnitPart("reduce-scatter input", COMM, source)
     yield from part.of_layers(plan, attrgetter("reduce_in"), inputs)
+    yield from part.of_head(plan, attrgetter("reduce_in"), head_inputs)
     yield part.of_root(plan, plan.root.reduce_in, during("reduce.root", "scatter.root"))
     part = UnitPart("last gradient", COMM, made, role=LAST_GRADIENT)
     yield from part.of_layers(plan, last, _layer_during("scatter"))
+    yield from part.of_head(plan, last, during("scatter.head"))
     yield part.of_root(plan, last(plan.root), during("scatter.root"))
     if plan.run.unrolled:  # the events of layers, head and embedding make them
         return
     whole = UnitPart("whole gradients", GRAD, made)
     yield from whole.of_layers(plan, attrgetter("grads"), _layer_during("reduce"))
-    head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
-    yield head.of_root(plan, plan.head_grads, head_waits)
+    if plan.head is None:
+        head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
+        yield head.of_root(plan, plan.head_grads, head_waits)
+    yield from whole.of_head(plan, attrgetter("grads"), during("reduce.head"))
     yield whole.of_root(plan, plan.root.grads, during("reduce.root"))
 
 
@@ -76,7 +85,7 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     made = code("torch 2.13 F/_fsdp_collectives.py:611-616, 664-672, F/_fsdp_param_group.py:753")
     cast = code("torch 2.13 F/_fsdp_collectives.py:696-709")
     top = len(plan.layers)
-    after = (*UNREDUCED, "reduce", "embedding", "reduce.root", "scatter.root")
+    after = (*UNREDUCED, "reduce", "root.again", "embedding", "reduce.root", "scatter.root")
 
     def temporary(instant: FsdpInstant) -> bool:
         """Whether the outputs are not the sharded gradients themselves."""
@@ -95,6 +104,14 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
         casting = instant.action == "scatter" and temporary(instant)
         return one_layer(instant.layer) if casting else NO_LAYER
 
+    def head(instant: FsdpInstant) -> Num:
+        stays = plan.replicas and instant.layer < top and instant.action in (*after, "scatter")
+        made = stays or instant.action == "scatter.head"
+        return copies(instant, plan.head) if made and plan.head is not None else 0
+
+    def head_cast(instant: FsdpInstant) -> Num:
+        return int(instant.action == "scatter.head" and temporary(instant))
+
     def root(instant: FsdpInstant) -> Num:
         return copies(instant, plan.root) if instant.action == "scatter.root" else 0
 
@@ -105,6 +122,8 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     casted = UnitPart("reduced gradients, cast", COMM, cast, plan.cast_stream)
     yield from output.of_layers(plan, attrgetter("reduced"), outputs, copies)
     yield from casted.of_layers(plan, attrgetter("converted"), casts)
+    yield from output.of_head(plan, attrgetter("reduced"), head)
+    yield from casted.of_head(plan, attrgetter("converted"), head_cast)
     yield output.of_root(plan, plan.root.reduced, root)
     yield casted.of_root(plan, plan.root.converted, root_cast)
 
@@ -124,6 +143,10 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
             return range(instant.layer + 1, top)
         return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
 
+    def reduced_head(instant: FsdpInstant) -> Num:
+        below = instant.layer < top and instant.step.instant.phase != FORWARD
+        return int(instant.step.later or instant.action == "scatter.head" or below)
+
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
@@ -135,6 +158,7 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
     yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
     part = UnitPart(name, GRAD, source, stream(plan.root))
     yield part.of_root(plan, plan.root.shard_grads, root)
+    yield from part.of_head(plan, attrgetter("shard_grads"), reduced_head)
     if tower and plan.run.trained_tower:
         blocks = part.of_root(plan, sum(tower, EMPTY), root)
         yield replace(blocks, name="vision tower: sharded gradients", tensors=lambda: tower)

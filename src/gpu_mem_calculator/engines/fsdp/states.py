@@ -19,7 +19,7 @@ from ...step.states import buffer_entry, optimizer_entries
 from .gather import buffer_entries, gathered_entries
 from .instants import START
 from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
-from .offload import host_shard_entries, host_step_entries, staging_entries
+from .offload import host_shard_entries, host_step_entries, staging_entries, units
 from .options import PRECISIONS, shard_ranks, unit_bits
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
 from .units import FsdpUnit, UnitBits, UnitParameter, fsdp_unit, tower_shards
@@ -109,10 +109,10 @@ def _host_shards(plan: FsdpLayout) -> Iterator[Entry]:
 def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
     run, (_, adapter_bits) = plan.run, unit_bits(plan.run)
-    root = plan.root
-    total, largest, tensors = root.trained_elements, root.largest_trained, root.trained_tensors
-    for kind, (_, unit) in enumerate(plan.kinds):
-        count = plan.layers.count(kind)
+    total: Num = 0
+    largest: Num = 0
+    tensors: Num = 0
+    for _, count, unit in units(plan):
         total = total + count * unit.trained_elements
         tensors = tensors + count * unit.trained_tensors
         largest = larger(largest, unit.largest_trained)

@@ -235,16 +235,18 @@ def layer_parameters(
     return parameters
 
 
-def root_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
-    """The root's parameters: embedding, final norm and head, a tied table once; and those of a
-    vision tower outside its blocks.
-    """
-    arch = run.arch
-    norm = arch.embedding_norm
-    weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
+def embedding_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
+    """The parameters before the layers, and those of a vision tower outside its blocks."""
+    arch, norm = run.arch, run.arch.embedding_norm
+    weights = [*arch.embedding, *(norm.weights() if norm else ())]
     seen, outside = bool(run.trained_tower), (w for w in arch.tower if not IN_BLOCK.search(w.name))
     tower = [UnitParameter(weight, base, seen) for weight in outside]
     return [*tower, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
+
+
+def head_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
+    """The parameters after the layers: final norm and head, unless that is the tied embedding."""
+    return [UnitParameter(weight, base, not run.frozen) for weight in run.arch.after_weights()]
 
 
 def tower_shards(run: Run, ranks: Num) -> list[Num]:

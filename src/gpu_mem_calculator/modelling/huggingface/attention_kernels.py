@@ -53,6 +53,8 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
             return "cudnn"
         if setting.flash and one_size and not heads.masked:
             return "flash"
+    if setting.quirks.cudnn_first:
+        return "math"
     if setting.matmul_bits == 16 and not (setting.flash or setting.half):
         return "math"
     if heads.grouped and not heads.masked and one_size:

@@ -103,6 +103,16 @@ def liger_rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm, kernel: 
     )
 
 
+def rms_fused(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """torch.nn.RMSNorm: saves its input (fp32 under autocast) and one fp32 number per row
+    (torch 2.11 native/layer_norm.cpp rms_norm_symint, native_functions.yaml _fused_rms_norm).
+    """
+    x = tape.cast(x, 32) if setting.autocast else x
+    stats = tape.value(f"{layer.name}.rstd", x.elements() // layer.size[1], 32, grad=False)
+    weight = _param(tape, setting, layer)
+    return tape.op(layer.name, x, weight, saves=(x, stats), inputs_first=True)
+
+
 def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """torch.nn.LayerNorm: saves its input (fp32 under autocast) and two fp32 statistics per row."""
     x = tape.cast(x, 32) if setting.autocast else x
@@ -143,6 +153,7 @@ IMPLEMENTATIONS = {
     "rms": rms,
     "rms_float": rms_float,
     "rms_product": rms_product,
+    "rms_fused": rms_fused,
     "layer": layer_norm,
     "layer_wide": layer_wide,
     "layer_float": layer_float,

@@ -43,6 +43,13 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - unused_eager_mask: the same for eager attention alone (Llama 4)
     - fp32_rotary_tables: rotary tables stay in fp32 (OLMo 2)
     - rotary_tables_per_kind: rotary tables for each kind of layer (Gemma 3)
+
+    Other projects' code (modelling/implementations.py):
+    - stored_rotary_table: the rotary table is a buffer, and no forward makes one
+    - labels_shifted: labels come shifted, and are not copied
+    - cudnn_first: attention tries cuDNN, FlashAttention and the math path, in this order
+    - embedding_output_unnamed: the model's code has no name for the embedding's output once the
+      first layer has run
     """
 
     attention_output_named: bool = False
@@ -67,6 +74,10 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     unused_eager_mask: bool = False
     fp32_rotary_tables: bool = False
     rotary_tables_per_kind: bool = False
+    stored_rotary_table: bool = False
+    labels_shifted: bool = False
+    cudnn_first: bool = False
+    embedding_output_unnamed: bool = False
 
 
 LLAMA = Quirks()
