@@ -114,3 +114,22 @@ def test_nothing_stays_behind() -> None:
     assert torch.nn.functional.dropout(x, 0.5).grad_fn.name() != "NativeDropoutBackward0"
     with torch.autocast("cpu", dtype=BF16):
         assert torch.zeros(4, 8, dtype=BF16).pow(2).dtype == BF16
+
+
+def test_a_rms_norm_is_one_kernel() -> None:
+    """It saves its 16-bit input and one number per row, and no fp32 copy."""
+    saved: list[Any] = []
+
+    def program() -> None:
+        x = torch.empty(4, 64, dtype=BF16, requires_grad=True)
+        weight = torch.ones(64, dtype=BF16, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: saved.append((tuple(t.shape), t.dtype)) or t, lambda t: t
+        ):
+            y = torch.nn.functional.rms_norm(x, (64,), weight)
+        y.sum().backward()
+        assert x.grad.shape == x.shape
+        assert weight.grad.shape == weight.shape
+
+    fake(program)
+    assert saved == [((4, 64), BF16), ((64,), BF16), ((4,), FP32)]
