@@ -46,6 +46,8 @@ RUNS = {
     "70B on one": run("llama2-70b", DDP, 1, H100),
     "long": run("mistral-7b", FSDP, 8, H100) | {"training": {"seq_len": 2**18}},
     "megatron": run("llama2-13b", {"type": "megatron_lm"}, 1, H100),
+    "megatron on laptops": run("llama2-13b", {"type": "megatron_lm"}, 8, "rtx-4060-laptop")
+    | {"parallelism": {"tensor_parallel_size": 8}},
     "tiny card": run("llama3.2-1b", DDP, 1, "gtx-1080-ti", activation_checkpointing="full"),
 }
 
@@ -114,3 +116,19 @@ def test_a_run_that_is_short_by_fragmentation_gets_expandable_segments() -> None
 def test_a_run_that_fits_has_none() -> None:
     """Nothing needs to change."""
     assert remedies(full_estimate(run("llama3.2-1b", DDP, 1, H100))) == []
+
+
+def test_megatron_on_small_cards_gets_another_engine_before_many_gpus() -> None:
+    """ZeRO-3 with states in host RAM on the same eight, not a pipeline over 64."""
+    first = found("megatron on laptops")[0]
+    assert first.changes[0].startswith("DeepSpeed ZeRO-3")
+    assert not any("hardware.num_gpus" in setting for setting in first.settings)
+
+
+def test_more_gpus_are_counted_from_those_of_the_run() -> None:
+    """Several doublings are not "twice the GPUs"; more than eight times come last."""
+    for name in ("megatron", "70B on one"):
+        for remedy in found(name):
+            counts = [int(s.partition("=")[2]) for s in remedy.settings if "num_gpus" in s]
+            assert max(counts, default=1) <= 8
+            assert "twice the GPUs" not in remedy.cost or max(counts) == 2

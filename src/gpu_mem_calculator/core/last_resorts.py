@@ -29,6 +29,7 @@ from .runfile import with_settings
 
 FEW = (2, 4, 8)  # times the GPUs that are tried first
 ROUNDS, MOST_GPUS = 16, 4096
+MOST_TIMES = 8  # more GPUs than this many times those of the run only where nothing else helps
 LARGER = 1.1  # times the ledger's figure that a larger card has
 QLORA_KEYS = ("quantization", "double_quant", "upcast_unquantized", "autocast")
 CARD_KEYS = ("gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes")
@@ -42,6 +43,24 @@ def offload_on_one_gpu(estimate: Estimate) -> Iterator[Candidate]:
         offload = ("engine.zero_stage=2", "engine.offload_optimizer=cpu")
         settings = _to_engine(estimate, "deepspeed", *offload)
         yield Candidate("DeepSpeed, optimizer on the CPU", settings, CPU_STEP, 4)
+
+
+def without_megatron(estimate: Estimate) -> Iterator[Candidate]:
+    """FSDP, or ZeRO-3 with the states in host RAM, on the GPUs of a Megatron-LM run.
+
+    Their ranks are all data-parallel, so each has whole activations: with full recompute.
+    """
+    if estimate.resolved.engine.name != "megatron_lm" or estimate.resolved.run.adapter is not None:
+        return
+    given = estimate.result.run.get("parallelism", {})
+    rest = [f"parallelism.{key}=null" for key in given]
+    rest.append("training.activation_checkpointing=full")
+    fsdp, cost = _to_engine(estimate, "fsdp"), "another framework; 33 % more compute"
+    yield Candidate("FSDP with full recompute", (*fsdp, *rest), cost, 3)
+    offload = ("engine.offload_optimizer=cpu", "engine.offload_param=cpu")
+    zero = _to_engine(estimate, "deepspeed", "engine.zero_stage=3", *offload)
+    title = "DeepSpeed ZeRO-3, full recompute, states in host RAM"
+    yield Candidate(title, (*zero, *rest), "another framework; slower steps", 4)
 
 
 def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
@@ -95,22 +114,29 @@ def last_resort(estimate: Estimate) -> tuple[Candidate, ...]:
     """
     card = _largest_card(estimate)
     on_card = changed_estimate(estimate, card.settings)
-    return _descent(estimate, estimate, {}) or (
-        _descent(estimate, on_card, {"hardware.gpu": card}) if on_card is not None else ()
-    )
+    starts: list[tuple[Estimate, dict[str, Candidate]]] = [(estimate, {})]
+    if on_card is not None:
+        starts.append((on_card, {"hardware.gpu": card}))
+    count = estimate.resolved.hardware.num_gpus
+    limits = (count * MOST_TIMES, MOST_GPUS) if count * MOST_TIMES < MOST_GPUS else (MOST_GPUS,)
+    found = (_descent(estimate, now, chosen, most) for most in limits for now, chosen in starts)
+    return next(filter(None, found), ())
 
 
 def _descent(
-    estimate: Estimate, start: Estimate, chosen: dict[str, Candidate]
+    estimate: Estimate, start: Estimate, chosen: dict[str, Candidate], most_gpus: int
 ) -> tuple[Candidate, ...]:
     """The changes of an estimate that make it fit, after those that are chosen to start with."""
-    now = start
+    now, chosen, asked = start, dict(chosen), estimate.resolved.hardware.num_gpus
     for _ in range(ROUNDS):
-        best = _most_saving(now)
+        best = _most_saving(now, most_gpus)
         if best is None:
             break
         change, now = best
         key = change.settings[0].partition("=")[0]
+        count = now.resolved.hardware.num_gpus
+        if "the GPUs" in change.cost and count > 2 * asked:
+            change = replace(change, cost=f"{count // asked} times the GPUs")
         chosen[key] = _after(chosen.pop(key, None), change)
         if _fits(now):
             return _needed(estimate, tuple(chosen.values()))
@@ -125,13 +151,13 @@ def _after(before: Candidate | None, change: Candidate) -> Candidate:
     return replace(change, settings=tuple(settings.values()))
 
 
-def _most_saving(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
+def _most_saving(estimate: Estimate, most_gpus: int) -> tuple[Candidate, Estimate] | None:
     """The change that saves most by the ledger, if more than 1 %, and the run with it."""
     best, least = None, estimate.result.total_memory_per_gpu_gb * 0.99
     every = (*savings(estimate), *further_savings(estimate), *wider_runs(estimate))
     for candidate in every:
         count = next((s for s in candidate.settings if s.startswith("hardware.num_gpus=")), "=1")
-        if candidate.cost == ADAPTER or int(count.partition("=")[2]) > MOST_GPUS:
+        if candidate.cost == ADAPTER or int(count.partition("=")[2]) > most_gpus:
             continue
         changed = changed_estimate(estimate, candidate.settings)
         if changed is not None and changed.result.total_memory_per_gpu_gb < least:

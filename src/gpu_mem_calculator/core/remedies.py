@@ -21,6 +21,7 @@ from .last_resorts import (
     offload_on_one_gpu,
     shorter_sequence,
     wider_runs,
+    without_megatron,
 )
 
 LARGEST_SET = 3  # changes
@@ -69,7 +70,8 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
     if len(search.found) < most:
         search.extend(further_savings(search.estimate))
     if len(search.found) < most:
-        search.extend((*offload_on_one_gpu(search.estimate), *wider_runs(search.estimate)))
+        others = (*offload_on_one_gpu(search.estimate), *without_megatron(search.estimate))
+        search.extend((*others, *wider_runs(search.estimate)))
     if len(search.found) < most and longest is not None:
         search.try_set((shorter_sequence(search.estimate, longest),))
     if not any(ADAPTER not in remedy.cost for remedy in search.found):
