@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from coverage import Coverage
 from hypothesis import HealthCheck, settings
+
+from .watched import pytest_runtest_protocol  # noqa: F401
 
 # The same examples every time, so that a test run says something about the change alone;
 # HYPOTHESIS_PROFILE=explore looks further.
@@ -26,37 +27,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-# Whole programs, many examples and code above the floor: coverage would take four times as long
-# there, and other tests cover the same lines.
-UNCOVERED = """
-architecture browser cli container core/test_run_changes core/test_stage_replay deploy docs
-engines/test_remembered examples families/test_training generation/test_stream golden/test_servers
-golden/test_training golden/test_versions ground_truth measure/test_launchers properties random_runs
-replay/test_histories replay/test_needs serving/test_traced timing/test_measured tools
-trace/test_deepspeed_measured trace/test_measured web/test_compat web/test_fuzz web/test_killed
-"""
-PAUSED = tuple(str(HERE / path) for path in UNCOVERED.split())
 # Each worker takes the next file when it has done one: those that take long come first, so that
 # none is left alone at the end.
 LONGEST_FIRST = """
 browser examples container deploy trace cli core serving docs families web properties random_runs
 """
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Stop coverage during those. In a worker of xdist two run: one of the process, one of the
-    tests; pytest-cov's own mark stops the second alone.
-    """
-    stopped: list[Coverage] = []
-    while str(item.path).startswith(PAUSED) and (running := Coverage.current()) is not None:
-        running.stop()
-        stopped.append(running)
-    try:
-        return (yield)
-    finally:
-        for one in reversed(stopped):
-            one.start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gpu_mem_calculator import estimate
@@ -16,7 +19,7 @@ from gpu_mem_calculator.core.models import (
     TrainingConfig,
 )
 from gpu_mem_calculator.ledger.ledger import CPU
-from tests.conftest import ROOT, small_run
+from tests.conftest import small_run
 
 
 def test_the_documented_sample_runs_unchanged() -> None:
@@ -45,9 +48,10 @@ def test_the_documented_sample_runs_unchanged() -> None:
     assert calculator.to_dict()["engine"]["zero_stage"] == 3
 
 
-def test_a_calculator_from_a_file_is_the_same() -> None:
-    """The example file of the documentation."""
-    path = ROOT / "configs" / "llama2_7b_deepspeed.json"
+def test_a_calculator_from_a_file_is_the_same(tmp_path: Path) -> None:
+    """A file's run in both ways."""
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(small_run("deepspeed", engine={"zero_stage": 3})), "utf-8")
     assert GPUMemoryCalculator.from_config_file(path).calculate() == estimate(str(path))
 
 

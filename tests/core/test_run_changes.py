@@ -16,12 +16,24 @@ from gpu_mem_calculator.core.run_changes import TrainingChange, all_changes, cha
 from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.ledger.units import GIB
 from tests.conftest import small_run
+from tests.corpus import sampled
+
+
+EIGHT_LAYERS = {
+    "model_type": "llama",
+    "num_hidden_layers": 8,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
 
 
 def run(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
-    """Llama-2-7B on eight H100, so large that every change shows."""
+    """Eight layers of Llama-2-7B on eight H100, so large that every change shows."""
     return {
-        "model": {"name": "llama2-7b"},
+        "model": {"config": EIGHT_LAYERS},
         "engine": {"type": kind, **sections.pop("engine", {})},
         "training": {"batch_size": 2, "seq_len": 2048, **sections.pop("training", {})},
         "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8, **sections.pop("hardware", {})},
@@ -41,7 +53,9 @@ RUNS: dict[str, dict[str, Any]] = {
         training={"activation_checkpointing": "full"},
         engine={"sharding_strategy": "shard_grad_op", "reduce_dtype": "fp32"},
     ),
-    "zero 1": run("deepspeed", engine={"zero_stage": 1, "overlap_comm": True}),
+    "zero 1": run(  # all 32 layers: fewer are smaller than ZeRO-3's buffers
+        "deepspeed", engine={"zero_stage": 1, "overlap_comm": True}, model={"name": "llama2-7b"}
+    ),
     "zero 3": run(
         "deepspeed",
         engine={"zero_stage": 3},
@@ -80,7 +94,7 @@ def found(name: str) -> list[TrainingChange]:
     return changes(full_estimate(RUNS[name], replay=False))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", sampled(list(RUNS), keep=7))
 def test_a_change_is_a_valid_run_that_takes_what_it_says(name: str) -> None:
     """Its settings over the run file give the figure, and use every GPU."""
     now = round(estimate(RUNS[name], replay=False).total_memory_per_gpu_gb * GIB)
