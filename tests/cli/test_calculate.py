@@ -15,6 +15,7 @@ from gpu_mem_calculator.core.models import MemoryResult
 from .conftest import Command
 
 CONFIGS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs").glob("*.json"))
+TOO_LARGE = ("calculate", "--preset", "gpt2", "--set", "hardware.gpu_memory_gb=1")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -83,9 +84,9 @@ def test_check_passes_what_fits(command: Command) -> None:
 
 def test_check_stops_what_does_not_fit(command: Command) -> None:
     """--check on a run that does not fit: exit code 1 and a last line that says so."""
-    answer = command("calculate", "--preset", "llama3-70b", "--check")
+    answer = command(*TOO_LARGE, "--check")
     assert answer.code == 1
-    assert answer.out.splitlines()[-1].startswith("llama3-70b does not fit: it needs ")
+    assert answer.out.splitlines()[-1].startswith("gpt2 does not fit: it needs ")
     assert answer.out.splitlines()[-1].endswith(" GiB short.")
 
 
@@ -109,14 +110,14 @@ def test_check_stops_what_is_tight(
 
 def test_check_leaves_json_whole(command: Command) -> None:
     """With --format json the sentence goes to stderr, so that stdout stays data."""
-    answer = command("calculate", "--preset", "llama3-70b", "--check", "--format", "json")
+    answer = command(*TOO_LARGE, "--check", "--format", "json")
     assert answer.code == 1
     assert answer.data["fits_on_gpu"] is False
-    assert answer.err.startswith("llama3-70b does not fit")
+    assert answer.err.startswith("gpt2 does not fit")
 
 
 def test_without_check_a_run_that_does_not_fit_is_an_answer(command: Command) -> None:
     """A report about a run that does not fit is no failure."""
-    answer = command("calculate", "--preset", "llama3-70b")
+    answer = command(*TOO_LARGE)
     assert answer.code == 0
     assert "does not fit" in answer.out

@@ -47,7 +47,7 @@ def test_the_schema_accepts_the_run_files(command: Command, configs: Path) -> No
 
     schema = command("schema").data
     for file in configs.glob("*.json"):
-        jsonschema.validate(json.loads(file.read_text()), schema)
+        jsonschema.Draft202012Validator(schema).validate(json.loads(file.read_text()))
 
 
 def test_the_schema_refuses_an_unknown_key(command: Command) -> None:

@@ -18,7 +18,6 @@ from gpu_mem_calculator.ledger.units import GIB
 from tests.conftest import small_run
 from tests.corpus import sampled
 
-
 EIGHT_LAYERS = {
     "model_type": "llama",
     "num_hidden_layers": 8,

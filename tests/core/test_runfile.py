@@ -18,6 +18,7 @@ from gpu_mem_calculator.core.schema import schema
 from tests.conftest import ROOT, small_run
 
 CONFIGS = sorted((ROOT / "configs").glob("*.json"))
+VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml", "toml"])
@@ -183,20 +184,20 @@ def test_a_file_that_cannot_be_read_says_why(
 def test_the_example_files_follow_the_schema(path: Path) -> None:
     """An editor with our schema accepts the examples, and refuses an unknown key."""
     run = json.loads(path.read_text())
-    jsonschema.validate(run, schema())
+    VALIDATOR.validate(run)
     run["hardware"]["num_gpu"] = 4
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(run, schema())
+        VALIDATOR.validate(run)
 
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:
     """8.0 is 8 to JSON Schema and to us, in an adapter and in a list, too."""
     run = small_run() | {"training": {"batch_size": 2.0, "lora": {"r": 8.0, "dropout": None}}}
-    jsonschema.validate(run, schema())
+    VALIDATOR.validate(run)
     found = read(run).training
     assert (found.batch_size, found.lora) == (2, LoraConfig(r=8))
     served = {"model": {"name": "gpt2"}, "inference": {"max_attention_window": [128.0, 64]}}
-    jsonschema.validate(served, schema())
+    VALIDATOR.validate(served)
     inference = read(served).inference
     assert inference is not None
     assert inference.max_attention_window == [128, 64]
@@ -217,7 +218,7 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
 def test_the_schema_says_what_is_read(change: dict[str, Any], right: bool) -> None:
     """A null is a key left out, for the schema as for the reading; a model has to be there."""
     run = small_run() | change
-    assert jsonschema.Draft202012Validator(schema()).is_valid(run) is right
+    assert VALIDATOR.is_valid(run) is right
     assert (not list(run_file_problems(run))) is right
 
 

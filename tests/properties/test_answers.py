@@ -16,7 +16,7 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.ledger.units import gib
 
-SEED, QUESTIONS, SAMPLE = 19, 500, 25
+SEED, QUESTIONS, SAMPLE = 19, 500, 14
 SMALL = 2e9  # parameters
 OPTIONS = (
     "",

@@ -19,7 +19,7 @@ from gpu_mem_calculator.core.runfile import SECTIONS, key_types, parts
 from gpu_mem_calculator.engines import engine, engine_names, spellings
 
 # `make proof` sets another profile, with more examples than a change can wait for
-EXAMPLES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 200
+EXAMPLES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 120
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
