@@ -112,6 +112,21 @@ class EventRecorder:
             sizes=tuple(self.sizes), entry=-1, exit=-1, forward=tuple(self.events), left=tuple(left)
         )
 
+    def table_backward(self, entry: int, exit_grad: int, grads: Iterable[int]) -> BlockEvents:
+        """What was recorded as the backward of an embedding, which makes `grads`; `entry`: the
+        head's gradient of the table that it shares, or -1.
+        """
+        return BlockEvents(
+            sizes=tuple(self.sizes),
+            entry=entry,
+            exit=-1,
+            exit_grad=exit_grad,
+            forward=(),
+            backward=tuple(self.events),
+            drops=tuple((0, tensor) for tensor in grads),
+            work=tuple(self.works),
+        )
+
     def number(self, size: Bytes) -> int:
         """Number a tensor of `size` bytes that is allocated elsewhere."""
         self.sizes.append(size)

@@ -114,7 +114,7 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
         yield Candidate("distributed optimizer", ("engine.distributed_optimizer=true",))
 
 
-def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
+def to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
     """Settings that select another engine and remove the options that it does not have."""
     given, known = estimate.result.run.get("engine", {}), engine(name).options
     foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
@@ -181,10 +181,10 @@ def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
     """Other engines that shard the states of the same model."""
     name, cost = estimate.resolved.engine.name, "more communication"
     if name != "fsdp":
-        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), SHARDS, 2)
+        yield Candidate("FSDP", to_engine(estimate, "fsdp"), SHARDS, 2)
     if name != "deepspeed":
         for stage in (2, 3):
-            settings = _to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
+            settings = to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
             yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "", 2)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from .. import catalog
@@ -14,6 +16,8 @@ from .models import GPUConfig
 DEFAULT_MEMORY_GB = 80.0
 SAME_CARD = 0.01  # share of a card's memory by which readings of one card differ between drivers
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a memory size alone can mean
+# Fields that a `Run` has, too:
+OF_RUN = ("gpus_per_node", "num_nodes", "compute_capability", "multiprocessors", "card", "runtime")
 DEFAULT_CHIP = ("9.0", 132)  # an H200's, assumed for unknown cards
 
 
@@ -38,6 +42,11 @@ class Hardware(Struct, frozen=True, kw_only=True):
     card: str = ""
     runtime: str = CUDA
     assumed: tuple[str, ...] = ()
+
+    @property
+    def of_run(self) -> dict[str, Any]:
+        """Those that a `Run` has, too."""
+        return {name: getattr(self, name) for name in OF_RUN}
 
 
 def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from .. import catalog
-from ..engines import engine
 from ..ledger.units import GIB
 from .calculator import Estimate, full_estimate, surely_fits, verdict_by_ledger
 from .change_candidates import (
@@ -20,6 +19,7 @@ from .change_candidates import (
     further_savings,
     more_gpus,
     savings,
+    to_engine,
 )
 from .errors import InputError
 from .fit_verdict import FITS, SHORT
@@ -41,7 +41,7 @@ def offload_on_one_gpu(estimate: Estimate) -> Iterator[Candidate]:
     alone = estimate.resolved.engine.name == "pytorch_ddp" and run.mesh.dp == 1
     if alone and run.adapter is None:
         offload = ("engine.zero_stage=2", "engine.offload_optimizer=cpu")
-        settings = _to_engine(estimate, "deepspeed", *offload)
+        settings = to_engine(estimate, "deepspeed", *offload)
         yield Candidate("DeepSpeed, optimizer on the CPU", settings, CPU_STEP, 4)
 
 
@@ -72,7 +72,7 @@ def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
         yield from (more_gpus(estimate, times) for times in FEW)
         yield from _wider_models(estimate)
         return
-    settings, title = _to_engine(estimate, "fsdp"), "FSDP on "
+    settings, title = to_engine(estimate, "fsdp"), "FSDP on "
     if run.adapter is not None:  # fully_shard does not shard packed weights
         lora = adapters(estimate, "lora", "fsdp").settings
         packed = [f"training.{key}=null" for key in QLORA_KEYS if key in _training(estimate)]
@@ -85,13 +85,6 @@ def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
 def _training(estimate: Estimate) -> dict[str, object]:
     section: dict[str, object] = estimate.result.run.get("training", {})
     return section
-
-
-def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
-    """Settings that select another engine and remove the options that it does not have."""
-    given, known = estimate.result.run.get("engine", {}), engine(name).options
-    foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
-    return (f"engine.type={name}", *settings, *foreign)
 
 
 def _wider_models(estimate: Estimate) -> Iterator[Candidate]:
@@ -214,9 +207,13 @@ def _shorter(estimate: Estimate) -> Candidate | None:
 
 def _largest_card(estimate: Estimate) -> Candidate:
     """The card with the most memory."""
+    return _on_card(estimate, max(_cards(), key=lambda row: int(row["memory_bytes"])))
+
+
+def _on_card(estimate: Estimate, row: catalog.Row) -> Candidate:
+    """Another card, without the keys that give the memory of this one."""
     given = estimate.result.run.get("hardware", {})
     removed = tuple(f"hardware.{key}=null" for key in CARD_KEYS if key in given)
-    row = max(_cards(), key=lambda row: int(row["memory_bytes"]))
     return Candidate(row["title"], (f"hardware.gpu={row['name']}", *removed), "a larger card", 6)
 
 
@@ -231,13 +228,12 @@ def _cards() -> list[catalog.Row]:
 
 def _larger_card(estimate: Estimate) -> Candidate | None:
     """The smallest card of the same vendor's software on which a run fits."""
-    hardware, given = estimate.resolved.hardware, estimate.result.run.get("hardware", {})
-    removed = tuple(f"hardware.{key}=null" for key in CARD_KEYS if key in given)
+    hardware = estimate.resolved.hardware
     least = max(hardware.memory_bytes, LARGER * estimate.result.total_memory_per_gpu_gb * GIB)
     for row in sorted(_cards(), key=lambda row: int(row["memory_bytes"])):
         if row["memory_bytes"] > least:
-            settings = (f"hardware.gpu={row['name']}", *removed)
-            changed = changed_estimate(estimate, settings)
+            card = _on_card(estimate, row)
+            changed = changed_estimate(estimate, card.settings)
             if changed is not None and _fits(changed):
-                return Candidate(row["title"], settings, "a larger card", 6)
+                return card
     return None

@@ -50,16 +50,7 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
         else:
             grads[0] = head_grad
             recorder.over((table_grad,))
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=head_grad,
-        exit=-1,
-        exit_grad=exit_grad,
-        forward=(),
-        backward=tuple(recorder.events),
-        drops=tuple((0, tensor) for tensor in grads),
-        work=tuple(recorder.works),
-    )
+    return recorder.table_backward(head_grad, exit_grad, grads)
 
 
 def embedding_entries(

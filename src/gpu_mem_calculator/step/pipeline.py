@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
-from ..ledger.ledger import ACT, FIRST, IN_FLIGHT, INPUTS_IN_FLIGHT, LAST, Entry, Instant
+from ..ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
 from ..ledger.num import EMPTY, Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
@@ -206,20 +206,6 @@ def _with_waiting(instant: StepInstant, stage: PipelineStage) -> StepInstant:
         return replace(instant, saved=saved)
     present = instant.instant.present * holds(stage.working[instant.stretch] > 0)
     return replace(instant, saved=saved, instant=replace(instant.instant, present=present))
-
-
-def group_ends(stage: PipelineStage, instants: Instants, *, every: bool) -> frozenset[str]:
-    """Names of the instants at which the lowest layer of a group of equal ones runs backward."""
-
-    def lowest(index: int) -> bool:
-        below, group = stage.blocks[index - 1], stage.blocks[index]
-        return index == 0 or (below.layer, below.recompute) != (group.layer, group.recompute)
-
-    return frozenset(
-        i.name
-        for i in instants
-        if i.instant.layer == FIRST or (every and i.instant.layer == LAST and lowest(i.stretch))
-    )
 
 
 def stage_layers(run: Run) -> list[int]:

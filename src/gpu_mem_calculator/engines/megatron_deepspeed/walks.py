@@ -122,13 +122,4 @@ def embedding_events(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
     if tied:
         recorder.over((words,))
         shared = words = recorder.number(table.words)
-    return BlockEvents(
-        sizes=tuple(recorder.sizes),
-        entry=shared,
-        exit=-1,
-        exit_grad=exit_grad,
-        forward=(),
-        backward=tuple(recorder.events),
-        drops=tuple((0, tensor) for tensor in (words, *positions)),
-        work=tuple(recorder.works),
-    )
+    return recorder.table_backward(shared, exit_grad, (words, *positions))

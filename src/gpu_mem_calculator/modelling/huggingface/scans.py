@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num, round_up, sized
+from ...ledger.num import Bytes, Num, round_up, sized
 from ...model.blocks import StateSpace
 from .ops import add, multiply, scale
 from .setting import BlockSetting
@@ -91,31 +91,30 @@ def chunk_scan(
     values = tape.op("ssm.x_dt", input32, elements=size.values, saves=(input32, padded))
     decay = tape.value("ssm.decay", size.area, 32, grad=False)
     products = sized(size.area * block.state, 32)
-    scores = tape.op(
-        "ssm.scores",
-        queries,
-        keys,
-        elements=size.area,
-        saves=(queries, keys),
-        temp=products,
-        back_temp=(products, products),
-    )
+    scores = _summed(tape, "ssm.scores", queries, keys, size.area, products)
     masked = tape.op(
         "ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes)
     )
     products = sized(size.area * head, 32)
-    inside = tape.op(
-        "ssm.inside",
-        masked,
-        values,
-        elements=size.values,
-        saves=(masked, values),
-        temp=products,
-        back_temp=(products, products),
-    )
+    inside = _summed(tape, "ssm.inside", masked, values, size.values, products)
     across = _chunk_states(tape, keys, queries, values, size, block.state)
     total = add(tape, add(tape, inside, across, "ssm.output"), skip, "ssm.total")
     return _gated_norm(tape, setting, into, total, block)
+
+
+def _summed(
+    tape: Tape, name: str, left: Value, right: Value, elements: Num, products: Bytes
+) -> Value:
+    """The sum of products over one more dimension; `products`: bytes of that tensor."""
+    return tape.op(
+        name,
+        left,
+        right,
+        elements=elements,
+        saves=(left, right),
+        temp=products,
+        back_temp=(products, products),
+    )
 
 
 def _chunk_states(
@@ -124,26 +123,10 @@ def _chunk_states(
     """The states at the ends of chunks, and what the tokens of later chunks read of them."""
     products = values.bytes * state
     decayed = tape.op("ssm.b_decay", keys)
-    ends = tape.op(
-        "ssm.ends",
-        decayed,
-        values,
-        elements=size.ends,
-        saves=(decayed, values),
-        temp=products,
-        back_temp=(products, products),
-    )
+    ends = _summed(tape, "ssm.ends", decayed, values, size.ends, products)
     joined = tape.op("ssm.joined", ends, save_out=True)
     states = tape.op("ssm.new_states", joined, save_out=True)
-    output = tape.op(
-        "ssm.read",
-        queries,
-        states,
-        elements=size.values,
-        saves=(queries, states),
-        temp=products,
-        back_temp=(products, products),
-    )
+    output = _summed(tape, "ssm.read", queries, states, size.values, products)
     return tape.op("ssm.across", output, saves=(output,))
 
 
