@@ -55,10 +55,10 @@ def without_megatron(estimate: Estimate) -> Iterator[Candidate]:
     given = estimate.result.run.get("parallelism", {})
     rest = [f"parallelism.{key}=null" for key in given]
     rest.append("training.activation_checkpointing=full")
-    fsdp, cost = _to_engine(estimate, "fsdp"), "another framework; 33 % more compute"
+    fsdp, cost = to_engine(estimate, "fsdp"), "another framework; 33 % more compute"
     yield Candidate("FSDP with full recompute", (*fsdp, *rest), cost, 3)
     offload = ("engine.offload_optimizer=cpu", "engine.offload_param=cpu")
-    zero = _to_engine(estimate, "deepspeed", "engine.zero_stage=3", *offload)
+    zero = to_engine(estimate, "deepspeed", "engine.zero_stage=3", *offload)
     title = "DeepSpeed ZeRO-3, full recompute, states in host RAM"
     yield Candidate(title, (*zero, *rest), "another framework; slower steps", 4)
 

@@ -42,7 +42,7 @@ def longest_sequence(estimate: Estimate) -> int | None:
     low, high = least, most + STEP  # `low` fits, unless it is 0; `high` does not
     length, step = min(max(guess or STEP, low + STEP), most), 0
     while high - low > max(STEP, low // NEAR):
-        if _survives(resolved, length, cap):
+        if needs(length) <= cap and _survives(resolved, length, cap):
             low = length
         else:
             high = length

@@ -84,8 +84,10 @@ class ReplayPlan:
         stops += [(end, EMPTY) for end in stream.empties]
         stops += [(end, None) for end in self.uses.values() if end < UNTIL_DONE]
         if 0 in self.units:
-            empty = (i for i, e in enumerate(self.events) if not self.units[max(e, ~e)])
-            stops += [(at, None) for i in empty for at in (i, i + 1)]
+            empty = {tensor for tensor, units in enumerate(self.units) if not units}
+            empty |= {~tensor for tensor in empty}
+            found = (i for i, event in enumerate(self.events) if event in empty)
+            stops += [(at, None) for i in found for at in (i, i + 1)]
         return sorted(stops, key=lambda stop: stop[0])
 
 

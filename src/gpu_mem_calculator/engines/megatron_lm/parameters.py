@@ -42,6 +42,7 @@ def stage_tensors(run: Run) -> list[MegatronParameter]:
     parameters: list[MegatronParameter] = []
     pp, at, chunks = int(run.mesh.pp), int(run.stage), int(run.virtual_stages)
     table = int(run.scaled(local_vocab(run) * run.arch.hidden))
+    of_layer: dict[int, list[MegatronParameter]] = {}  # equal layers are one object
     for chunk in range(chunks):
         in_chunk: list[MegatronParameter] = []
         if at == chunk == 0:
@@ -49,7 +50,9 @@ def stage_tensors(run: Run) -> list[MegatronParameter]:
             in_chunk.append(MegatronParameter(table))
             in_chunk += [MegatronParameter(rest, moved=True)] * (rest > 0)
         for layer in chunk_layers(run, chunk):
-            in_chunk += layer_tensors(run, layer)
+            if id(layer) not in of_layer:
+                of_layer[id(layer)] = list(layer_tensors(run, layer))
+            in_chunk += of_layer[id(layer)]
         if at == pp - 1 and chunk == chunks - 1:
             in_chunk += [
                 MegatronParameter(_vector_elements(run, w), vector=True, moved=True)
