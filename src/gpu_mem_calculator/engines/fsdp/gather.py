@@ -109,5 +109,8 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
     buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
     yield buffer.of_root(plan, plan.root.gathered * several, root)
-    yield from buffer.of_head(plan, lambda u: u.gathered * several, during("head.flat", "head"))
+    # the last buffer is freed when the root returns, which in transformers computes the loss
+    loss_inside = plan.run.arch.implementation == "transformers"
+    held = during("head.flat", "head", *(("loss",) if loss_inside else ()))
+    yield from buffer.of_head(plan, lambda u: u.gathered * several, held)
     yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)
