@@ -24,6 +24,10 @@ quick llama3.2-1b --gpu rtx6000
 quick llama3.2-1b --gpu "Apple M3 Max"
 quick llama3.2-1b --gpu 1g.10gb --qlora --seq-len 1k
 quick Llama-3.2-1B-Instruct
+infer llama3.2-1b --server sglang --gpu 4090
+infer llama3.2-1b --backend trt-llm --gpu 4090
+infer llama3.2-1b --engine ollama --gpu 3060 --context 4k
+infer bartowski/Meta-Llama-3.1-8B-Instruct-GGUF --gpu 4090 --context 8k
 quick Llama-3.1-8B-Instruct --qlora
 quick mistral --qlora --gpu 4090
 quick gemma-3-27b-it --qlora --gpu a100

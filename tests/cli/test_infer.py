@@ -208,3 +208,10 @@ def test_the_largest_models_are_one_screen(
     assert found[0]["gpu"].startswith("NVIDIA")
     pasted = shlex.split(found[0]["command"])[1:]
     assert command(*pasted, "--check").code == 0
+
+
+def test_a_repository_of_gguf_files_is_served_by_llama_cpp(command: Command) -> None:
+    """Where no engine is given; a given one stays."""
+    words = ("infer", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "--gpu", "4090")
+    assert "\nllama.cpp " in command(*words, "--context", "8k").out
+    assert "\nvLLM " in command(*words, "--engine", "vllm", "--context", "8k").out

@@ -142,10 +142,18 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     inference = data.get("inference") or {}
     if not isinstance(inference, dict):
         raise InputError(f"inference={quoted(inference)} must be an object")
-    inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
+    given = args.engine or inference.get("engine")
+    inference = {**inference, "engine": given or _usual_server(data)}
     settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
     return _with_experts(run, getattr(args, EXPERTS))
+
+
+def _usual_server(data: dict[str, Any]) -> str:
+    """llama.cpp for a GGUF file or a repository of them, else vLLM."""
+    model = data.get("model")
+    name = str(model.get("name", "")) if isinstance(model, dict) else ""
+    return "llamacpp" if name.lower().endswith("gguf") else "vllm"
 
 
 def _keys(args: argparse.Namespace, inference: dict[str, Any]) -> dict[str, str]:

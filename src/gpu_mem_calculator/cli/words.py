@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 # Engines that people name as an option of their own.
 ENGINES = (
     *("ddp", "deepspeed", "fsdp", "fsdp2", "megatron", "zero1", "zero2", "zero3"),
-    *("vllm", "sglang", "tgi", "llamacpp", "transformers"),
+    *("vllm", "sglang", "tgi", "llamacpp", "ollama", "trtllm", "transformers"),
 )
 # Axes of Megatron, as options of training commands.
 AXES = {
@@ -47,7 +47,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("--num-nodes", "--nnodes", "--num-machines"), ("--nodes",)),
     **dict.fromkeys(("--vram", "--gpu-memory", "--memory", "--mem"), ("--gpu-mem",)),
     **dict.fromkeys(("--card", "--device", "--gpu-name", "--gpu-type"), ("--gpu",)),
-    **dict.fromkeys(("--framework", "--strategy"), ("--engine",)),
+    **dict.fromkeys(("--framework", "--strategy", "--server", "--backend"), ("--engine",)),
     **dict.fromkeys(("--tensor-parallel-size", "--tp-size", "--tensor-parallel"), ("--tp",)),
     **dict.fromkeys(("--pipeline-parallel-size", "--pp-size"), ("--pp",)),
     **dict.fromkeys(("--data-parallel-size", "--dp-size"), ("--dp",)),

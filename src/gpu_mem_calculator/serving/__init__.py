@@ -16,9 +16,13 @@ ALIASES = {
     "huggingface": "transformers",
     "hf": "transformers",
     "trtllm": "tensorrt_llm",
+    "trt-llm": "tensorrt_llm",
+    "tensorrt": "tensorrt_llm",
     "tensorrt-llm": "tensorrt_llm",
     "llama.cpp": "llamacpp",
     "llama_cpp": "llamacpp",
+    "llama-cpp": "llamacpp",
+    "ollama": "llamacpp",  # it runs llama.cpp's server
     "text-generation-inference": "tgi",
 }
 
