@@ -201,7 +201,7 @@ def peak_of_step(run: Run) -> Any:
     [
         ({"quantization": "nf4"}, "nf4"),
         ({"autocast": True}, "autocast"),
-        ({"options": strategy("full_shard", hybrid_shard_size=4)}, "hybrid_shard only"),
+        ({"options": strategy("full_shard", hybrid_shard_size=4)}, "applies to hybrid_shard"),
         ({"options": strategy("hybrid_shard", hybrid_shard_size=3)}, "does not divide"),
         ({"options": strategy("hybrid_shard", hybrid_shard_size=16)}, "try 8"),
     ],

@@ -81,6 +81,8 @@ COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
     "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
     "training.optimizer_implementation": ("engine.zero_stage=1",),
+    "engine.init_device": ("engine.fsdp_version=1",),
+    "engine.backward_prefetch": ("engine.fsdp_version=1",),
     "engine.offload_optimizer": ("engine.zero_stage=3",),
     "engine.offload_param": ("engine.zero_stage=3",),
     "parallelism.virtual_pipeline_size": ("parallelism.pipeline_parallel_size=2",),

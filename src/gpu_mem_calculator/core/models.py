@@ -141,14 +141,23 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     cpu_checkpointing: Flag | None = None
     amp: Flag | None = None
     # FSDP
-    sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard"] | None = (
-        None
-    )
+    fsdp_version: Literal[1, 2] | None = None
+    sharding_strategy: (
+        Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"]
+        | None
+    ) = None
     reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     hybrid_shard_size: Count | None = None
     reshard_root_after_forward: Flag | None = None
     wrap_embedding_and_head: Flag | None = None
     cpu_offload: Flag | None = None
+    init_device: Literal["cpu", "cuda", "meta"] | None = None
+    use_orig_params: Flag | None = None
+    backward_prefetch: Literal["backward_pre", "backward_post", "none"] | None = None
+    forward_prefetch: Flag | None = None
+    limit_all_gathers: Flag | None = None
+    sync_module_states: Flag | None = None
+    keep_low_precision_grads: Flag | None = None
     # DDP
     gradient_as_bucket_view: Flag | None = None
     # Megatron

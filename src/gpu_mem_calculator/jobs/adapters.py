@@ -10,10 +10,12 @@ from .model import build, import_extra, recompute
 
 
 def add_adapters(job: Job, model: Any = None) -> Any:
-    """The run's model, frozen, with trainable adapters; built here unless `model` is given."""
-    run = job.resolved.run
+    """The run's model, frozen, with trainable adapters; built here on the GPU, unless `model` is
+    given, which stays where it is.
+    """
+    run, given = job.resolved.run, model is not None
     assert run.adapter is not None
-    if model is not None:
+    if given:
         pass
     elif run.quantization:
         from .quantized import quantized_model
@@ -38,4 +40,4 @@ def add_adapters(job: Job, model: Any = None) -> Any:
         task_type="CAUSAL_LM",
     )
     model = peft.get_peft_model(model, config, autocast_adapter_dtype=adapter.bits == 32)
-    return model if model.device.type == "meta" else model.to(job.world.device)
+    return model if given else model.to(job.world.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.fsdp.options import shard_ranks, wraps_ends
+from ..engines.fsdp.options import HYBRID, KEEP_GATHERED, shard_ranks, wraps_ends
 from .groups import fake_group, mesh_of
 from .job import Job
 
@@ -35,7 +35,7 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
 def _mesh(job: Job) -> Any:
     """All ranks on one axis; for hybrid_shard two axes, also with one replica."""
     ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
-    if job.resolved.run.options["sharding_strategy"] != "hybrid_shard":
+    if job.resolved.run.options["sharding_strategy"] not in HYBRID:
         return mesh_of(job, (ranks,), ("shard",))
     return mesh_of(job, (ranks // shards, shards), ("replicate", "shard"))
 
@@ -66,7 +66,7 @@ def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
     from torch.distributed.fsdp import fully_shard
 
     options = job.resolved.run.options
-    reshard = options["sharding_strategy"] != "shard_grad_op"
+    reshard = options["sharding_strategy"] not in KEEP_GATHERED
     root = options["reshard_root_after_forward"]
     rest = {"mesh": _mesh(job), **_policies(job)}
     for layer in layers:
@@ -104,6 +104,14 @@ def _fill(model: Any) -> None:
         for parameter in model.parameters():
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             local.normal_(0, 0.02)
+    fill_buffers(model)
+
+
+def fill_buffers(model: Any) -> None:
+    """Fill rotary frequencies with finite values."""
+    import torch
+
+    with torch.no_grad():
         for name, buffer in model.named_buffers():
             if "inv_freq" in name:
                 half = torch.arange(0, buffer.numel(), dtype=torch.float32, device=buffer.device)

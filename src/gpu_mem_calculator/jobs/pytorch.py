@@ -1,11 +1,11 @@
-"""PyTorch's training loop: one GPU, DistributedDataParallel or FSDP2; with PEFT for adapters."""
+"""PyTorch's training loop: one GPU, DistributedDataParallel or FSDP; with PEFT for adapters."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import Any
 
-from . import torchtitan
+from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp
 from .fsdp import shard
@@ -21,7 +21,8 @@ def train(job: Job) -> None:
     start_group(job)
     module, batch = _module(job)
     runner = _wrap(job, module)
-    params = [p for p in module.parameters() if p.requires_grad]
+    owner = runner if _flattens(job) else module
+    params = [p for p in owner.parameters() if p.requires_grad]
     job.world.mark("model")
     optim = optimizer(job, params)
     if job.world.watch is not None:
@@ -42,7 +43,7 @@ def _module(job: Job) -> tuple[Any, Any]:
         model = torchtitan.build(job, "meta" if sharded else job.world.device)
         recompute_module(job.resolved.run, model)
         return model, None
-    model = build(job, "meta") if sharded else None
+    model = _unsharded(job) if sharded else None
     if job.resolved.run.adapter is not None:
         return add_adapters(job, model), None
     model = model or build(job, job.world.device)
@@ -51,7 +52,19 @@ def _module(job: Job) -> tuple[Any, Any]:
     return model, None
 
 
+def _unsharded(job: Job) -> Any:
+    """The model as FSDP gets it."""
+    return fsdp1.build_model(job) if _flattens(job) else build(job, "meta")
+
+
+def _flattens(job: Job) -> bool:
+    """Whether the job is FSDP version 1, which flattens parameters."""
+    return job.resolved.run.options.get("fsdp_version") == 1
+
+
 def _wrap(job: Job, model: Any) -> Any:
+    if _flattens(job):
+        return fsdp1.wrap(job, model, layers(model))
     own = job.resolved.run.arch.implementation == torchtitan.NAME
     if job.resolved.engine.name == "fsdp":
         shard(job, model, layers(model))
@@ -77,7 +90,10 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
         (loss / count).backward()
         del loss
         mark(f"{name}.a{micro}.bwd")
-    clip(job, params)
+    if _flattens(job) and job.resolved.run.clipping:
+        fsdp1.clip(runner)
+    else:
+        clip(job, params)
     optim.step()
     mark(f"{name}.opt")
     optim.zero_grad(set_to_none=True)

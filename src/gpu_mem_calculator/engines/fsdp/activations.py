@@ -1,4 +1,4 @@
-"""Activations that are alive while FSDP2 gathers or reduces, and no block computes."""
+"""Activations that are alive while FSDP gathers or reduces, and no block computes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from ...ledger.num import Bytes, sized
 from ...ledger.source import code
 from ...step.activations import StageWalks
 from .instants import FsdpInstant
-from .layout import FsdpLayout
+from .layout import UnitLayout
 
 LOSS_BYTES = sized(1, 32)
+# Actions of either version: a layer's input exists, the gradient of its output, of its input does.
+BEFORE_FORWARD = ("flat", "gather", "ahead")
+BEFORE_BACKWARD = ("regather", "prefetch")
+AFTER_BACKWARD = ("flatten", "after", "reduce", "scatter", "reduce.head", "scatter.head")
 
 
-def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
+def between_entries(plan: UnitLayout, walks: StageWalks) -> Iterator[Entry]:
     """What the loss keeps, inputs of layers and gradients between two layers.
 
     In an unrolled run the blocks' events contain them, except for the first layer's input before
@@ -32,22 +36,23 @@ def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
     first = entry(
         "output of the embedding",
         size,
-        lambda i: i.action == "root.out" or (i.action in ("flat", "gather") and i.layer == 0),
+        lambda i: i.action == "root.out" or (i.action in BEFORE_FORWARD and i.layer == 0),
     )
     yield replace(first, role=FIRST_INPUT)
     if plan.run.unrolled:
         return
     low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient
-    waiting = ("flat", "gather", "head.flat", "head")
+    waiting = (*BEFORE_FORWARD, "head.flat", "head")
     yield entry("input of the layer", size, lambda i: i.action in waiting and i.layer > 0)
-    reduced = ("reduce", "scatter", "reduce.head", "scatter.head")
     yield entry(
-        "gradient of the layer's input", size, lambda i: i.action in reduced and i.layer >= low
+        "gradient of the layer's input",
+        size,
+        lambda i: i.action in AFTER_BACKWARD and i.layer >= low,
     )
     yield entry(
         "gradient of the layer's output",
         size,
-        lambda i: i.action in ("regather", "prefetch") and i.layer < top,
+        lambda i: i.action in BEFORE_BACKWARD and i.layer < top,
     )
     yield entry(
         "loss: kept for backward, and itself",

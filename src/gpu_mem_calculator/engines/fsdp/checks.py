@@ -1,15 +1,16 @@
-"""What FSDP2 refuses, one sentence each: the value, the rule, the nearest fix."""
+"""What FSDP refuses, one sentence each: the value, the rule, the nearest fix."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...run.run import Run
-from .options import option, shard_ranks, wraps_ends
+from .flat_checks import problems as version1_problems
+from .options import HYBRID, OPTIONS, VERSION_1, option, shard_ranks, wraps_ends
 
 
 def problems(run: Run) -> Iterator[str]:
-    """One sentence for each thing that `fully_shard` or its mesh would refuse."""
+    """One sentence for each thing that FSDP or its mesh would refuse."""
     if run.quantization:
         yield (
             f"training.quantization={run.quantization!r}: fully_shard does not split packed "
@@ -26,6 +27,24 @@ def problems(run: Run) -> Iterator[str]:
             "out, or try engine deepspeed with offload_param cpu"
         )
     yield from _strategy_problems(run)
+    yield from version1_problems(run) if option(run, "fsdp_version") == 1 else _version2(run)
+
+
+def _version2(run: Run) -> Iterator[str]:
+    """Options of version 1 that version 2 does not have, and units around the ends."""
+    for name in VERSION_1:
+        if option(run, name) != OPTIONS[name]:
+            value = str(option(run, name)).lower()
+            yield (
+                f"engine.{name}={value} is an option of FSDP version 1; leave it out or set "
+                "engine.fsdp_version to 1"
+            )
+    where = option(run, "init_device")
+    if where not in (None, "meta"):
+        yield (
+            f"engine.init_device={where!r} is modelled for FSDP version 1; leave it out, which is "
+            "'meta', or set engine.fsdp_version to 1"
+        )
     yield from _end_problems(run)
 
 
@@ -49,11 +68,11 @@ def _end_problems(run: Run) -> Iterator[str]:
 
 
 def _strategy_problems(run: Run) -> Iterator[str]:
-    hybrid = option(run, "sharding_strategy") == "hybrid_shard"
+    hybrid = option(run, "sharding_strategy") in HYBRID
     size = option(run, "hybrid_shard_size")
     if size and not hybrid:
         yield (
-            f"engine.hybrid_shard_size={size} applies to hybrid_shard only; leave it out or "
+            f"engine.hybrid_shard_size={size} applies to {' and '.join(HYBRID)}; leave it out or "
             "set engine.sharding_strategy to hybrid_shard"
         )
     reshard = option(run, "reshard_root_after_forward")

@@ -1,7 +1,8 @@
-"""PyTorch FSDP2: `fully_shard` on every layer, then on the whole model.
+"""PyTorch FSDP: version 2, `fully_shard` on every layer, then on the whole model.
 
-Gradients are reduced after every micro-batch, so what accumulates is sharded. With `cpu_offload`
-the shards, their gradients and the optimizer are in host memory (`CPUOffloadPolicy`, pinned).
+Version 1, `FullyShardedDataParallel`, is in `flat_*.py`. Version 2 reduces gradients after every
+micro-batch, so what accumulates is sharded. With `cpu_offload` the shards, their gradients and the
+optimizer are in host memory (`CPUOffloadPolicy`, pinned).
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from ...step.layer_groups import LayerGroup, layer_groups
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .checks import problems
+from .flat_ledger import flat_ledger
 from .instants import START, ends_apart
 from .layout import FsdpLayout
-from .options import OPTIONS, PRECISIONS
+from .options import OPTIONS, PRECISIONS, as_computed, option
 from .states import state_entries
 from .stream import UnitStreamWriter
 
 
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank: its shards, the units being gathered or reduced, activations."""
-    stored, compute = PRECISIONS[run.precision]
-    computed = _as_computed(run, stored, compute)
+    return flat_ledger(run) if option(run, "fsdp_version") == 1 else _unit_ledger(run)
+
+
+def _unit_ledger(run: Run) -> Ledger:
+    """The ledger of version 2."""
+    _, compute = PRECISIONS[run.precision]
+    computed = as_computed(run)
     stack = ends_apart(layer_groups(run, 0, len(run.arch.layers)))
     states = state_entries(run, stack)
     plan = states.plan
@@ -47,13 +54,6 @@ def ledger(run: Run) -> Ledger:
     )
     block_runs = _block_runs(plan, stack, walks) if run.unrolled else {}
     return Ledger((START, *(i.instant for i in instants)), entries, block_runs, UnitStreamWriter)
-
-
-def _as_computed(run: Run, stored: int, compute: int) -> Run:
-    """The run as its layers see it: the mixed-precision policy casts adapters, too."""
-    if run.adapter is None or stored == compute:
-        return run
-    return replace(run, adapter=replace(run.adapter, bits=compute))
 
 
 def _block_runs(
@@ -76,7 +76,9 @@ def _block_runs(
 
 
 def side_streams(run: Run) -> bool:
-    """FSDP2: streams for its copies and collectives (torch 2.11 _fsdp_param_group.py:84)."""
+    """Streams for copies and collectives (torch 2.11 _fsdp_param_group.py:84; version 1:
+    _runtime_utils.py _init_streams).
+    """
     return True
 
 

@@ -119,17 +119,17 @@ def _with_actions(
     elif base.work == "layer":
         yield from _backward(base, stack, shape)
     elif base.work == "head" and base.instant.phase == BACKWARD:
-        yield from _loss_backward(base, _count(stack), shape)
+        yield from _loss_backward(base, layer_count(stack), shape)
     elif base.work == "head":
         yield from _head(base, stack, shape)
     elif base.work == "embedding":
         if shape.ends and shape.reshards_layers:
-            again = _unit_instant(base, "gather.embedding", "gather the embedding again")
+            again = unit_instant(base, "gather.embedding", "gather the embedding again")
             yield FsdpInstant(again, "root.again", -1)
         yield FsdpInstant(base, "embedding", -1)
-        reduce = _unit_instant(base, "reduce.root", "reduce the root's gradients")
+        reduce = unit_instant(base, "reduce.root", "reduce the root's gradients")
         yield FsdpInstant(reduce, "reduce.root", -1)
-        scatter = _unit_instant(base, "scatter.root", "scatter the root's gradients")
+        scatter = unit_instant(base, "scatter.root", "scatter the root's gradients")
         yield FsdpInstant(scatter, "scatter.root", -1)
     else:
         yield FsdpInstant(base, "optimizer", -1)
@@ -139,18 +139,19 @@ def _head(
     base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
 ) -> Iterator[FsdpInstant]:
     """The head is gathered, where it is a unit, and the loss is computed."""
-    top = _count(stack)
+    top = layer_count(stack)
     if shape.ends:
         waiting: dict[str, Any] = {"inside_forward": True, "stretch": len(stack) - 1}
         if shape.every or shape.casts:
-            flat = _unit_instant(base, "gather.head.flat", "gather the head, flat", **waiting)
+            flat = unit_instant(base, "gather.head.flat", "gather the head, flat", **waiting)
             yield FsdpInstant(flat, "head.flat", top)
-        gather = _unit_instant(base, "gather.head", "gather the head", **waiting)
+        gather = unit_instant(base, "gather.head", "gather the head", **waiting)
         yield FsdpInstant(gather, "head", top)
     yield FsdpInstant(base, "loss", top)
 
 
-def _count(stack: Iterable[LayerGroup]) -> int:
+def layer_count(stack: Iterable[LayerGroup]) -> int:
+    """Layers of these groups."""
     return sum(int(group.count) for group in stack)
 
 
@@ -159,9 +160,9 @@ def _forward(
 ) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
-    last = _count(stack) - 1
-    for layer, index in _forward_layers(stack, every=shape.every):
-        low = _count(stack[:index])
+    last = layer_count(stack) - 1
+    for layer, index in forward_layers(stack, every=shape.every):
+        low = layer_count(stack[:index])
         saved = tuple(
             int(group.count) if j < index else layer - low if j == index else 0
             for j, group in enumerate(stack)
@@ -170,16 +171,16 @@ def _forward(
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
         waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
         if shape.every or shape.offload:
-            flat = _unit_instant(base, f"gather.{word}.flat", f"gather {title}, flat", **waiting)
+            flat = unit_instant(base, f"gather.{word}.flat", f"gather {title}, flat", **waiting)
             yield FsdpInstant(flat, "flat", layer)
         end = {"first": FIRST, "last": LAST}.get(word, "")
-        gather = _unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
+        gather = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
         yield FsdpInstant(gather, "gather", layer)
         if layer == last:
             yield FsdpInstant(base, "forward", layer)
         else:
             working = {**waiting, "work": "layer", "inside_forward": True}
-            forward = _unit_instant(
+            forward = unit_instant(
                 base, f"forward.{layer}", f"forward, {title.removeprefix('the ')}", **working
             )
             yield FsdpInstant(forward, "forward", layer)
@@ -194,19 +195,19 @@ def _gather_root(
     both = shape.every and not base.later
     for one in (base, first_step) if both else (base,):
         if shape.every or shape.offload:
-            flat = _unit_instant(
+            flat = unit_instant(
                 one, "forward.root.flat", "gather the root, flat", saved=none, work=""
             )
             yield FsdpInstant(flat, "root.flat", -1)
         if shape.every or shape.single_rank:
-            root = _unit_instant(one, "forward.root", "gather the root", saved=none, work="")
+            root = unit_instant(one, "forward.root", "gather the root", saved=none, work="")
             yield FsdpInstant(root, "root", -1)
         if shape.every and shape.ends:
-            out = _unit_instant(one, "forward.root.out", "the embedding", saved=none, work="")
+            out = unit_instant(one, "forward.root.out", "the embedding", saved=none, work="")
             yield FsdpInstant(out, "root.out", -1)
 
 
-def _forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
+def forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
     """Layers whose forward has instants, each with the index of its group.
 
     Saved activations only grow in forward, so of equal layers that follow equal layers the last
@@ -231,16 +232,16 @@ def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[Fs
     """
     if shape.ends:
         yield FsdpInstant(base, "loss.backward", top)
-        reduce = _unit_instant(base, "reduce.head", "reduce the head's gradients")
+        reduce = unit_instant(base, "reduce.head", "reduce the head's gradients")
         yield FsdpInstant(reduce, "reduce.head", top)
-        scatter = _unit_instant(base, "scatter.head", "scatter the head's gradients")
+        scatter = unit_instant(base, "scatter.head", "scatter the head's gradients")
         yield FsdpInstant(scatter, "scatter.head", top)
         return
     if shape.reshards_root:
         if shape.every or shape.offload:
-            flat = _unit_instant(base, "gather.root.flat", "gather the root again, flat")
+            flat = unit_instant(base, "gather.root.flat", "gather the root again, flat")
             yield FsdpInstant(flat, "root.flat", top)
-        root = _unit_instant(base, "gather.root", "gather the root again")
+        root = unit_instant(base, "gather.root", "gather the root again")
         yield FsdpInstant(root, "root", top)
     yield from _prefetch(base, top, shape)
     yield FsdpInstant(base, "loss.backward", top)
@@ -253,14 +254,14 @@ def _prefetch(
     lowest = -1 if shape.ends else 0  # the unit below the first layer is the embedding
     if shape.reshards_layers and layer > lowest and (shape.every or shape.casts):
         title = f"{base.instant.title}, gather the layer below"
-        yield FsdpInstant(_block_instant(base, "prefetch", title, **changes), "prefetch", layer)
+        yield FsdpInstant(block_instant(base, "prefetch", title, **changes), "prefetch", layer)
 
 
 def _backward(
     base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
 ) -> Iterator[FsdpInstant]:
     """A layer at one end of its group: gathered again, run backward, reduced."""
-    low, count = _count(stack[: base.stretch]), int(stack[base.stretch].count)
+    low, count = layer_count(stack[: base.stretch]), int(stack[base.stretch].count)
     top = base.instant.layer == LAST
     if not top and count == 1:
         return
@@ -268,15 +269,15 @@ def _backward(
     title = base.instant.title
     if shape.reshards_layers:
         saved = tuple(n + (j == base.stretch) for j, n in enumerate(base.saved))
-        gather = _block_instant(base, "gather", f"{title}, gather", saved=saved)
+        gather = block_instant(base, "gather", f"{title}, gather", saved=saved)
         yield FsdpInstant(gather, "regather", layer)
         yield from _prefetch(base, layer, shape, saved=saved)
     yield FsdpInstant(base, "layer", layer)
-    yield FsdpInstant(_block_instant(base, "reduce", f"{title}, reduce"), "reduce", layer)
-    yield FsdpInstant(_block_instant(base, "scatter", f"{title}, scatter"), "scatter", layer)
+    yield FsdpInstant(block_instant(base, "reduce", f"{title}, reduce"), "reduce", layer)
+    yield FsdpInstant(block_instant(base, "scatter", f"{title}, scatter"), "scatter", layer)
 
 
-def _unit_instant(
+def unit_instant(
     base: StepInstant, where: str, title: str, layer: str = "", **changes: object
 ) -> StepInstant:
     """An instant of the same micro-batch at which no block computes."""
@@ -285,7 +286,7 @@ def _unit_instant(
     return replace(base, instant=moved, **{"work": UNIT, **changes})
 
 
-def _block_instant(base: StepInstant, action: str, title: str, **changes: object) -> StepInstant:
+def block_instant(base: StepInstant, action: str, title: str, **changes: object) -> StepInstant:
     """An instant just before or after the block of `base` computes, at which FSDP works for it."""
     moved = base.instant.moved(f"{base.instant.where}.{action}", title=title)
     return replace(base, instant=moved, **{"work": UNIT, **changes})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .instants import FsdpInstant, StepShape, fsdp_instants
-from .options import option, shard_ranks, unit_bits, wraps_ends
+from .options import HYBRID, KEEP_GATHERED, option, shard_ranks, unit_bits, wraps_ends
 from .units import (
     FsdpUnit,
     ParameterBytes,
@@ -33,9 +34,37 @@ from .units import (
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3
 
 LayerPicker = Callable[[FsdpInstant], range]  # the layers that hold something at an instant
-UnitTensors = Callable[[FsdpUnit], Iterable[Bytes]]  # bytes of each tensor
-UnitEvents = Callable[[FsdpUnit], BlockEvents]
+UnitTensors = Callable[[Any], Iterable[Bytes]]  # from a unit to the bytes of each tensor
+UnitEvents = Callable[[Any], BlockEvents]
 NO_LAYER = range(0)
+
+
+class UnitLayout(Protocol):
+    """What both versions of FSDP have: units, and the instants of a step."""
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+
+    @property
+    def kinds(self) -> tuple[tuple[str, Any], ...]:
+        """A title and the unit of each distinct layer."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """For each layer of the model, the index of its kind."""
+
+    @property
+    def root(self) -> Any:
+        """The unit of everything else."""
+
+    @property
+    def root_title(self) -> str:
+        """What that unit has."""
+
+    @property
+    def instants(self) -> tuple[FsdpInstant, ...]:
+        """The instants of a step."""
 
 
 class FsdpLayout(Struct, frozen=True, kw_only=True):
@@ -92,7 +121,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     base, adapter = unit_bits(run)
     ranks, offload = shard_ranks(run), bool(option(run, "cpu_offload"))
     strategy = option(run, "sharding_strategy")
-    stays_gathered = strategy in ("shard_grad_op", "no_shard")
+    stays_gathered = strategy in KEEP_GATHERED
     reshard_root = option(run, "reshard_root_after_forward")
     kinds: dict[int, tuple[int, str, Layer]] = {}
     for group in stack:
@@ -108,7 +137,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     before, after = embedding_parameters(run, base), head_parameters(run, base)
     ends = wraps_ends(run)
     several = holds(ranks > 1)
-    replicas = strategy in ("hybrid_shard", "no_shard")
+    replicas = strategy in (*HYBRID, "no_shard")
     shape = StepShape(
         replicas=replicas,
         reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
@@ -155,7 +184,7 @@ class UnitPart(Struct, frozen=True):
     events: UnitEvents | None = None
     role: str = ""
 
-    def _entry(self, title: str, unit: FsdpUnit, size: Bytes, live: dict[str, Num]) -> Entry:
+    def _entry(self, title: str, unit: Any, size: Bytes, live: dict[str, Num]) -> Entry:
         return Entry(
             f"{title}: {self.name}",
             self.kind,
@@ -168,7 +197,7 @@ class UnitPart(Struct, frozen=True):
             tensors=self.tensors and partial(self.tensors, unit),
         )
 
-    def of_root(self, plan: FsdpLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
+    def of_root(self, plan: UnitLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
         """`size` bytes of the root unit, with `copies` of them at each instant."""
         live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
         return self._entry(plan.root_title, plan.root, size, live)
@@ -186,10 +215,10 @@ class UnitPart(Struct, frozen=True):
 
     def of_layers(
         self,
-        plan: FsdpLayout,
-        size: Callable[[FsdpUnit], Bytes],
+        plan: UnitLayout,
+        size: Callable[[Any], Bytes],
         pick: LayerPicker,
-        times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
+        times: Callable[[FsdpInstant, Any], Num] | None = None,
     ) -> Iterator[Entry]:
         """One entry for each kind of layer; in an unrolled run two, of the even and the odd layers,
         so that the tensors of one layer are freed before the next layer allocates its own.

@@ -23,7 +23,7 @@ from ...run.phases import OPTIMIZER
 from ...step.optimizers import FORLOOP
 from ...step.states import optimizer_entries
 from .instants import START
-from .layout import FsdpLayout
+from .layout import FsdpLayout, UnitLayout
 from .units import FsdpUnit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"
@@ -77,7 +77,7 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
 
 
 def host_step_entries(
-    plan: FsdpLayout, total: Num, largest: Num, tensors: Num, bits: int
+    plan: UnitLayout, total: Num, largest: Num, tensors: Num, bits: int
 ) -> Iterator[Entry]:
     """The optimizer on the host: its states and temporaries, in pageable memory.
 
@@ -88,7 +88,7 @@ def host_step_entries(
     torch steps in a loop over CPU tensors by default (optim/optimizer.py:161-187:
     foreach is for GPUs). Clipping takes a norm of each tensor, and one tensor of all of them.
     """
-    run, instants = plan.run, plan.step_instants
+    run, instants = plan.run, tuple(instant.step for instant in plan.instants)
     entries = optimizer_entries(
         replace(run, clipping=False),
         total,

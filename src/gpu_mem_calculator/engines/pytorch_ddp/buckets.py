@@ -1,30 +1,14 @@
-"""Sizes of DDP's flat tensors: the parameters it broadcasts, and its gradient buckets."""
+"""Sizes of DDP's gradient buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-from ...autograd.events import BlockEvents, EventRecorder
 from ...ledger.num import EMPTY, Bytes
 from ...ledger.units import MIB
+from ...step.broadcast import fill_buckets
 
-BROADCAST_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # limits of the first bucket, of the others
-
-
-def fill_buckets(sizes: Sequence[Bytes], *limits: int) -> list[list[Bytes]]:
-    """The tensors of each bucket, in order; a bucket is closed when it has reached its limit.
-
-    torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size. The last limit
-    applies to all further buckets.
-    """
-    buckets: list[list[Bytes]] = [[]]
-    for size in sizes:
-        if sum(buckets[-1]) >= limits[min(len(buckets), len(limits)) - 1]:
-            buckets.append([])
-        buckets[-1].append(size)
-    return buckets
 
 
 def gradient_buckets(sizes: Sequence[Bytes]) -> list[Bytes]:
@@ -32,33 +16,3 @@ def gradient_buckets(sizes: Sequence[Bytes]) -> list[Bytes]:
     which the first backward has made them.
     """
     return [sum(bucket, EMPTY) for bucket in fill_buckets(sizes, FIRST_BYTES, BUCKET_BYTES)]
-
-
-def broadcast_buffers(sizes: list[Bytes]) -> list[Bytes]:
-    """Bytes of the flat copies in which parameters are broadcast; 0 where a parameter is alone in
-    its copy, because it is sent without one.
-    """
-    chunks = fill_buckets(sizes, BROADCAST_BYTES)
-    return [sum(chunk, EMPTY) if len(chunk) > 1 else EMPTY for chunk in chunks]
-
-
-def broadcast_events(sizes: list[Bytes]) -> BlockEvents:
-    """Allocations and frees while parameters are broadcast, two flat copies at a time.
-
-    torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced.
-    """
-    recorder = EventRecorder()
-    in_flight: list[int] = []
-    for size in broadcast_buffers(sizes):
-        in_flight.append(recorder.make(size))
-        if len(in_flight) == 2:
-            recorder.free(in_flight.pop(0))
-    recorder.over(in_flight)
-    return BlockEvents(
-        sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
-    )
-
-
-def broadcast_bytes(sizes: list[Bytes]) -> Bytes:
-    """Bytes of the two consecutive flat copies that are largest together."""
-    return max(a + b for a, b in pairwise([EMPTY, *broadcast_buffers(sizes)]))

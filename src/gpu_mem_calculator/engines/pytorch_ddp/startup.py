@@ -9,7 +9,7 @@ from ...ledger.num import Bytes, holds, sized
 from ...ledger.source import code
 from ...run.phases import STARTUP
 from ...run.run import Precision, Run
-from .buckets import broadcast_bytes, broadcast_events
+from ...step.broadcast import broadcast_bytes, broadcast_events
 
 
 def startup_instants(run: Run) -> tuple[Instant, ...]:

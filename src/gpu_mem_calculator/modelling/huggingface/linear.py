@@ -21,16 +21,21 @@ from .setting import BlockSetting
 def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """Record torch.nn.Linear or GPT-2's Conv1D, with its adapter where there is one."""
     rows = x.elements() // layer.ins[1]
-    out = rows * layer.outs[1]
-    bits = setting.matmul_bits
     if setting.quantization is not None and not setting.training:
         return (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
     if setting.frozen:
-        y = _frozen_linear(tape, setting, x, layer, out)
-        adapter = setting.adapter
-        if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
-            y = add_adapter(tape, setting, x, y, layer, adapter)
-        return y
+        y = _frozen_linear(tape, setting, x, layer, rows * layer.outs[1])
+    else:
+        y = _trained_linear(tape, setting, x, layer, rows)
+    adapter = setting.adapter
+    if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
+        y = add_adapter(tape, setting, x, y, layer, adapter)
+    return y
+
+
+def _trained_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, rows: Num) -> Value:
+    """A linear layer whose weight takes a gradient."""
+    out, bits = rows * layer.outs[1], setting.matmul_bits
     work: Bytes | None = None
     bias: list[Value] = []
     if layer.bias:

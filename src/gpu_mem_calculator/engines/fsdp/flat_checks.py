@@ -1,0 +1,57 @@
+"""What FSDP version 1 refuses, one sentence each: the value, the rule, the nearest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...run.run import Run
+from .options import HYBRID, PRECISIONS, option, shard_ranks, wraps_ends
+
+
+def problems(run: Run) -> Iterator[str]:
+    """One sentence for each thing that FullyShardedDataParallel refuses, or is not modelled."""
+    if option(run, "reshard_root_after_forward") is not None:
+        yield (
+            "engine.reshard_root_after_forward: FSDP version 1 always keeps the root gathered "
+            "until its backward; leave it out or set engine.fsdp_version to 2"
+        )
+    if option(run, "keep_low_precision_grads"):
+        yield (
+            "engine.keep_low_precision_grads=true: torch's optimizers take gradients in the dtype "
+            "of the parameters only; leave it out"
+        )
+    if wraps_ends(run):
+        yield (
+            "engine.fsdp_version=1 is not modelled for units around embedding and head "
+            "(engine.wrap_embedding_and_head, torchtitan's models); set engine.fsdp_version to 2"
+        )
+    if run.arch.tower:
+        yield (
+            "engine.fsdp_version=1 is not modelled for a model with a vision tower; set "
+            "engine.fsdp_version to 2"
+        )
+    ranks = shard_ranks(run)
+    if option(run, "sharding_strategy") in HYBRID and isinstance(ranks, int) and ranks == 1:
+        yield (
+            "engine.hybrid_shard_size=1: FSDP version 1 turns a shard group of one rank into "
+            "no_shard and sums nothing over the replicas; set sharding_strategy to no_shard"
+        )
+    yield from _adapter_problems(run)
+
+
+def _adapter_problems(run: Run) -> Iterator[str]:
+    """A flat parameter has one dtype, and without use_orig_params one `requires_grad`."""
+    if run.adapter is None:
+        return
+    if not option(run, "use_orig_params"):
+        yield (
+            "engine.use_orig_params=false: FSDP version 1 cannot flatten frozen and trained "
+            "parameters into one; set engine.use_orig_params to true"
+        )
+    stored = PRECISIONS[run.precision][0]
+    if run.adapter.bits != stored:
+        yield (
+            f"training.lora: adapters of {run.adapter.bits} bits beside weights of {stored}: FSDP "
+            "version 1 flattens parameters of one dtype; set lora.adapter_dtype to that of the "
+            "weights, or training.precision to bf16_mixed"
+        )

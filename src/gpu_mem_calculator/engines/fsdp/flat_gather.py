@@ -1,0 +1,122 @@
+"""Gathered flat parameters, and the copies of shards that are gathered.
+
+With one rank there is nothing to gather: there, a copy of the flat parameter in the compute dtype
+exists while a unit computes (`_mp_shard`). torch 2.13 distributed/fsdp: `D` in the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from ...autograd.events import BlockEvents, EventRecorder
+from ...ledger.ledger import COMM, PARAM, Entry
+from ...ledger.num import EMPTY, Num, larger, nothing
+from ...ledger.source import code
+from ...run.phases import FORWARD
+from .flat_layout import PRE_UNSHARD, UNSHARD, FlatLayout
+from .flat_units import FlatUnit
+from .instants import FsdpInstant
+from .layout import NO_LAYER, LayerPicker, UnitPart, during, one_layer
+
+GATHERED_CODE = code("torch 2.13 D/_flat_param.py:1396 unshard, 1816 _free_unsharded_flat_param")
+CAST_CODE = code("torch 2.13 D/_flat_param.py:1379 _use_low_precision_shard, 1516: freed after")
+ALONE_CODE = code("torch 2.13 D/_flat_param.py:1316 pre_unshard, 1791 post_reshard: NO_SHARD")
+LAZY_CODE = code("torch 2.13 D/_flat_param.py:1222 init_flat_param_attributes")
+WITHOUT_ROOT = ("lazy", "reduce.root", "scatter.root", "optimizer")
+
+
+def gathered_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Gathered parameters: of the root from forward to backward, of the layers at work."""
+    part = UnitPart("gathered parameters", PARAM, GATHERED_CODE, UNSHARD)
+    pick = _gathered_so_far if plan.stays_gathered else _at_work(plan)
+    yield part.of_root(plan, plan.root.gathered, _root_at_work)
+    yield from part.of_layers(plan, attrgetter("gathered"), pick)
+    part = UnitPart("copy of the parameters", PARAM, ALONE_CODE, PRE_UNSHARD)
+    yield part.of_root(plan, plan.root.alone, _root_at_work)
+    yield from part.of_layers(plan, attrgetter("alone"), _at_work(plan))
+
+
+def _root_at_work(instant: FsdpInstant) -> Num:
+    return int(instant.action not in WITHOUT_ROOT)
+
+
+def _at_work(plan: FlatLayout) -> LayerPicker:
+    """The layers that are gathered where each is freed after its forward and its backward."""
+    below, behind = int(plan.runs_ahead), int(plan.runs_behind)
+    top = len(plan.layers)
+
+    def pick(instant: FsdpInstant) -> range:
+        layer, action = instant.layer, instant.action
+        if action in ("flat", "regather"):
+            return one_layer(layer)
+        if action in ("ahead", "forward"):
+            return range(layer, layer + 1 + int(plan.ahead))
+        if action in ("prefetch", "loss.backward", "layer", "flatten"):
+            return range(layer - below, min(layer + 1, top))
+        if action in ("after", "reduce", "scatter"):
+            return range(layer - behind, layer)
+        return NO_LAYER
+
+    return pick
+
+
+def _gathered_so_far(instant: FsdpInstant) -> range:
+    """The layers that are gathered where each is freed after its backward alone."""
+    layer, action = instant.layer, instant.action
+    if action in ("after", "reduce", "scatter"):
+        return range(layer)
+    return range(layer + 1 + int(action == "ahead")) if layer >= 0 else NO_LAYER
+
+
+def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Copies of shards that are being gathered, which are freed once they are."""
+    gathers = {"flat": 0, "ahead": 1, "prefetch": -1, "regather": 0, "after": -1}
+
+    def pick(instant: FsdpInstant, *, forward_only: bool = False) -> range:
+        step = gathers.get(instant.action)
+        if step is None or (forward_only and instant.step.instant.phase != FORWARD):
+            return NO_LAYER
+        return one_layer(instant.layer + step)
+
+    def copied(instant: FsdpInstant) -> range:
+        return pick(instant, forward_only=plan.stays_gathered)
+
+    def events(unit: FlatUnit) -> BlockEvents:
+        """Under offload, the shard is copied to the GPU and cast there."""
+        recorder = EventRecorder()
+        cast = recorder.weight(unit.cast)
+        recorder.over((recorder.weight(unit.shard),))
+        return recorder.forward_only([cast])
+
+    copies = plan.offload and plan.bits.compute != plan.bits.stored and plan.run.unrolled
+    part = UnitPart(
+        "copy of the shard", COMM, CAST_CODE, PRE_UNSHARD, events=events if copies else None
+    )
+    yield part.of_root(plan, plan.root.cast, during("root.flat"))
+    yield from part.of_layers(plan, attrgetter("cast"), copied)
+    part = UnitPart("parameters from the host, not cast yet", COMM, CAST_CODE, PRE_UNSHARD)
+    yield part.of_root(plan, plan.root.from_host, during("root.flat"))
+    yield from part.of_layers(plan, attrgetter("from_host"), pick)
+
+
+def lazy_entry(plan: FlatLayout) -> Iterator[Entry]:
+    """Buffers that are made and freed at once before the first forward, in an unrolled run: of each
+    unit its cast shard, its gathered parameter, and that in the stored dtype.
+    """
+    if not plan.run.unrolled:
+        return
+    recorder, casts = EventRecorder(), plan.bits.compute != plan.bits.stored
+    largest = EMPTY
+    for unit in (plan.root, *(plan.kinds[kind][1] for kind in plan.layers)):
+        whole = unit.gathered * plan.bits.stored // plan.bits.compute if casts else EMPTY
+        copy = unit.cast + unit.alone if casts else EMPTY
+        for size in (copy, unit.gathered, whole):
+            if not nothing(size):
+                recorder.over((recorder.weight(size),))
+                largest = larger(largest, size)
+    live: dict[str, Num] = {
+        i.step.name: 1 for i in plan.instants if i.action == "lazy" and i.step.instant.step
+    }
+    name, script = "buffers that are made and freed", recorder.forward_only(())
+    yield Entry(name, COMM, largest, live, LAZY_CODE, script=script)

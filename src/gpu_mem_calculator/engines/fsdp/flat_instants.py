@@ -1,0 +1,169 @@
+"""The instants of a step under FSDP version 1.
+
+Tensors are allocated and freed in the order of the host. A unit is gathered before its forward and
+freed after it. In backward the layer below is gathered first (`backward_pre`), after the layer's
+gradients exist (`backward_post`), or when it is needed (`none`). A layer's gradients are copied
+into a flat one when all of them exist. The root is gathered once a step, and reduces last.
+torch 2.13 distributed/fsdp/_runtime_utils.py: _pre_forward to _post_backward_hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.ledger import FIRST, LAST
+from ...ledger.num import Num
+from ...run.phases import BACKWARD, FORWARD
+from ...step.instants import StepInstant, step
+from ...step.layer_groups import LayerGroup
+from .instants import UNIT, FsdpInstant, block_instant, forward_layers, layer_count, unit_instant
+
+PRE, POST, NONE = "backward_pre", "backward_post", "none"
+
+
+class FlatShape(Struct, frozen=True, kw_only=True):
+    """What decides which instants a step has.
+
+    prefetch: when the layer below is gathered in backward: PRE, POST or NONE
+    ahead: the next layer is gathered before a layer's forward
+    every: instants of all layers and all actions, not only of those that may be the peak
+    """
+
+    prefetch: str
+    ahead: bool
+    every: bool
+
+
+def flat_instants(
+    stack: tuple[LayerGroup, ...], micro_batches: Num, shape: FlatShape
+) -> list[FsdpInstant]:
+    """The instants of a step.
+
+    Actions in forward: "lazy" (in the first step, buffers are made and freed), "root.flat" (the
+    root is gathered), for each layer "flat" (it is gathered), "ahead" (so is the next one) and
+    "forward", then "loss". In backward "loss.backward", for each layer "regather" (it is gathered),
+    "prefetch" (the one below is), "layer", "flatten" (the flat gradient is made), "after" (the
+    layer is freed and the one below gathered), "reduce" (the gradient is cast and padded) and
+    "scatter" (this rank's part is made), then "embedding" and the last actions for the root. Last
+    "optimizer".
+    """
+    ranges = tuple(group.stretch for group in stack)
+    instants: list[FsdpInstant] = []
+    for step_instant in step(ranges, micro_batches=micro_batches):
+        instants += _with_actions(step_instant, stack, shape)
+    if shape.every:  # the blocks' events contain what they keep
+        none = tuple(0 for _ in stack)
+        instants = [
+            replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i
+            for i in instants
+        ]
+    return instants
+
+
+def _with_actions(
+    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
+) -> Iterator[FsdpInstant]:
+    top = layer_count(stack)
+    if base.work == "layer" and base.instant.phase == FORWARD:
+        yield from _forward(base, stack, shape)
+    elif base.work == "layer":
+        yield from _backward(base, stack, shape)
+    elif base.work == "head" and base.instant.phase == BACKWARD:
+        if shape.prefetch == PRE:
+            yield _block(base, "prefetch", "gather the last layer", top)
+        yield FsdpInstant(base, "loss.backward", top)
+    elif base.work == "head":
+        yield FsdpInstant(base, "loss", top)
+    elif base.work == "embedding":
+        yield FsdpInstant(base, "embedding", -1)
+        for action in ("flatten", "reduce", "scatter"):
+            if action != "reduce" or shape.every:
+                name, title = f"{action}.root", f"{action} the root's gradients"
+                yield FsdpInstant(unit_instant(base, name, title), name, -1)
+    else:
+        yield FsdpInstant(base, "optimizer", -1)
+
+
+def _forward(
+    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
+) -> Iterator[FsdpInstant]:
+    """The root is gathered, then layer after layer; `base` is the last layer's forward."""
+    yield from _gather_root(base, stack, shape)
+    last = layer_count(stack) - 1
+    for layer, index in forward_layers(stack, every=shape.every):
+        low = layer_count(stack[:index])
+        saved = tuple(
+            int(group.count) if j < index else layer - low if j == index else 0
+            for j, group in enumerate(stack)
+        )
+        word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
+        title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
+        end = {"first": FIRST, "last": LAST}.get(word, "")
+        waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
+        if not shape.ahead or layer == 0:
+            flat = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
+            yield FsdpInstant(flat, "flat", layer)
+        if shape.ahead and layer < last:
+            words = f"gather the layer after {title}"
+            ahead = unit_instant(base, f"gather.after.{word}", words, **waiting)
+            yield FsdpInstant(ahead, "ahead", layer)
+        if layer == last:
+            yield FsdpInstant(base, "forward", layer)
+        else:
+            working = {**waiting, "work": "layer", "inside_forward": True}
+            forward = unit_instant(
+                base, f"forward.{layer}", f"forward, {title.removeprefix('the ')}", **working
+            )
+            yield FsdpInstant(forward, "forward", layer)
+
+
+def _gather_root(
+    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
+) -> Iterator[FsdpInstant]:
+    """The root is gathered before the first layer; in an unrolled run also in the first step, where
+    every unit's buffers are made and freed before.
+    """
+    none = tuple(0 for _ in stack)
+    first_step = replace(base, instant=base.instant.in_first_step())
+    for one in (base, first_step) if shape.every and not base.later else (base,):
+        if shape.every and not base.later:
+            lazy = unit_instant(one, "forward.lazy", "make buffers", saved=none, work="")
+            yield FsdpInstant(lazy, "lazy", -1)
+        if shape.every:
+            root = unit_instant(one, "forward.root", "gather the root", saved=none, work="")
+            yield FsdpInstant(root, "root.flat", -1)
+
+
+def _backward(
+    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
+) -> Iterator[FsdpInstant]:
+    """A layer at one end of its group: gathered again, run backward, reduced."""
+    low, count = layer_count(stack[: base.stretch]), int(stack[base.stretch].count)
+    top = base.instant.layer == LAST
+    if not top and count == 1:
+        return
+    layer = low + count - 1 if top else low
+    title = base.instant.title
+    saved = tuple(n + (j == base.stretch) for j, n in enumerate(base.saved))
+    gathers = shape.prefetch == NONE or (shape.prefetch == POST and layer == layer_count(stack) - 1)
+    if gathers:
+        yield _block(base, "gather", f"{title}, gather", layer, "regather", saved=saved)
+    if shape.prefetch == PRE and layer > 0:
+        yield _block(base, "prefetch", f"{title}, gather the layer below", layer, saved=saved)
+    yield FsdpInstant(base, "layer", layer)
+    yield _block(base, "flatten", f"{title}, flatten", layer)
+    if shape.prefetch == POST and layer > 0:
+        yield _block(base, "after", f"{title}, gather the layer below", layer)
+    if shape.every:
+        yield _block(base, "reduce", f"{title}, reduce", layer)
+    yield _block(base, "scatter", f"{title}, scatter", layer)
+
+
+def _block(
+    base: StepInstant, name: str, title: str, layer: int, action: str = "", **changes: object
+) -> FsdpInstant:
+    return FsdpInstant(block_instant(base, name, title, **changes), action or name, layer)

@@ -1,0 +1,64 @@
+"""The ledger of a rank of FSDP version 1."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import Ledger
+from ...run.run import Precision, Run
+from ...step.activations import FREE_TOGETHER, StageWalks, activation_entries
+from ...step.activations import setting as block_setting
+from ...step.activations import walks as walk_stage
+from ...step.block_events import BlockRun, block_runs
+from ...step.layer_groups import LayerGroup, layer_groups
+from ...step.workspaces import workspace_entries
+from .activations import between_entries
+from .flat_instants import POST
+from .flat_layout import FlatLayout
+from .flat_states import state_entries
+from .instants import ends_apart
+from .options import PRECISIONS, as_computed
+
+
+def flat_ledger(run: Run) -> Ledger:
+    """Shards, units that are gathered or reduced, activations."""
+    _, compute = PRECISIONS[run.precision]
+    computed = as_computed(run)
+    stack = ends_apart(layer_groups(run, 0, len(run.arch.layers)))
+    states = state_entries(run, stack)
+    plan = states.plan
+    instants = plan.step_instants
+    setting = block_setting(computed, Precision(compute, compute))
+    walks = walk_stage(computed, setting, stack)
+    if run.frozen:
+        # Views of a flat parameter that takes a gradient take one, too, also of frozen weights.
+        taking = walk_stage(computed, replace(setting, frozen=False), stack)
+        walks = replace(taking, head=walks.head)
+    walks = replace(walks, gradients=FREE_TOGETHER)
+    entries = (
+        *states.shards,
+        *between_entries(plan, walks),
+        *workspace_entries(run, tuple(i for i in instants if not i.instant.step)),
+        *states.units,
+        *activation_entries(computed, setting, stack, instants, walks),
+    )
+    plays = _block_runs(plan, stack, walks) if run.unrolled else {}
+    return Ledger((*states.startup, *(i.instant for i in instants)), entries, plays)
+
+
+def _block_runs(
+    plan: FlatLayout, stack: tuple[LayerGroup, ...], walks: StageWalks
+) -> dict[str, BlockRun]:
+    """The block of each instant of an unrolled run. Whole gradients stay alive until the flat one
+    is made; the root's is made last.
+    """
+    runs = block_runs(stack, plan.step_instants, walks)
+    for instant in plan.instants:
+        name = instant.step.name
+        block_run = runs.get(name)
+        if block_run is not None and not block_run.forward:
+            root = "later.reduce.root" if instant.step.later else "reduce.root"
+            after = "after" if plan.below == POST and instant.layer > 0 else "reduce"
+            until = f"{name}.{after}" if instant.action == "layer" else root
+            runs[name] = replace(block_run, until=until)
+    return runs

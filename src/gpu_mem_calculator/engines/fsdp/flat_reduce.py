@@ -1,0 +1,152 @@
+"""Gradients: whole, flat, in reduce-scatter's buffers, and sharded.
+
+Autograd makes one gradient for each parameter, also for frozen ones beside trained ones, and copies
+all of a unit's into a flat one. On a CUDA stream of its own the flat one is cast and padded where
+that is needed, and reduce-scattered. One rank alone keeps the flat gradient, cast to the dtype of
+the parameters. torch 2.13 distributed/fsdp: `D` in the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+
+from ...ledger.ledger import COMM, GRAD, Entry
+from ...ledger.num import EMPTY, Bytes, Num, nothing
+from ...ledger.source import code
+from ...run.phases import BACKWARD
+from .flat_layout import POST_BACKWARD, FlatLayout
+from .flat_units import FlatUnit
+from .instants import FsdpInstant
+from .layout import NO_LAYER, UnitPart, one_layer
+
+FLAT_CODE = code("torch 2.13 autograd/FunctionsManual.cpp split_with_sizes_backward: cat")
+REDUCE_CODE = code("torch 2.13 D/_runtime_utils.py:707 _post_backward_hook, 891, 914")
+KEPT_CODE = code("torch 2.13 D/_flat_param.py:1689 prepare_gradient_for_optim: until zero_grad")
+SAVED_CODE = code("torch 2.13 D/_runtime_utils.py:914: _saved_grad_shard, until backward is over")
+HEAD_CODE = code("torch autograd: kept until all of the root's gradients exist")
+UNREDUCED = ("regather", "prefetch", "layer", "flatten", "after", "reduce")
+
+SizeAt = Callable[[FlatUnit], Bytes]
+
+
+def gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Gradients of one unit at a time, until they are reduced."""
+    stored, compute, reduce = plan.bits.stored, plan.bits.compute, plan.bits.reduce
+    keeps_flat = stored == compute == reduce  # one rank alone keeps the flat gradient itself
+    keeps_cast = compute != reduce == stored  # or the flat gradient's cast
+    several = plan.root.several
+
+    def flat_at_end(unit: FlatUnit) -> Bytes:
+        return unit.flat_grad * several if keeps_flat else unit.flat_grad
+
+    def cast_until_end(unit: FlatUnit) -> Bytes:
+        return unit.cast_grad * several if keeps_cast else unit.cast_grad
+
+    flat = UnitPart("flat gradient", COMM, FLAT_CODE)
+    yield from _of_units(plan, flat, attrgetter("flat_grad"), "flatten", "after", "reduce")
+    yield from _of_units(plan, flat, flat_at_end, "scatter")
+    cast = UnitPart("flat gradient, cast", COMM, REDUCE_CODE, POST_BACKWARD)
+    yield from _of_units(plan, cast, cast_until_end, "reduce", "scatter")
+    padded = UnitPart("flat gradient, padded", COMM, REDUCE_CODE, POST_BACKWARD)
+    yield from _of_units(plan, padded, attrgetter("padded_grad"), "reduce", "scatter")
+    yield from _alone_entries(plan)
+    if not plan.run.unrolled:  # else the events of layers, head and embedding make them
+        yield from _whole_entries(plan)
+
+
+def _of_units(
+    plan: FlatLayout,
+    part: UnitPart,
+    size: SizeAt,
+    *actions: str,
+    times: Callable[[FsdpInstant], Num] = lambda instant: 1,
+) -> Iterator[Entry]:
+    """What the layer at work holds at these actions, and the root at its own."""
+    of_root = {f"{action}.root" for action in actions}
+
+    def layers(instant: FsdpInstant) -> range:
+        return one_layer(instant.layer) if instant.action in actions else NO_LAYER
+
+    yield from part.of_layers(plan, size, layers, lambda instant, unit: times(instant))
+    yield part.of_root(plan, size(plan.root), lambda i: times(i) if i.action in of_root else 0)
+
+
+def _whole_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Whole gradients, one tensor each; the head's wait for the embedding's."""
+
+    def head_waits(instant: FsdpInstant) -> Num:
+        waits = instant.action in (*UNREDUCED, "scatter", "embedding")
+        return int(waits and instant.layer < len(plan.layers))
+
+    whole = UnitPart("whole gradients", GRAD, FLAT_CODE)
+    yield from _of_units(plan, whole, attrgetter("grads"), "flatten")
+    head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
+    yield head.of_root(plan, plan.head_grads, head_waits)
+
+
+def _alone_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """One rank alone in a later micro-batch: the sum is cast to the reduce dtype and back."""
+    bits, alone = plan.bits, 1 - plan.root.several
+    if bits.reduce == bits.stored or plan.offload or nothing(alone):
+        return
+
+    def sum_again(unit: FlatUnit) -> Bytes:
+        cast = unit.reduced if bits.reduce == bits.compute else EMPTY  # else it is counted already
+        return (cast + unit.shard_grad) * alone
+
+    part = UnitPart("sum of gradients, cast and cast back", COMM, REDUCE_CODE, POST_BACKWARD)
+    yield from _of_units(plan, part, sum_again, "scatter", times=lambda i: int(i.step.later))
+
+
+def output_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Reduce-scatter's output while it is not the sharded gradient itself: it is cast to the dtype
+    of the shards, or added to the gradient of an earlier micro-batch.
+    """
+    several, casts = plan.root.several, plan.bits.reduce != plan.bits.stored
+
+    def adds(instant: FsdpInstant) -> bool:
+        return instant.step.later and not plan.offload
+
+    output = UnitPart("reduce-scatter output", COMM, REDUCE_CODE, POST_BACKWARD)
+    cast = UnitPart("reduced gradient, cast", COMM, REDUCE_CODE, plan.cast_stream)
+    yield from _of_units(
+        plan,
+        output,
+        lambda u: u.reduced * several,
+        "scatter",
+        times=lambda i: int(casts or adds(i)),
+    )
+    if casts:
+        yield from _of_units(
+            plan, cast, lambda u: u.shard_grad * several, "scatter", times=lambda i: int(adds(i))
+        )
+
+
+def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """The gradient of each shard: until zero_grad, or under offload until backward is over."""
+    top = len(plan.layers)
+
+    def reduced_layers(instant: FsdpInstant) -> range:
+        backward = instant.step.instant.phase == BACKWARD
+        if plan.offload and not backward:
+            return NO_LAYER
+        ended = instant.layer < 0 and (backward or instant.action == "optimizer")
+        if (instant.step.later and not plan.offload) or ended:
+            return range(top)
+        if instant.action in UNREDUCED:
+            return range(instant.layer + 1, top)
+        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
+
+    def root(instant: FsdpInstant) -> Num:
+        later = instant.step.later and not plan.offload
+        return int(later or instant.action == "scatter.root")
+
+    bits = plan.bits
+    casts = bits.reduce != bits.stored
+    on_default = bits.stored == bits.compute == bits.reduce and nothing(plan.root.several)
+    stream = 0 if on_default else plan.cast_stream if casts else POST_BACKWARD
+    source = SAVED_CODE if plan.offload else KEPT_CODE
+    part = UnitPart("sharded gradients", GRAD, source, stream)
+    yield from part.of_layers(plan, attrgetter("shard_grad"), reduced_layers)
+    yield part.of_root(plan, plan.root.shard_grad, root)

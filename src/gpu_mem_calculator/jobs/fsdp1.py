@@ -1,0 +1,154 @@
+"""FSDP version 1: `FullyShardedDataParallel` around every layer, then around the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..core.errors import InputError
+from ..engines.fsdp.options import HYBRID, shard_ranks
+from .fsdp import TORCH_NAMES, fill_buffers
+from .groups import fake_group, mesh_of
+from .job import Job
+from .model import build
+
+MIXED = {"fp16_mixed": "float16", "bf16_mixed": "bfloat16"}
+
+
+def build_model(job: Job) -> Any:
+    """The model where `init_device` says; from the CPU in a trace, which knows no host, from meta.
+
+    On the CPU all weights are equal: they get random values after the model was sharded.
+    """
+    import torch
+
+    where = init_device(job)
+    if where == "cuda":
+        return build(job, job.world.device)
+    model = build(job, "meta")
+    if where == "cpu":
+        Materializer("cpu").all_of(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.01)
+    return model
+
+
+def init_device(job: Job) -> str:
+    """Where the job's model is before it is sharded."""
+    where: str = job.resolved.run.options["init_device"] or "cpu"
+    return "meta" if job.world.device == "cpu" and where == "cpu" else where
+
+
+def wrap(job: Job, model: Any, layers: list[Any]) -> Any:
+    """The model in FullyShardedDataParallel, its shards filled with random weights."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
+    from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
+    from torch.distributed.fsdp.wrap import CustomPolicy
+
+    options, device = job.resolved.run.options, job.world.device
+    if options["cpu_offload"] and device == "cpu":
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
+    if not dist.is_initialized():
+        fake_group(0, 1)
+    strategy: str = options["sharding_strategy"]
+    name = "_HYBRID_SHARD_ZERO2" if strategy == "hybrid_shard_zero2" else strategy.upper()
+    prefetch = options["backward_prefetch"]
+    chosen = {id(layer) for layer in layers}
+    place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else device
+    made = Materializer(place)
+    wrapped = Wrapper(
+        model,
+        device_mesh=_mesh(job) if strategy in HYBRID else None,
+        sharding_strategy=ShardingStrategy[name],
+        cpu_offload=CPUOffload(offload_params=True) if options["cpu_offload"] else None,
+        auto_wrap_policy=CustomPolicy(lambda module: id(module) in chosen),
+        backward_prefetch=None if prefetch == "none" else BackwardPrefetch[prefetch.upper()],
+        mixed_precision=_policy(job),
+        param_init_fn=made.own_tensors,
+        device_id=torch.device(place),
+        sync_module_states=options["sync_module_states"],
+        forward_prefetch=options["forward_prefetch"],
+        limit_all_gathers=options["limit_all_gathers"],
+        use_orig_params=options["use_orig_params"],
+    )
+    if init_device(job) != "cuda":
+        _fill_shards(wrapped)
+        fill_buffers(wrapped)
+    return wrapped
+
+
+def clip(model: Any) -> None:
+    """Clip the norm of all ranks' gradients to 1 by FSDP's own method."""
+    model.clip_grad_norm_(1.0)
+
+
+def _mesh(job: Job) -> Any:
+    ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
+    return mesh_of(job, (ranks // shards, shards), ("replicate", "shard"))
+
+
+def _policy(job: Job) -> Any:
+    import torch
+    from torch.distributed.fsdp import MixedPrecision
+
+    run = job.resolved.run
+    compute, reduce = MIXED.get(run.precision), run.options["reduce_dtype"]
+    if compute is None and reduce is None:
+        return None
+    return MixedPrecision(
+        param_dtype=getattr(torch, compute) if compute else None,
+        reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
+    )
+
+
+def _fill_shards(wrapped: Any) -> None:
+    """Fill every flat parameter's shard with random weights."""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
+
+    with torch.no_grad():
+        for unit in Wrapper.fsdp_modules(wrapped):
+            if unit._handle is not None:
+                unit._handle.flat_param.normal_(0, 0.02)
+
+
+class Materializer:
+    """Gives the tensors of meta modules memory; a tensor that two modules share gets it once."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.made: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.kept: list[Any] = []  # meta tensors, so that no other takes their address
+
+    def own_tensors(self, module: Any) -> None:
+        """Give a module's own parameters and buffers memory, without those of its children."""
+        import torch
+
+        def parameter(old: Any, data: Any) -> Any:
+            return torch.nn.Parameter(data, requires_grad=old.requires_grad)
+
+        self._fill(module._parameters, parameter)
+        self._fill(module._buffers, lambda old, data: data)
+
+    def all_of(self, model: Any) -> None:
+        """Give a whole model memory."""
+        for module in model.modules():
+            self.own_tensors(module)
+
+    def _fill(self, tensors: dict[str, Any], keep: Callable[[Any, Any], Any]) -> None:
+        import torch
+
+        for name, old in tensors.items():
+            if old is None or old.device.type != "meta":
+                continue
+            new = self.made.get(id(old))
+            if new is None:
+                self.kept.append(old)
+                new = keep(old, torch.empty_like(old, device=self.device))
+                self.made[id(old)] = new
+            tensors[name] = new
