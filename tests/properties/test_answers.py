@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.ledger.units import gib
 
 SEED, QUESTIONS, SAMPLE = 19, 500, 14
@@ -76,6 +78,13 @@ def sample() -> list[str]:
     small = {r["name"] for r in catalog.rows("index") if r["num_parameters"] < SMALL}
     about_small = [words for words in questions() if small & set(words.split())]
     return about_small[:SAMPLE]
+
+
+@pytest.fixture(autouse=True)
+def _no_caches() -> Iterator[None]:
+    """Each question begins without the ledgers and streams of those before it."""
+    yield
+    forget()
 
 
 def answer(words: str, *more: str) -> tuple[int, str, str]:

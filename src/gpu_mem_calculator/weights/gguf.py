@@ -7,10 +7,9 @@ file's header takes precedence if it was read.
 
 from __future__ import annotations
 
-from functools import cache
-
 from msgspec import Struct
 
+from ..ledger.remember import remembered
 from ..model.arch import Arch
 from ..model.blocks import Attention, Moe
 from . import gguf_types
@@ -67,7 +66,7 @@ def problem(arch: Arch) -> str:
     return ""
 
 
-@cache
+@remembered(32, always=True)
 def tensors(
     arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gguf_types.NEWEST
 ) -> tuple[GgufTensor, ...]:
