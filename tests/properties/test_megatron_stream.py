@@ -40,6 +40,7 @@ LLAMA = {
 }
 EXPERTS = LLAMA | {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 384}
 SHARED = EXPERTS | {"num_layers": 8, "shared_expert_intermediate_size": 512}
+PADDED = {"moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True}
 LATENT = {
     "config": {
         "model_type": "deepseek_v3",
@@ -102,6 +103,9 @@ def drawn(rng: Random, engine: str) -> dict[str, Any]:
         "precision": pick(["bf16_mixed", "bf16_mixed", "fp16_mixed", "fp32"]),
         "optimizer": pick(["adamw", "adamw", "sgd", "sgd_momentum"]),
     }
+    if engine == "megatron_lm":
+        training["loss"] = pick(["full", "full", "megatron_fused", "te_fused"])
+        options |= drawn_options(rng, model, pp)
     return {
         "model": model,
         "training": training,
@@ -109,6 +113,41 @@ def drawn(rng: Random, engine: str) -> dict[str, Any]:
         "engine": options,
         "hardware": {"gpu": "h200", "num_gpus": tp * pp * dp * cp},
     }
+
+
+def drawn_options(rng: Random, model: dict[str, Any], pp: int) -> dict[str, Any]:
+    """Megatron-LM's options for stages, attention, experts and optimizer instances."""
+    pick = rng.choice
+    options: dict[str, Any] = {
+        "attention_backend": pick(["auto", "auto", "unfused"]),
+        "num_distributed_optimizer_instances": pick([1, 1, 1, 2]),
+        "microbatch_group_size_per_virtual_pipeline_stage": pick([None, None, 5]),
+        **pick([{}, {}, {"transformer_engine_version": "2.1"}]),
+    }
+    if "num_experts" in model:
+        options |= {
+            "moe_token_dispatcher_type": pick(["allgather", "alltoall"]),
+            "expert_tensor_parallel_size": pick([None, None, 1, 2]),
+            **pick([{}, {"moe_expert_capacity_factor": 0.5}, PADDED]),
+        }
+    if pp > 1:
+        layers = model.get("num_layers") or model["config"]["num_hidden_layers"]
+        ends = {"decoder_first_pipeline_num_layers": 1}
+        both = {"account_for_embedding_in_pipeline_split": True}
+        both["account_for_loss_in_pipeline_split"] = True
+        options |= pick(
+            [{}, {}, ends, both, {"pipeline_model_parallel_layout": layout(rng, layers, pp)}]
+        )
+        options["defer_embedding_wgrad_compute"] = pick([False, False, True])
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def layout(rng: Random, layers: int, pp: int) -> str:
+    """A random layout of the layers over one or two chunks a stage."""
+    stages = pp * rng.choice([1, 2])
+    cuts = sorted(rng.choice(range(layers + 1)) for _ in range(stages - 1))
+    counts = [high - low for low, high in zip([0, *cuts], [*cuts, layers], strict=True)]
+    return "E" + "|".join("t" * count for count in counts) + "L"
 
 
 def random_run(engine: str, index: int) -> ResolvedRun:

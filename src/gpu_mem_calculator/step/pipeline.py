@@ -101,6 +101,8 @@ def pipeline_stage(run: Run) -> PipelineStage:
                 part = replace(group, count=working, recompute=policy, reentrant=policy == "full")
                 rows.append((part, total, opening, closing, working, alive - working))
         first += group.count
+    if moment is not None:  # the layers that run come last, as those of the last chunk do
+        rows.sort(key=lambda row: row[4] > 0)
     columns = tuple(zip(*rows, strict=True))
     return PipelineStage(
         blocks=columns[0],
@@ -136,7 +138,8 @@ class StageMoment(Struct, frozen=True):
 
 
 def busiest_moment(run: Run, flight: int) -> StageMoment:
-    """The moment of the schedule at which most layers' activations are alive.
+    """The moment of the schedule at which most layers' activations are alive, and then the one at
+    which most layers are at work.
 
     Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
     order (schedules.py get_model_chunk_id). The last stage's is with the loss.
@@ -156,7 +159,12 @@ def busiest_moment(run: Run, flight: int) -> StageMoment:
         chunk = next(c for c in range(chunks) if following[c] > ended[c])
         if chunk == chunks - 1 or run.stage < run.mesh.pp - 1:
             moments.append(StageMoment(chunk, alive))
-    return max(moments, key=lambda m: sum(a * n for a, n in zip(m.alive, sizes, strict=True)))
+
+    def height(moment: StageMoment) -> tuple[int, int]:
+        saved = sum(a * n for a, n in zip(moment.alive, sizes, strict=True))
+        return saved, sizes[moment.chunk]
+
+    return max(moments, key=height)
 
 
 def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
