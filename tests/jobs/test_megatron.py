@@ -271,3 +271,51 @@ def test_norms_of_queries_and_keys_are_over_a_head() -> None:
     shared = {**SMALL_LLAMA, "head_dim": 32}
     assert not family({**shared, "model_type": "qwen3"})
     assert any("attention weights" in t for t in family({**shared, "model_type": "olmo2"}))
+
+
+def test_stages_loss_and_dispatch_by_megatrons_names() -> None:
+    """Every option of a run reaches Megatron-Core; one that is off is left out."""
+    engine = {
+        "pipeline_model_parallel_layout": "Et|tt|tt|tttL",
+        "microbatch_group_size_per_virtual_pipeline_stage": 3,
+    }
+    run = resolved(
+        parallelism={"pipeline_parallel_size": 2},
+        training={"gradient_accumulation_steps": 6, "loss": "megatron_fused"},
+        engine=engine,
+    )
+    made = transformer_arguments(run)
+    wanted = {
+        "pipeline_model_parallel_layout": "Et|tt|tt|tttL",
+        "virtual_pipeline_model_parallel_size": 2,
+        "microbatch_group_size_per_vp_stage": 3,
+        "cross_entropy_loss_fusion": True,
+        "cross_entropy_fusion_impl": "native",
+    }
+    assert {key: made[key] for key in wanted} == wanted
+    ends = {"decoder_first_pipeline_num_layers": 1, "decoder_last_pipeline_num_layers": 7}
+    made = transformer_arguments(resolved(parallelism={"pipeline_parallel_size": 2}, engine=ends))
+    assert made["num_layers_in_first_pipeline_stage"] == 1
+    assert made["num_layers_in_last_pipeline_stage"] == 7
+    assert "pipeline_model_parallel_layout" not in made
+    assert made["cross_entropy_loss_fusion"] is False
+
+
+def test_expert_options_by_megatrons_names() -> None:
+    """Dispatcher, capacity, padding and the experts' own tensor parallelism."""
+    options = {
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_expert_capacity_factor": 1.5,
+        "moe_pad_expert_input_to_capacity": True,
+        "expert_tensor_parallel_size": 1,
+    }
+    axes = {"tensor_parallel_size": 2, "expert_parallel_size": 8, "sequence_parallel": True}
+    model = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 128}
+    made = transformer_arguments(resolved(model, parallelism=axes, engine=options))
+    assert {key: made[key] for key in options} == options
+
+
+def test_transformer_engines_loss_is_not_run() -> None:
+    """It is not installed where programs are measured."""
+    (sentence,) = refusals(resolved(training={"loss": "te_fused"}))
+    assert "try 'full' or 'megatron_fused'" in sentence

@@ -9,6 +9,7 @@ from ..catalog.variants import variant
 from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
+from ..model.blocks import Moe
 from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
@@ -67,11 +68,19 @@ def long_sequence_note(run: Run, assumed: Iterable[str]) -> Iterator[str]:
 
 
 def expert_note(run: Run) -> Iterator[str]:
-    """A sentence on what is assumed of the router where ranks share the experts."""
-    if int(run.mesh.ep) > 1:
-        more = "a rank whose experts get more has more activations"
-        evenly = f"spread evenly over the experts of {run.mesh.ep} ranks"
-        yield f"tokens are taken to be {evenly}: {more}"
+    """A sentence on what is assumed of the router where ranks share the experts, and how far from
+    it a rank can be: all tokens may choose its experts, up to their capacity. Padded experts are
+    never elsewhere.
+    """
+    ep = int(run.mesh.ep)
+    blocks = [layer.mlp for layer, _, _ in run.arch.runs if isinstance(layer.mlp, Moe)]
+    if ep == 1 or not blocks or run.options.get("moe_pad_expert_input_to_capacity"):
+        return
+    most = max(ep * min(b.top_k, b.num_experts // ep) / b.top_k for b in blocks)
+    capacity = run.options.get("moe_expert_capacity_factor")
+    most = most if capacity is None else min(most, max(capacity, 1))
+    more = f"a rank whose experts get more has more of their activations, at most {most:g} times"
+    yield f"tokens are taken to be spread evenly over the experts of {ep} ranks: {more}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:

@@ -102,7 +102,7 @@ def pipeline_stage(run: Run) -> PipelineStage:
                 rows.append((part, total, opening, closing, working, alive - working))
         first += group.count
     if moment is not None:  # the layers that run come last, as those of the last chunk do
-        rows.sort(key=lambda row: row[4] > 0)
+        rows.sort(key=lambda row: int(row[4]) > 0)
     columns = tuple(zip(*rows, strict=True))
     return PipelineStage(
         blocks=columns[0],

@@ -45,12 +45,15 @@ def _native(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
 
     Backward makes a second fp32 tensor, into which it puts the targets' gradients, and casts the
     result to bf16: torch 2.13 inductor compiles calculate_gradients to a new buffer for index_put,
-    and to the output. Where the logits are not bf16, autograd casts it once more.
+    and to the output. Where the logits are not bf16, autograd then casts it once more.
     """
-    wide = sized(logits.elements(), 32)
-    extra = EMPTY if setting.bits == 16 else sized(logits.elements(), 16)
-    in_place = setting.bits == 32
-    return _cross_entropy(tape, setting, logits, in_place=in_place, work=wide + extra)
+    if setting.bits < 32:
+        return _cross_entropy(tape, setting, logits, work=sized(logits.elements(), 32))
+    narrow = sized(logits.elements(), 16)
+    target = _targets(tape, setting)
+    return tape.op(
+        "loss", logits, elements=setting.tokens, saves=(*target, logits), back_temp=narrow
+    )
 
 
 def _engine(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
@@ -58,7 +61,9 @@ def _engine(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     casts it to the logits' dtype (pytorch/triton/cross_entropy.py:58).
     """
     saved = tape.value("loss.gradient", logits.elements(), 32, grad=False)
-    work = sized(3 * setting.tokens * (1 + setting.tp * holds(setting.tp > 1)), 32)
+    if setting.bits == 32:
+        return _given_gradient(tape, setting, logits, saved)
+    work = _row_statistics(setting)
     return tape.op("loss", logits, elements=setting.tokens, bits=32, saves=(saved,), temp=work)
 
 
@@ -66,18 +71,33 @@ def _engine_in_place(tape: Tape, setting: MegatronSetting, logits: Value) -> Val
     """Transformer Engine before 2.18: forward overwrites the logits with their gradient
     (2.17 pytorch/triton/cross_entropy.py:111).
     """
-    tape.ops[-1].saves += (logits,)
-    work = sized(3 * setting.tokens * (1 + setting.tp * holds(setting.tp > 1)), 32)
-    return tape.op("loss", logits, elements=setting.tokens, bits=32, passes=True, temp=work)
+    return _given_gradient(tape, setting, logits, logits)
+
+
+def _given_gradient(tape: Tape, setting: MegatronSetting, logits: Value, gradient: Value) -> Value:
+    """A loss whose forward has made the logits' gradient: the output layer's backward reads it."""
+    tape.ops[-1].saves += (gradient,)
+    size = setting.tokens * 32 // setting.bits  # fp32, counted in the dtype that passes on
+    return tape.op("loss", logits, elements=size, passes=True, temp=_row_statistics(setting))
+
+
+def _row_statistics(setting: MegatronSetting) -> Bytes:
+    """Bytes of three fp32 numbers a token, and of those of all tensor-parallel ranks."""
+    return sized(3 * setting.tokens * (1 + setting.tp * holds(setting.tp > 1)), 32)
 
 
 def _cross_entropy(
-    tape: Tape, setting: MegatronSetting, logits: Value, *, in_place: bool, work: Bytes = EMPTY
+    tape: Tape,
+    setting: MegatronSetting,
+    logits: Value,
+    *,
+    in_place: bool = False,
+    work: Bytes = EMPTY,
 ) -> Value:
     """Saves targets and their mask, and the fp32 softmax: the logits themselves if `in_place`.
     `work`: bytes of workspace in backward.
     """
-    saves = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
+    saves = _targets(tape, setting)
     if in_place:
         tape.ops[-1].saves += (logits,)
     else:
@@ -91,6 +111,11 @@ def _cross_entropy(
         passes=in_place,
         back_temp=work,
     )
+
+
+def _targets(tape: Tape, setting: MegatronSetting) -> list[Value]:
+    """Token ids and a mask of those that another rank has."""
+    return [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
 
 
 LOSSES: dict[str, Callable[[Tape, MegatronSetting, Value], Value]] = {

@@ -1,0 +1,182 @@
+"""Megatron-LM's pipeline stages of unequal length, and the interleaved schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.layout import layout_stages
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.step.pipeline import (
+    busiest_moment,
+    chunk_passes,
+    chunk_range,
+    chunks_in_flight,
+    pipeline_stage,
+    stage_layers,
+)
+from tests.conftest import small_run
+
+NUMBERS = {"num_layers": 16, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1024}
+GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
+
+
+def made(layers: int = 16, pp: int = 4, chunks: int = 1, batches: int = 8, **options: Any) -> Run:
+    """A resolved run of a pipeline with these options of the engine."""
+    parallelism = {"pipeline_parallel_size": pp, "virtual_pipeline_size": chunks}
+    data = small_run(
+        "megatron_lm",
+        training={"gradient_accumulation_steps": batches},
+        parallelism=parallelism,
+        engine=options,
+    )
+    data["model"] = {**NUMBERS, "num_layers": layers}
+    return resolve(read(data)).run
+
+
+def refused(**settings: Any) -> str:
+    """The sentence that refuses a run."""
+    with pytest.raises(InputError) as caught:
+        made(**settings)
+    assert len(caught.value.problems) == 1, caught.value.problems
+    return str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("Ett|ttL", ["Ett", "ttL"]),
+        ("Et*3|(tt|)*2,t|L", ["Ettt", "tt", "tt", "t", "L"]),
+        ("E(t|)*3,L", ["Et", "t", "t", "L"]),
+        ("(|tt)*2", ["", "tt", "tt"]),
+        ("(tt|)*99999999,L", []),
+    ],
+)
+def test_layout_strings(text: str, stages: list[str]) -> None:
+    """Commas are ignored, parts and stages repeat; what would never end is not unrolled."""
+    assert layout_stages(text) == stages
+
+
+COUNTS = [
+    ({"pipeline_model_parallel_layout": "Ett|t*5|t*5|ttttL"}, 16, 1, [[2, 5, 5, 4]]),
+    (
+        {"pipeline_model_parallel_layout": "Et|tt|tt|ttt|tt|tt|tttt|L"},
+        16,
+        1,
+        [[1, 2, 2, 3], [2, 2, 4, 0]],
+    ),
+    ({"decoder_first_pipeline_num_layers": 4}, 16, 1, [[4, 4, 4, 4]]),
+    ({"decoder_last_pipeline_num_layers": 1}, 16, 1, [[5, 5, 5, 1]]),
+    (
+        {"decoder_first_pipeline_num_layers": 2, "decoder_last_pipeline_num_layers": 6},
+        16,
+        2,
+        [[1, 2, 2, 3], [1, 2, 2, 3]],
+    ),
+    (
+        {
+            "account_for_embedding_in_pipeline_split": True,
+            "account_for_loss_in_pipeline_split": True,
+        },
+        14,
+        2,
+        [[1, 2, 2, 2], [2, 2, 2, 1]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "layers", "chunks", "counts"), COUNTS)
+def test_stages_share_all_layers(
+    options: dict[str, Any], layers: int, chunks: int, counts: list[list[int]]
+) -> None:
+    """Chunk by chunk and stage by stage, each layer is on one stage."""
+    run = made(layers, chunks=chunks, **options)
+    assert [list(row) for row in run.stage_counts] == counts
+    ranges = [
+        chunk_range(replace(run, stage=stage), chunk)
+        for chunk in range(len(counts))
+        for stage in range(4)
+    ]
+    assert [low for low, _ in ranges] == [
+        sum(size for _, size in ranges[:index]) for index in range(len(ranges))
+    ]
+    assert sum(stage_layers(run)) == layers
+    for stage in range(4):
+        part = replace(run, stage=stage)
+        assert sum(pipeline_stage(part).held) == sum(row[stage] for row in counts)
+    total = sum(int(ENGINE.parameters(replace(run, stage=stage))) for stage in range(4))
+    assert total == run.arch.num_parameters
+
+
+REFUSED = [
+    ({"pipeline_model_parallel_layout": "Ett|tt"}, "must have E, then 16 t, then L"),
+    ({"pipeline_model_parallel_layout": "Et*16|m|t|L"}, "an MTP layer (m), which is not modelled"),
+    ({"pipeline_model_parallel_layout": "Ex|L"}, "other letters than E, t, L and |"),
+    ({"pipeline_model_parallel_layout": "Et*8|t*8L"}, "has 2 stages, and"),
+    ({"pipeline_model_parallel_layout": "E|t*8|t*8|L"}, "leaves stage 0 without a layer"),
+    (
+        {"pipeline_model_parallel_layout": "Et*8|t*8L", "decoder_first_pipeline_num_layers": 2},
+        "both say how long stages are",
+    ),
+    ({"decoder_first_pipeline_num_layers": 2}, "14 layers are left, not a multiple of 3"),
+    ({"decoder_first_pipeline_num_layers": 16}, "0 layers are left for 3 other stages"),
+    ({"account_for_loss_in_pipeline_split": True}, "17 layers, embedding and loss counted"),
+    ({"pp": 1, "decoder_first_pipeline_num_layers": 2}, "pipeline_parallel_size above 1"),
+    ({GROUP: 4}, "is for interleaved stages"),
+    ({"chunks": 2, GROUP: 2}, "is less than parallelism.pipeline_parallel_size=4; try 4"),
+    ({"chunks": 2, GROUP: 9}, "is more than training.gradient_accumulation_steps=8; try 8"),
+    ({"chunks": 2, "batches": 10}, f"try 12, or engine.{GROUP}=5"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), REFUSED)
+def test_refusals(settings: dict[str, Any], sentence: str) -> None:
+    """One sentence with the value, the rule and a fix."""
+    assert sentence in refused(**settings)
+
+
+def schedule(batches: int, chunks: int, group: int) -> list[int]:
+    """The chunk of each forward pass, group by group."""
+    return [
+        chunk
+        for start in range(0, batches, group)
+        for chunk in range(chunks)
+        for _ in range(start, min(start + group, batches))
+    ]
+
+
+@pytest.mark.parametrize(("batches", "chunks", "group"), [(8, 2, 4), (5, 2, 3), (14, 3, 5)])
+def test_passes_of_a_chunk(batches: int, chunks: int, group: int) -> None:
+    """As the schedule's table has them, with a smaller last group, too."""
+    table = schedule(batches, chunks, group)
+    for count in range(len(table) + 1):
+        for chunk in range(chunks):
+            wanted = table[:count].count(chunk)
+            assert chunk_passes(count, group, chunks, chunk, batches) == wanted
+
+
+def test_a_larger_group_waits_longer() -> None:
+    """Each chunk but the last has `group` passes before the first backward."""
+    assert [chunks_in_flight(4, s, 16, 2, 8) for s in range(4)] == [15, 13, 11, 9]
+    assert chunks_in_flight(4, 0, 6, 2, 6) == 12  # no more than there are
+    small, large = (
+        ENGINE.ledger(made(chunks=2, batches=16, **{GROUP: group})).peak() for group in (4, 8)
+    )
+    assert large > small
+
+
+def test_the_busiest_moment_of_unequal_chunks() -> None:
+    """With all its layers in the first chunk a stage is fullest when that chunk runs backward."""
+    run = made(pp=2, batches=4, pipeline_model_parallel_layout="Et*8|t*4||t*4L")
+    moment = busiest_moment(run, 5)
+    assert moment.chunk == 0
+    assert moment.alive == (4, 1)
+    last = replace(run, stage=1)
+    assert busiest_moment(last, 3).chunk == 1  # the loss is in its last chunk
+    assert sum(pipeline_stage(run).waiting) == 3 * 8
