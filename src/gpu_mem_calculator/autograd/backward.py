@@ -75,6 +75,7 @@ class BackwardPass:
         self.drops: list[tuple[int, int]] = []
         self.matmul = self.shared = -1
         self.recompute_at = 0
+        self.with_checkpoint: list[int] = []  # tensors that the checkpoint frees with its input
         self.waiting: Bytes = EMPTY  # gradients of weights that another block reads, too
 
     def run(self, tape: Tape, recompute: Recompute, *, unpacked: bool) -> None:
@@ -186,6 +187,8 @@ class BackwardPass:
             self.references[index] -= 1
             if self.references[index] == 0:
                 self.recorder.free(self.ids[index])
+        for tensor in self.with_checkpoint:
+            self.recorder.free(tensor)
 
     def _gradient_order(self, op: Op) -> tuple[Value, ...]:
         """The inputs in the order of their gradients: torch's matmul without a bias has the

@@ -38,6 +38,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - recompute_at: events of backward before a checkpointed block runs forward again
     - given: tensors besides `entry` that exist before forward, which frees them
     - entry_saved_before: the block before it saves `entry`, and counts it
+    - until_forward_ends: tensors of forward that are freed when the model's forward ends
     """
 
     sizes: tuple[Bytes, ...]
@@ -59,6 +60,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     recompute_at: int = 0
     given: tuple[int, ...] = ()
     entry_saved_before: bool = False
+    until_forward_ends: tuple[int, ...] = ()
 
     @property
     def entry_bytes(self) -> Bytes:

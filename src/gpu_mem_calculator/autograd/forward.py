@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -38,30 +38,38 @@ def run_forward(
     *,
     for_backward: ForBackward,
     stop: int = -1,
+    given: Mapping[int, int] | None = None,
+    seen: PeakTracker | None = None,
 ) -> tuple[PeakParts, dict[int, int]]:
     """The peak of a forward pass, and the number of each storage in `recorder`.
 
     `outside` is allocated before it: the block's input, and all else that the tape reads. `stays`
     and the output are alive after it. `for_backward`: see above. `stop`: the index of the operation
     at which it ends, once that operation has saved what its backward needs; its output, and that of
-    the block, is not made then.
+    the block, is not made then. `given`: storages that are alive already, with their numbers, in
+    place of `outside`; operations that made them do not run again. `seen`: gets the instants.
     """
     ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
-    ids = {value.index: recorder.number(value.bytes) for value in outside}
-    recorder.act = EMPTY
-    for value in outside:
-        recorder.act = recorder.act + value.bytes
-    peak = PeakTracker(recorder.act)
+    if given is None:
+        ids = {value.index: recorder.number(value.bytes) for value in outside}
+        recorder.act = EMPTY
+        for value in outside:
+            recorder.act = recorder.act + value.bytes
+    else:
+        ids = dict(given)
+    peak = seen or PeakTracker(recorder.act)
     for i, op in enumerate(tape.ops):
         if i == stop and not op.saves_late and all(value.base in ids for value in op.saves):
             recorder.record_call(len(recorder.events), [v.elements() for v in op.ins if v.param])
             break  # inputs are saved before the kernel runs, results after it
-        masks = _made_for_backward(op, ids) if for_backward == "free" and op.saves else []
-        pieces = () if nothing(op.temp) else op.pieces
+        again = given is not None and any(value.index in given for value in op.outs)
+        masks = _made_for_backward(op, ids, stays) if for_backward == "free" and op.saves else []
+        temp = EMPTY if again else op.temp
+        pieces = () if nothing(temp) else op.pieces
         begin = len(recorder.events)
         work = recorder.work((*masks, *(() if op.inside else pieces)))
-        made = [v for v in op.outs if v.base == v.index]
-        if for_backward == "keep":
+        made = [v for v in op.outs if v.base == v.index and v.index not in ids]
+        if for_backward != "skip":
             more = [v for v in op.saves if v.base in stays and v.base not in ids and v not in made]
             made = [*more, *made] if op.mask_first else [*made, *more]
         for value in made:
@@ -69,7 +77,7 @@ def run_forward(
         if op.matmul and recorder.forward_matmul < 0:
             recorder.forward_matmul = len(recorder.events)
         work += recorder.work(pieces if op.inside else ())
-        peak.see(recorder.act, EMPTY, sum(masks, op.temp) if masks else op.temp)
+        peak.see(recorder.act, EMPTY, sum(masks, temp) if masks else temp)
         if work:
             recorder.over(work[::-1])
         for index in ends.get(i, ()):
@@ -108,7 +116,7 @@ def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[i
     return ends
 
 
-def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Bytes]:
+def _made_for_backward(op: Op, ids: dict[int, int], stays: set[int]) -> list[Bytes]:
     """Bytes of each tensor that an operation makes for its backward even where there is none:
     mostly masks, which it allocates before its output.
 
@@ -119,6 +127,7 @@ def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Bytes]:
         value.bytes
         for value in op.saves
         if value.base not in ids
+        and value.base not in stays
         and value not in op.outs
         and not value.name.startswith(ONLY_WITH_GRADIENTS)
     ]

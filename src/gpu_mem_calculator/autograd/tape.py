@@ -15,6 +15,7 @@ from ..ledger.num import EMPTY, Bytes, Num, sized
 from .events import BlockEvents
 
 Temp: TypeAlias = Bytes | tuple[Bytes, ...]  # workspace; several tensors
+MM, ATTENTION = "mm", "attention"  # kernels that recompute by operation may keep
 
 
 class Value(Struct, eq=False, gc=False):
@@ -69,6 +70,7 @@ class Op(Struct, eq=False, gc=False):
       inputs: what is saved is freed, and gradients of the same sizes are made
     - back_script: events of the workspace in backward, which is freed but for its last tensors
       when the gradient is made; `back_temp` is its most less that gradient
+    - kernel: what torch dispatches, where recompute by operation asks for it: MM or ATTENTION
     """
 
     name: str
@@ -94,6 +96,7 @@ class Op(Struct, eq=False, gc=False):
     matmul: bool = False
     back_script: BlockEvents | None = None
     hands_over: bool = False
+    kernel: str = ""
 
 
 class Tape:
@@ -172,6 +175,7 @@ class Tape:
         matmul: bool = False,
         back_script: BlockEvents | None = None,
         hands_over: bool = False,
+        kernel: str = "",
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -216,6 +220,7 @@ class Tape:
                 matmul,
                 back_script,
                 hands_over,
+                kernel,
             )
         )
         return out

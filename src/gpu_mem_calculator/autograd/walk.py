@@ -84,6 +84,7 @@ def walk(
     outside: tuple[Value, ...] = (),
     recompute_core: bool = False,
     checkpoint: Checkpoint = "",
+    early_stop: bool = True,
     output_grad_held: bool = False,
 ) -> BlockWalk:
     """Run the tape forward, then backward.
@@ -92,7 +93,8 @@ def walk(
 
     `recompute_core`: a checkpoint around core attention keeps its inputs and its output, and
     recomputes the rest. `checkpoint`: one around the whole block, by hooks (torch's own,
-    utils/checkpoint.py _checkpoint_hook) or reentrant; it holds the block's input.
+    utils/checkpoint.py _checkpoint_hook) or reentrant; it holds the block's input. `early_stop`:
+    one by hooks recomputes no further than the last tensor that backward needs.
     `output_grad_held`: the caller also holds a reference to the gradient of the output, so it is
     not freed here.
     """
@@ -106,9 +108,9 @@ def walk(
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
     inputs = {entry.index} if checkpoint else set()
-    transient, once = _walk_once(tape, (entry, *outside), exit_, owners, inputs)
+    transient, once = walk_once(tape, (entry, *outside), exit_, owners, inputs)
     recorder = EventRecorder()
-    stop = _last_saving(tape) if checkpoint == "hooks" else -1
+    stop = last_saving(tape) if checkpoint == "hooks" and early_stop else -1
     stays = {*saved, *inputs}
     forward, ids = run_forward(
         recorder, tape, (entry, *outside), exit_, owners, stays, for_backward="keep", stop=stop
@@ -140,14 +142,14 @@ def walk(
     )
 
 
-def _last_saving(tape: Tape) -> int:
+def last_saving(tape: Tape) -> int:
     """The index of the last operation that saves anything: a checkpoint recomputes no further
     (torch 2.11 utils/checkpoint.py _StopRecomputationError); -1 where none saves.
     """
     return max((i for i, op in enumerate(tape.ops) if op.packs), default=-1)
 
 
-def _walk_once(
+def walk_once(
     tape: Tape, outside: tuple[Value, ...], exit_: Value, owners: dict[int, Value], stays: set[int]
 ) -> tuple[PeakParts, BlockEvents]:
     """The peak and the events of a forward after which only `stays`, the output and casts that

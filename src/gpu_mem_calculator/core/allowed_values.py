@@ -31,9 +31,9 @@ from ..weights.gguf_types import FILE_TYPES
 from ..weights.recipes import RECIPES
 from .errors import InputError
 from .models import TrainingConfig
+from .recompute_policies import LEVELS
 from .resolve import resolve
 from .resolve_inference import PRECISIONS
-from .resolve_training import RECOMPUTE
 from .runfile import key_types, parts, read, with_settings
 
 EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
@@ -62,7 +62,7 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
     },
     "training.activation_checkpointing": {
         level: f"full, on {QUARTERS[quarters]}"
-        for level, (_, quarters) in RECOMPUTE.items()
+        for level, (_, quarters) in LEVELS.items()
         if quarters in QUARTERS
     },
     "hardware.interconnect": {row["name"]: row["title"] for row in catalog.rows("links")},
@@ -177,7 +177,7 @@ def _typed_values(path: str, kind: Any) -> list[Any]:
                 if whole and meta.le - meta.ge < MOST_LISTED:
                     values += range(int(meta.ge), int(meta.le) + 1)
     if path == "training.activation_checkpointing":  # 0, 1 and 4 are listed as words
-        values = [one for one in values if isinstance(one, str) or RECOMPUTE[one][1] in QUARTERS]
+        values = [one for one in values if isinstance(one, str) or LEVELS[one][1] in QUARTERS]
     return values
 
 

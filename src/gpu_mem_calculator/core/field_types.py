@@ -40,6 +40,10 @@ Loss = Literal[
     "liger_fused",
     "cut",
 ]
+Policy = Annotated[
+    str | dict[str, Any],
+    Meta(description="a policy's name, or an object with a framework's own keys"),
+]
 Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="above 0 and at most 1")]
 Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number from 0 to 1,000,000")]
 Named = Annotated[str | dict[str, Any], Meta(description="a model's name, or its config.json")]

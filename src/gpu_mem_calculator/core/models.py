@@ -19,6 +19,7 @@ from .field_types import (
     Object,
     Offload,
     Parameters,
+    Policy,
     Positive,
     Rate,
     Revision,
@@ -90,6 +91,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
         None
     )
     activation_checkpointing: Levels | None = None
+    recompute: Policy | None = None
     checkpoint_reentrant: Flag | None = None
     attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
     loss: Loss | None = None

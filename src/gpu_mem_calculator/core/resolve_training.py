@@ -25,18 +25,11 @@ from .implementation import in_implementation
 from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+from .recompute_policies import find_recompute
 from .record_checks import card_problems, recorded_problems
 from .resolved_run import ResolvedRun
 from .runfile import given_keys
 
-# Values of activation_checkpointing: the policy, and on how many quarters of the layers.
-RECOMPUTE: dict[Any, tuple[str, int]] = {
-    **dict.fromkeys((0, "none"), ("none", 4)),
-    **dict.fromkeys((1, "selective"), ("selective", 4)),
-    2: ("full", 2),
-    3: ("full", 3),
-    **dict.fromkeys((4, "full"), ("full", 4)),
-}
 AXES = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -186,10 +179,9 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         problems.append(unknown + hint)
     precision = problems.attempt(_precision, config)
     workspace = problems.attempt(_cublas_workspace, config)
+    policy = problems.attempt(find_recompute, config)
     if problems:
         raise InputError(problems)
-    level = config.activation_checkpointing
-    recompute, quarters = RECOMPUTE[0 if level is None else level]
     quantization = None if config.quantization in (None, "none") else config.quantization
     return {
         "batch": config.batch_size or 1,
@@ -199,8 +191,9 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
         "clipping": config.gradient_clipping != 0,
-        "recompute": recompute,
-        "recompute_quarters": quarters,
+        "recompute": policy.recompute,
+        "recompute_quarters": policy.quarters,
+        "rule": policy.rule,
         "reentrant": bool(config.checkpoint_reentrant),
         "attention": config.attention or "sdpa",
         "quantization": quantization,

@@ -6,7 +6,8 @@ from typing import Any
 
 from .job import Job
 from .losses import use_kernels
-from .model import build, import_extra, recompute
+from .model import build, import_extra, layers
+from .recompute import recompute
 
 
 def add_adapters(job: Job, model: Any = None) -> Any:
@@ -27,7 +28,7 @@ def add_adapters(job: Job, model: Any = None) -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if run.recompute != "none":
-        recompute(run, model)
+        recompute(run, model, layers(model))
         model.enable_input_require_grads()
     peft = import_extra("peft", "torch")
     adapter = run.adapter

@@ -14,7 +14,8 @@ from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
 from .losses import refuse_with_function, step_loss, use_kernels
-from .model import hf_config, import_extra, inputs, layers, recompute, recompute_module
+from .model import hf_config, import_extra, inputs, layers
+from .recompute import recompute, recompute_module
 
 LEARNING_RATE = 1e-5
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
@@ -207,7 +208,7 @@ def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
     checkpoint = _checkpoint(data)
     if job.build is None:
         return _prepare(job, model, checkpoint), None
-    recompute_module(job.resolved.run, model, checkpoint)
+    recompute_module(job.resolved.run, layers(model), checkpoint)
     return model, batch
 
 
@@ -232,7 +233,7 @@ def _prepare(job: Job, model: Any, checkpoint: Callable[..., Any] | None) -> Any
         model = add_adapters(job, model)
     else:
         use_kernels(job, model)
-        recompute(run, model)
+        recompute(run, model, layers(model))
     if checkpoint is not None:
         model.enable_input_require_grads()
         for layer in layers(model):

@@ -228,13 +228,16 @@ def _feed_forward(run: Run) -> dict[str, Any]:
 
 def _recompute(run: Run) -> dict[str, Any]:
     """`uniform` recomputes every layer, `block` the first ones of each chunk."""
+    rule = run.rule
     if run.recompute == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+        modules = list(rule.modules) or ["core_attn"]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
     size = len(run.arch.layers) // (int(run.mesh.pp) * int(run.virtual_stages))
-    count = size * run.recompute_quarters // 4
+    count = size * run.recompute_quarters // 4 if rule.first_layers is None else rule.first_layers
     if run.recompute == "none" or not count:
         return {"recompute_granularity": None}
-    method, layers = ("uniform", 1) if run.recompute_quarters == 4 else ("block", count)
+    whole = run.recompute_quarters == 4 and rule.first_layers is None
+    method, layers = ("uniform", rule.layers_together) if whole else ("block", count)
     return {
         "recompute_granularity": "full",
         "recompute_method": method,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.record_checks import SELECTIVE
 from ..run.run import Run
 from .job import Job
 
@@ -113,46 +111,6 @@ def layers(model: Any) -> list[Any]:
     inner = {id(sub) for one in lists for sub in one.modules() if sub is not one}
     outer = [one for one in lists if id(one) not in inner]
     return max((list(one.children()) for one in outer), key=len, default=[])
-
-
-def recompute(run: Run, model: Any) -> None:
-    """Switch transformers' activation checkpointing on, for the layers that the run recomputes."""
-    if run.recompute == "none":
-        return
-    if run.recompute == "selective":
-        setting = "training.activation_checkpointing='selective'"
-        fix = "use 'full', or trace --function with your own policy"
-        raise InputError(f"{setting} has no switch in transformers; {fix}")
-    settings = {"use_reentrant": run.reentrant}
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
-    every = layers(model)
-    for layer in every[len(every) * run.recompute_quarters // 4 :]:
-        layer.gradient_checkpointing = False
-
-
-def recompute_module(run: Run, model: Any, checkpoint: Callable[..., Any] | None = None) -> None:
-    """Activation checkpointing for a user's module: its layers are called through `checkpoint`.
-
-    Their hooks run inside it, as in transformers' layers. Without `checkpoint`, torch's is used.
-    """
-    if run.recompute == "none":
-        return
-    if run.recompute == "selective":
-        raise InputError(SELECTIVE)
-    torch_checkpoint = import_module("torch.utils.checkpoint").checkpoint
-    function = checkpoint or partial(torch_checkpoint, use_reentrant=run.reentrant)
-    every = layers(model)
-    for layer in every[: len(every) * run.recompute_quarters // 4]:
-        _call_through(layer, function)
-
-
-def _call_through(layer: Any, function: Callable[..., Any]) -> None:
-    kind = type(layer)
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(partial(kind.__call__, self), *args, **kwargs)
-
-    layer.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
 def loss_of(output: Any) -> Any:

@@ -12,8 +12,9 @@ from .fsdp import shard
 from .groups import start_group
 from .job import Job
 from .losses import refuse_with_function, step_loss, use_kernels
-from .model import autocast_dtype, build, inputs, layers, recompute, recompute_module
+from .model import autocast_dtype, build, inputs, layers
 from .optimizers import clip, optimizer
+from .recompute import recompute, recompute_module
 
 
 def train(job: Job) -> None:
@@ -37,7 +38,7 @@ def _module(job: Job) -> tuple[Any, Any]:
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()
-        recompute_module(job.resolved.run, model)
+        recompute_module(job.resolved.run, layers(model))
         return model if sharded else model.to(job.world.device), batch
     if job.resolved.run.arch.implementation == torchtitan.NAME:
         model = torchtitan.build(job, "meta" if sharded else job.world.device)
@@ -48,7 +49,7 @@ def _module(job: Job) -> tuple[Any, Any]:
         return add_adapters(job, model), None
     model = model or build(job, job.world.device)
     use_kernels(job, model)
-    recompute(job.resolved.run, model)
+    recompute(job.resolved.run, model, layers(model))
     return model, None
 
 

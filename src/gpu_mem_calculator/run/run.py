@@ -16,6 +16,7 @@ from ..ledger.num import Num
 from ..model.adapters import Adapter
 from ..model.arch import Arch
 from ..model.blocks import Weight
+from .recompute import EVERYTHING, RecomputeRule
 from .record import ModuleRecord
 
 Options = Mapping[str, Any]
@@ -44,8 +45,9 @@ class Run(Struct, frozen=True, kw_only=True):
     optimizer: str = "adamw"
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     clipping: bool = True
-    recompute: str = "none"  # none, selective, full
+    recompute: str = "none"  # none, selective, op (by operation), full
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to
+    rule: RecomputeRule = EVERYTHING  # which layers, operations or modules
     reentrant: bool = False
     attention: str = "sdpa"
     loss: str = "full"  # how it is computed, by the name in the run file

@@ -127,32 +127,43 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
             embedding=embedding,
             sources=LayerSources(RECORDED, RECORDED),
         )
-    layers = tuple(
-        _layer_walk(setting, g.layer, g.window is not None, _checkpoints(g), True) for g in groups
-    )
+    layers = tuple(_group_walk(setting, g, grad=True) for g in groups)
     first = None
-    if run.frozen and groups[0].recompute != "full":
-        g = groups[0]
-        first = _layer_walk(setting, g.layer, g.window is not None, _checkpoints(g), False)
+    if run.frozen and not groups[0].checkpointed:
+        first = _group_walk(setting, groups[0], grad=False)
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     named = named_until_return(run, setting, kept=(first or layers[0]).keeps_input)
     return StageWalks(layers, head_walk(setting, run.arch, None, named), first, embedding=embedding)
 
 
-def _checkpoints(group: LayerGroup) -> tuple[bool, Checkpoint]:
-    """Whether core attention is checkpointed, and the checkpoint of the whole layer."""
-    if group.recompute != "full":
-        return group.recompute == "selective", ""
-    return False, "reentrant" if group.reentrant else "hooks"
+def _group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> BlockWalk:
+    """The walk of one layer of a group; `grad`: its input takes a gradient."""
+    whole: Checkpoint = ""
+    if group.recompute == "full":
+        whole = "reentrant" if group.reentrant else "hooks"
+    keeps = group.rule.keeps if group.recompute == "op" else None
+    choices = (group.recompute == "selective", whole, keeps, group.rule.early_stop)
+    return _layer_walk(setting, group.layer, group.window is not None, choices, grad)
 
 
 @remembered(256)
 def _layer_walk(
-    setting: BlockSetting, layer: Layer, masked: bool, both: tuple[bool, Checkpoint], grad: bool
+    setting: BlockSetting,
+    layer: Layer,
+    masked: bool,
+    choices: tuple[bool, Checkpoint, tuple[str, ...] | None, bool],
+    grad: bool,
 ) -> BlockWalk:
-    core, whole = both
+    core, whole, keeps, early_stop = choices
     return layer_walk(
-        setting, layer, masked=masked, recompute_core=core, grad=grad, checkpoint=whole
+        setting,
+        layer,
+        masked=masked,
+        recompute_core=core,
+        grad=grad,
+        checkpoint=whole,
+        keeps=keeps,
+        early_stop=early_stop,
     )
 
 

@@ -21,7 +21,7 @@ def cached_cast_entries(
     `forwards`: the events of each group's layer in forward.
     """
     for i, (group, once) in enumerate(zip(groups, forwards, strict=True)):
-        if group.recompute == "full" and once.left:
+        if group.checkpointed and once.left:
             yield Entry(
                 name=f"{group.title}: 16-bit weights cached by autocast",
                 kind=TEMP,

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.num import SINGLE, Num, larger, smaller
 from ..model.arch import Arch, Layer, merge_groups
+from ..run.recompute import EVERYTHING, RecomputeRule
 from ..run.run import Run
 from .instants import LayerRange
+
+CHECKPOINTED_POLICIES = ("full", "op")  # a checkpoint is around the whole layer
 
 
 class LayerGroup(Struct, frozen=True, kw_only=True):
     """Consecutive equal layers of one stage.
 
-    `recompute` is "none", "selective" or "full", `reentrant` the kind of its checkpoint, `window`
-    the attention window in tokens (None: all of the sequence).
+    `recompute` is "none", "selective", "op" or "full", `rule` has its details, `reentrant` is the
+    kind of its checkpoint, `window` the attention window in tokens (None: all of the sequence).
     """
 
     layer: Layer
     count: Num
     recompute: str = "none"
+    rule: RecomputeRule = EVERYTHING
     reentrant: bool = False
     window: int | None = None
     title: str = ""
@@ -29,6 +35,11 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
     def stretch(self) -> LayerRange:
         """The group's title and count, from which the instants of a step are made."""
         return LayerRange(self.title, self.count)
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether a checkpoint is around the layer, which holds its arguments."""
+        return self.recompute in CHECKPOINTED_POLICIES
 
 
 LayerGroups = tuple[LayerGroup, ...]
@@ -39,38 +50,47 @@ def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
+def layer_policy(run: Run, index: int) -> str:
+    """What recompute does with the layer of this index: none, selective, op or full."""
+    if run.recompute != "full":
+        return run.recompute
+    chosen = index < len(run.arch.layers) * run.recompute_quarters // 4
+    return "full" if chosen and index % run.rule.every == run.rule.first else "none"
+
+
 def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:
     """The layers [low, high) of a model, in groups.
 
     A group ends where the layer's shape, its attention window or its recompute changes; in an
     unrolled run it is one layer. A group without a layer in [low, high) has a count of 0.
     """
-    arch = run.arch
-    limit = len(arch.layers) * run.recompute_quarters // 4
-    if run.recompute != "full":
-        limit = 0
     groups: list[LayerGroup] = []
-    for layer, window, first, count in _runs(arch, run.seq):
-        title = f"{layer.kind} layers"
-        full = smaller(larger(limit - first, 0), count)
-        pieces = ((first, full, "full"), (first + full, count - full, run.recompute))
-        for start, size, policy in pieces:
-            policy = "none" if policy == "full" and start >= limit else policy
-            if size > 0:
-                groups.append(
-                    LayerGroup(
-                        layer=layer,
-                        count=overlap(start, size, low, high),
-                        recompute=policy,
-                        reentrant=run.reentrant,
-                        window=window,
-                        title=title,
-                    )
+    for layer, window, first, count in _runs(run.arch, run.seq):
+        for policy, start, size in _policy_runs(run, first, count):
+            groups.append(
+                LayerGroup(
+                    layer=layer,
+                    count=overlap(start, size, low, high),
+                    recompute=policy,
+                    rule=run.rule,
+                    reentrant=run.reentrant,
+                    window=window,
+                    title=f"{layer.kind} layers",
                 )
+            )
     if run.unrolled:
         singles = tuple(replace(g, count=1) for g in groups for _ in range(int(g.count)))
         return singles or (replace(groups[0], count=0),)
     return tuple(groups)
+
+
+def _policy_runs(run: Run, first: int, count: int) -> list[tuple[str, int, int]]:
+    """Consecutive layers with one policy: (policy, first, count)."""
+    found: list[tuple[str, int, int]] = []
+    for policy, indices in groupby(range(first, first + count), lambda i: layer_policy(run, i)):
+        every = list(indices)
+        found.append((policy, every[0], len(every)))
+    return found
 
 
 def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...]:

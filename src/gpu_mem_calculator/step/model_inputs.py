@@ -42,7 +42,7 @@ from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
 from .instants import Instants, StepInstant
-from .layer_groups import LayerGroup, LayerGroups
+from .layer_groups import CHECKPOINTED_POLICIES, LayerGroup, LayerGroups, layer_policy
 from .optimizers import OPTIMIZERS
 from .workspaces import lt_entry
 
@@ -80,7 +80,7 @@ def input_entries(
             script=table_events(run.seq * width, table_bits(setting)),
         )
     if run.arch.embedding_dropout and (
-        not run.frozen or any(g.recompute == "full" for g in groups)
+        not run.frozen or any(g.checkpointed for g in groups)
     ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         boolean = code("torch 2.11 native_dropout keeps a boolean mask")
         size = sized(tokens * setting.hidden, 8) * holds(run.stage == 0)
@@ -152,9 +152,9 @@ def _mask_entries(
     """
     mixers = [g.layer.mixer for g in groups]
     eager = runs_eager(run.attention, mixers)
-    limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
     windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
-    lasting = len(set(windowed[:limit]))  # masks that are alive after forward
+    held = {w for i, w in enumerate(windowed) if layer_policy(run, i) in CHECKPOINTED_POLICIES}
+    lasting = len(held)  # masks that are alive after forward
     masked = [
         g
         for g in groups
@@ -246,7 +246,7 @@ def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterato
     arch = run.arch
     layers = {id(g.layer): g.layer for g in groups}.values()
     biased = arch.family != "falcon" and any(one.bias for layer in layers for one in linears(layer))
-    full = sum(g.count for g in groups if g.recompute == "full")
+    full = sum(g.count for g in groups if g.checkpointed)
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
     count: Num = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)

@@ -84,7 +84,8 @@ class StreamWriter(EntryWriter):
         if first and self.names and not self.named:
             self.named = [ids[block.entry]]
         self._forward(block_run, ids, block)
-        self.cached += [ids[tensor] for tensor in block.left] if block_run.once else []
+        until_end = block.left if block_run.once else block.until_forward_ends
+        self.cached += [ids[tensor] for tensor in until_end]
         if block.exit >= 0:
             self.flow = ids[block.exit]
             self.kept[block_run.block] = ids

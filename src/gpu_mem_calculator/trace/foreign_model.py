@@ -11,7 +11,8 @@ from ..core.text_data import load_text
 from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
 from ..jobs.function import STAND_IN, elements
-from ..jobs.model import causal_model, recompute
+from ..jobs.model import causal_model, layers
+from ..jobs.recompute import recompute
 from ..run.run import Run
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -52,7 +53,7 @@ class ForeignModel:
         assert run is not None
         rest = {"trust_remote_code": True} if self.trust else {}
         model = causal_model(self.config, run, self.device, **rest)
-        recompute(run, model)
+        recompute(run, model, layers(model))
         self.num_parameters = self.num_trained = sum(map(elements, model.parameters()))
         vocab = self.config.get_text_config().vocab_size
         device = "cpu" if self.device == "meta" else self.device

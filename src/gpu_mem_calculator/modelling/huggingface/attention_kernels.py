@@ -6,7 +6,7 @@ expression holds at every size tried.
 
 from __future__ import annotations
 
-from ...autograd.tape import Tape, Value
+from ...autograd.tape import ATTENTION, Tape, Value
 from ...ledger.num import EMPTY, Bytes, Num, choose, holds, round_up, sized
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .eager_attention import eager
@@ -109,6 +109,7 @@ def _fused(
         save_out=True,
         back_temp=work,
         inside=True,
+        kernel=ATTENTION,
     )
 
 

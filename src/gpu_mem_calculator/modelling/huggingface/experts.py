@@ -5,7 +5,7 @@ Line numbers refer to transformers 5.17.0.
 
 from __future__ import annotations
 
-from ...autograd.tape import Tape, Value
+from ...autograd.tape import MM, Tape, Value
 from ...ledger.num import Num, sized
 from ...model.blocks import Moe, Weight, in_share
 from .activation import activation, gated
@@ -63,7 +63,8 @@ def route(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
     weight, x = tape.cast(weight, bits), tape.cast(x, bits)
     saves = _matmul_saves(setting, x, weight)
     count = setting.tokens * block.num_experts
-    logits = tape.op("moe.logits", x, weight, elements=count, bits=bits, saves=saves)
+    kernel = "" if impl == "top_softmax" else MM  # gpt-oss adds a bias
+    logits = tape.op("moe.logits", x, weight, elements=count, bits=bits, saves=saves, kernel=kernel)
     index = tape.value("moe.index", setting.tokens * block.top_k, 64, grad=False)
     chosen = setting.tokens * block.top_k
     if impl == "top_softmax":

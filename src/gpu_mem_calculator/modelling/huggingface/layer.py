@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...autograd.op_walk import walk_by_operation
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
 from ...model.arch import Layer
@@ -146,11 +147,14 @@ def layer_walk(
     recompute_core: bool = False,
     grad: bool = True,
     checkpoint: Checkpoint = "",
+    keeps: tuple[str, ...] | None = None,
+    early_stop: bool = True,
 ) -> BlockWalk:
     """What one layer keeps for backward, and its peaks in both directions.
 
     `masked`: attention gets a mask tensor. `recompute_core`: core attention is checkpointed.
-    `grad`: the layer's input takes a gradient. `checkpoint`: around the layer as a whole.
+    `grad`: the layer's input takes a gradient. `checkpoint`: around the layer as a whole. `keeps`:
+    a checkpoint keeps the results of these operations. `early_stop`: of a checkpoint.
     """
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
@@ -159,4 +163,8 @@ def layer_walk(
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
         tape.add_other_weights(layer.num_parameters, setting.weight_bits)
-    return walk(tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint)
+    if keeps is not None:
+        return walk_by_operation(tape, x, y, keeps, early_stop=early_stop)
+    return walk(
+        tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint, early_stop=early_stop
+    )

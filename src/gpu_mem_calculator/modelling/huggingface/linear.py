@@ -10,7 +10,7 @@ which GCC evaluates from the right on x86-64).
 from __future__ import annotations
 
 from ...autograd.reductions import row_sum_workspace
-from ...autograd.tape import Tape, Value
+from ...autograd.tape import MM, Tape, Value
 from ...ledger.num import EMPTY, Bytes, Num, larger, sized
 from ...model.blocks import Linear
 from .adapters import add_adapter
@@ -58,6 +58,7 @@ def _trained_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, 
         inputs_first=own or layer.bias,
         saves_late=own,
         matmul=True,
+        kernel="" if layer.bias else MM,  # with a bias it is addmm
     )
     if x16 is not x:
         tape.hold(x)  # an argument lives until the call returns

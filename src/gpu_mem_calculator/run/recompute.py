@@ -1,0 +1,32 @@
+"""What a run recomputes besides whole layers: which layers, operations or modules."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+ATTENTION, EVERY_SECOND_MM = "attention", "every_second_mm"
+
+
+class RecomputeRule(Struct, frozen=True, kw_only=True):
+    """The details of `Run.recompute`; without them it applies to every layer.
+
+    - every, first: full recompute of every n-th layer, and the index of the first one
+    - first_layers: full recompute of the first layers of each model chunk; None: of all
+    - layers_together: consecutive layers under one checkpoint
+    - keeps: what recompute by operation keeps: ATTENTION, EVERY_SECOND_MM
+    - modules: what selective recompute of Megatron recomputes, by Megatron's names
+    - early_stop: recompute ends with the last tensor that backward needs
+    - offload: where full recompute keeps the inputs of layers: "" (GPU) or "cpu"
+    """
+
+    every: int = 1
+    first: int = 0
+    first_layers: int | None = None
+    layers_together: int = 1
+    keeps: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    early_stop: bool = True
+    offload: str = ""
+
+
+EVERYTHING = RecomputeRule()
