@@ -190,6 +190,12 @@ class BackwardPass:
         for tensor in self.with_checkpoint:
             self.recorder.free(tensor)
 
+    def drop_saved(self, index: int) -> None:
+        """Drop one reference to a saved storage, and free it with the last."""
+        self.references[index] -= 1
+        if self.references[index] == 0:
+            self.recorder.free(self.ids[index])
+
     def _gradient_order(self, op: Op) -> tuple[Value, ...]:
         """The inputs in the order of their gradients: torch's matmul without a bias has the
         weight's first.

@@ -108,6 +108,7 @@ def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[i
     for i, op in enumerate(tape.ops):
         for value in (*op.outs, *op.ins):
             last[value.base] = i
+    last |= tape.freed
     last.pop(exit_.base, None)
     ends: dict[int, list[int]] = {}
     for index, i in last.items():

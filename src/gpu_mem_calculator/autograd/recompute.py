@@ -1,67 +1,117 @@
-"""Core attention under a checkpoint: it runs forward once more when backward reaches it."""
+"""Parts of a block under a checkpoint of their own: they run forward once more in backward.
+
+- A region (core attention, an MLP) keeps its inputs and its output. It runs again when backward
+  reaches it.
+- Operations whose output is discarded (megatron-core 0.19.2 tensor_parallel/random.py
+  CheckpointWithoutOutput) keep their inputs alone. They run again when the gradient of a later
+  tensor exists, and their output is then where the operations that saved it look for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import Struct
+
 from ..ledger.num import EMPTY
 from .backward import BackwardPass, PendingGradient, Recompute
-from .tape import Op, Tape
+from .tape import Op, Tape, Value
 
 
-def core_storages(tape: Tape) -> set[int]:
-    """Storages that only core attention makes and reads, its masks included."""
-    inside = {v.base for op in tape.ops if op.core for v in (*op.outs, *op.saves)}
-    outside = {v.base for op in tape.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)}
-    return inside - outside
+class Part(Struct, frozen=True, eq=False):
+    """Operations that run again, and the one before whose backward they do.
 
-
-class AttentionRecompute(Recompute):
-    """Runs core attention forward again before the backward of its last operation.
-
-    Where `tape.core_held`, the checkpoint holds the recomputed output and the gradient of the
-    output until the first operation of core attention has run backward.
+    `dropped`: storages that forward frees. `outputs`: those of the outputs. `holds`: the checkpoint
+    holds recomputed outputs and their gradients until the first operation has run backward.
     """
 
-    def __init__(self, back: BackwardPass, tape: Tape, storages: tuple[int, ...]) -> None:
-        """`storages`: saved tensors that forward dropped and backward needs."""
-        self.back, self.storages, self.holds = back, storages, tape.core_held
-        self.ops = [op for op in tape.ops if op.core]
-        self.checkpoint: list[tuple[int, PendingGradient]] = []
+    ops: Sequence[Op]
+    trigger: Op
+    dropped: frozenset[int]
+    outputs: tuple[int, ...]
+    holds: bool
+
+
+def region(tape: Tape, ops: Sequence[Op], *, holds: bool) -> tuple[Part, ...]:
+    """A region of the tape, which drops what it alone makes and reads; none without operations."""
+    making = [op for op in ops if op.outs]
+    if not making:
+        return ()
+    members = set(map(id, ops))
+    inside = {v.base for op in ops for v in (*op.outs, *op.saves)}
+    rest = (op for op in tape.ops if id(op) not in members)
+    outside = {v.base for op in rest for v in (*op.ins, *op.outs, *op.saves)}
+    inputs = {v.base for op in ops for v in op.ins} - {v.base for op in ops for v in op.outs}
+    dropped = frozenset(inside - outside - inputs)
+    return (Part(ops, making[-1], dropped, (making[-1].outs[0].base,), holds),)
+
+
+def discard(tape: Tape, ops: Sequence[Op], *outputs: Value) -> None:
+    """Discard outputs of operations here; the gradient of the tensor that was made last is waited
+    for, then they run again.
+    """
+    trigger = next(op for op in reversed(tape.ops) if op.outs)
+    inputs = {v.base for op in ops for v in op.ins} - {v.base for op in ops for v in op.outs}
+    dropped = {v.base for op in ops for v in (*op.outs, *op.saves)} - inputs
+    storages = tuple(value.base for value in outputs)
+    tape.discarded.append(Part(ops, trigger, frozenset(dropped), storages, True))
+    tape.hold(*outputs)
+    tape.freed |= dict.fromkeys(storages, len(tape.ops) - 1)
+
+
+class PartRecompute(Recompute):
+    """Runs the parts of a block forward again, each when backward reaches its trigger."""
+
+    def __init__(self, back: BackwardPass, parts: Sequence[Part], saved: set[int]) -> None:
+        """`saved`: storages that backward reads."""
+        self.back, self.parts, self.saved = back, parts, saved
+        self.storages = tuple(sorted({i for part in parts for i in part.dropped} & saved))
+        self.outputs: dict[int, list[int]] = {}  # by part: recomputed outputs that it holds
+        self.gradients: dict[int, list[PendingGradient]] = {}
 
     def before_operation(self, op: Op, gradients: list[PendingGradient]) -> None:
-        """Recompute before the first operation of core attention that runs backward."""
-        if not (gradients and op.core and self.storages):
-            return
-        output = self._forward()
-        self.storages = ()
-        if self.holds:
-            gradients[0].references += 1
-            self.checkpoint = [(output, gradients[0])]
-        else:
-            self.back.recorder.free(output)
+        """Recompute the parts that wait for this operation; hold the gradients of their outputs."""
+        for number, part in enumerate(self.parts):
+            if not (gradients and part.dropped & self.saved):
+                continue
+            if op is part.trigger:
+                self._forward(number, part, part.dropped & self.saved)
+            if part.holds and any(v.base in part.outputs for v in op.outs):
+                gradients[0].references += 1
+                self.gradients.setdefault(number, []).append(gradients[0])
 
     def after_operation(self, op: Op) -> None:
-        """Free what the checkpoint holds after the last operation of core attention."""
-        if self.checkpoint and op is self.ops[0]:
-            ((output, gradient),) = self.checkpoint
-            self.back.recorder.free(output)
-            self.back.release(gradient)
+        """Free what a part holds after its last operation in backward."""
+        for number, part in enumerate(self.parts):
+            if op is part.ops[0] and number in self.gradients:
+                for tensor in self.outputs.pop(number, []):
+                    self.back.recorder.free(tensor)
+                for index in part.outputs:
+                    if index in self.storages:
+                        self.back.drop_saved(index)
+                for gradient in self.gradients.pop(number):
+                    self.back.release(gradient)
 
-    def _forward(self) -> int:
-        """Run core attention forward, keep what backward reads; returns the output's number."""
+    def _forward(self, number: int, part: Part, wanted: frozenset[int]) -> None:
+        """Run a part forward, and keep what backward reads, and the outputs where they are held."""
         recorder, alive = self.back.recorder, dict[int, int]()
-        last_use = {v.base: i for i, op in enumerate(self.ops) for v in (*op.ins, *op.outs)}
-        output = next(op for op in reversed(self.ops) if op.outs).outs[0].index
-        stays = (*self.storages, output)
-        for i, op in enumerate(self.ops):
+        last_use = {v.base: i for i, op in enumerate(part.ops) for v in (*op.ins, *op.outs)}
+        stays = (*wanted, *part.outputs)
+        for i, op in enumerate(part.ops):
             work = recorder.work(op.pieces)
             for value in (*op.outs, *op.saves):
-                wanted = value in op.outs or value.base in self.storages
-                if value.base == value.index and value.index not in alive and wanted:
+                needed = value in op.outs or value.base in wanted
+                if value.base == value.index and value.index not in alive and needed:
                     alive[value.index] = recorder.make(value.bytes)
             self.back.see(EMPTY, op.temp)
             recorder.over(work)
             for index in [n for n in alive if last_use.get(n) == i and n not in stays]:
                 recorder.free(alive.pop(index))
-        number = alive.pop(output)
+        for output in part.outputs:
+            if output in wanted:
+                self.back.references[output] += part.holds
+            elif part.holds:
+                self.outputs.setdefault(number, []).append(alive.pop(output))
+            else:
+                recorder.free(alive.pop(output))
         self.back.ids |= alive
-        return number

@@ -7,12 +7,15 @@ and backward. Sizes may be ints, arrays or `Sym`s: no decision depends on them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from ..ledger.num import EMPTY, Bytes, Num, sized
 from .events import BlockEvents
+
+if TYPE_CHECKING:
+    from .recompute import Part
 
 Temp: TypeAlias = Bytes | tuple[Bytes, ...]  # workspace; several tensors
 MM, ATTENTION = "mm", "attention"  # kernels that recompute by operation may keep
@@ -104,7 +107,10 @@ class Tape:
 
     - core: operations recorded now are part of core attention
     - inputs_first: a matmul's backward makes its input's gradient before its weight's
-    - core_held: a checkpoint of core attention holds its output and that output's gradient
+    - checkpoint_holds: a checkpoint of a part holds its output and that output's gradient
+    - regions: operations of each part, besides core attention, that has its own checkpoint
+    - discarded: parts whose outputs forward discards (recompute.py); freed: the operation after
+      which each of these outputs is freed, whatever names it
     - pinned: saved tensors that live as long as the graph
     - returned: what the block returns besides its output
     - branch: what a branch names until it has added the residual itself
@@ -115,7 +121,10 @@ class Tape:
         self.count = 0
         self.core = False
         self.inputs_first = False
-        self.core_held = False
+        self.checkpoint_holds = False
+        self.regions: list[list[Op]] = []
+        self.discarded: list[Part] = []
+        self.freed: dict[int, int] = {}
         self.pinned: list[Value] = []
         self.returned: list[Value] = []
         self.branch: list[Value] = []

@@ -22,7 +22,7 @@ from .backward import BackwardPass
 from .events import BlockEvents, EventRecorder
 from .forward import run_forward, storage_owners
 from .peak import PeakParts
-from .recompute import AttentionRecompute, core_storages
+from .recompute import PartRecompute, region
 from .tape import Tape, Value
 
 # A checkpoint around a block: none, by hooks (torch's default), or reentrant.
@@ -99,10 +99,13 @@ def walk(
     not freed here.
     """
     owners = storage_owners(tape, entry, *outside)
-    dropped = core_storages(tape) if recompute_core else set()
+    parts = [*tape.discarded]
+    core = [op for op in tape.ops if op.core] if recompute_core else []
+    for ops in (core, *tape.regions):
+        parts += region(tape, ops, holds=tape.checkpoint_holds)
+    dropped = {index for part in parts for index in part.dropped}
     all_saved = {v.base: 0 for op in tape.ops for v in op.saves}
     saved = {index: count for index, count in all_saved.items() if index not in dropped}
-    recomputed = tuple(sorted(dropped & all_saved.keys()))
     pins = {v.base for v in tape.pinned}
     pinned: Bytes = EMPTY
     for index in sorted(pins):
@@ -121,7 +124,7 @@ def walk(
     )
     if output_grad_held:
         back.grads[exit_.index].references += 1
-    back.run(tape, AttentionRecompute(back, tape, recomputed), unpacked=checkpoint == "hooks")
+    back.run(tape, PartRecompute(back, parts, set(all_saved)), unpacked=checkpoint == "hooks")
     return BlockWalk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
         input_bytes=entry.bytes,

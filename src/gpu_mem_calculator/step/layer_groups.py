@@ -21,6 +21,7 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
     `recompute` is "none", "selective", "op" or "full", `rule` has its details, `reentrant` is the
     kind of its checkpoint, `window` the attention window in tokens (None: all of the sequence).
+    `together`: layers under one checkpoint, which count as one.
     """
 
     layer: Layer
@@ -30,6 +31,7 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
     reentrant: bool = False
     window: int | None = None
     title: str = ""
+    together: int = 1
 
     @property
     def stretch(self) -> LayerRange:

@@ -132,7 +132,7 @@ def layer_walk(setting: MegatronSetting, layer: Layer, *, checkpointed: bool = F
     """
     tape = Tape()
     tape.inputs_first = True  # core/tensor_parallel/layers.py:317, 376
-    tape.core_held = setting.selective  # core/tensor_parallel/random.py CheckpointFunction.backward
+    tape.checkpoint_holds = True  # core/tensor_parallel/random.py CheckpointFunction.backward
     x = tape.value("layer.input", setting.local_tokens * setting.hidden, setting.bits)
     y = run_layer(tape, setting, x, layer)
     return walk(

@@ -13,6 +13,7 @@ from ...run.run import Run
 
 LOCAL, ENGINE = "local", "transformer_engine"
 ALLGATHER, ALLTOALL = "allgather", "alltoall"
+CORE_ATTENTION = "core_attn"  # of recompute_modules
 
 # Megatron-LM's defaults (branch core_r0.19.0, megatron/training/arguments.py): its script pads the
 # vocabulary to a multiple of 128 × tp (--make-vocab-size-divisible-by, vocab_utils.py:58) and has
@@ -111,6 +112,7 @@ def shares_gradient(run: Run) -> bool:
 def setting(run: Run, *, selective: bool) -> MegatronSetting:
     """The sizes and choices of kernels with which one rank runs its layers."""
     engine = fused(run)
+    modules = (run.rule.modules or (CORE_ATTENTION,)) if selective else ()
     return MegatronSetting(
         batch=run.batch,
         seq=run.seq,
@@ -129,7 +131,8 @@ def setting(run: Run, *, selective: bool) -> MegatronSetting:
         fused_softmax=option(run, "masked_softmax_fusion"),
         float_softmax=option(run, "attention_softmax_in_fp32"),
         fused_weight_gradients=fused_weight_gradients(run),
-        selective=selective,
+        selective=CORE_ATTENTION in modules,
+        recomputed=tuple(name for name in modules if name != CORE_ATTENTION),
     )
 
 

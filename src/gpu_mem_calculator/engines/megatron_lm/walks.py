@@ -48,17 +48,18 @@ def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
     if instant.instant.phase != BACKWARD:
         return 0
     other = 1 - stage.last
-    return other if instant.instant.layer == LAST else other * holds(stage.working[-1] == 1)
+    return other if instant.instant.layer == LAST else other * holds(stage.blocks[-1].count == 1)
 
 
 def _layer(run: Run, group: LayerGroup, *, sent: bool = False) -> BlockWalk:
     setting = megatron_setting(run, selective=group.recompute == "selective")
-    return _cached_walk(setting, group.layer, group.recompute == "full", sent)
+    checkpointed = group.together if group.recompute == "full" else 0
+    return _cached_walk(setting, group.layer, checkpointed, sent)
 
 
 @remembered(256)
 def _cached_walk(
-    setting: MegatronSetting, layer: Layer, checkpointed: bool, sent: bool
+    setting: MegatronSetting, layer: Layer, checkpointed: int, sent: bool
 ) -> BlockWalk:
     return layer_walk(setting, layer, checkpointed=checkpointed, given=sent)
 

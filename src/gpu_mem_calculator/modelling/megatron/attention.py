@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
 from ...ledger.num import EMPTY, Num, choose, holds, larger, round_up, sized
 from ...model.blocks import Attention, LatentAttention
 from .norms import norm
 from .ops import MegatronSetting, column_linear, replicated_linear, row_linear
+
+# Of latent attention; the rest of it, up to core attention, is `mla_up_proj` of recompute_modules.
+DOWN_PROJECTIONS = ("linear_q_down", "linear_kv_down", "mla.split")
 
 
 class MegatronHeads(Struct, frozen=True):
@@ -224,7 +228,7 @@ def latent_attention(
     copied into contiguous query, key and value.
     """
     heads, width = block.heads // setting.tp, block.nope_dim + block.rope_dim
-    outs = heads * width
+    outs, begin = heads * width, len(tape.ops)
     if block.query_norm is None:
         q = column_linear(tape, setting, x, "linear_q_proj", setting.hidden, outs)
     else:
@@ -245,8 +249,11 @@ def latent_attention(
     query = tape.op("mla.query", q, elements=setting.tokens * outs)
     key = tape.op("mla.key", kv, rope, elements=setting.tokens * outs)
     value = tape.op("mla.value", kv, elements=setting.tokens * heads * block.value_dim)
+    up_ops = [op for op in tape.ops[begin:] if op.name not in DOWN_PROJECTIONS]
     shard = MegatronHeads(heads, width, block.value_dim, False, block.dropout)
     out = core_attention(tape, setting, query, key, value, shard)
+    if "mla_up_proj" in setting.recomputed:
+        discard(tape, up_ops, query, key, value)
     projected = row_linear(
         tape, setting, out, "linear_proj", heads * block.value_dim, setting.hidden
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
 from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, smaller
 from ...model.blocks import Mlp, Moe
@@ -38,7 +39,10 @@ def moe(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
     out = dispatched(tape, setting, x, block)
     if block.shared is None:
         return out
+    begin = len(tape.ops)
     shared = mlp(tape, setting, x, block.shared)
+    if "shared_experts" in setting.recomputed:
+        tape.regions.append(tape.ops[begin:])
     return tape.op("moe.total", out, shared, passes=True)
 
 
@@ -121,8 +125,12 @@ def _expert(
     up = tape.op("experts.fc1", x, first, elements=rows * columns, saves=(x,))
     gates = tape.value("moe.gates", rows, 32, grad=False)
     inner = tape.op("experts.activation", up, elements=rows * ffn, saves=(up, gates))
+    activation = tape.ops[-1:]
     second = weight(tape, setting, "experts.fc2", count * ffn * setting.hidden)
-    return tape.op("experts.fc2", inner, second, elements=rows * setting.hidden, saves=(inner,))
+    out = tape.op("experts.fc2", inner, second, elements=rows * setting.hidden, saves=(inner,))
+    if "moe_act" in setting.recomputed:
+        discard(tape, activation, inner)
+    return out
 
 
 def _grouped(tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows: Num) -> Value:

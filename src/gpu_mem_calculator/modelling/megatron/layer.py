@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from ...model.arch import Layer
@@ -25,10 +26,15 @@ def _run_mixer(tape: Tape, setting: MegatronSetting, inner: Value, layer: Layer)
 
 
 def _run_mlp(tape: Tape, setting: MegatronSetting, inner: Value, layer: Layer) -> Value:
+    begin = len(tape.ops)
     if isinstance(layer.mlp, Moe):
-        return moe(tape, setting, inner, layer.mlp)
-    assert isinstance(layer.mlp, Mlp)
-    return mlp(tape, setting, inner, layer.mlp)
+        out, name = moe(tape, setting, inner, layer.mlp), "moe"
+    else:
+        assert isinstance(layer.mlp, Mlp)
+        out, name = mlp(tape, setting, inner, layer.mlp), "mlp"
+    if name in setting.recomputed:
+        tape.regions.append(tape.ops[begin:])
+    return out
 
 
 def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> Value:
@@ -37,38 +43,59 @@ def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> V
 
     Each half names its norm's output until it is done.
     """
+    begin = len(tape.ops)
     inner = _run_norm(tape, setting, x, layer, "pre")
-    mixed = _run_norm(tape, setting, _run_mixer(tape, setting, inner, layer), layer, "post")
+    norm_ops = tape.ops[begin:]
+    mixed = _run_mixer(tape, setting, inner, layer)
+    if recomputes_norm(setting, layer, "pre"):
+        discard(tape, norm_ops, inner)
+    mixed = _run_norm(tape, setting, mixed, layer, "post")
     inside = 0.0 if layer.mixer is None else layer.mixer.residual_dropout
     x = residual(tape, x, mixed, layer.dropout or inside)
     tape.hold(inner)
+    begin = len(tape.ops)
     inner = _run_norm(tape, setting, x, layer, "pre_mlp")
+    norm_ops = tape.ops[begin:]
     inside = layer.mlp.dropout if isinstance(layer.mlp, Mlp) else 0.0
-    mlp_out = _run_norm(tape, setting, _run_mlp(tape, setting, inner, layer), layer, "post_mlp")
+    mlp_out = _run_mlp(tape, setting, inner, layer)
+    if recomputes_norm(setting, layer, "pre_mlp"):
+        discard(tape, norm_ops, inner)
+    mlp_out = _run_norm(tape, setting, mlp_out, layer, "post_mlp")
     x = residual(tape, x, mlp_out, layer.dropout or inside)
     tape.hold(inner)
     return x
 
 
+def recomputes_norm(setting: MegatronSetting, layer: Layer, where: str) -> bool:
+    """Whether `layernorm` of recompute_modules recomputes the norm at this place: one that is a
+    module of its own, which Transformer Engine's are only before experts (gpt_layer_specs.py).
+    """
+    apart = not setting.transformer_engine or (where == "pre_mlp" and isinstance(layer.mlp, Moe))
+    return "layernorm" in setting.recomputed and apart and layer.norm(where) is not None
+
+
 def layer_walk(
-    setting: MegatronSetting, layer: Layer, *, checkpointed: bool = False, given: bool = False
+    setting: MegatronSetting, layer: Layer, *, checkpointed: int = 0, given: bool = False
 ) -> BlockWalk:
     """What one layer keeps for backward, and its peaks in both directions.
 
     Weight gradients are added to the main-gradient buffer at once, so none stays. A checkpoint
     holds the layer's input and its output's gradient until it is done (tensor_parallel/random.py
     CheckpointFunction); so does the schedule with a gradient that another stage has sent (`given`).
+    `checkpointed`: the number of such layers under one checkpoint; 0: there is none.
     """
     tape = Tape()
     tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
-    tape.core_held = setting.selective  # tensor_parallel/random.py CheckpointFunction.backward
+    tape.checkpoint_holds = True  # tensor_parallel/random.py CheckpointFunction.backward
     x = tape.value("layer.input", setting.local_tokens * setting.hidden, setting.bits)
-    y = run_layer(tape, setting, x, layer)
+    y = x
+    for _ in range(checkpointed or 1):
+        y = run_layer(tape, setting, y, layer)
     return walk(
         tape,
         x,
         y,
         recompute_core=setting.selective,
         checkpoint="reentrant" if checkpointed else "",
-        output_grad_held=checkpointed or given,
+        output_grad_held=bool(checkpointed) or given,
     )

@@ -30,6 +30,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     - fused_attention: Transformer Engine runs FlashAttention or cuDNN's, where they have a kernel
     - fused_weight_gradients: weight-gradient kernels add to the fp32 buffer directly
     - selective: core attention is checkpointed
+    - recomputed: other modules that are, by Megatron's names
     - share: of every parameter's elements, where a parameter count was given
     """
 
@@ -51,6 +52,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     float_softmax: bool = True
     fused_weight_gradients: bool = False
     selective: bool = False
+    recomputed: tuple[str, ...] = ()
     share: Share | None = None
 
     @property
