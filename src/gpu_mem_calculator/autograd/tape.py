@@ -109,8 +109,7 @@ class Tape:
     - inputs_first: a matmul's backward makes its input's gradient before its weight's
     - checkpoint_holds: a checkpoint of a part holds its output and that output's gradient
     - regions: operations of each part, besides core attention, that has its own checkpoint
-    - discarded: parts whose outputs forward discards (recompute.py); freed: the operation after
-      which each of these outputs is freed, whatever names it
+    - discarded: parts whose outputs forward discards; freed: the operation after which it does
     - pinned: saved tensors that live as long as the graph
     - returned: what the block returns besides its output
     - branch: what a branch names until it has added the residual itself
@@ -298,7 +297,4 @@ def _pieces(temp: Temp) -> tuple[Bytes, ...]:
 
 
 def _total(temp: Temp) -> Bytes:
-    total = EMPTY
-    for size in _pieces(temp):
-        total = total + size
-    return total
+    return sum(_pieces(temp), EMPTY)

@@ -85,6 +85,7 @@ def walk(
     recompute_core: bool = False,
     checkpoint: Checkpoint = "",
     early_stop: bool = True,
+    offloaded: bool = False,
     output_grad_held: bool = False,
 ) -> BlockWalk:
     """Run the tape forward, then backward.
@@ -94,7 +95,9 @@ def walk(
     `recompute_core`: a checkpoint around core attention keeps its inputs and its output, and
     recomputes the rest. `checkpoint`: one around the whole block, by hooks (torch's own,
     utils/checkpoint.py _checkpoint_hook) or reentrant; it holds the block's input. `early_stop`:
-    one by hooks recomputes no further than the last tensor that backward needs.
+    one by hooks recomputes no further than the last tensor that backward needs. `offloaded`: the
+    input is on the host meanwhile, and a copy of it is the input of the recomputed forward (torch
+    2.11 autograd/graph.py save_on_cpu).
     `output_grad_held`: the caller also holds a reference to the gradient of the output, so it is
     not freed here.
     """
@@ -110,8 +113,10 @@ def walk(
     pinned: Bytes = EMPTY
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
-    inputs = {entry.index} if checkpoint else set()
-    transient, once = walk_once(tape, (entry, *outside), exit_, owners, inputs)
+    kept_on_gpu = {entry.index} if checkpoint and not offloaded else set()
+    transient, once = walk_once(tape, (entry, *outside), exit_, owners, kept_on_gpu)
+    holds = bool(checkpoint) and not (offloaded and checkpoint == "hooks")
+    inputs = {entry.index} if holds else set()
     recorder = EventRecorder()
     stop = last_saving(tape) if checkpoint == "hooks" and early_stop else -1
     stays = {*saved, *inputs}
@@ -120,7 +125,7 @@ def walk(
     )
     events = recorder.end_forward()
     back = BackwardPass(
-        recorder, ids, owners, saved | dict.fromkeys(pins, 1), entry if checkpoint else None, exit_
+        recorder, ids, owners, saved | dict.fromkeys(pins, 1), entry if holds else None, exit_
     )
     if output_grad_held:
         back.grads[exit_.index].references += 1
@@ -135,7 +140,7 @@ def walk(
         hooks=tuple(back.hooks),
         after_first=back.after_first,
         pinned=pinned,
-        keeps_input=entry.index in saved or bool(checkpoint),
+        keeps_input=not offloaded and (entry.index in saved or bool(checkpoint)),
         holds_input=bool(checkpoint),
         once=once,
         script=replace(

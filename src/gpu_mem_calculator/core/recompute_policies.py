@@ -1,10 +1,12 @@
 """`training.recompute`: policies of recompute by the frameworks' own names.
 
-| framework | keys | at |
-|---|---|---|
-| torchtitan | `mode`, `selective_ac_option`, `early_stop` | v0.2.2 config/job_config.py ActivationCheckpoint |
-| Megatron-Core | `recompute_granularity`, `recompute_method`, `recompute_num_layers`, `recompute_modules` | 0.19.2 transformer/transformer_config.py |
-| Axolotl | `selective_checkpointing` | 067b021 docs/gradient_checkpointing.qmd |
+- torchtitan: `mode`, `selective_ac_option`, `early_stop` (v0.2.2 config/job_config.py
+  ActivationCheckpoint)
+- transformers: `every_n_layers`, `offload` (5.17.0 modeling_utils.py gradient_checkpointing_enable,
+  Trainer's gradient_checkpointing_kwargs)
+- Axolotl: `selective_checkpointing` (067b021 docs/gradient_checkpointing.qmd)
+- Megatron: `recompute_granularity`, `recompute_method`, `recompute_num_layers`, `recompute_modules`
+  (megatron-core 0.19.2 transformer/transformer_config.py)
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..run.recompute import ATTENTION, EVERY_SECOND_MM, EVERYTHING, RecomputeRule
+from ..run.recompute import ATTENTION, EVERY_SECOND_MM, EVERYTHING, MEGATRON, RecomputeRule
 from .errors import InputError, nearest, quoted
 from .models import TrainingConfig
 
@@ -45,7 +48,6 @@ class Recompute(Struct, frozen=True):
     recompute: str
     quarters: int = 4
     rule: RecomputeRule = EVERYTHING
-    framework: str = ""  # "torch" or "megatron", where only one of them has the policy
 
 
 def find_recompute(config: TrainingConfig) -> Recompute:
@@ -80,7 +82,9 @@ def _policy(given: str | Mapping[str, Any]) -> Recompute:
     if len(having) > 1:
         names = " and ".join(name for name, _, _ in having)
         raise InputError(f"{PATH} has keys of {names}; give those of one framework")
-    return having[0][2](given)
+    name, _, policy = having[0]
+    found = policy(given)
+    return replace(found, rule=replace(found.rule, framework=name))
 
 
 def _names() -> str:
@@ -112,16 +116,16 @@ def _torchtitan(given: Mapping[str, Any]) -> Recompute:
         raise InputError(f"{PATH}.mode='memory_budget' needs torch.compile, not modelled; {fix}")
     if mode != "selective":
         _without(given, "selective_ac_option", f"mode {mode!r}", "set mode to 'selective'")
-        return Recompute(mode, rule=RecomputeRule(early_stop=early), framework="torch")
+        return Recompute(mode, rule=RecomputeRule(early_stop=early))
     option = given.get("selective_ac_option", "2")
     if option == "op":
         rule = RecomputeRule(keeps=(ATTENTION, EVERY_SECOND_MM), early_stop=early)
-        return Recompute("op", rule=rule, framework="torch")
+        return Recompute("op", rule=rule)
     if not (isinstance(option, str | int) and str(option).isdigit() and int(option) > 0):
         must = "must be 'op' or a whole number such as '2', every second layer"
         raise InputError(f"{PATH}.selective_ac_option={quoted(option)} {must}")
     rule = RecomputeRule(every=int(option), first=int(option) - 1, early_stop=early)
-    return Recompute("full", rule=rule, framework="torch")
+    return Recompute("full", rule=rule)
 
 
 def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
@@ -142,7 +146,7 @@ def _megatron(given: Mapping[str, Any]) -> Recompute:
     if granularity == "selective":
         for key in ("recompute_method", "recompute_num_layers"):
             _without(given, key, "recompute_granularity 'selective'", "leave it out")
-        return Recompute("selective", rule=_modules(given), framework="megatron")
+        return Recompute("selective", rule=_modules(given))
     _without(given, "recompute_modules", "recompute_granularity 'full'", "leave it out")
     for key in ("recompute_method", "recompute_num_layers"):
         if given.get(key) is None:
@@ -150,7 +154,7 @@ def _megatron(given: Mapping[str, Any]) -> Recompute:
     method = _choice(given, "recompute_method", ("uniform", "block"), None)
     count = _whole(given, "recompute_num_layers")
     uniform, block = RecomputeRule(layers_together=count), RecomputeRule(first_layers=count)
-    return Recompute("full", rule=uniform if method == "uniform" else block, framework="megatron")
+    return Recompute("full", rule=uniform if method == "uniform" else block)
 
 
 def _modules(given: Mapping[str, Any]) -> RecomputeRule:
@@ -164,20 +168,28 @@ def _modules(given: Mapping[str, Any]) -> RecomputeRule:
     return RecomputeRule(modules=tuple(dict.fromkeys(listed)))
 
 
+def _transformers(given: Mapping[str, Any]) -> Recompute:
+    """The first layer and every n-th after it; `offload` moves their inputs to pinned host RAM."""
+    every = _whole(given, "every_n_layers") if "every_n_layers" in given else 1
+    offload = _choice(given, "offload", (True, False), False)
+    return Recompute("full", rule=RecomputeRule(every=every, offload=offload))
+
+
 def _axolotl(given: Mapping[str, Any]) -> Recompute:
     """Axolotl's selective_checkpointing: torch's policy by operation that keeps attention."""
     chosen = given["selective_checkpointing"]
     if chosen is not True and chosen != {"save": ["attention"]}:
         must = "must be true, which saves attention; for matmuls too use recompute 'op'"
         raise InputError(f"{PATH}.selective_checkpointing={quoted(chosen)} {must}")
-    return Recompute("op", rule=RecomputeRule(keeps=(ATTENTION,)), framework="torch")
+    return Recompute("op", rule=RecomputeRule(keeps=(ATTENTION,)))
 
 
 # A framework, its keys, and the function that reads them.
 FRAMEWORKS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Recompute]], ...] = (
     ("torchtitan", ("mode", "selective_ac_option", "early_stop"), _torchtitan),
+    ("transformers", ("every_n_layers", "offload"), _transformers),
     (
-        "Megatron",
+        MEGATRON,
         (
             "recompute_granularity",
             "recompute_method",

@@ -26,6 +26,7 @@ from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .recompute_policies import find_recompute
+from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
 from .resolved_run import ResolvedRun
 from .runfile import given_keys
@@ -105,6 +106,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *model.warnings,
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
+            *recompute_note(run, chosen),
             *training_rules.long_sequence_note(run, model.assumed),
             *torch_notes(run, chosen),
             *runtime_notes(run),

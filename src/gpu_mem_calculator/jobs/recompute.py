@@ -30,7 +30,7 @@ def recompute(run: Run, model: Any, layers: list[Any]) -> None:
         setting = "training.activation_checkpointing='selective'"
         fix = "use 'full', training.recompute='op', or trace --function with your own policy"
         raise InputError(f"{setting} has no switch in transformers; {fix}")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=_arguments(run))
+    model.gradient_checkpointing_enable(_arguments(run), offload=run.rule.offload)
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = layer_policy(run, index) in CHECKPOINTED_POLICIES
 
@@ -48,10 +48,18 @@ def recompute_module(
         raise InputError(SELECTIVE)
     torch_checkpoint = import_module("torch.utils.checkpoint").checkpoint
     function = checkpoint or partial(torch_checkpoint, **_arguments(run))
+    if run.rule.offload:
+        function = partial(_offloaded, function)
     for index, layer in enumerate(layers):
         chosen = index < len(layers) * run.recompute_quarters // 4
         if chosen and index % run.rule.every == run.rule.first:
             _call_through(layer, function)
+
+
+def _offloaded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a checkpoint that keeps its inputs in pinned host RAM."""
+    with import_module("torch.autograd.graph").save_on_cpu(pin_memory=True):
+        return function(*args, **kwargs)
 
 
 def _call_through(layer: Any, function: Callable[..., Any]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-ATTENTION, EVERY_SECOND_MM = "attention", "every_second_mm"
+ATTENTION, EVERY_SECOND_MM = "attention", "every_second_mm"  # what `keeps` may have
+MEGATRON = "Megatron"
 
 
 class RecomputeRule(Struct, frozen=True, kw_only=True):
@@ -16,7 +17,8 @@ class RecomputeRule(Struct, frozen=True, kw_only=True):
     - keeps: what recompute by operation keeps: ATTENTION, EVERY_SECOND_MM
     - modules: what selective recompute of Megatron recomputes, by Megatron's names
     - early_stop: recompute ends with the last tensor that backward needs
-    - offload: where full recompute keeps the inputs of layers: "" (GPU) or "cpu"
+    - offload: full recompute keeps the inputs of layers in host RAM
+    - framework: the one whose keys the run file has; "": a policy that all have
     """
 
     every: int = 1
@@ -26,7 +28,8 @@ class RecomputeRule(Struct, frozen=True, kw_only=True):
     keeps: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     early_stop: bool = True
-    offload: str = ""
+    offload: bool = False
+    framework: str = ""
 
 
 EVERYTHING = RecomputeRule()

@@ -12,15 +12,12 @@ from msgspec import Struct
 
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
-from ..autograd.walk import BlockWalk, Checkpoint
+from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
 from ..ledger.num import EMPTY, Num, larger, nothing, smaller
-from ..ledger.remember import remembered
 from ..ledger.source import Source, code
-from ..model.arch import Layer
 from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
-from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.liger import liger_kernels
 from ..modelling.huggingface.setting import BlockSetting
 from ..modelling.implementations import implementation_quirks
@@ -29,9 +26,11 @@ from ..run.record import under_init
 from ..run.run import Precision, Run
 from .cached_casts import cached_cast_entries
 from .embedding import embedding_entries, embedding_events
+from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources
+from .layer_walks import group_walk
 from .model_inputs import input_entries, named_until_return
 from .pipeline import waiting_entries
 from .recorded import (
@@ -127,44 +126,13 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
             embedding=embedding,
             sources=LayerSources(RECORDED, RECORDED),
         )
-    layers = tuple(_group_walk(setting, g, grad=True) for g in groups)
+    layers = tuple(group_walk(setting, g, grad=True) for g in groups)
     first = None
     if run.frozen and not groups[0].checkpointed:
-        first = _group_walk(setting, groups[0], grad=False)
+        first = group_walk(setting, groups[0], grad=False)
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     named = named_until_return(run, setting, kept=(first or layers[0]).keeps_input)
     return StageWalks(layers, head_walk(setting, run.arch, None, named), first, embedding=embedding)
-
-
-def _group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> BlockWalk:
-    """The walk of one layer of a group; `grad`: its input takes a gradient."""
-    whole: Checkpoint = ""
-    if group.recompute == "full":
-        whole = "reentrant" if group.reentrant else "hooks"
-    keeps = group.rule.keeps if group.recompute == "op" else None
-    choices = (group.recompute == "selective", whole, keeps, group.rule.early_stop)
-    return _layer_walk(setting, group.layer, group.window is not None, choices, grad)
-
-
-@remembered(256)
-def _layer_walk(
-    setting: BlockSetting,
-    layer: Layer,
-    masked: bool,
-    choices: tuple[bool, Checkpoint, tuple[str, ...] | None, bool],
-    grad: bool,
-) -> BlockWalk:
-    core, whole, keeps, early_stop = choices
-    return layer_walk(
-        setting,
-        layer,
-        masked=masked,
-        recompute_core=core,
-        grad=grad,
-        checkpoint=whole,
-        keeps=keeps,
-        early_stop=early_stop,
-    )
 
 
 def activation_entries(
@@ -226,8 +194,13 @@ def _saved(
     """
     full = group.recompute == "full"
     one = 0 if first is None else 1
+    name = f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}"
+    if group.offloaded:
+        live = {i.name: i.saved[index] for i in instants}
+        yield host_inputs(name, walk, live)
+        return
     yield Entry(
-        name=f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}",
+        name=name,
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
         live={i.name: larger(i.saved[index] - one, 0) for i in instants},

@@ -21,6 +21,7 @@ class BlockRun(Struct, frozen=True, kw_only=True):
     - `script`: its events. A checkpointed block runs `once` in forward, and all of `script` in
       backward.
     - `reentrant`: its checkpoint is, and holds the recomputed output until backward ends.
+    - `offloaded`: its checkpoint keeps the input on the host, and copies it back.
     - `goes`: a weight's gradient is freed as soon as it is added to an existing one.
     - `waits`: the gradient of a shared weight is freed with the embedding's instead.
     - `until`: the instant at which other weights' gradients are freed; "" for the end of the step.
@@ -31,6 +32,7 @@ class BlockRun(Struct, frozen=True, kw_only=True):
     once: BlockEvents | None = None
     forward: bool = False
     reentrant: bool = False
+    offloaded: bool = False
     goes: bool = False
     waits: bool = False
     until: str = ""
@@ -67,6 +69,7 @@ def _block_run(
         once=walk.once if full else None,
         forward=instant.instant.phase == FORWARD,
         reentrant=group is not None and group.reentrant,
+        offloaded=group is not None and group.offloaded,
         goes=walks.goes(instant),
         waits=walks.embedding is not None and walks.gradients != FREE_AT_ONCE,
     )

@@ -43,6 +43,11 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
         """Whether a checkpoint is around the layer, which holds its arguments."""
         return self.recompute in CHECKPOINTED_POLICIES
 
+    @property
+    def offloaded(self) -> bool:
+        """Whether a checkpoint keeps the layer's input in host RAM."""
+        return self.recompute == "full" and self.rule.offload
+
 
 LayerGroups = tuple[LayerGroup, ...]
 

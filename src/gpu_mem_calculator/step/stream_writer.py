@@ -106,6 +106,8 @@ class StreamWriter(EntryWriter):
             ids, begin = self._bind(block, ids[block_run.once.entry]), block.recompute_at
             ids[block.exit_grad] = self.back
             self._play(ids, events[:begin])
+            if block_run.offloaded:
+                ids[block.entry] = self.make(int(block.sizes[block.entry]))
             self._forward(block_run, ids, block)
             output = [ids[block.exit]] if int(block.sizes[block.exit]) else []
             if not block_run.reentrant:
@@ -115,7 +117,8 @@ class StreamWriter(EntryWriter):
         self._backward(block_run, ids, events, begin)
         self.free(ids[tensor] for tensor in block.left)
         if block_run.once is not None:
-            held = () if ~block.entry in block.backward else (ids[block.entry],)
+            freed = (*block.forward, *block.backward)
+            held = () if ~block.entry in freed else (ids[block.entry],)
             self.free((*output, *held))
         self.back = ids[block.entry_grad] if block.entry_grad >= 0 else -1
         self.keep_gradients(block_run, ids)

@@ -42,6 +42,9 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
     if run.attention == "flash_attention_2":
         fix = "'sdpa' takes torch's own flash kernel where a card does"
         yield f"{section}.attention='flash_attention_2' is not traced: its kernels {fake}; {fix}"
+    if run.rule.offload:
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        yield f"training.recompute.offload=true is not traced: {why}; {INSTEAD}"
     if run.quantization:
         why = f"bitsandbytes' kernels {fake}"
         yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"

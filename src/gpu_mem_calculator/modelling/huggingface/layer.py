@@ -149,12 +149,14 @@ def layer_walk(
     checkpoint: Checkpoint = "",
     keeps: tuple[str, ...] | None = None,
     early_stop: bool = True,
+    offloaded: bool = False,
 ) -> BlockWalk:
     """What one layer keeps for backward, and its peaks in both directions.
 
     `masked`: attention gets a mask tensor. `recompute_core`: core attention is checkpointed.
     `grad`: the layer's input takes a gradient. `checkpoint`: around the layer as a whole. `keeps`:
     a checkpoint keeps the results of these operations. `early_stop`: of a checkpoint.
+    `offloaded`: its input is on the host.
     """
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
@@ -166,5 +168,11 @@ def layer_walk(
     if keeps is not None:
         return walk_by_operation(tape, x, y, keeps, early_stop=early_stop)
     return walk(
-        tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint, early_stop=early_stop
+        tape,
+        x,
+        y,
+        recompute_core=recompute_core,
+        checkpoint=checkpoint,
+        early_stop=early_stop,
+        offloaded=offloaded,
     )

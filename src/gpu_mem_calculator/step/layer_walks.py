@@ -1,0 +1,42 @@
+"""The walk of a layer of transformers' models under its recompute policy."""
+
+from __future__ import annotations
+
+from ..autograd.walk import BlockWalk, Checkpoint
+from ..ledger.remember import remembered
+from ..model.arch import Layer
+from ..modelling.huggingface.layer import layer_walk
+from ..modelling.huggingface.setting import BlockSetting
+from .layer_groups import LayerGroup
+
+# Core attention is checkpointed; the layer's checkpoint; what it keeps; early stop; offload.
+Choices = tuple[bool, Checkpoint, tuple[str, ...] | None, bool, bool]
+
+
+def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> BlockWalk:
+    """The walk of one layer of a group; `grad`: its input takes a gradient."""
+    whole: Checkpoint = ""
+    if group.recompute == "full":
+        whole = "reentrant" if group.reentrant else "hooks"
+    keeps = group.rule.keeps if group.recompute == "op" else None
+    masked, rule = group.window is not None, group.rule
+    choices = (group.recompute == "selective", whole, keeps, rule.early_stop, group.offloaded)
+    return _layer_walk(setting, group.layer, masked, choices, grad)
+
+
+@remembered(256)
+def _layer_walk(
+    setting: BlockSetting, layer: Layer, masked: bool, choices: Choices, grad: bool
+) -> BlockWalk:
+    core, whole, keeps, early_stop, offloaded = choices
+    return layer_walk(
+        setting,
+        layer,
+        masked=masked,
+        recompute_core=core,
+        grad=grad,
+        checkpoint=whole,
+        keeps=keeps,
+        early_stop=early_stop,
+        offloaded=offloaded,
+    )
