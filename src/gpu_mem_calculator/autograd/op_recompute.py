@@ -30,15 +30,14 @@ def kept_storages(tape: Tape, keeps: tuple[str, ...]) -> set[int]:
         if (odd and EVERY_SECOND_MM in keeps) or (op.kernel == ATTENTION and ATTENTION in keeps):
             kept |= {v.index for v in op.outs if v.base == v.index}
         if op.kernel == ATTENTION and ATTENTION in keeps:
-            kept |= {v.index for v in op.saves if v.index not in _made(tape, op)}
+            kept |= {v.base for v in op.saves} - _made_before(op)
     return kept
 
 
-def _made(tape: Tape, attention: Op) -> set[int]:
+def _made_before(attention: Op) -> set[int]:
     """Storages that exist before an attention kernel runs: its inputs, and its mask."""
-    return {v.base for v in attention.ins} | {
-        v.base for v in attention.saves if v.name == "attn.mask"
-    }
+    masks = (v for v in attention.saves if v.name == "attn.mask")
+    return {v.base for v in (*attention.ins, *masks)}
 
 
 class OperationRecompute(Recompute):
