@@ -32,7 +32,7 @@ LEVELS: dict[Any, tuple[str, int]] = {
 }
 # Names of whole policies, and the same in a framework's keys.
 NAMES: Mapping[str, Mapping[str, Any]] = {
-    "none": {"mode": "none"},
+    "none": {},
     "full": {},
     "core_attn": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
     "op": {"mode": "selective", "selective_ac_option": "op"},
@@ -68,8 +68,8 @@ def _policy(given: str | Mapping[str, Any]) -> Recompute:
         if given not in NAMES:
             hint = nearest(given, NAMES) or f"; choose {', '.join(NAMES)}"
             raise InputError(f"{PATH}={given!r} is not a known policy{hint}")
-        if given == "full":
-            return Recompute("full")
+        if given in ("none", "full"):
+            return Recompute(given)
         given = NAMES[given]
     if not given:
         raise InputError(f"{PATH}={{}} has no key; give a framework's keys, or {_names()}")

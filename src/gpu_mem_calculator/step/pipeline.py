@@ -28,14 +28,9 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     """One stage when most of its micro-batches are in flight.
 
     - `blocks`: its layer groups. For each of them, numbers of layers:
-<<<<<<< HEAD
       `held`: on the stage; `opening`, `closing`: in its first and its last chunk; `working`: in the
-      chunk that runs backward, the last one unless chunks are unequal; `waiting`: those whose
-      activations are alive meanwhile.
-=======
-      `held`: on the stage; `opening`: in its first chunk; `working`: in its last chunk, which runs
-      backward first. `waiting`: checkpoints, else layers, whose activations are alive meanwhile.
->>>>>>> c41b146 (Megatron: block, uniform with several layers, recompute_modules)
+      chunk that runs backward, the last one unless chunks are unequal. `waiting`: checkpoints, else
+      layers, whose activations are alive meanwhile.
     - `flight`: forward passes of a chunk whose activations are alive.
     - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss.
     """
@@ -81,13 +76,9 @@ def pipeline_stage(run: Run) -> PipelineStage:
     moment = busiest_moment(run, int(flight)) if run.stage_counts else None
     rows: list[tuple[LayerGroup, Num, Num, Num, Num, Num]] = []
     first: Num = 0
-<<<<<<< HEAD
-    for group in stack_groups(replace(run, recompute="none"), 0, len(run.arch.layers)):
-        for index, (policy, _, _) in enumerate(_policies(run, 1)):
-=======
-    for group in _chunk_groups(run, size):
-        for policy, start, end, together in _policies(run, size):
->>>>>>> c41b146 (Megatron: block, uniform with several layers, recompute_modules)
+    even = len(run.arch.layers) // (pp * chunks)
+    for group in _chunk_groups(run, even):
+        for index, (policy, _, _, together) in enumerate(_policies(run, even)):
             total: Num = 0
             opening: Num = 0
             closing: Num = 0
@@ -95,7 +86,7 @@ def pipeline_stage(run: Run) -> PipelineStage:
             alive: Num = 0
             for chunk in range(_most(chunks)):
                 low, size = chunk_range(run, chunk)
-                _, start, end = _policies(run, size)[index]
+                _, start, end, _ = _policies(run, size)[index]
                 count = overlap(first, group.count, low + start, low + end) * holds(chunk < chunks)
                 total = total + count
                 opening = count if chunk == 0 else opening
@@ -108,10 +99,6 @@ def pipeline_stage(run: Run) -> PipelineStage:
                     passes = moment.alive[chunk]
                 alive = alive + count * passes
             if not nothing(total):
-<<<<<<< HEAD
-                part = replace(group, count=working, recompute=policy, reentrant=policy == "full")
-                rows.append((part, total, opening, closing, working, alive - working))
-=======
                 part = replace(
                     group,
                     count=working // together,
@@ -119,8 +106,8 @@ def pipeline_stage(run: Run) -> PipelineStage:
                     reentrant=policy == "full",
                     together=together,
                 )
-                rows.append((part, total, opening, working, (alive - working) // together))
->>>>>>> c41b146 (Megatron: block, uniform with several layers, recompute_modules)
+                waiting = (alive - working) // together
+                rows.append((part, total, opening, closing, working, waiting))
         first += group.count
     if moment is not None:  # the layers that run come last, as those of the last chunk do
         rows.sort(key=lambda row: int(row[4]) > 0)
@@ -194,18 +181,9 @@ def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
     return tuple(run.arch.layers[int(low) : int(low + size)])
 
 
-<<<<<<< HEAD
-def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num], ...]:
-    """(recompute, first layer, end) in a chunk; Megatron's `block` recomputes its first layers."""
-    if run.recompute != "full" or run.recompute_quarters == 4:
-        return ((run.recompute, 0, size),)
-    even = len(run.arch.layers) // (run.mesh.pp * run.virtual_stages)
-    limit = smaller(even * run.recompute_quarters // 4, size)
-    return (("full", 0, limit), ("none", limit, size))
-=======
 def _chunk_groups(run: Run, size: Num) -> LayerGroups:
     """The model's layers in groups; in an unrolled run one for each layer, or each checkpoint of
-    several layers.
+    several layers, whose chunks have `size` each.
     """
     together, plain = run.rule.layers_together, replace(run, recompute="none")
     if not (run.unrolled and run.recompute == "full" and together > 1):
@@ -228,9 +206,9 @@ def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num, int], ...]:
         return tuple(piece for piece in pieces if not nothing(piece[2] - piece[1]))
     if run.recompute != "full" or (run.recompute_quarters == 4 and first is None):
         return ((run.recompute, 0, size, 1),)
-    limit = size * run.recompute_quarters // 4 if first is None else smaller(first, size)
+    even = len(run.arch.layers) // (run.mesh.pp * run.virtual_stages)
+    limit = smaller(even * run.recompute_quarters // 4 if first is None else first, size)
     return (("full", 0, limit, 1), ("none", limit, size, 1))
->>>>>>> c41b146 (Megatron: block, uniform with several layers, recompute_modules)
 
 
 def _most(chunks: Num) -> int:
