@@ -41,10 +41,11 @@ def cache_formula(layout: ServerLayout, device: int) -> str:
         if not widths:
             terms += [f"{count} layers × {size // count:,} bytes of states"] if size else []
             continue
-        for kind, width in widths:
+        for (kind, width), tensors in Counter(widths).items():
             block, each = BLOCKS[kind]
-            terms.append(f"{count} layers × {rows:,} cells × {width:,} of {kind} × {_each(kind)}")
-            size -= count * rows * width // block * each
+            of_layers = f"{count} layers × {'2 × ' * (tensors > 1)}{rows:,} cells"
+            terms.append(f"{of_layers} × {width:,} of {kind} × {_each(kind)}")
+            size -= tensors * count * rows * width // block * each
         rest += size
     return _padded(terms, rest)
 
