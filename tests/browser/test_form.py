@@ -148,7 +148,7 @@ def test_hub_is_off(visit: Visit) -> None:
 def test_sizes_in_words(visit: Visit) -> None:
     """8k in a field of tokens is 8,192 of them, and a bare size such as 3B is a model."""
     page = visit.open(
-        f"{TRAIN.replace('gpt2', 'llama3-8b')}&training.activation_checkpointing=full"
+        f"{TRAIN.replace('gpt2', 'qwen3-0.6b')}&training.activation_checkpointing=full"
     )
     length = field(page, "training.seq_len").get_by_role("textbox")
     visit.change(lambda: length.fill("8k"))

@@ -42,10 +42,14 @@ def test_on_paper(visit: Visit) -> None:
     expect(page.locator("#form")).to_be_visible()
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for gone in ("#form", "#actions", ".what-if", "header.site nav"):
+    for gone in ("#form", "#actions", ".card", "header.site nav", ".chips .more"):
         expect(page.locator(gone)).to_be_hidden()
     expect(page.locator(".plot svg")).to_be_visible()
     expect(page.locator("#printed")).to_contain_text("GPT-2 124M")
+    for there in (".verdict .gauge", ".part-breakdown .term"):
+        expect(page.locator(there).first).to_be_visible()
+    page.set_viewport_size({"width": 703, "height": 1032})  # A4 with margins of 12 mm
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1032
 
 
 @pytest.mark.parametrize("wish", ["reduce", "no-preference"])

@@ -49,7 +49,7 @@ def test_slice_explained(visit: Visit) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("heading").first).to_contain_text("parameters at")
     entry = dialog.locator(".entry").first
-    for name in ("Formula", "In numbers", "Where", "Alive", "Source"):
+    for name in ("In words", "Formula", "In numbers", "Where", "Alive", "Source"):
         expect(entry.get_by_text(name, exact=True)).to_be_visible()
     facts = dict(
         zip(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from .chrome import Visit
-from .reading import field, verdict
+from .reading import TRAIN, field, verdict
 
+SHARDED = TRAIN.replace("pytorch_ddp", "fsdp")
 MOST_CLICKS = 3  # to a QLoRA of an 8B model on one 4090; typing a name or a number is one
 
 
@@ -39,7 +39,7 @@ def test_qlora_on_one_card(visit: Visit) -> None:
 
 def test_recipes_by_keyboard(visit: Visit) -> None:
     """The arrow keys walk over the recipes; each leaves the settings of the one before."""
-    page = visit.open("/")
+    page = visit.open(SHARDED)
     page.get_by_role("radio", name="All weights").focus()
     visit.change(lambda: page.keyboard.press("ArrowRight"))
     expect(page.get_by_role("radio", name="LoRA", exact=True)).to_be_focused()
@@ -54,7 +54,7 @@ def test_recipes_by_keyboard(visit: Visit) -> None:
 
 def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
     """A rank that was typed stays; a setting that differs from the recipe is named."""
-    page = visit.open("/")
+    page = visit.open(SHARDED)
     visit.change(lambda: recipe(page, "LoRA"))
     visit.change(lambda: field(page, "training.lora.r").get_by_role("textbox").fill("64"))
     visit.change(lambda: recipe(page, "QLoRA"))
@@ -67,15 +67,17 @@ def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
     expect(page.locator("#recipe-hint")).to_contain_text("nf4")
 
 
-@pytest.mark.parametrize("title", ["LoRA", "QLoRA"])
-def test_recipe_of_megatron_changes_the_engine(visit: Visit, title: str) -> None:
+def test_recipe_of_megatron_changes_the_engine(visit: Visit) -> None:
     """An engine without adapters is replaced, with its own options."""
     page = visit.open(
-        "/#train?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
+        "/#train?model.name=qwen3-0.6b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
         "&engine.type=megatron_lm&parallelism.tensor_parallel_size=2"
-        "&parallelism.data_parallel_size=4&training.seq_len=4096"
+        "&parallelism.data_parallel_size=4&training.seq_len=512"
     )
-    visit.change(lambda: recipe(page, title))
-    expect(page.locator(".notice")).to_be_hidden()
-    page.wait_for_function("() => location.hash.includes('engine.type=pytorch_ddp')")
-    assert "parallelism" not in page.evaluate("location.hash")
+    for title in ("LoRA", "QLoRA"):
+        visit.change(lambda title=title: recipe(page, title))
+        expect(page.locator(".notice")).to_be_hidden()
+        page.wait_for_function("() => location.hash.includes('engine.type=pytorch_ddp')")
+        assert "parallelism" not in page.evaluate("location.hash")
+        visit.change(page.get_by_role("button", name="Undo").click)
+        page.wait_for_function("() => location.hash.includes('engine.type=megatron_lm')")

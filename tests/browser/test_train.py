@@ -38,8 +38,7 @@ def test_model_by_keyboard(visit: Visit) -> None:
 
 def test_too_small_a_card(visit: Visit) -> None:
     """On a card that is too small, both the colour and the words say that it does not fit."""
-    page = visit.open(TRAIN.replace("gpt2", "llama2-7b"), settled=False)
-    visit.settle()
+    page = visit.open(TRAIN.replace("gpt2", "gpt2-xl"))
     card = page.get_by_role("combobox", name="GPU", exact=True)
     card.fill("rtx 4090")
     visit.change(lambda: card.press("Enter"))

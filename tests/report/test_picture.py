@@ -42,6 +42,26 @@ def test_columns_stay_inside_the_picture(num_columns: int, width: int) -> None:
     assert edges[-1] < width
 
 
+@pytest.mark.parametrize("width", [320, 390, 700, 1000])
+@pytest.mark.parametrize("heights", [(4, 9, 9, 9), (9, 9, 9, 4), (9, 9, 9, 9), (4, 4, 4, 9), (9,)])
+def test_label_of_the_limit_covers_no_column(width: int, heights: tuple[int, ...]) -> None:
+    """It stands on its line where no column is as high, else above the plot, whole in any case."""
+    columns = [
+        InstantColumn(f"t{i}", "forward", (KindSlice("act", high * GIB, ()),))
+        for i, high in enumerate(heights)
+    ]
+    picture = timeline(columns, heights.index(9), 5 * GIB, width=width)
+    label = re.search(r'<text class="limit-label" x="([\d.]+)" y="([\d.]+)"([^>]*)>(.*?)<', picture)
+    assert label is not None
+    x, base, wide = float(label[1]), float(label[2]), 7 * len(label[4])
+    left = x - wide if "end" in label[3] else x
+    assert 0 <= left <= left + wide <= width
+    slices = re.findall(r'"slice".*? x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', picture)
+    for start, top, size in slices:
+        beside = float(start) >= left + wide or float(start) + float(size) <= left
+        assert beside or float(top) > base
+
+
 def test_untitled_instant_goes_by_its_name() -> None:
     """An instant without a title is called by its name."""
     instant = Instant(name="a", phase="forward")

@@ -187,14 +187,28 @@ def _limit(limit_bytes: int, columns: Columns, peak: int, place: PlotFrame) -> I
     words = f"{'' if on_scale else '↑ '}limit {limit_bytes / GIB:,.2f} GiB"
     if place.width > 500:
         words = words.replace("limit", "this card’s limit") + ("" if on_scale else ", far above")
-    at_right = peak < place.num_columns / 2
-    x, anchor = (right - 6, "end") if at_right else (place.left + 6, "start")
+    x, base, anchor = _limit_spot(words, limit_bytes, columns, peak, place)
     yield f'<path class="limit" d="M{place.left} {y:.2f}H{right}"/>'
-    if columns[peak].bytes > limit_bytes:
-        width = len(words) * 12 * CHARACTER + 8
-        start, size = right - width if at_right else place.left, f'width="{width:.2f}" height="18"'
-        yield f'<rect class="pill" x="{start:.2f}" y="{y - 21:.2f}" {size} rx="3"/>'
-    yield svg_text(x, f"{y - 8:.2f}", words, kind="limit-label", anchor=anchor)
+    yield svg_text(x, f"{base:.2f}", words, kind="limit-label", anchor=anchor)
+
+
+def _limit_spot(
+    words: str, limit_bytes: int, columns: Columns, peak: int, place: PlotFrame
+) -> tuple[float, float, str]:
+    """Where the limit's label covers no column: on its line at one end, else above the plot.
+
+    The end is the one that is farther from the peak, whose own label is above the plot, too.
+    """
+    right, width = place.left + place.width, len(words) * 12 * CHARACTER + 12
+    spots = {"end": (right - 6, right - width), "start": (place.left + 6, place.left)}
+    far = ("end", "start") if peak < place.num_columns / 2 else ("start", "end")
+    for anchor in far:
+        x, start = spots[anchor]
+        first = max(0, int((start - place.left) / place.step))
+        last = math.ceil((start + width - place.left) / place.step)
+        if all(one.bytes <= limit_bytes for one in columns[first:last]):
+            return x, max(place.y(limit_bytes), place.top - 2) - 8, anchor
+    return spots[far[0]][0], place.top - 8, far[0]
 
 
 def peak_words(one: InstantColumn) -> str:

@@ -17,8 +17,8 @@ async function start() {
     if (!answer.ok) throw new Error(`the server said ${answer.status}`);
     const data = unpacked(await answer.json());
     showLead(lead, data);
-    showBeside(data);
     showUnseen(data);
+    showBeside(data);
     showGroups(data);
     showHow(data);
     showRuns(data);
@@ -79,7 +79,7 @@ function showBeside(data) {
   byId("beside-key").replaceChildren(...others.map((tool, index) => make("li", {}, sample(String(index + 1)),
     make("span", {}, tool.name), " ", make("span", { class: "soft" }, `${percent(tool.overall.mean)}, ${tool.overall.n} runs`))));
   byId("beside-says").textContent = `Each calculator was given its nearest options on the ${ours.overall.n} runs of ${data.peers.file}.jsonl; `
-    + "who has no circle in a row does not answer such runs. Those runs were looked at while our formulas were written; hollow diamonds are of all runs, and what follows is of runs that were not.";
+    + "who has no circle in a row does not answer such runs. Those runs were looked at while our formulas were written; hollow diamonds are of all runs.";
   byId("others").replaceChildren(table("Mean error of the allocated peak, and of how many runs",
     ["calculator", ...groups.map(([, title]) => title)],
     [ours, ...others].map((tool) => ({ kind: tool === ours ? "ours" : null, cells: [
@@ -143,7 +143,7 @@ function showHow(data) {
     [make("dt", {}, metric.title), make("dd", {}, metric.says)])));
   byId("files").replaceChildren(table("Files of measured runs, and how close each is now: allocated, or the KV pool of servers",
     ["file", "runs", "mean", "worst", "what it is"],
-    data.files.map((file) => ({ kind: null, cells: [make("code", {}, `${file.name}.jsonl`), String(file.runs), percent(file.mean), signed(file.worst),
+    data.files.toSorted((a, b) => b.unseen - a.unseen).map((file) => ({ kind: null, cells: [make("code", {}, `${file.name}.jsonl`), String(file.runs), percent(file.mean), signed(file.worst),
       make("span", { class: "use" }, `${capital(file.title)}. ${file.use}`)] }))));
 }
 

@@ -44,7 +44,7 @@ function onPaper(form, list) {
   addEventListener("beforeprint", () => {
     const inputs = form.querySelectorAll("#model, #card, .field.set input[type=text], .field.set select");
     const rows = [...inputs].flatMap((one) => [make("dt", {}, one.labels[0]?.textContent ?? ""), make("dd", {}, words(one))]);
-    list.replaceChildren(...rows, make("dt", {}, "Link"), make("dd", {}, location.href));
+    list.replaceChildren(...rows, make("dt", {}, "Link"), make("dd", { class: "whole" }, location.href));
   });
 }
 

@@ -17,7 +17,7 @@ const WIDEST = 1600;
 const SECTIONS = [
   ["room", "How many users, at which context"],
   ["start", "Command to start it"],
-  ["speed", "Upper bound on speed"],
+  ["speed", "Speed: expected, and the upper bound"],
   ["breakdown", "Memory at the peak"],
   ["stages", "Pipeline stages"],
   ["remarks", "Assumptions and warnings"],
