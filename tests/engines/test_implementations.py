@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
@@ -130,3 +131,53 @@ def test_megatrons_code_belongs_to_its_engine() -> None:
     """`megatron` is no implementation of an FSDP run."""
     with pytest.raises(InputError, match="runs transformers code; leave it out"):
         found(implementation="megatron")
+
+
+def nanotron(**training: Any) -> ResolvedRun:
+    """A small Llama at TP 2, PP 2, with sequence parallelism."""
+    file = {
+        "model": {"config": LLAMA, "implementation": "nanotron"},
+        "training": {"batch_size": 2, "seq_len": 128, "gradient_accumulation_steps": 4} | training,
+        "engine": {"type": "megatron_lm", "distributed_optimizer": True},
+        "parallelism": {
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+            "sequence_parallel": True,
+        },
+        "hardware": {"gpu": "h100", "num_gpus": 8},
+    }
+    return resolve(read(file))
+
+
+def test_nanotron_keeps_an_unfused_swiglu() -> None:
+    """Gate and up, the activation, and their product: 4 ffn, where Megatron's kernel keeps 3."""
+    run = nanotron()
+    parts = kept(run.engine.ledger(run.run))
+    half = 2 * 128 * 1536 // 2 * 2  # tokens x ffn / tp, 2 bytes
+    assert parts["gate_up_proj"] == 2 * half
+    assert parts["mlp.silu"] == parts["mlp.product"] == half
+
+
+def test_nanotrons_head_holds_the_logits_twice_in_fp32() -> None:
+    """The loss's peak has the fp32 logits and the softmax, and no 16-bit logits."""
+    run = nanotron()
+    last = run.engine.ledger(replace(run.run, stage=1))
+    logits = 2 * 128 * 4096 // 2
+    work = [e for e in last.entries if e.name == "final norm, logits and loss"]
+    forward = next(e for e in work if "loss" in e.live)
+    assert 8 * logits < int(forward.bytes) < 8.6 * logits
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("level", ["none", "full"])
+def test_nanotrons_streams_are_as_high_as_their_ledgers(stage: int, level: str) -> None:
+    """In both stages of a pipeline."""
+    run = nanotron(activation_checkpointing=level)
+    ledger, stream = rolled_and_written(run, stage, steps=3)
+    assert highest(stream) == ledger.peak(phases=STEP)
+
+
+def test_nanotron_refuses_megatrons_choices() -> None:
+    """Selective recompute, and Transformer Engine's layers."""
+    with pytest.raises(InputError, match="has no such switch"):
+        nanotron(activation_checkpointing="selective")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..model.arch import Arch
 from ..modelling.implementations import IMPLEMENTATIONS, TRANSFORMERS, Implementation, implemented
 from ..run.engine import Engine
-from .errors import InputError
+from .errors import InputError, quoted
 from .models import RunFile
+from .runfile import given_keys
 
 MEGATRON = "megatron"
 
@@ -29,6 +31,12 @@ def in_implementation(arch: Arch, file: RunFile, engine: Engine) -> Arch:
     return implemented(arch, name, file.training.seq_len or arch.max_seq_len)
 
 
+def implementation_options(file: RunFile) -> dict[str, Any]:
+    """The engine's options that an implementation fixes."""
+    row = IMPLEMENTATIONS.get(file.model.implementation or TRANSFORMERS)
+    return {} if row is None else dict(row.options)
+
+
 def _problems(
     arch: Arch, file: RunFile, engine: Engine, row: Implementation, what: str
 ) -> Iterator[str]:
@@ -40,6 +48,14 @@ def _problems(
         tied = " with tied embeddings" if arch.family in row.families else ""
         fix = f"it is modelled for {', '.join(row.families)}; leave it out"
         yield f"{what}: {arch.family}{tied} is not modelled; {fix}"
+    given = given_keys(file.engine)
+    for key, value in row.options:
+        if given.get(key, value) != value:
+            yield f"engine.{key}={quoted(given[key])} has no effect with {what}; leave it out"
+    if training.activation_checkpointing in (1, "selective"):
+        yield f"training.activation_checkpointing='selective': {what} has no such switch; use full"
+    if training.recompute is not None and row.engines == ("megatron_lm",):
+        yield f"training.recompute: {what} has no policies; use training.activation_checkpointing"
     if training.lora is not None:
         yield f"{what} has no LoRA; leave training.lora or model.implementation out"
     if training.liger or training.loss not in (None, "full"):

@@ -41,7 +41,7 @@ class ModelConfig(Struct, kw_only=True, omit_defaults=True):
     name: Text | None = None
     revision: Revision | None = None
     config: Object | None = None
-    implementation: Literal["transformers", "megatron", "torchtitan"] | None = None
+    implementation: Literal["transformers", "megatron", "torchtitan", "nanotron"] | None = None
     recorded: Object | None = None
     num_parameters: Parameters | None = None
     num_layers: Layers | None = None

@@ -21,7 +21,7 @@ from ..step.workspaces import config_bytes
 from . import training_rules
 from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
-from .implementation import in_implementation
+from .implementation import implementation_options, in_implementation
 from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -82,7 +82,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         mesh=mesh,
         seq=file.training.seq_len or model.arch.max_seq_len,
         adapter=adapter,
-        options=options,
+        options={**options, **implementation_options(file)},
         virtual_stages=file.parallelism.virtual_pipeline_size or 1,
         sequence_parallel=bool(file.parallelism.sequence_parallel),
         **hardware.of_run,

@@ -55,6 +55,9 @@ def run(job: Job) -> None:
     if engine not in TRAINERS:
         works = f"it works for {', '.join(TRAINERS)}"
         raise InputError(f"engine.type={engine!r} cannot be run here, only estimated; {works}")
+    if job.resolved.run.arch.implementation == "nanotron":
+        code = "model.implementation='nanotron'"
+        raise InputError(f"{code} cannot be run here, only estimated; leave it out")
     if job.resolved.run.parameters_given is not None:
         why = "a model that runs has its own count: leave it out"
         raise InputError(f"model.num_parameters scales an estimate; {why}")

@@ -6,15 +6,17 @@ where else its memory differs. `model.implementation` of a run file names the ro
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.source import Source, code
 from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Attention, Norm, NormImpl, RotaryImpl
-from .huggingface.quirks import Quirks, family_quirks
+from .huggingface.quirks import LLAMA, Quirks, family_quirks
 
-TRANSFORMERS = "transformers"
+TRANSFORMERS, NANOTRON = "transformers", "nanotron"
 
 
 class Implementation(Struct, frozen=True, kw_only=True):
@@ -23,22 +25,26 @@ class Implementation(Struct, frozen=True, kw_only=True):
     - families: model types that it has and that are modelled
     - norm, rotary: the code of its RMS norms and of its rotary embedding
     - quirks: where else its memory differs from Llama's in transformers
-    - engines: training engines that its users run it with
+    - engines: training engines that its users run it with, or whose parallelism is the same
+    - options: the engine's options that it fixes
+    - table_bits: of one number of its rotary table; table_per_layer: every layer has a table
     - source: the code that was read
     """
 
     families: tuple[str, ...]
-    norm: NormImpl
-    rotary: RotaryImpl
-    quirks: Quirks
     engines: tuple[str, ...]
     source: Source
+    norm: NormImpl = "rms_fused"
+    rotary: RotaryImpl = "half"
+    quirks: Quirks = LLAMA
+    options: tuple[tuple[str, Any], ...] = ()
+    table_bits: int = 32
+    table_per_layer: bool = False
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "torchtitan": Implementation(
         families=("llama",),
-        norm="rms_fused",
         rotary="complex",
         quirks=Quirks(
             stored_rotary_table=True,
@@ -48,9 +54,16 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         ),
         engines=("pytorch_ddp", "fsdp"),
         source=code("torchtitan 0.2.2 models/llama3/model/model.py"),
-    )
+    ),
+    NANOTRON: Implementation(
+        families=("llama", "mistral"),
+        engines=("megatron_lm",),
+        options=(("transformer_implementation", "local"), ("make_vocab_size_divisible_by", 1)),
+        table_bits=16,
+        table_per_layer=True,
+        source=code("nanotron 2411b02 src/nanotron/models/llama.py"),
+    ),
 }
-NAMES = (TRANSFORMERS, *IMPLEMENTATIONS)
 
 
 def implementation_quirks(arch: Arch) -> Quirks:
@@ -60,8 +73,9 @@ def implementation_quirks(arch: Arch) -> Quirks:
 
 
 def implemented(arch: Arch, name: str, seq: int) -> Arch:
-    """The model in another project's code. `seq`: tokens of a sequence, for which torchtitan makes
-    its rotary table (models/llama3/model/args.py, update_from_config).
+    """The model in another project's code. `seq`: tokens of a sequence, as many as its rotary table
+    has rows (torchtitan models/llama3/model/args.py, update_from_config; flash-attn 2.8.3
+    layers/rotary.py, which nanotron calls).
     """
     own = IMPLEMENTATIONS[name]
     made: dict[int, Layer] = {}
@@ -69,7 +83,9 @@ def implemented(arch: Arch, name: str, seq: int) -> Arch:
         made.setdefault(id(layer), _layer(layer, own))
     mixer = arch.layers[0].mixer
     assert isinstance(mixer, Attention)
-    table = Buffer("freqs_cis", (seq, mixer.rotary_dim // 2), bits=64)
+    tables = len(arch.layers) if own.table_per_layer else 1
+    shape = (tables * seq, mixer.rotary_dim)  # cos and sin, or complex numbers
+    table = Buffer("rotary table", shape, bits=own.table_bits)
     return replace(
         arch,
         implementation=name,

@@ -48,6 +48,8 @@ def asked_words(estimate: Estimate) -> str:
 def _model_words(estimate: Estimate) -> Iterator[str]:
     run, result = estimate.resolved.run, estimate.result
     yield f"{count(result.num_parameters)} parameters"
+    if run.arch.implementation != "transformers":
+        yield f"{run.arch.implementation}'s layers"
     if run.new_tokens is not None:
         yield from server_words(estimate) if estimate.served else served_words(run)
         return

@@ -29,7 +29,7 @@ from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
-from .layer_sources import LayerSources
+from .layer_sources import LayerSources, layer_sources
 from .layer_walks import group_walk
 from .model_inputs import input_entries, named_until_return
 from .pipeline import waiting_entries
@@ -132,7 +132,9 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
         first = group_walk(setting, groups[0], grad=False)
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     named = named_until_return(run, setting, kept=(first or layers[0]).keeps_input)
-    return StageWalks(layers, head_walk(setting, run.arch, None, named), first, embedding=embedding)
+    head = head_walk(setting, run.arch, None, named)
+    sources = layer_sources(run.arch, LayerSources())
+    return StageWalks(layers, head, first, embedding=embedding, sources=sources)
 
 
 def activation_entries(

@@ -15,14 +15,12 @@ from ...run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources
 from ...step.pipeline import PipelineStage, waiting_entries
 from .model_inputs import model_input_entries
 from .options import setting as megatron_setting
 from .walks import sent_gradient
 
-LAYER_CODE = code("megatron-core 0.19.2 transformer layer, walked with autograd's saving rules")
-LOSS_CODE = code("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181")
-CHECKPOINT_CODE = code("megatron-core 0.19.2 tensor_parallel/random.py: a layer's input is kept")
 DISPATCHER_CODE = code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs")
 
 
@@ -37,26 +35,32 @@ def activation_entries(
     for index, group in enumerate(stage.blocks):
         walk = walks.layers[index]
         if run.unrolled and run.virtual_stages > 1:
-            yield from waiting_entries(index, group, walk, instants, LAYER_CODE, CHECKPOINT_CODE)
+            sources = walks.sources
+            layer, checkpoint = sources.layer, sources.checkpoint
+            yield from waiting_entries(index, group, walk, instants, layer, checkpoint)
         elif not run.unrolled:
-            yield _saved_entry(index, group, walk, instants)
+            yield _saved_entry(index, group, walk, instants, walks.sources)
             yield from _layer_entries(index, stage, walks, instants)
         if group.recompute == "full" and isinstance(group.layer.mlp, Moe):
             yield _dispatcher_entry(index, group, walk, instants)
     if not run.unrolled:
-        yield from _head_entries(walks.head, instants)
+        yield from _head_entries(walks, instants)
     yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
 
 
 def _saved_entry(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
+    index: int,
+    group: LayerGroup,
+    walk: BlockWalk,
+    instants: tuple[StepInstant, ...],
+    sources: LayerSources,
 ) -> Entry:
     live = {i.name: i.saved[index] for i in instants}
     if group.recompute == "full":
         name = f"{group.title}: checkpointed inputs"
-        return Entry(name, ACT, walk.input_bytes, live, CHECKPOINT_CODE)
+        return Entry(name, ACT, walk.input_bytes, live, sources.checkpoint)
     name = f"{group.title}: kept for backward"
-    return Entry(name, ACT, walk.saved_bytes, live, LAYER_CODE, parts=walk.saved)
+    return Entry(name, ACT, walk.saved_bytes, live, sources.layer, parts=walk.saved)
 
 
 def _dispatcher_entry(
@@ -82,7 +86,7 @@ def _layer_entries(
             peak = _layer_peak(group, walk, instant)
             if walks.first is not None and group.recompute != "full":
                 peak = _either(sent_gradient(stage, instant), walks.first.later, peak)
-            yield from _peak_entries(f"{group.title}: at work", peak, instant, LAYER_CODE)
+            yield from _peak_entries(f"{group.title}: at work", peak, instant, walks.sources.layer)
 
 
 def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> PeakParts:
@@ -121,8 +125,9 @@ def _peak_entries(
             yield Entry(title, kind, size, {instant.name: 1}, source)
 
 
-def _head_entries(walk: BlockWalk, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def _head_entries(walks: StageWalks, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    name, head = "final norm, logits and loss", walks.head
     for instant in instants:
         if instant.work == "head":
-            peak = walk.forward if instant.instant.phase == FORWARD else walk.later
-            yield from _peak_entries("final norm, logits and loss", peak, instant, LOSS_CODE)
+            peak = head.forward if instant.instant.phase == FORWARD else head.later
+            yield from _peak_entries(name, peak, instant, walks.sources.head)

@@ -10,7 +10,7 @@ from ...published.frameworks import TRANSFORMER_ENGINE
 from ...run.releases import parse_version
 from ...run.run import Run
 from .layout import CHUNKS, is_uneven, uneven_problems
-from .options import ENGINE, LOCAL, expert_tp, fused, option
+from .options import ENGINE, LOCAL, expert_tp, fused, is_nanotron, option
 
 TP, PP = "parallelism.tensor_parallel_size", "parallelism.pipeline_parallel_size"
 CP, EP = "parallelism.context_parallel_size", "parallelism.expert_parallel_size"
@@ -194,7 +194,12 @@ def _group_problems(run: Run) -> Iterator[str]:
 
 def _sequence_problems(run: Run, title: str) -> Iterator[str]:
     seq, cp, tp = run.seq, run.mesh.cp, run.mesh.tp
-    if cp > 1 and not fused(run):
+    if cp > 1 and is_nanotron(run):
+        yield (
+            f"parallelism.context_parallel_size={cp}: nanotron's Llama has no context "
+            "parallelism; set it to 1"
+        )
+    elif cp > 1 and not fused(run):
         yield (
             f"{CP}={cp} needs Transformer Engine's attention; set "
             f"engine.transformer_implementation={ENGINE!r}"

@@ -14,7 +14,7 @@ from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.pipeline import PipelineStage
-from .options import fused, option, shares_gradient
+from .options import fused, is_nanotron, option, shares_gradient
 from .options import setting as megatron_setting
 from .shards import embedding_shard, local_vocab, matrices
 from .walks import sent_gradient
@@ -29,6 +29,7 @@ DEFERRED_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py embedding_a
 MASK_CODE = code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]")
 INPUT_CODE = code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor")
 BUFFER_CODE = code("megatron-core 0.19.2 utils.py GlobalMemoryBuffer: scores, gathered inputs")
+TABLE_CODE = code("flash-attn 2.8.3 layers/rotary.py _update_cos_sin_cache, one a layer")
 ROTARY_CODE = code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in fp32")
 DUMMY_CODE = code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever")
 
@@ -145,7 +146,7 @@ def _micro_batches(
     flight = {i.name: stage.flight if i.work else alone for i in started}
     size, mask = sized(2 * setting.tokens, 64), sized(run.seq * run.seq, 8)
     yield Entry("token ids and positions", ACT, size, flight, BATCH_CODE, role=role)
-    if not fused(run):
+    if not (fused(run) or is_nanotron(run)):
         yield Entry("attention mask", ACT, mask, flight, MASK_CODE, role=role)
     if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
         return
@@ -212,6 +213,11 @@ def _buffers(
 ) -> Iterator[Entry]:
     """Buffers that are made in the first step and never freed."""
     live = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
+    if is_nanotron(run):
+        size = sum(buffer.num_bytes for buffer in run.arch.buffers) // len(run.arch.layers)
+        total = sized(size, 8) * sum(stage.held)
+        yield Entry("rotary tables of the layers", RUNTIME, total, live, TABLE_CODE)
+        return
     mixers = [group.layer.mixer for group in stage.blocks]
     shared = gathered = setting.full_bytes(setting.hidden)
     routed = any(isinstance(group.layer.mlp, Moe) for group in stage.blocks)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...cuda.libraries import has_experts
 from ...ledger.num import Num
+from ...modelling.implementations import NANOTRON
 from ...modelling.megatron.ops import MegatronSetting
 from ...published.frameworks import TRANSFORMER_ENGINE
 from ...run.releases import Version, parse_version
@@ -57,6 +58,11 @@ def option(run: Run, name: str) -> Any:
     """An option's value, or its default."""
     value = run.options.get(name)
     return OPTIONS[name] if value is None else value
+
+
+def is_nanotron(run: Run) -> bool:
+    """Whether the layers are nanotron's."""
+    return run.arch.implementation == NANOTRON
 
 
 def fused(run: Run) -> bool:

@@ -6,19 +6,26 @@ from ...autograd.walk import BlockWalk
 from ...ledger.ledger import LAST
 from ...ledger.num import Num, holds, nothing
 from ...ledger.remember import remembered
-from ...model.arch import Layer
-from ...modelling.megatron.head import head_walk
-from ...modelling.megatron.layer import layer_walk
-from ...modelling.megatron.ops import MegatronSetting
+from ...ledger.source import code
+from ...modelling import nanotron
+from ...modelling.megatron import head as megatron_head
+from ...modelling.megatron import layer as megatron_layer
 from ...run.phases import BACKWARD
 from ...run.run import Run
 from ...step.activations import FREE_AT_ONCE, StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources, layer_sources
 from ...step.pipeline import PipelineStage
-from .options import loss, shares_gradient
+from .options import is_nanotron, loss, shares_gradient
 from .options import setting as megatron_setting
 from .shards import local_vocab
+
+SOURCES = LayerSources(
+    code("megatron-core 0.19.2 transformer layer, walked with autograd's saving rules"),
+    code("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181"),
+    code("megatron-core 0.19.2 tensor_parallel/random.py: a layer's input is kept"),
+)
 
 
 def walks(run: Run, stage: PipelineStage) -> StageWalks:
@@ -37,8 +44,10 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     setting = megatron_setting(run, selective=False)
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
     shared = alone and shares_gradient(run)
-    head = _head(setting, run.arch.final_norm, local_vocab(run), loss(run), shared=shared)
-    return StageWalks(layers, head, sent, FREE_AT_ONCE)
+    head_walk = _nanotron_head if is_nanotron(run) else _megatron_head
+    head = head_walk(setting, run.arch.final_norm, local_vocab(run), loss(run), shared=shared)
+    sources = layer_sources(run.arch, SOURCES)
+    return StageWalks(layers, head, sent, FREE_AT_ONCE, sources=sources)
 
 
 def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
@@ -53,15 +62,12 @@ def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
 
 def _layer(run: Run, group: LayerGroup, *, sent: bool = False) -> BlockWalk:
     setting = megatron_setting(run, selective=group.recompute == "selective")
+    layer_walk = _nanotron_layer if is_nanotron(run) else _megatron_layer
     checkpointed = group.together if group.recompute == "full" else 0
-    return _cached_walk(setting, group.layer, checkpointed, sent)
+    return layer_walk(setting, group.layer, checkpointed=checkpointed, given=sent)
 
 
-@remembered(256)
-def _cached_walk(
-    setting: MegatronSetting, layer: Layer, checkpointed: int, sent: bool
-) -> BlockWalk:
-    return layer_walk(setting, layer, checkpointed=checkpointed, given=sent)
-
-
-_head = remembered(256)(head_walk)
+_megatron_layer = remembered(256)(megatron_layer.layer_walk)
+_megatron_head = remembered(256)(megatron_head.head_walk)
+_nanotron_layer = remembered(256)(nanotron.layer_walk)
+_nanotron_head = remembered(256)(nanotron.head_walk)
