@@ -79,7 +79,7 @@ def test_the_engine_casts_the_users_own_model(precision: str) -> None:
             (2, {"offload_optimizer": "cpu", "pin_memory": False}),
             (1, {"offload_optimizer": "cpu"}),
         ],
-        keep=2,
+        keep=1,
     ),
 )
 def test_what_is_offloaded_is_not_on_the_gpu(stage: int, engine: dict[str, Any]) -> None:
