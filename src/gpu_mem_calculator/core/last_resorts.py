@@ -132,9 +132,9 @@ def _descent(
             change = replace(change, cost=f"{count // asked} times the GPUs")
         chosen[key] = _after(chosen.pop(key, None), change)
         if _fits(now):
-            return _needed(estimate, tuple(chosen.values()))
+            return _needed(estimate, tuple(chosen.values()), now)
     more = _shorter(now) or _larger_card(now)
-    return () if more is None else _needed(estimate, (*chosen.values(), more))
+    return () if more is None else _needed(estimate, (*chosen.values(), more[0]), more[1])
 
 
 def _after(before: Candidate | None, change: Candidate) -> Candidate:
@@ -172,17 +172,21 @@ def _fits(estimate: Estimate) -> bool:
     return word == FITS or (word != SHORT and surely_fits(estimate))
 
 
-def _needed(estimate: Estimate, changes: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+def _needed(
+    estimate: Estimate, changes: tuple[Candidate, ...], fitting: Estimate
+) -> tuple[Candidate, ...]:
     """The changes without those that the run fits without, the costliest left out first; none where
-    it does not fit with all of them.
+    it does not fit with all of them. `fitting` is known to fit, and usually has them all.
     """
     for change in sorted(changes, key=lambda one: -one.weight):
         fewer = tuple(one for one in changes if one != change)
         changed = changed_estimate(estimate, tuple(s for one in fewer for s in one.settings))
         if fewer and changed is not None and _fits(changed):
-            changes = fewer
+            changes, fitting = fewer, changed
     changed = changed_estimate(estimate, tuple(s for one in changes for s in one.settings))
-    return changes if changed is not None and _fits(changed) else ()
+    if changed is None or (changed.result.run != fitting.result.run and not _fits(changed)):
+        return ()
+    return changes
 
 
 def shorter_sequence(estimate: Estimate, tokens: int) -> Candidate:
@@ -192,8 +196,10 @@ def shorter_sequence(estimate: Estimate, tokens: int) -> Candidate:
     return Candidate(f"{what} {tokens:,}", (f"{key}={tokens}",), f"a shorter {what}", 5)
 
 
-def _shorter(estimate: Estimate) -> Candidate | None:
-    """The longest sequence that fits by the ledger, or up to a third less; None where none does."""
+def _shorter(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
+    """The longest sequence that fits by the ledger, or up to a third less, and the run with it;
+    None where none does.
+    """
     longest = None if estimate.resolved.run.record else longest_sequence(estimate)
     for eighths in (8, 7, 6, 5):
         tokens = (longest or 0) * eighths // 8 // STEP * STEP
@@ -201,7 +207,7 @@ def _shorter(estimate: Estimate) -> Candidate | None:
             shorter = shorter_sequence(estimate, tokens)
             changed = changed_estimate(estimate, shorter.settings)
             if changed is not None and _fits(changed):
-                return shorter
+                return shorter, changed
     return None
 
 
@@ -226,8 +232,8 @@ def _cards() -> list[catalog.Row]:
     ]
 
 
-def _larger_card(estimate: Estimate) -> Candidate | None:
-    """The smallest card of the same vendor's software on which a run fits."""
+def _larger_card(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
+    """The smallest card of the same vendor's software on which a run fits, and the run on it."""
     hardware = estimate.resolved.hardware
     least = max(hardware.memory_bytes, LARGER * estimate.result.total_memory_per_gpu_gb * GIB)
     for row in sorted(_cards(), key=lambda row: int(row["memory_bytes"])):
@@ -235,5 +241,5 @@ def _larger_card(estimate: Estimate) -> Candidate | None:
             card = _on_card(estimate, row)
             changed = changed_estimate(estimate, card.settings)
             if changed is not None and _fits(changed):
-                return card
+                return card, changed
     return None
