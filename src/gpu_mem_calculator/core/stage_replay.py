@@ -11,7 +11,7 @@ from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
 from ..ledger.units import KIB
-from ..replay.allocator import ReplayPhase, replay
+from ..replay.allocator import ReplayPhase, ReplayRun, replay
 from ..replay.needs import NeedsSearch
 from ..replay.rounding import UNIT
 from ..replay.settings import AllocatorSettings
@@ -75,11 +75,12 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
         """The mark of the phase that runs out of memory when torch may take at most `cap` bytes;
         None where none does.
         """
-        stream = self.asked.usual if self._tight is None else self.asked.tight
-        event = replay(stream, self.allocator, cap).failed_at
-        if event is None:
+        plan = (self._tight or self.search).plan
+        player = ReplayRun(plan, cap)
+        if player.finish():
             return None
-        return next((name for end, name in stream.marks if event < end), stream.marks[-1][1])
+        event = player.failed_at or 0
+        return next((name for end, name in plan.marks if event < end), plan.marks[-1][1])
 
     @cached_property
     def _tight(self) -> NeedsSearch | None:
