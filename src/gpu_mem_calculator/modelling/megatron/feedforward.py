@@ -32,18 +32,18 @@ def moe(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
 
     Tokens are assumed to be spread evenly over the experts, as the load-balancing loss drives them;
     without a capacity factor nothing bounds how far a real batch is from that. The shared expert
-    reads the same input.
+    reads the same input, before the router.
     """
+    begin = len(tape.ops)
+    shared = None
+    if block.shared is not None:
+        shared = mlp(tape, setting, x, block.shared)
+        if "shared_experts" in setting.recomputed:
+            tape.regions.append(tape.ops[begin:])
     _route(tape, setting, x, block)
     dispatched = _gathered_tokens if setting.gathers_tokens else _exchanged_tokens
     out = dispatched(tape, setting, x, block)
-    if block.shared is None:
-        return out
-    begin = len(tape.ops)
-    shared = mlp(tape, setting, x, block.shared)
-    if "shared_experts" in setting.recomputed:
-        tape.regions.append(tape.ops[begin:])
-    return tape.op("moe.total", out, shared, passes=True)
+    return out if shared is None else tape.op("moe.total", out, shared, passes=True)
 
 
 def _exchanged_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
@@ -51,24 +51,46 @@ def _exchanged_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe
     MoEAlltoAllTokenDispatcher).
 
     Expert tensor parallelism gathers the received tokens over its ranks and reduces what the
-    experts return. Sent and received tokens stay named to the end.
+    experts return. A rank alone exchanges nothing (tensor_parallel/mappings.py:435), and the tokens
+    of one expert are not sorted. Sent and received tokens stay named to the end.
     """
     tokens, width = setting.local_tokens, setting.hidden
     sent_rows = routed_rows(setting, block)
+    rows, sent_size = sent_rows * setting.etp, sent_rows * width
     places = tape.value("moe.row_map", sent_rows, 64, grad=False)
-    sent = tape.op("moe.permuted", x, elements=sent_rows * width, saves=(places,))
-    rows = sent_rows * setting.etp
-    whole = sized(rows * width, setting.bits) * holds(setting.etp > 1)
-    received = tape.op("moe.received", sent, elements=sent_rows * width)
-    ordered = tape.op("moe.sorted", received, elements=rows * width, temp=whole, back_temp=whole)
-    unsorted = tape.op("moe.unsorted", _experts(tape, setting, ordered, block, rows))
-    part = sized(sent_rows * width, setting.bits) * holds(setting.etp > 1)
-    returned = tape.op(
-        "moe.returned", unsorted, elements=sent_rows * width, temp=part, back_temp=part
-    )
-    out = tape.op("moe.out", returned, elements=tokens * width)
+    sent = tape.op("moe.permuted", x, elements=sent_size, saves=(places,))
+    received = _exchange(tape, setting, sent, "moe.received", sent_size)
+    inner = _experts(tape, setting, _sort(tape, setting, received, block, rows), block, rows)
+    if not is_one(block.num_experts // setting.ep):
+        inner = tape.op("moe.unsorted", inner)
+    if not is_one(setting.etp):
+        part = sized(sent_size, setting.bits) * holds(setting.etp > 1) * holds(setting.ep > 1)
+        inner = tape.op("moe.returned", inner, elements=sent_size, temp=part, back_temp=part)
+    else:
+        inner = _exchange(tape, setting, inner, "moe.returned", sent_size)
+    out = tape.op("moe.out", inner, elements=tokens * width)
     tape.hold(sent, received)
     return out
+
+
+def _exchange(tape: Tape, setting: MegatronSetting, x: Value, name: str, size: Num) -> Value:
+    """What all-to-all returns: a new tensor, or its input on a rank alone."""
+    return tape.alias(name, x) if is_one(setting.ep) else tape.op(name, x, elements=size)
+
+
+def _sort(tape: Tape, setting: MegatronSetting, received: Value, block: Moe, rows: Num) -> Value:
+    """The received tokens, gathered over the ranks that share an expert, and sorted by expert."""
+    single = is_one(block.num_experts // setting.ep)
+    if single and is_one(setting.etp):
+        return received
+    size = rows * setting.hidden
+    whole = EMPTY if single else sized(size, setting.bits) * holds(setting.etp > 1)
+    return tape.op("moe.sorted", received, elements=size, temp=whole, back_temp=whole)
+
+
+def is_one(size: Num) -> bool:
+    """Whether a size is the plain number 1; one in an array is treated like others."""
+    return isinstance(size, int) and size == 1
 
 
 def _gathered_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> Value:
@@ -145,6 +167,8 @@ def _one_by_one(tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows
     In an array of meshes, those with fewer experts per rank have empty ones.
     """
     local = block.num_experts // setting.ep
+    if is_one(local):
+        return _expert(tape, setting, x, block, rows, 1)
     most = int(local.max()) if hasattr(local, "max") else int(local)
     expert_rows = [rows // local * holds(index < local) for index in range(most)]
     sizes = [(f"moe.chunk.{i}", count * setting.hidden) for i, count in enumerate(expert_rows)]
