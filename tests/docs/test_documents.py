@@ -71,3 +71,11 @@ def test_documents_name_files_that_exist() -> None:
             assert (ROOT / path).exists() or inside.exists(), (document.name, path)
         for link in re.findall(r"\]\(([\w./-]+)\)", text):
             assert (document.parent / Path(link)).exists(), (document.name, link)
+
+
+def test_log_of_a_measurement_is_current() -> None:
+    """`python docs/measured_log.py` would change nothing."""
+    made = script("measured_log")
+    text = made["PAGE"].read_text("utf-8")
+    assert "the run took" in text
+    assert made["page"](text) == text
