@@ -140,8 +140,8 @@ def _cut_loss(model: Any, run: Run) -> None:
 
     def forward(self: Any, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
         hidden = self.base_model(*args, **kwargs).last_hidden_state
-        if torch.is_autocast_enabled("cuda"):
-            hidden = hidden.to(torch.get_autocast_dtype("cuda"))
+        if torch.is_autocast_enabled(hidden.device.type):
+            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         weight = self.get_output_embeddings().weight
         return {"loss": function(hidden, weight, labels, softcap=softcap, shift=True)}
 

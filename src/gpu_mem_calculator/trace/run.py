@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.errors import InputError
@@ -35,6 +36,7 @@ from .ledger import ledger_of
 from .memory_kinds import KindWatcher, block_kinds
 from .modules import convertible_modules
 from .recorder import Recorder, StorageMaker
+from .stand_ins import stand_ins
 
 STARTS = ("model", "init", "load")  # the phases of start-up
 STEPS = 3  # the optimizer's state exists from the second on; the allocator is steady in the third
@@ -100,9 +102,15 @@ def trace(
         rank=rank,
         steps=steps,
     )
-    job = Job(file=file, resolved=resolved, world=world, build=build)
     engine = _engine(resolved, recorder)
-    with simulated_gpu(resolved, kernels), watch.modules(), recorder.recording(), engine:
+    with (
+        simulated_gpu(resolved, kernels),
+        watch.modules(),
+        recorder.recording(),
+        engine,
+        stand_ins() as apply,
+    ):
+        job = Job(file=file, resolved=resolved, world=replace(world, stand_ins=apply), build=build)
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
         recorder.sums.clear()  # they are not sums of gradients: there are none
