@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ..engines import engine
+from ..modelling.huggingface.liger import FUSED, LIGER
 from .calculator import Estimate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 
@@ -39,6 +40,7 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.implementation != "fused" and adam:
         title = {"adam": "fused Adam", "adamw": "fused AdamW"}[run.optimizer]
         yield Candidate(title, ("training.optimizer_implementation=fused",))
+    yield from _smaller_losses(estimate)
     yield from _sharding(estimate)
     if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
         yield Candidate("sequence parallel", ("parallelism.sequence_parallel=true",))
@@ -63,6 +65,18 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
                 "slower forward, backward and optimizer step",
                 3,
             )
+
+
+def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
+    """Losses that never hold all logits, for a run with transformers' own loss."""
+    run, framework = estimate.resolved.run, estimate.resolved.engine
+    if not framework.transformers or run.loss != "full" or run.label_smoothing or run.liger:
+        return
+    has = LIGER.get(run.arch.family)
+    if has is not None and FUSED in has.default:
+        yield Candidate("Liger kernels", ("training.liger=true",), "needs liger-kernel")
+    else:
+        yield Candidate("cut cross entropy", ("training.loss=cut",), "needs cut-cross-entropy")
 
 
 def _batch(size: int, micro_batches: int, cost: str) -> Candidate:

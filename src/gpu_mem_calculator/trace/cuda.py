@@ -53,6 +53,7 @@ def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[N
                 library.impl(name, _in_fp32(name), "AutocastCPU")
             for name in FP32_RESULT.split():
                 library.impl(name, _to_fp32(name), "AutocastCPU")
+            library.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")
         yield
     finally:
         library._destroy()
@@ -94,6 +95,25 @@ def _softmax(kernel: Any, x: Any, dim: int, dtype: Any = None) -> Any:
     if x.dtype == torch.float16 and dtype == torch.float32:
         return kernel(x, dim, True)
     return kernel(x if dtype is None else x.to(dtype), dim, False)
+
+
+def _cross_entropy(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """LossNLL.cpp cross_entropy_loss, whose two parts CUDA's autocast treats one by one. Smoothed
+    labels and class probabilities run in fp32.
+    """
+    if label_smoothing or x.shape == target.shape:
+        loss = aten.cross_entropy_loss
+        rest = (target, weight, reduction, ignore_index, label_smoothing)
+        return _without_autocast(lambda: loss(_widen(x), *rest))
+    log_softmax = aten.log_softmax.int(x, 0 if x.dim() == 1 else 1, x.dtype)
+    return aten.nll_loss_nd(log_softmax, target, weight, reduction, ignore_index)
 
 
 def _operator(name: str) -> Any:

@@ -134,7 +134,7 @@ class CutLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, targets: Any) -> Any:
         """No logits; a mean logit for each vocabulary entry orders the backward."""
-        valids = (targets != -100).nonzero().to(torch.int32).sum(1)
+        valids = torch.empty(len(targets), dtype=torch.int64, device=x.device)
         lse = torch.empty(len(targets), dtype=FP32, device=x.device)
         average = torch.empty(len(weight), dtype=FP32, device=x.device)
         losses = torch.zeros(len(targets), dtype=FP32, device=x.device)

@@ -27,6 +27,7 @@ from .storage_makers import calling_line
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor
+SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
 WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
@@ -121,6 +122,8 @@ class Recorder(TorchDispatchMode):
             return result
         if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
             self._note_sum(result, *args[:2])
+        elif func is SCATTERED and not torch.is_grad_enabled():
+            self._note_sum(result, args[0], args[0])
         elif func in MATMULS:
             self._make_handle_workspace(func is WITH_BIAS)
         extra = [

@@ -22,14 +22,13 @@ def full(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
 def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """torch's cross entropy of the logits as they are, as in nanoGPT's and litgpt's loops.
 
-    Autocast runs its log-softmax in fp32: fp16 logits are read as they are (aten/src/ATen/native/
-    SoftMax.cpp log_softmax, half_to_float), bf16 logits are copied first.
+    Its log-softmax has the logits' dtype even under autocast, because the dtype is given (torch
+    2.11 aten/src/ATen/native/LossNLL.cpp cross_entropy_loss); nll_loss then runs on an fp32 copy,
+    which it saves.
     """
-    source, bits = logits, logits.bits
-    if setting.autocast:
-        source, bits = logits if setting.half else tape.cast(logits, 32), 32
-    log_softmax = tape.op("loss.log_softmax", source, bits=bits, save_out=True)
-    loss = tape.op("loss", log_softmax, elements=1)
+    log_softmax = tape.op("loss.log_softmax", logits, save_out=True)
+    wide = tape.cast(log_softmax, 32) if setting.autocast else log_softmax
+    loss = tape.op("loss", wide, elements=1, saves=(wide,))
     tape.hold(logits, out)
     return loss
 
