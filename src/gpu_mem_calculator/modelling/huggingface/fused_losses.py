@@ -81,7 +81,8 @@ def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value
     kernels/chunked_logprob.py), on the tokens that have a label: all but the last of a sequence.
 
     Logits are computed in tiles of 4,096 tokens and `loss_chunk` vocabulary entries, in forward and
-    again in backward, where both gradients are summed in fp32, then cast.
+    again in backward, where both gradients are summed in fp32, then cast. There a part of the
+    weight that is cast has a name until the next one exists.
     """
     weight, hidden = _weight(tape, setting, layer), layer.ins[1]
     rows = setting.batch * (setting.seq - 1)
@@ -94,8 +95,11 @@ def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value
     casts: tuple[Bytes, ...] = ()
     if bits != picked.bits:
         casts += (sized(token_chunk * hidden, bits),)
+    again = EMPTY
     if bits != weight.bits:
-        casts += (sized(smaller(layer.outs[1], setting.loss_chunk) * hidden, bits),)
+        part = sized(smaller(layer.outs[1], setting.loss_chunk) * hidden, bits)
+        casts += (part,)
+        again = choose(layer.outs[1] > setting.loss_chunk, part, EMPTY)
     sums = (*[sized(rows * hidden, 32)] * (x.bits < 32),)
     sums += (*[sized(weight.elements(), 32)] * (weight.bits < 32 and weight.grad),)
     saved = [
@@ -110,7 +114,7 @@ def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value
         bits=32,
         saves=(picked, *saved),
         temp=(*[sized(rows, 32)] * 7, tile, *casts),
-        back_temp=(*sums, tile, *casts),
+        back_temp=(*sums, tile, *casts, again),
         saves_late=True,
         inputs_first=True,
         matmul=True,

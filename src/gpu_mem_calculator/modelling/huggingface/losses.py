@@ -72,8 +72,8 @@ def smoothed(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
 
     Where torch autocasts, accelerate 1.15 returns fp32 logits (utils/operations.py
     convert_outputs_to_fp32). The last token's logits are left out, which copies the others if there
-    are several sequences. The sum's gradient is an expanded view, so it is added to the other one
-    in a new tensor.
+    are several sequences. gather saves what it reads. The sum's gradient is an expanded view, to
+    which the other is added in a new tensor; in 16 bits it is cast to a whole one.
     """
     if setting.autocast:
         logits = tape.cast(logits, 32)
@@ -87,8 +87,9 @@ def smoothed(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
     log_softmax = tape.op("loss.log_softmax", kept, save_out=True)
     log_probs = tape.op("loss.negative", log_softmax)
     labels = tape.value("loss.labels", rows, 64, grad=False)
-    picked = tape.op("loss.picked", log_probs, elements=rows, saves=(labels,))
-    summed = tape.op("loss.summed", log_probs, elements=rows, bits=32, passes=True, views=True)
+    picked = tape.op("loss.picked", log_probs, elements=rows, saves=(log_probs, labels))
+    wide = log_probs.bits == 32
+    summed = tape.op("loss.summed", log_probs, elements=rows, bits=32, passes=wide, views=wide)
     tape.hold(logits, kept, log_probs)
     return tape.op("loss", picked, summed, elements=1, bits=32)
 
