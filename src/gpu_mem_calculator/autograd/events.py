@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from ..ledger.num import EMPTY, Bytes, Num, nothing
+from ..ledger.num import EMPTY, Bytes, Num, larger, nothing
 from ..ledger.remember import fields_only_ints
 
 # An operation that reads weights: events before it, events after it, elements of the weights.
@@ -74,6 +74,14 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
         for event in self.backward[: self.recompute_at]:
             total = total + (self.sizes[event] if event >= 0 else -self.sizes[~event])
         return total
+
+    def forward_peak(self, end: int) -> Bytes:
+        """The most bytes alive during the first `end` events of forward."""
+        peak = total = self.entry_bytes
+        for event in self.forward[:end]:
+            total = total + (self.sizes[event] if event >= 0 else -self.sizes[~event])
+            peak = larger(peak, total)
+        return peak
 
     @cached_property
     def only_ints(self) -> bool:

@@ -1,7 +1,6 @@
 """What Hugging Face models keep for backward, and what each block needs while it runs, as entries.
 
-Shared by every engine that runs the transformers code: one GPU, DDP, FSDP and DeepSpeed differ in
-where parameters and gradients are, not in what a layer keeps.
+Engines that run transformers share this: they differ in where parameters and gradients are.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import LayerSources, layer_sources
 from .layer_walks import group_walk
-from .model_inputs import input_entries, named_until_return
+from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
 from .recorded import (
     RECORDED,
@@ -151,8 +150,10 @@ def activation_entries(
             yield from table_entries(run.record, instants)
         return
     kept = (walks.first or walks.layers[0]).keeps_input
-    yield from input_entries(run, setting, groups, instants, kept=kept)
+    inputs = tuple(input_entries(run, setting, groups, instants, kept=kept))
+    yield from inputs
     if not run.unrolled:
+        yield from masks_at_final_norm(run, inputs, instants, walks.head)
         yield from cached_cast_entries(groups, instants, [walk.once for walk in walks.layers])
     if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
         yield from embedding_entries(run, setting, instants, fresh=walks.gradients == FREE_TOGETHER)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from ..autograd.walk import BlockWalk
 from ..ledger.ledger import (
     ACT,
     AFTER_EMBEDDING,
@@ -186,6 +187,26 @@ def _mask_entries(
     if run.unrolled and int(script.sizes[script.left[0]]) == int(size):
         masks = replace(masks, script=script)
     yield masks
+
+
+def masks_at_final_norm(
+    run: Run, entries: Iterable[Entry], instants: Instants, head: BlockWalk
+) -> Iterator[Entry]:
+    """What the masks add to the head's peak in forward: they are alive in the final norm, until the
+    model's forward returns, and are freed before the loss. Under DeepSpeed the head begins without.
+    """
+    if "zero_stage" in run.options:
+        return
+    first = [i for i in instants if i.work == "head" and i.instant.phase == FORWARD]
+    layers = [i.name for i in instants if in_stack(i)]
+    for masks in entries if first and layers else ():
+        if masks.role == AFTER_EMBEDDING:
+            gone = masks.bytes * (masks.live[layers[-1]] - masks.live.get(first[0].name, 0))
+            until = head.script.calls[-1][0] if head.script.calls else 0
+            whole = head.forward.act + head.forward.temp
+            more = larger(head.script.forward_peak(until) + gone - whole, EMPTY)
+            live: dict[str, Num] = {i.name: 1 for i in first}
+            yield _kept("attention masks, in the final norm", more, live, MASK_CODE)
 
 
 def _embedding_output(
