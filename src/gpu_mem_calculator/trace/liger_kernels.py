@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Norm(torch.autograd.Function):
+class NormKernel(torch.autograd.Function):
     """rms_norm.py LigerRMSNormFunction; `multiprocessors` sum the weight's gradient in fp32."""
 
     @staticmethod

@@ -13,7 +13,7 @@ import torch
 from ..jobs.losses import IGNORED, LOSSES, logits_loss, next_labels
 from ..modelling.huggingface.liger import IN_PLACE, TORCH, LigerKernels, liger_kernels
 from ..run.run import Run
-from .liger_kernels import Gate, Norm, rotate
+from .liger_kernels import Gate, NormKernel, rotate
 from .loss_kernels import ChunkedLoss, CutLoss, FlashLoss, LigerFusedLoss, LigerLoss
 
 ROTARY = "apply_rotary_pos_emb"
@@ -53,7 +53,7 @@ def _change(name: str, module: Any, kernels: LigerKernels, multiprocessors: int)
         place = kernels.head_norm if name == "model.norm" else place
         if place != TORCH:
             numbers = (place == IN_PLACE, multiprocessors)
-            module.forward = lambda x: Norm.apply(x, module.weight, *numbers)
+            module.forward = lambda x: NormKernel.apply(x, module.weight, *numbers)
     elif kind.endswith("MLP") and kernels.gate:
         module.forward = MethodType(_fused_mlp if hasattr(module, "gate_up_proj") else _mlp, module)
 

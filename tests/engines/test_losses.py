@@ -1,0 +1,52 @@
+"""Ledger and stream of runs with other losses and Liger's kernels are equally high."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from tests.conftest import SMALL_LLAMA, small_run
+from tests.streams import highest, rolled_and_written
+
+LOSSES = ("full_no_upcast", "flash_fused", "flash_fused_inplace", "liger", "liger_fused")
+TRAINING: dict[str, dict[str, Any]] = {
+    **{loss: {"loss": loss} for loss in (*LOSSES, "chunked", "cut")},
+    "all kernels": {"liger": True},
+    "checkpointed": {"liger": True, "activation_checkpointing": "full"},
+    "adapters": {"liger": True, "lora": {"r": 4}},
+    "accumulated": {"liger": True, "gradient_accumulation_steps": 3},
+    "smoothed": {"label_smoothing": 0.1},
+}
+ENGINES: dict[str, dict[str, Any]] = {
+    "pytorch_ddp": {},
+    "fsdp": {},
+    "zero 1": {"zero_stage": 1},
+    "zero 2": {"zero_stage": 2},
+}
+WINDOW = {"model_type": "mistral", "sliding_window": 64, "vocab_size": 64}
+
+
+def equally_high(data: dict[str, Any]) -> None:
+    """To the byte: both come from one tape."""
+    ledger, asked = rolled_and_written(resolve(read(data)))
+    assert highest(asked) == int(ledger.peak(phases=STEP))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_stream_is_as_high_as_its_ledger(name: str, engine: str) -> None:
+    """For every engine that runs transformers."""
+    kind = "deepspeed" if engine.startswith("zero") else engine
+    equally_high(small_run(kind, training=TRAINING[name], engine=ENGINES[engine]))
+
+
+@pytest.mark.parametrize("loss", ["full", "liger_fused"])
+def test_masks_are_alive_in_the_final_norm(loss: str) -> None:
+    """Long sequences with a window: the masks are larger than all that the loss takes."""
+    data = small_run("pytorch_ddp", training={"loss": loss, "seq_len": 4096, "batch_size": 1})
+    data["model"] = {"config": {**SMALL_LLAMA, **WINDOW, "max_position_embeddings": 8192}}
+    equally_high(data)
