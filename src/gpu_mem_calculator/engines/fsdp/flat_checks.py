@@ -48,6 +48,11 @@ def _adapter_problems(run: Run) -> Iterator[str]:
             "engine.use_orig_params=false: FSDP version 1 cannot flatten frozen and trained "
             "parameters into one; set engine.use_orig_params to true"
         )
+    if run.adapter.dora:
+        yield (
+            "training.lora.dora=true is not modelled for FSDP version 1; leave it out or set "
+            "engine.fsdp_version to 2"
+        )
     stored = PRECISIONS[run.precision][0]
     if run.adapter.bits != stored:
         yield (

@@ -15,6 +15,7 @@ from ...ledger.num import EMPTY, Num, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .flat_layout import PRE_UNSHARD, UNSHARD, FlatLayout
+from .flat_startup import LAZY
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
 from .layout import NO_LAYER, LayerPicker, UnitPart, during, one_layer
@@ -101,22 +102,21 @@ def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
 
 
 def lazy_entry(plan: FlatLayout) -> Iterator[Entry]:
-    """Buffers that are made and freed at once before the first forward, in an unrolled run: of each
-    unit its cast shard, its gathered parameter, and that in the stored dtype.
+    """Buffers that are allocated and freed at once before the first forward: of each unit its cast
+    shard, its gathered parameter, and that in the stored dtype.
     """
-    if not plan.run.unrolled:
-        return
     recorder, casts = EventRecorder(), plan.bits.compute != plan.bits.stored
     largest = EMPTY
-    for unit in (plan.root, *(plan.kinds[kind][1] for kind in plan.layers)):
+    layers = plan.layers if plan.run.unrolled else range(len(plan.kinds))
+    for unit in (plan.root, *(plan.kinds[kind][1] for kind in layers)):
         whole = unit.gathered * plan.bits.stored // plan.bits.compute if casts else EMPTY
         copy = unit.cast + unit.alone if casts else EMPTY
         for size in (copy, unit.gathered, whole):
             if not nothing(size):
                 recorder.over((recorder.weight(size),))
                 largest = larger(largest, size)
-    live: dict[str, Num] = {
-        i.step.name: 1 for i in plan.instants if i.action == "lazy" and i.step.instant.step
-    }
-    name, script = "buffers that are made and freed", recorder.forward_only(())
+    first = (i.step for i in plan.instants if i.action == "lazy" and i.step.instant.step)
+    live: dict[str, Num] = dict.fromkeys((LAZY.name, *(step.name for step in first)), 1)
+    name = "buffers that are allocated and freed"
+    script = recorder.forward_only(()) if plan.run.unrolled else None
     yield Entry(name, COMM, largest, live, LAZY_CODE, script=script)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...ledger.ledger import Ledger
+from ...modelling.huggingface.head import head_walk
+from ...modelling.huggingface.setting import BlockSetting
 from ...run.run import Precision, Run
 from ...step.activations import FREE_TOGETHER, StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.block_events import BlockRun, block_runs
 from ...step.layer_groups import LayerGroup, layer_groups
+from ...step.model_inputs import named_until_return
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .flat_instants import POST
@@ -29,12 +32,7 @@ def flat_ledger(run: Run) -> Ledger:
     plan = states.plan
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
-    walks = walk_stage(computed, setting, stack)
-    if run.frozen:
-        # Views of a flat parameter that takes a gradient take one, too, also of frozen weights.
-        taking = walk_stage(computed, replace(setting, frozen=False), stack)
-        walks = replace(taking, head=walks.head)
-    walks = replace(walks, gradients=FREE_TOGETHER)
+    walks = _walks(computed, setting, stack)
     entries = (
         *states.shards,
         *between_entries(plan, walks),
@@ -44,6 +42,18 @@ def flat_ledger(run: Run) -> Ledger:
     )
     plays = _block_runs(plan, stack, walks) if run.unrolled else {}
     return Ledger((*states.startup, *(i.instant for i in instants)), entries, plays)
+
+
+def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> StageWalks:
+    """The walks of layers and head. Beside adapters, frozen weights of layers take gradients, too,
+    because they are views of a flat parameter that does; those of the root do not.
+    """
+    taking = walk_stage(run, replace(setting, frozen=False), stack)
+    if run.frozen:
+        kept = (taking.first or taking.layers[0]).keeps_input
+        named = named_until_return(run, setting, kept=kept)
+        taking = replace(taking, head=head_walk(setting, run.arch, None, named))
+    return replace(taking, gradients=FREE_TOGETHER)
 
 
 def _block_runs(

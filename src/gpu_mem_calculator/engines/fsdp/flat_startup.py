@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...autograd.events import BlockEvents, EventRecorder
-from ...ledger.ledger import COMM, CPU, PARAM, Entry, Instant
+from ...ledger.ledger import COMM, CPU, FIRST_STEP, PARAM, Entry, Instant
 from ...ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ...ledger.source import code
-from ...run.phases import STARTUP
+from ...run.phases import FORWARD, STARTUP
 from ...step.broadcast import broadcast_buffers
 from .flat_layout import FlatLayout
 from .flat_units import FlatUnit
@@ -23,6 +23,12 @@ from .options import option
 
 MODEL = Instant(name="startup.model", phase=STARTUP, title="start-up: whole model on the GPU")
 ROOT = Instant(name="startup.root", phase=STARTUP, title="start-up: embedding and head are sharded")
+LAZY = Instant(
+    name="first.forward.lazy",
+    phase=FORWARD,
+    title="first step: buffers are allocated and freed",
+    step=FIRST_STEP,
+)
 WHOLE_CODE = code("torch 2.13 D/_init_utils.py:500-545: moved to the GPU, or there already")
 FLAT_CODE = code("torch 2.13 D/_flat_param.py:838 flatten_tensors: cat")
 SHARD_CODE = code("torch 2.13 D/_flat_param.py:1124 _get_shard: equal parts, padded")
@@ -38,11 +44,11 @@ class WrappedLayer(Instant, frozen=True, kw_only=True):
 
 
 def startup_instants(plan: FlatLayout) -> tuple[Instant, ...]:
-    """The instants of start-up; an unrolled run has one, whose events contain the others."""
+    """The instants before the step; an unrolled run has one, whose events contain the others."""
     if plan.run.unrolled:
         return (START,)
     whole = (MODEL,) if plan.init_device == "cuda" else ()
-    return (*whole, *_wrapped_layers(plan), ROOT, START)
+    return (*whole, *_wrapped_layers(plan), ROOT, START, LAZY)
 
 
 def _wrapped_layers(plan: FlatLayout) -> Iterator[WrappedLayer]:
@@ -96,7 +102,8 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
     if plan.run.unrolled:
         yield _shards_in_order(plan)
         return
-    always = {} if plan.offload else {START.name: 1, **{i.step.name: 1 for i in plan.instants}}
+    names = (START.name, LAZY.name, *(i.step.name for i in plan.instants))
+    always: dict[str, Num] = {} if plan.offload else dict.fromkeys(names, 1)
     layers = tuple(_wrapped_layers(plan))
     for kind, (title, unit) in enumerate(plan.kinds):
         total = plan.layers.count(kind)
