@@ -51,6 +51,8 @@ def _at_work(plan: FlatLayout) -> LayerPicker:
         layer, action = instant.layer, instant.action
         if action in ("flat", "regather"):
             return one_layer(layer)
+        if action == "root.ahead":
+            return one_layer(0)
         if action in ("ahead", "forward"):
             return range(layer, layer + 1 + int(plan.ahead))
         if action in ("prefetch", "loss.backward", "layer", "flatten"):
@@ -67,12 +69,14 @@ def _gathered_so_far(instant: FsdpInstant) -> range:
     layer, action = instant.layer, instant.action
     if action in ("after", "reduce", "scatter"):
         return range(layer)
+    if action == "root.ahead":
+        return one_layer(0)
     return range(layer + 1 + int(action == "ahead")) if layer >= 0 else NO_LAYER
 
 
 def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Copies of shards that are being gathered, which are freed once they are."""
-    gathers = {"flat": 0, "ahead": 1, "prefetch": -1, "regather": 0, "after": -1}
+    gathers = {"flat": 0, "root.ahead": 1, "ahead": 1, "prefetch": -1, "regather": 0, "after": -1}
 
     def pick(instant: FsdpInstant, *, forward_only: bool = False) -> range:
         step = gathers.get(instant.action)

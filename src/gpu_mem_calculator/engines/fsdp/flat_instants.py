@@ -43,13 +43,13 @@ def flat_instants(
 ) -> list[FsdpInstant]:
     """The instants of a step.
 
-    Actions in forward: "lazy" (in the first step, buffers are made and freed), "root.flat" (the
-    root is gathered), for each layer "flat" (it is gathered), "ahead" (so is the next one) and
-    "forward", then "loss". In backward "loss.backward", for each layer "regather" (it is gathered),
-    "prefetch" (the one below is), "layer", "flatten" (the flat gradient is made), "after" (the
-    layer is freed and the one below gathered), "reduce" (the gradient is cast and padded) and
-    "scatter" (this rank's part is made), then "embedding" and the last actions for the root. Last
-    "optimizer".
+    Actions in forward: "lazy" (in the first step, buffers are allocated and freed), "root.flat"
+    (the root is gathered), "root.ahead" (so is the first layer), for each layer "flat" (it is
+    gathered), "ahead" (the next one is) and "forward", then "loss". In backward "loss.backward",
+    for each layer "regather" (it is gathered), "prefetch" (the one below is), "layer", "flatten"
+    (the flat gradient is allocated), "after" (the layer is freed and the one below gathered),
+    "reduce" (the gradient is cast and padded) and "scatter" (this rank's part is allocated), then
+    "embedding" and the last actions for the root. Last "optimizer".
     """
     ranges = tuple(group.stretch for group in stack)
     instants: list[FsdpInstant] = []
@@ -104,7 +104,7 @@ def _forward(
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
         end = {"first": FIRST, "last": LAST}.get(word, "")
         waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
-        if not shape.ahead or layer == 0:
+        if not shape.ahead:
             flat = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
             yield FsdpInstant(flat, "flat", layer)
         if shape.ahead and layer < last:
@@ -136,6 +136,10 @@ def _gather_root(
         if shape.every:
             root = unit_instant(one, "forward.root", "gather the root", saved=none, work="")
             yield FsdpInstant(root, "root.flat", -1)
+        if shape.ahead:
+            words = "gather the first layer with the root"
+            ahead = unit_instant(one, "gather.first", words, saved=none, work="")
+            yield FsdpInstant(ahead, "root.ahead", -1)
 
 
 def _backward(

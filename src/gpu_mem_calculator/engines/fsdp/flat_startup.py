@@ -153,14 +153,12 @@ def _events(plan: FlatLayout) -> BlockEvents:
     """Allocations and frees of start-up."""
     recorder, kept = EventRecorder(), []
     sends = bool(option(plan.run, "sync_module_states")) and not nothing(plan.run.mesh.dp - 1)
-    units = list(_units(plan))
+    orig, units = bool(option(plan.run, "use_orig_params")), list(_units(plan))
     made: list[list[int]] = []
     if plan.init_device == "cuda":
-        head = [recorder.weight(_table(plan))] if plan.run.arch.tied else []
-        made = [[recorder.weight(size) for size in unit.originals] for unit in units]
-        recorder.over(head)
+        made = _model(plan, recorder, units)
     for index, unit in enumerate(units):
-        whole = made[index] if made else [recorder.weight(size) for size in unit.originals]
+        whole = made[index] if made else _moved(recorder, unit)
         for size in broadcast_buffers(list(unit.originals)) if sends else ():
             recorder.over((recorder.weight(size),))
         flat = recorder.weight(unit.flat)
@@ -169,7 +167,30 @@ def _events(plan: FlatLayout) -> BlockEvents:
         else:
             kept.append(recorder.weight(unit.shard))
             recorder.over((flat,))
-        recorder.over(whole[::-1])
+        recorder.over(whole if orig else whole[::-1])
         if plan.offload:
             recorder.over((kept.pop(),))
     return recorder.forward_only(kept)
+
+
+def _moved(recorder: EventRecorder, unit: FlatUnit) -> list[int]:
+    """A unit's parameters, moved to the GPU: the least deep first (torch 2.13 D/_init_utils.py
+    _move_module_to_device, _get_modules_to_materialize).
+    """
+    tensors = [-1] * len(unit.originals)
+    for index in sorted(range(len(tensors)), key=unit.depths.__getitem__):
+        tensors[index] = recorder.weight(unit.originals[index])
+    return tensors
+
+
+def _model(plan: FlatLayout, recorder: EventRecorder, units: list[FlatUnit]) -> list[list[int]]:
+    """The whole model on the GPU, in the order of its modules: embedding, layers, head."""
+    *layers, root = units
+    after = sum(1 for _ in plan.run.arch.after_weights())
+    before = len(root.originals) - after
+    first = [recorder.weight(size) for size in root.originals[:before]]
+    made = [[recorder.weight(size) for size in unit.originals] for unit in layers]
+    last = [recorder.weight(size) for size in root.originals[before:]]
+    if plan.run.arch.tied:
+        recorder.over((recorder.weight(_table(plan)),))
+    return [*made, [*first, *last]]

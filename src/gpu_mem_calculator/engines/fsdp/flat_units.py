@@ -22,6 +22,7 @@ class FlatUnit(Struct, frozen=True, kw_only=True):
     """Bytes of one unit on one rank; four fields are elements or tensors."""
 
     originals: tuple[Bytes, ...]  # the parameters before they are flattened
+    depths: tuple[int, ...]  # how deep in the unit the module of each is
     flat: Bytes  # all of them in one tensor, as they are stored
     shard: Bytes  # this rank's part
     cast: Bytes  # its copy that is gathered: in the compute dtype, or from the host
@@ -62,6 +63,7 @@ def flat_unit(parameters: Sequence[UnitParameter], bits: UnitBits, how: FlatOpti
     copies = casts or how.offload
     return FlatUnit(
         originals=tuple(sized(p.weight.numel, bits.stored) for p in parameters),
+        depths=_depths(parameters),
         flat=sized(elements, bits.stored),
         shard=shard,
         cast=sized(part, bits.compute) * several if copies else EMPTY,
@@ -90,6 +92,27 @@ def _offsets(
         starts.append(start)
         total = start + parameter.weight.numel
     return starts, total
+
+
+def _depths(parameters: Sequence[UnitParameter]) -> tuple[int, ...]:
+    """How many modules deep each parameter is: PEFT puts a projection with adapters one deeper, and
+    the adapters two below it.
+    """
+    adapted = {name for p in parameters if (name := _adapted(p))}
+
+    def depth(parameter: UnitParameter) -> int:
+        name = parameter.weight.name
+        if _adapted(parameter):
+            return name.count(".") + 2
+        return name.count(".") + any(name.endswith(f"{one}.weight") for one in adapted)
+
+    return tuple(depth(parameter) for parameter in parameters)
+
+
+def _adapted(parameter: UnitParameter) -> str:
+    """The projection whose adapter the parameter is; "" for none."""
+    module, _, last = parameter.weight.name.rpartition(".")
+    return module if last.startswith("lora_") else ""
 
 
 def _gradients(
