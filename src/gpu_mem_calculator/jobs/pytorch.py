@@ -42,7 +42,7 @@ def _module(job: Job) -> tuple[Any, Any]:
         return model if sharded else model.to(job.world.device), batch
     if job.resolved.run.arch.implementation == torchtitan.NAME:
         model = torchtitan.build(job, "meta" if sharded else job.world.device)
-        recompute_module(job.resolved.run, model)
+        recompute_module(job.resolved.run, layers(model))
         return model, None
     model = _unsharded(job) if sharded else None
     if job.resolved.run.adapter is not None:
