@@ -11,28 +11,14 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.units import GIB
 
 from .test_sglang import ROWS, item, served
+from .vllm_servers import R1
 
 SPARSE = {
+    **R1,
     "model_type": "deepseek_v32",
-    "num_hidden_layers": 61,
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 2048,
-    "intermediate_size": 18432,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 3,
-    "vocab_size": 129280,
     "index_head_dim": 128,
     "index_n_heads": 64,
     "index_topk": 2048,
-    "max_position_embeddings": 163840,
 }
 
 
