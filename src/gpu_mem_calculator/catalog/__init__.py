@@ -85,16 +85,22 @@ def names(table: str) -> list[str]:
     return [str(re.search(r'^name = "(.+)"$', p, re.MULTILINE)[1]) for p in _pieces(table)]  # type: ignore[index]
 
 
+def named(table: str, name: str) -> Row | None:
+    """The row of a whole name or alias, in any case."""
+    number = _index(table).get(name.lower())
+    return None if number is None else _row(table, number)
+
+
 def find(table: str, name: str) -> Row | None:
     """The row of a name or alias, in any case; a beginning is enough where only one row has it.
 
     A beginning does not end within a number: `h20` is not the beginning of `h200`.
     """
+    row = named(table, name)
+    if row is not None:
+        return row
     key = name.lower()
-    index = _index(table)
-    if key in index:
-        return _row(table, index[key])
-    matches = {number for known, number in index.items() if _begins(key, known)}
+    matches = {number for known, number in _index(table).items() if _begins(key, known)}
     return _row(table, matches.pop()) if len(matches) == 1 else None
 
 

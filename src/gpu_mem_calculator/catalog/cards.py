@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 
-from . import Row, rows
+from . import Row, named, rows
 
 # Words that tell no card apart.
 MAKERS = frozenset(
@@ -77,7 +77,7 @@ def _word_sets() -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
 def meant(text: str) -> tuple[Row, ...]:
     """The cards that a text can mean, the one with the least memory first; empty where none is."""
     asked = words(text)
-    exact = _spelled().get("".join(asked))
+    exact = named("gpus", text) or _spelled().get("".join(asked))
     if exact is not None:
         return (exact,)
     telling, extra = _telling(asked), frozenset(filter(_may_be_left_out, asked))
