@@ -1,12 +1,10 @@
 """When coverage runs: it makes a test take four times as long, so it stops where it finds nothing.
 
-It watches the first moments of each case, and no further case of a test once two in succession
-reached no new line. It is off in tests that draw their examples, and in those of `UNCOVERED`.
+It watches no further case of a test once two in succession reached no new line. It is off in tests that draw their examples, and in those of `UNCOVERED`.
 """
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -27,8 +25,7 @@ timing/test_measured tools trace/test_deepspeed_measured trace/test_measured web
 web/test_fuzz web/test_killed
 """
 PAUSED = tuple(f"{HERE.name}/{path}" for path in UNCOVERED.split())
-WATCHED = "tests/cli/test_backtest.py::test_names_in_the_picture_are_escaped"  # to its end
-SECONDS = 0.6  # of a case, in CPU time with coverage
+WATCHED = "tests/cli/test_backtest.py::test_names_in_the_picture_are_escaped"  # though paused
 QUIET = 2  # cases in succession that reach nothing new
 quiet: Counter[str] = Counter()
 
@@ -45,36 +42,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with coverage_off():
             return (yield)
     before = lines_reached(running)
-    with coverage_off(after=SECONDS):
-        outcome = yield
+    outcome = yield
     quiet[test] = quiet[test] + 1 if lines_reached(running) == before else 0
     return outcome
 
 
 @contextmanager
-def coverage_off(after: float = 0) -> Iterator[None]:
-    """Stop coverage, now or after so many seconds of CPU time; start it again at the end.
+def coverage_off() -> Iterator[None]:
+    """Stop coverage, and start it again at the end.
 
     In a worker of xdist two run: one of the process, one of the tests; pytest-cov's own mark stops
     the second alone.
     """
     stopped: list[Coverage] = []
-
-    def stop(*_: object) -> None:
-        while (running := Coverage.current()) is not None:
-            running.stop()
-            stopped.append(running)
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    if after:
-        signal.setitimer(signal.ITIMER_VIRTUAL, after)
-    else:
-        stop()
+    while (running := Coverage.current()) is not None:
+        running.stop()
+        stopped.append(running)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
         for one in reversed(stopped):
             one.start()
 
