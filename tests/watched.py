@@ -1,6 +1,7 @@
 """When coverage runs: it makes a test take four times as long, so it stops where it finds nothing.
 
-It watches no further case of a test once two in succession reached no new line. It is off in tests that draw their examples, and in those of `UNCOVERED`.
+It watches no further case of a test once two in succession reached no new line. It is off in tests
+that draw their examples, and in those of `UNCOVERED`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..model.arch import Arch
-from ..modelling.implementations import IMPLEMENTATIONS, TRANSFORMERS, Implementation, implemented
+from ..modelling.others.implementations import (
+    IMPLEMENTATIONS,
+    TRANSFORMERS,
+    Implementation,
+    implemented,
+)
 from ..run.engine import Engine
 from .errors import InputError, quoted
 from .models import RunFile

@@ -42,7 +42,7 @@ NAMES: Mapping[str, Mapping[str, Any]] = {
 MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 
 
-class Recompute(Struct, frozen=True):
+class RecomputePolicy(Struct, frozen=True):
     """A policy as fields of `Run`."""
 
     recompute: str
@@ -50,12 +50,12 @@ class Recompute(Struct, frozen=True):
     rule: RecomputeRule = EVERYTHING
 
 
-def find_recompute(config: TrainingConfig) -> Recompute:
+def find_recompute(config: TrainingConfig) -> RecomputePolicy:
     """The policy of a training section: of `recompute`, or of `activation_checkpointing`."""
     level = config.activation_checkpointing
     kind, quarters = LEVELS[0 if level is None else level]
     if config.recompute is None:
-        return Recompute(kind, quarters)
+        return RecomputePolicy(kind, quarters)
     chosen = _policy(config.recompute)
     if level is not None and (kind, quarters) != (chosen.recompute, 4):
         both = f"{LEVEL}={quoted(level)} and {PATH}={quoted(config.recompute)} differ"
@@ -63,13 +63,13 @@ def find_recompute(config: TrainingConfig) -> Recompute:
     return chosen
 
 
-def _policy(given: str | Mapping[str, Any]) -> Recompute:
+def _policy(given: str | Mapping[str, Any]) -> RecomputePolicy:
     if isinstance(given, str):
         if given not in NAMES:
             hint = nearest(given, NAMES) or f"; choose {', '.join(NAMES)}"
             raise InputError(f"{PATH}={given!r} is not a known policy{hint}")
         if given in ("none", "full"):
-            return Recompute(given)
+            return RecomputePolicy(given)
         given = NAMES[given]
     if not given:
         raise InputError(f"{PATH}={{}} has no key; give a framework's keys, or {_names()}")
@@ -107,7 +107,7 @@ def _whole(given: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _torchtitan(given: Mapping[str, Any]) -> Recompute:
+def _torchtitan(given: Mapping[str, Any]) -> RecomputePolicy:
     """torchtitan v0.2.2 distributed/activation_checkpoint.py; `early_stop` is off by default."""
     mode = _choice(given, "mode", ("none", "full", "selective", "memory_budget"), "selective")
     early = _choice(given, "early_stop", (True, False), False)
@@ -116,16 +116,16 @@ def _torchtitan(given: Mapping[str, Any]) -> Recompute:
         raise InputError(f"{PATH}.mode='memory_budget' needs torch.compile, not modelled; {fix}")
     if mode != "selective":
         _without(given, "selective_ac_option", f"mode {mode!r}", "set mode to 'selective'")
-        return Recompute(mode, rule=RecomputeRule(early_stop=early))
+        return RecomputePolicy(mode, rule=RecomputeRule(early_stop=early))
     option = given.get("selective_ac_option", "2")
     if option == "op":
         rule = RecomputeRule(keeps=(ATTENTION, EVERY_SECOND_MM), early_stop=early)
-        return Recompute("op", rule=rule)
+        return RecomputePolicy("op", rule=rule)
     if not (isinstance(option, str | int) and str(option).isdigit() and int(option) > 0):
         must = "must be 'op' or a whole number such as '2', every second layer"
         raise InputError(f"{PATH}.selective_ac_option={quoted(option)} {must}")
     rule = RecomputeRule(every=int(option), first=int(option) - 1, early_stop=early)
-    return Recompute("full", rule=rule)
+    return RecomputePolicy("full", rule=rule)
 
 
 def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
@@ -133,7 +133,7 @@ def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
         raise InputError(f"{PATH}.{key}={quoted(given[key])} has no effect with {needs}; {fix}")
 
 
-def _megatron(given: Mapping[str, Any]) -> Recompute:
+def _megatron(given: Mapping[str, Any]) -> RecomputePolicy:
     """megatron-core 0.19.2 transformer/transformer_config.py:1724-1782."""
     if given.get("distribute_saved_activations"):
         where = f"{PATH}.distribute_saved_activations=true"
@@ -146,7 +146,7 @@ def _megatron(given: Mapping[str, Any]) -> Recompute:
     if granularity == "selective":
         for key in ("recompute_method", "recompute_num_layers"):
             _without(given, key, "recompute_granularity 'selective'", "leave it out")
-        return Recompute("selective", rule=_modules(given))
+        return RecomputePolicy("selective", rule=_modules(given))
     _without(given, "recompute_modules", "recompute_granularity 'full'", "leave it out")
     for key in ("recompute_method", "recompute_num_layers"):
         if given.get(key) is None:
@@ -154,7 +154,7 @@ def _megatron(given: Mapping[str, Any]) -> Recompute:
     method = _choice(given, "recompute_method", ("uniform", "block"), None)
     count = _whole(given, "recompute_num_layers")
     uniform, block = RecomputeRule(layers_together=count), RecomputeRule(first_layers=count)
-    return Recompute("full", rule=uniform if method == "uniform" else block)
+    return RecomputePolicy("full", rule=uniform if method == "uniform" else block)
 
 
 def _modules(given: Mapping[str, Any]) -> RecomputeRule:
@@ -168,24 +168,26 @@ def _modules(given: Mapping[str, Any]) -> RecomputeRule:
     return RecomputeRule(modules=tuple(dict.fromkeys(listed)))
 
 
-def _transformers(given: Mapping[str, Any]) -> Recompute:
+def _transformers(given: Mapping[str, Any]) -> RecomputePolicy:
     """The first layer and every n-th after it; `offload` moves their inputs to pinned host RAM."""
     every = _whole(given, "every_n_layers") if "every_n_layers" in given else 1
     offload = _choice(given, "offload", (True, False), False)
-    return Recompute("full", rule=RecomputeRule(every=every, offload=offload))
+    return RecomputePolicy("full", rule=RecomputeRule(every=every, offload=offload))
 
 
-def _axolotl(given: Mapping[str, Any]) -> Recompute:
+def _axolotl(given: Mapping[str, Any]) -> RecomputePolicy:
     """Axolotl's selective_checkpointing: torch's policy by operation that keeps attention."""
     chosen = given["selective_checkpointing"]
     if chosen is not True and chosen != {"save": ["attention"]}:
         must = "must be true, which saves attention; for matmuls too use recompute 'op'"
         raise InputError(f"{PATH}.selective_checkpointing={quoted(chosen)} {must}")
-    return Recompute("op", rule=RecomputeRule(keeps=(ATTENTION,)))
+    return RecomputePolicy("op", rule=RecomputeRule(keeps=(ATTENTION,)))
 
 
 # A framework, its keys, and the function that reads them.
-FRAMEWORKS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Recompute]], ...] = (
+FRAMEWORKS: tuple[
+    tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], RecomputePolicy]], ...
+] = (
     ("torchtitan", ("mode", "selective_ac_option", "early_stop"), _torchtitan),
     ("transformers", ("every_n_layers", "offload"), _transformers),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from math import prod
 
 from msgspec import Struct
 
@@ -105,10 +106,7 @@ class Buffer(Struct, frozen=True):
     @property
     def num_bytes(self) -> int:
         """Its size in bytes."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.bits // 8
+        return prod(self.shape) * self.bits // 8
 
 
 class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
@@ -121,8 +119,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
       parameters after the layers
     - windows: sliding window of each layer in tokens, None for full attention; () if all are full
     - trains: False where only parameters and cache are modelled, not activations
-    - tower: the weights of the vision tower, besides the text model
-    - encoder_len: most tokens that cross-attention reads
+    - tower: weights of the vision tower; encoder_len: most tokens that cross-attention reads
     - left_out: sentences on what is not counted; logit_scale: the factor of logits after the head
     - mtp_parameters: of multi-token prediction, published besides the model
     - implementation: the project whose modelling code runs it

@@ -19,7 +19,7 @@ from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.liger import liger_kernels
 from ..modelling.huggingface.setting import BlockSetting
-from ..modelling.implementations import implementation_quirks
+from ..modelling.others.implementations import implementation_quirks
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ..ledger.source import Source, code
 from ..model.arch import Arch
-from ..modelling.implementations import IMPLEMENTATIONS
+from ..modelling.others.implementations import IMPLEMENTATIONS
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
 LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")

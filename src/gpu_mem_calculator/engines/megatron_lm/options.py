@@ -6,8 +6,8 @@ from typing import Any
 
 from ...cuda.libraries import has_experts
 from ...ledger.num import Num
-from ...modelling.implementations import NANOTRON
 from ...modelling.megatron.ops import MegatronSetting
+from ...modelling.others.implementations import NANOTRON
 from ...published.frameworks import TRANSFORMER_ENGINE
 from ...run.releases import Version, parse_version
 from ...run.run import Run

@@ -7,9 +7,9 @@ from ...ledger.ledger import LAST
 from ...ledger.num import Num, holds, nothing
 from ...ledger.remember import remembered
 from ...ledger.source import code
-from ...modelling import nanotron
 from ...modelling.megatron import head as megatron_head
 from ...modelling.megatron import layer as megatron_layer
+from ...modelling.others import nanotron
 from ...run.phases import BACKWARD
 from ...run.run import Run
 from ...step.activations import FREE_AT_ONCE, StageWalks

@@ -44,7 +44,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - fp32_rotary_tables: rotary tables stay in fp32 (OLMo 2)
     - rotary_tables_per_kind: rotary tables for each kind of layer (Gemma 3)
 
-    Other projects' code (modelling/implementations.py):
+    Other projects' code (modelling/others/):
     - stored_rotary_table: the rotary table is a buffer, and no forward makes one
     - labels_shifted: labels come shifted, and are not copied
     - cudnn_first: attention tries cuDNN, FlashAttention and the math path, in this order

@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.source import Source, code
-from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Attention, Norm, NormImpl, RotaryImpl
-from .huggingface.quirks import LLAMA, Quirks, family_quirks
+from ...ledger.source import Source, code
+from ...model.arch import Arch, Buffer, Layer
+from ...model.blocks import Attention, Norm, NormImpl, RotaryImpl
+from ..huggingface.quirks import LLAMA, Quirks, family_quirks
 
 TRANSFORMERS, NANOTRON = "transformers", "nanotron"
 

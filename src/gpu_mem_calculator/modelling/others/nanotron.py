@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..autograd.tape import Tape, Value
-from ..autograd.walk import BlockWalk, walk
-from ..ledger.num import Num, holds, larger
-from ..model.arch import Layer
-from ..model.blocks import Attention, Mlp, Norm
-from .megatron.attention import MegatronHeads, core_attention
-from .megatron.norms import norm
-from .megatron.ops import MegatronSetting, column_linear, row_linear
+from ...autograd.tape import Tape, Value
+from ...autograd.walk import BlockWalk, walk
+from ...ledger.num import Num, holds, larger
+from ...model.arch import Layer
+from ...model.blocks import Attention, Mlp, Norm
+from ..megatron.attention import MegatronHeads, core_attention
+from ..megatron.norms import norm
+from ..megatron.ops import MegatronSetting, column_linear, row_linear
 
 
 def layer_walk(
