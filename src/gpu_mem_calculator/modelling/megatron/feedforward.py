@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 from ...autograd.recompute import discard
@@ -145,7 +146,7 @@ def _expert(
     columns = ffn * (2 if block.gated else 1)
     first = weight(tape, setting, "experts.fc1", count * columns * setting.hidden)
     up = tape.op("experts.fc1", x, first, elements=rows * columns, saves=(x,))
-    gates = tape.value("moe.gates", rows, 32, grad=False)
+    gates = tape.value("moe.gates", rows, setting.bits, grad=False)
     inner = tape.op("experts.activation", up, elements=rows * ffn, saves=(up, gates))
     activation = tape.ops[-1:]
     second = weight(tape, setting, "experts.fc2", count * ffn * setting.hidden)
@@ -181,11 +182,33 @@ def _one_by_one(tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows
 
 
 def _route(tape: Tape, setting: MegatronSetting, x: Value, block: Moe) -> None:
-    """Logits, scores and scattered scores in fp32, and a boolean map (moe/router.py).
+    """What router and dispatcher save: indices, scores and maps (moe/router.py, moe/moe_utils.py
+    topk_routing_with_score_function and permute).
 
     Their gradients are too small to matter, so only what they save is on the tape.
     """
-    size = setting.local_tokens * block.num_experts
-    for name, bits in (("logits", 32), ("scores", 32), ("probabilities", 32), ("map", 8)):
-        saved = tape.value(f"router.{name}", size, bits, grad=False)
+    for name, elements, bits in _routing_tensors(setting, block):
+        saved = tape.value(f"router.{name}", elements, bits, grad=False)
         tape.op(f"router.{name}.made", x, elements=0, saves=(x, saved))
+
+
+def _routing_tensors(setting: MegatronSetting, block: Moe) -> Iterator[tuple[str, Num, int]]:
+    """Name, elements and bits of each. A sigmoid scores every expert, a softmax the chosen ones.
+
+    All-to-all's dispatcher refers to probabilities and map, and the order of the rows is a view of
+    a sort of the whole map. The gathering one has the part of its experts, of all tokens.
+    """
+    tokens, chosen = setting.local_tokens, setting.local_tokens * block.top_k
+    pairs = tokens * block.num_experts
+    yield "indices", chosen, 64
+    yield "scores", pairs if "sigmoid" in block.router_impl else chosen, 32
+    if setting.capacity is not None:
+        yield "kept tokens", routed_rows(setting, block), 64
+    if setting.gathers_tokens:
+        if setting.capacity is not None:
+            yield "mask of kept tokens", pairs, 8
+        pairs = pairs * setting.etp
+    else:
+        yield "order", routed_rows(setting, block) if setting.pads_experts else pairs, 64
+    yield "probabilities", pairs, setting.bits
+    yield "map", pairs, 8
