@@ -47,6 +47,7 @@ def test_a_stream_is_as_high_as_its_ledger(name: str, engine: str) -> None:
 @pytest.mark.parametrize("loss", ["full", "liger_fused"])
 def test_masks_are_alive_in_the_final_norm(loss: str) -> None:
     """Long sequences with a window: the masks are larger than all that the loss takes."""
-    data = small_run("pytorch_ddp", training={"loss": loss, "seq_len": 4096, "batch_size": 1})
+    training = {"loss": loss, "seq_len": 8192, "batch_size": 1, "optimizer": "sgd"}
+    data = small_run("pytorch_ddp", gpus=1, training=training)
     data["model"] = {"config": {**SMALL_LLAMA, **WINDOW, "max_position_embeddings": 8192}}
     equally_high(data)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED, KERNELS, LIGER
+from ..model.blocks import Attention, Mlp
+from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED, KERNELS, LIGER, PLAIN
 from ..run.engine import Engine
 from ..run.run import Run
 from .errors import InputError, nearest, quoted
@@ -98,6 +99,9 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.record is not None and (given or config.loss not in (None, "full")):
         key = (*given, "loss")[0]
         yield f"training.{key}: a recorded module has its own loss; leave it out"
+    if run.liger and run.arch.family == PLAIN and not _like_llama(run):
+        fix = "set gated_mlp=true and normalization='rmsnorm', or give a config.json"
+        yield f"training.liger: for plain numbers Liger needs a model like Llama; {fix}"
     if run.loss in MEGATRON:
         fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
         yield f"training.loss={run.loss!r} is Megatron's, and {fix}"
@@ -114,3 +118,15 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.loss in READS_WEIGHT and run.options.get("zero_stage") == 3:
         why = "reads the output layer's weight outside its module, which ZeRO-3 has not gathered"
         yield f"training.loss={run.loss!r} {why}; that is not modelled: try zero_stage 2"
+
+
+def _like_llama(run: Run) -> bool:
+    """Whether every layer has what Llama's has: RMS norms, rotary positions and a gated MLP."""
+    return all(
+        isinstance(layer.mixer, Attention)
+        and layer.mixer.rotary_dim > 0
+        and isinstance(layer.mlp, Mlp)
+        and layer.mlp.gated
+        and all(norm.impl == "rms" for _, norm in layer.norms)
+        for layer, _, _ in run.arch.runs
+    )

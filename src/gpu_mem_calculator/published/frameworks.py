@@ -162,6 +162,28 @@ HUGGINGFACE_HUB = Framework(
     GITHUB + "huggingface/huggingface_hub",
     package="huggingface_hub",
 )
+LIGER_KERNEL = Framework(
+    ("liger-kernel",),
+    "0.8.5",
+    "2026-11-17",
+    GITHUB + "linkedin/Liger-Kernel",
+    package="liger-kernel",
+)
+CUT_CROSS_ENTROPY = Framework(
+    ("cut-cross-entropy",),
+    "25.1.1",
+    "2026-11-17",
+    GITHUB + "apple/ml-cross-entropy",
+    package="cut-cross-entropy",
+)
+TRL = Framework(("TRL",), "1.16.0", "2026-11-17", GITHUB + "huggingface/trl", package="trl")
+FLASH_ATTN = Framework(
+    ("flash-attn",),
+    "2.8.3",
+    "2026-11-17",
+    GITHUB + "Dao-AILab/flash-attention",
+    package="flash-attn",
+)
 ESTIMATOR = Framework(
     ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
 )
@@ -184,6 +206,10 @@ FRAMEWORKS = (
     TRITON_KERNELS,
     NCCL,
     HUGGINGFACE_HUB,
+    LIGER_KERNEL,
+    CUT_CROSS_ENTROPY,
+    TRL,
+    FLASH_ATTN,
     ESTIMATOR,
 )
 BY_NAME = {name.lower(): row for row in FRAMEWORKS for name in row.names}

@@ -76,11 +76,11 @@ class FlashLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Any, targets: Any, in_place: bool) -> Any:
         """The logits are saved with one number for each token."""
-        losses, lse, z = (
+        losses, lse, _ = (
             torch.empty(len(logits), dtype=FP32, device=logits.device) for _ in range(3)
         )
         ctx.save_for_backward(logits, lse, targets)
-        ctx.z, ctx.in_place = z, in_place
+        ctx.in_place = in_place
         return losses
 
     @staticmethod

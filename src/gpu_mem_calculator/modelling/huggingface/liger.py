@@ -13,6 +13,7 @@ from msgspec import Struct
 ROPE, RMS_NORM, SWIGLU, GEGLU = "rope", "rms_norm", "swiglu", "geglu"
 CROSS_ENTROPY, FUSED = "cross_entropy", "fused_linear_cross_entropy"
 KERNELS = (ROPE, RMS_NORM, SWIGLU, GEGLU, CROSS_ENTROPY, FUSED)
+PLAIN = "plain"  # a model given by plain numbers
 # Where a norm writes the gradient of its input: into that of its output, or into a new tensor.
 IN_PLACE, NEW, TORCH = "in place", "new", ""  # TORCH: it is not Liger's norm
 
@@ -66,6 +67,7 @@ LIGER: dict[str, LigerFamily] = {
         attention_norms=NEW,
     ),
     "phi3": LLAMA,
+    PLAIN: LLAMA,
     "olmo2": OLMO2,
     "olmo3": OLMO2,
     "glm4": LigerFamily(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import SINGLE
+from ...ledger.num import SINGLE, sized
 from .setting import BlockSetting
 
 
@@ -39,13 +39,14 @@ def flash_fused(tape: Tape, setting: BlockSetting, logits: Value, out: Value) ->
     logits and one number per token. In backward their gradient is new, or overwrites them.
     """
     logits32, tokens = tape.cast(logits, 32), setting.tokens
-    each = [tape.value(f"loss.{name}", tokens, 32, grad=False) for name in ("lse", "z")]
+    lse = tape.value("loss.lse", tokens, 32, grad=False)
     losses = tape.op(
         "loss.tokens",
         logits32,
         elements=tokens,
         bits=32,
-        saves=(logits32, *each),
+        saves=(logits32, lse),
+        temp=sized(tokens, 32),
         saves_late=True,
         hands_over=setting.loss == "flash_fused_inplace",
     )
