@@ -100,7 +100,7 @@ def test_no_change_of_a_remedy_is_superfluous(name: str) -> None:
         ("8B QLoRA", ("full recompute",)),
         ("13B with FSDP", ("full recompute", "states to CPU")),
         ("7B on a small card", ("FSDP on 8 GPUs", "full recompute")),
-        ("long", ("Liger kernels", "full recompute", "states to CPU", "sequence 92,288")),
+        ("long", ("full recompute, inputs on CPU", "states to CPU", "sequence 107,520")),
     ],
 )
 def test_what_an_expert_would_say_is_there(name: str, changes: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ EVERY_SECOND_MM = "every_second_mm"
 
 def kept_storages(tape: Tape, keeps: tuple[str, ...]) -> set[int]:
     """Storages that forward keeps: results of attention, and of the first, third, fifth ... matmul
-    without a bias (torchtitan v0.2.2 distributed/activation_checkpoint.py _custom_policy).
+    without a bias (torchtitan 0.2.2 distributed/activation_checkpoint.py _custom_policy).
     """
     kept: set[int] = set()
     matmuls = 0

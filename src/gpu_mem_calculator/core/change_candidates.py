@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ..engines import engine
 from ..modelling.huggingface.liger import FUSED, LIGER
+from ..run.run import Run
 from .calculator import Estimate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 
@@ -48,10 +49,7 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
         batch, micro_batches = int(run.batch), int(run.micro_batches)
         half, twice = batch // 2, -(-batch * micro_batches // (batch // 2))
         yield _batch(half, twice, "same total batch")
-    if run.recompute != "selective" and megatron:
-        yield _recompute("selective", "little extra compute")
-    if run.recompute != "full" or run.recompute_quarters < 4:
-        yield _recompute("full", "33 % more compute", 2)
+    yield from _more_recompute(estimate)
     if adam and name in ("pytorch_ddp", "fsdp"):
         yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states", 2)
     yield from _model_parallel(estimate)
@@ -87,8 +85,44 @@ def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
     )
 
 
-def _recompute(level: str, cost: str = "", weight: int = 1) -> Candidate:
-    settings = (f"training.activation_checkpointing={level}",)
+def _more_recompute(estimate: Estimate) -> Iterator[Candidate]:
+    """Policies that recompute more than the run does, or keep less of it on the GPU."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    every = run.recompute == "full" and run.recompute_quarters == 4
+    every = every and run.rule.every == 1 and run.rule.first_layers is None
+    if run.recompute != "selective" and name.startswith("megatron"):
+        yield _recompute(estimate, "selective", "little extra compute")
+    if run.recompute == "none" and _has_operations(run, name):
+        cost = "less extra compute than full recompute"
+        yield _policy(estimate, "recompute by operation", "op", cost)
+    if not every:
+        yield _recompute(estimate, "full", "33 % more compute", 2)
+    elif name in ("pytorch_ddp", "fsdp") and not run.rule.offload and run.record is None:
+        cost = "slower forward and backward"
+        yield _policy(estimate, "full recompute, inputs on CPU", "full_offloaded", cost, 2)
+
+
+def _has_operations(run: Run, name: str) -> bool:
+    """Whether recompute by operation is modelled for the run (core/recompute_rules.py)."""
+    plain = run.adapter is None and run.record is None and not run.liger and int(run.mesh.pp) == 1
+    stage_3 = run.options.get("zero_stage") == 3
+    return plain and name in ("pytorch_ddp", "fsdp", "deepspeed") and not stage_3
+
+
+def _policy(estimate: Estimate, title: str, policy: str, cost: str, weight: int = 1) -> Candidate:
+    """A policy by its name; the coarser key is removed where the run has it."""
+    settings = (f"training.recompute={policy}", *_removed(estimate, "activation_checkpointing"))
+    return Candidate(title, settings, cost, weight)
+
+
+def _removed(estimate: Estimate, key: str) -> tuple[str, ...]:
+    """A setting that removes a key of the training section, where the run has it."""
+    given = estimate.result.run.get("training") or {}
+    return (f"training.{key}=null",) if key in given else ()
+
+
+def _recompute(estimate: Estimate, level: str, cost: str = "", weight: int = 1) -> Candidate:
+    settings = (f"training.activation_checkpointing={level}", *_removed(estimate, "recompute"))
     return Candidate(f"{RECOMPUTE[level]} recompute", settings, cost, weight)
 
 
@@ -255,7 +289,7 @@ def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
     """Changes that take more memory and are wanted where some is free."""
     run = estimate.resolved.run
     if run.recompute != "none":
-        yield _recompute("none", "faster")
+        yield _recompute(estimate, "none", "faster")
     if run.micro_batches % 2 == 0:
         half = int(run.micro_batches // 2)
         yield _batch(int(2 * run.batch), half, "same batch in fewer micro-batches")

@@ -1,10 +1,9 @@
 """`training.recompute`: policies of recompute by the frameworks' own names.
 
-- torchtitan: `mode`, `selective_ac_option`, `early_stop` (v0.2.2 config/job_config.py
-  ActivationCheckpoint)
+- torchtitan: `mode`, `selective_ac_option`, `early_stop` (torchtitan 0.2.2 config/job_config.py)
 - transformers: `every_n_layers`, `offload` (5.17.0 modeling_utils.py gradient_checkpointing_enable,
   Trainer's gradient_checkpointing_kwargs)
-- Axolotl: `selective_checkpointing` (067b021 docs/gradient_checkpointing.qmd)
+- Axolotl: `selective_checkpointing` (Axolotl 067b021 docs/gradient_checkpointing.qmd)
 - Megatron: `recompute_granularity`, `recompute_method`, `recompute_num_layers`, `recompute_modules`
   (megatron-core 0.19.2 transformer/transformer_config.py)
 """
@@ -38,6 +37,7 @@ NAMES: Mapping[str, Mapping[str, Any]] = {
     "op": {"mode": "selective", "selective_ac_option": "op"},
     "every_2nd_layer": {"mode": "selective", "selective_ac_option": "2"},
     "attention_kept": {"selective_checkpointing": True},
+    "full_offloaded": {"offload": True},
 }
 MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 
@@ -108,7 +108,7 @@ def _whole(given: Mapping[str, Any], key: str) -> int:
 
 
 def _torchtitan(given: Mapping[str, Any]) -> RecomputePolicy:
-    """torchtitan v0.2.2 distributed/activation_checkpoint.py; `early_stop` is off by default."""
+    """torchtitan 0.2.2 distributed/activation_checkpoint.py; `early_stop` is off by default."""
     mode = _choice(given, "mode", ("none", "full", "selective", "memory_budget"), "selective")
     early = _choice(given, "early_stop", (True, False), False)
     if mode == "memory_budget":

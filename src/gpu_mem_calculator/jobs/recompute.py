@@ -14,7 +14,7 @@ from ..run.recompute import ATTENTION, EVERY_SECOND_MM
 from ..run.run import Run
 from ..step.layer_groups import CHECKPOINTED_POLICIES, layer_policy
 
-# torchtitan v0.2.2 models/llama3/infra/parallelize.py _op_sac_save_list: attention.
+# torchtitan 0.2.2 models/llama3/infra/parallelize.py _op_sac_save_list: attention.
 ATTENTION_OPERATIONS = (
     "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention",

@@ -184,6 +184,10 @@ FLASH_ATTN = Framework(
     GITHUB + "Dao-AILab/flash-attention",
     package="flash-attn",
 )
+TORCHTITAN = Framework(
+    ("torchtitan",), "0.2.2", "2026-11-17", GITHUB + "pytorch/torchtitan", package="torchtitan"
+)
+AXOLOTL = Framework(("Axolotl",), "067b021", "2026-11-17", GITHUB + "axolotl-ai-cloud/axolotl")
 ESTIMATOR = Framework(
     ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
 )
@@ -210,6 +214,8 @@ FRAMEWORKS = (
     CUT_CROSS_ENTROPY,
     TRL,
     FLASH_ATTN,
+    TORCHTITAN,
+    AXOLOTL,
     ESTIMATOR,
 )
 BY_NAME = {name.lower(): row for row in FRAMEWORKS for name in row.names}

@@ -15,6 +15,7 @@ from ..core.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
+from .recompute_words import recompute_words
 
 OPTIMIZER_TITLES = {
     "adam": "Adam",
@@ -64,10 +65,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
     yield f"micro-batch {run.batch} × {run.seq:,}"
     if run.micro_batches > 1:
         yield f"{run.micro_batches} micro-batches a step"
-    if run.recompute != "none":
-        share = {2: " on half of the layers", 3: " on three quarters of the layers"}
-        where = share.get(run.recompute_quarters, "") if run.recompute == "full" else ""
-        yield f"{run.recompute} recompute{where}"
+    yield from recompute_words(run)
 
 
 def precision_words(run: Run) -> str:

@@ -32,6 +32,7 @@ from .instants import columns_of
 from .lines import count, gib
 from .patterns import defs, swatch, titles
 from .picture import timeline
+from .recompute_words import recompute_words
 from .serving_users import users_notes, users_words
 
 TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("about", "≈"), SHORT: ("fails", "✗")}
@@ -142,9 +143,7 @@ def _training(estimate: Estimate) -> Iterator[str]:
         yield f"LoRA r={run.adapter.rank} on {', '.join(sorted(run.adapter.targets))}"
     if run.quantization:
         yield f"{run.quantization} base"
-    if run.recompute != "none":
-        part = {4: "", 3: " on ¾ of the layers", 2: " on half of the layers"}
-        yield f"{run.recompute} recompute{part.get(run.recompute_quarters, '')}"
+    yield from recompute_words(run)
     yield f"{run.attention.replace('_', ' ')} attention"
 
 

@@ -41,7 +41,7 @@ def activation_entries(
         elif not run.unrolled:
             yield _saved_entry(index, group, walk, instants, walks.sources)
             yield from _layer_entries(index, stage, walks, instants)
-        if group.recompute == "full" and isinstance(group.layer.mlp, Moe):
+        if isinstance(group.layer.mlp, Moe) and _experts_recomputed(group):
             yield _dispatcher_entry(index, group, walk, instants)
     if not run.unrolled:
         yield from _head_entries(walks, instants)
@@ -63,13 +63,19 @@ def _saved_entry(
     return Entry(name, ACT, walk.saved_bytes, live, sources.layer, parts=walk.saved)
 
 
+def _experts_recomputed(group: LayerGroup) -> bool:
+    """Whether a checkpoint is around the experts: the layer's, or their own."""
+    alone = group.recompute == "selective" and "moe" in group.rule.modules
+    return group.recompute == "full" or alone
+
+
 def _dispatcher_entry(
     index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
 ) -> Entry:
     """What a recomputed layer with experts keeps after its backward, until it runs again.
 
     Its dispatcher refers to the router's scores, and with them to the graph that the checkpoint
-    made: the layer's input as a leaf of it, and the gradient of that.
+    made: the input of the layer or of its experts as a leaf of it, and the gradient of that.
     """
     name = f"{group.title}: input and its gradient, held by the dispatcher"
     live = {i.name: i.grads[index] for i in instants}
