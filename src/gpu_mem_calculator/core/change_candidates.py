@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from ..engines import engine
 from ..modelling.huggingface.liger import FUSED, LIGER
-from ..run.run import Run
 from .calculator import Estimate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 
@@ -92,27 +91,21 @@ def _more_recompute(estimate: Estimate) -> Iterator[Candidate]:
     every = every and run.rule.every == 1 and run.rule.first_layers is None
     if run.recompute != "selective" and name.startswith("megatron"):
         yield _recompute(estimate, "selective", "little extra compute")
-    if run.recompute == "none" and _has_operations(run, name):
-        cost = "less extra compute than full recompute"
-        yield _policy(estimate, "recompute by operation", "op", cost)
     if not every:
         yield _recompute(estimate, "full", "33 % more compute", 2)
     elif name in ("pytorch_ddp", "fsdp") and not run.rule.offload and run.record is None:
-        cost = "slower forward and backward"
-        yield _policy(estimate, "full recompute, inputs on CPU", "full_offloaded", cost, 2)
+        title, cost = "full recompute, inputs on CPU", "slower forward and backward"
+        yield _policy(estimate, title, "full_offloaded", cost)
+    modelled = run.adapter is None and run.record is None and not run.liger
+    if run.recompute == "none" and name == "fsdp" and modelled:  # torchtitan's engine
+        cost = "less extra compute than full recompute"
+        yield _policy(estimate, "recompute by operation", "op", cost)
 
 
-def _has_operations(run: Run, name: str) -> bool:
-    """Whether recompute by operation is modelled for the run (core/recompute_rules.py)."""
-    plain = run.adapter is None and run.record is None and not run.liger and int(run.mesh.pp) == 1
-    stage_3 = run.options.get("zero_stage") == 3
-    return plain and name in ("pytorch_ddp", "fsdp", "deepspeed") and not stage_3
-
-
-def _policy(estimate: Estimate, title: str, policy: str, cost: str, weight: int = 1) -> Candidate:
+def _policy(estimate: Estimate, title: str, policy: str, cost: str) -> Candidate:
     """A policy by its name; the coarser key is removed where the run has it."""
     settings = (f"training.recompute={policy}", *_removed(estimate, "activation_checkpointing"))
-    return Candidate(title, settings, cost, weight)
+    return Candidate(title, settings, cost, 2)
 
 
 def _removed(estimate: Estimate, key: str) -> tuple[str, ...]:
