@@ -9,6 +9,7 @@ from ..autograd.reductions import embedding_sort_tensors, embedding_sort_workspa
 from ..ledger.ledger import ACT, GRAD, HEAD_GRADIENT, TEMP, TIED, Entry
 from ..ledger.num import EMPTY, larger, nothing, sized
 from ..ledger.source import code
+from ..modelling.huggingface.fused_losses import ON_WEIGHT
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
@@ -44,13 +45,20 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     if run.arch.tied:
         table = recorder.sizes[grads[0]]
         head_grad, table_grad = recorder.number(table), grads[0]
-        if setting.weight_bits == setting.matmul_bits:
+        if _summed_anew(setting):
             grads[0] = recorder.weight(table)
             recorder.over((head_grad, table_grad))
         else:
             grads[0] = head_grad
             recorder.over((table_grad,))
     return recorder.table_backward(head_grad, exit_grad, grads)
+
+
+def _summed_anew(setting: BlockSetting) -> bool:
+    """Whether the sum of a tied table's two gradients is a new tensor: the head's is a transposed
+    view, unless it was cast, or a loss that reads the weight made it.
+    """
+    return setting.weight_bits == setting.matmul_bits and setting.loss not in ON_WEIGHT
 
 
 def embedding_entries(
@@ -92,7 +100,7 @@ def embedding_entries(
         )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
     table = sized(run.arch.embedding[0].numel, setting.weight_bits)
-    if run.arch.tied and setting.weight_bits == setting.matmul_bits:
+    if run.arch.tied and _summed_anew(setting):
         yield Entry(
             name="embedding: its gradient and the head's, added",
             kind=GRAD,
