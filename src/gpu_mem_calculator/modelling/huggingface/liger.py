@@ -12,7 +12,8 @@ from msgspec import Struct
 
 ROPE, RMS_NORM, SWIGLU, GEGLU = "rope", "rms_norm", "swiglu", "geglu"
 CROSS_ENTROPY, FUSED = "cross_entropy", "fused_linear_cross_entropy"
-KERNELS = (ROPE, RMS_NORM, SWIGLU, GEGLU, CROSS_ENTROPY, FUSED)
+LAYER_NORM = "layer_norm"  # of no family that is modelled
+KERNELS = (ROPE, RMS_NORM, LAYER_NORM, SWIGLU, GEGLU, CROSS_ENTROPY, FUSED)
 PLAIN = "plain"  # a model given by plain numbers
 # Where a norm writes the gradient of its input: into that of its output, or into a new tensor.
 IN_PLACE, NEW, TORCH = "in place", "new", ""  # TORCH: it is not Liger's norm
