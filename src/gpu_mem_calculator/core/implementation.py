@@ -63,8 +63,8 @@ def _problems(
         yield f"training.recompute: {what} has no policies; use training.activation_checkpointing"
     if training.lora is not None:
         yield f"{what} has no LoRA; leave training.lora or model.implementation out"
-    if training.liger or training.loss not in (None, "full"):
-        why = "runs its own layers and its own loss"
-        yield f"{what} {why}; leave training.liger and training.loss out"
+    if training.liger or training.label_smoothing or training.loss not in (None, "full"):
+        why = "runs its own layers and its own loss; leave training.liger"
+        yield f"{what} {why}, training.loss and training.label_smoothing out"
     if training.attention not in (None, "sdpa"):
         yield f"{what} calls scaled_dot_product_attention; set training.attention to sdpa"

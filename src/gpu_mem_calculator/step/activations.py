@@ -28,7 +28,7 @@ from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
-from .layer_sources import LayerSources, layer_sources
+from .layer_sources import LayerSources, run_sources
 from .layer_walks import group_walk
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
@@ -132,8 +132,7 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
     embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     named = named_until_return(run, setting, kept=(first or layers[0]).keeps_input)
     head = head_walk(setting, run.arch, None, named)
-    sources = layer_sources(run.arch, LayerSources())
-    return StageWalks(layers, head, first, embedding=embedding, sources=sources)
+    return StageWalks(layers, head, first, embedding=embedding, sources=run_sources(run))
 
 
 def activation_entries(
