@@ -33,6 +33,8 @@ def runs(number: int) -> list[dict[str, Any]]:
         if engine.get("hybrid_shard_size") == 1:
             engine = {"type": "fsdp"}
         chosen = {name: rng.choice(values) for name, values in CHOICES.items()}
+        if engine.get("sharding_strategy") == "no_shard" or run["hardware"]["num_gpus"] == 1:
+            chosen["cpu_offload"] = False
         if "lora" in run["training"]:
             chosen["use_orig_params"] = True
             run["training"]["lora"]["dora"] = False

@@ -31,7 +31,13 @@ def problems(run: Run) -> Iterator[str]:
             "engine.fsdp_version to 2"
         )
     ranks = shard_ranks(run)
-    if option(run, "sharding_strategy") in HYBRID and isinstance(ranks, int) and ranks == 1:
+    alone = isinstance(ranks, int) and ranks == 1
+    if alone and option(run, "cpu_offload"):
+        yield (
+            "engine.cpu_offload=true: FSDP version 1 does not shard over one rank, and then its "
+            "offload is not modelled; leave it out or set engine.fsdp_version to 2"
+        )
+    if option(run, "sharding_strategy") in HYBRID and alone:
         yield (
             "engine.hybrid_shard_size=1: FSDP version 1 turns a shard group of one rank into "
             "no_shard and sums nothing over the replicas; set sharding_strategy to no_shard"

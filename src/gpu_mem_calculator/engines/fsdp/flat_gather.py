@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from ...autograd.events import BlockEvents, EventRecorder
-from ...ledger.ledger import COMM, PARAM, Entry
+from ...ledger.ledger import COMM, GATHERED, PARAM, Entry
 from ...ledger.num import EMPTY, Num, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
@@ -19,18 +19,20 @@ from .flat_startup import LAZY
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
 from .layout import NO_LAYER, LayerPicker, UnitPart, during, one_layer
+from .options import option
 
 GATHERED_CODE = code("torch 2.13 D/_flat_param.py:1396 unshard, 1816 _free_unsharded_flat_param")
 CAST_CODE = code("torch 2.13 D/_flat_param.py:1379 _use_low_precision_shard, 1516: freed after")
 ALONE_CODE = code("torch 2.13 D/_flat_param.py:1316 pre_unshard, 1791 post_reshard: NO_SHARD")
+VIEWED_CODE = code("torch 2.13 D/_flat_param.py flat_param_to: views of the copy, with offload")
 LAZY_CODE = code("torch 2.13 D/_flat_param.py:1222 init_flat_param_attributes")
 WITHOUT_ROOT = ("lazy", "reduce.root", "scatter.root", "optimizer")
 
 
 def gathered_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Gathered parameters: of the root from forward to backward, of the layers at work."""
-    part = UnitPart("gathered parameters", PARAM, GATHERED_CODE, UNSHARD)
-    pick = _gathered_so_far if plan.stays_gathered else _at_work(plan)
+    part = UnitPart("gathered parameters", PARAM, GATHERED_CODE, UNSHARD, role=GATHERED)
+    pick = _gathered_layers(plan)
     yield part.of_root(plan, plan.root.gathered, _root_at_work)
     yield from part.of_layers(plan, attrgetter("gathered"), pick)
     part = UnitPart("copy of the parameters", PARAM, ALONE_CODE, PRE_UNSHARD)
@@ -40,6 +42,10 @@ def gathered_entries(plan: FlatLayout) -> Iterator[Entry]:
 
 def _root_at_work(instant: FsdpInstant) -> Num:
     return int(instant.action not in WITHOUT_ROOT)
+
+
+def _gathered_layers(plan: FlatLayout) -> LayerPicker:
+    return _gathered_so_far if plan.stays_gathered else _at_work(plan)
 
 
 def _at_work(plan: FlatLayout) -> LayerPicker:
@@ -78,14 +84,18 @@ def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Copies of shards that are being gathered, which are freed once they are."""
     gathers = {"flat": 0, "root.ahead": 1, "ahead": 1, "prefetch": -1, "regather": 0, "after": -1}
 
-    def pick(instant: FsdpInstant, *, forward_only: bool = False) -> range:
-        step = gathers.get(instant.action)
-        if step is None or (forward_only and instant.step.instant.phase != FORWARD):
-            return NO_LAYER
-        return one_layer(instant.layer + step)
-
     def copied(instant: FsdpInstant) -> range:
-        return pick(instant, forward_only=plan.stays_gathered)
+        step = gathers.get(instant.action)
+        stays = plan.stays_gathered and instant.step.instant.phase != FORWARD
+        return NO_LAYER if step is None or stays else one_layer(instant.layer + step)
+
+    casts = plan.bits.compute != plan.bits.stored
+    if plan.offload and not casts and option(plan.run, "use_orig_params"):
+        # the parameters are views of the copy as long as the unit is gathered
+        part = UnitPart("copy of the shard", COMM, VIEWED_CODE, PRE_UNSHARD)
+        yield part.of_root(plan, plan.root.cast, _root_at_work)
+        yield from part.of_layers(plan, attrgetter("cast"), _gathered_layers(plan))
+        return
 
     def events(unit: FlatUnit) -> BlockEvents:
         """Under offload, the shard is copied to the GPU and cast there."""
@@ -94,15 +104,12 @@ def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
         recorder.over((recorder.weight(unit.shard),))
         return recorder.forward_only([cast])
 
-    copies = plan.offload and plan.bits.compute != plan.bits.stored and plan.run.unrolled
+    copies = plan.offload and casts and plan.run.unrolled
     part = UnitPart(
         "copy of the shard", COMM, CAST_CODE, PRE_UNSHARD, events=events if copies else None
     )
     yield part.of_root(plan, plan.root.cast, during("root.flat"))
     yield from part.of_layers(plan, attrgetter("cast"), copied)
-    part = UnitPart("parameters from the host, not cast yet", COMM, CAST_CODE, PRE_UNSHARD)
-    yield part.of_root(plan, plan.root.from_host, during("root.flat"))
-    yield from part.of_layers(plan, attrgetter("from_host"), pick)
 
 
 def lazy_entry(plan: FlatLayout) -> Iterator[Entry]:

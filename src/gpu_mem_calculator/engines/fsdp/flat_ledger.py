@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...ledger.ledger import Ledger
+from ...ledger.num import nothing
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.run import Precision, Run
@@ -19,8 +20,9 @@ from .activations import between_entries
 from .flat_instants import POST
 from .flat_layout import FlatLayout
 from .flat_states import state_entries
+from .flat_stream import FlatStreamWriter, UnlimitedStreamWriter
 from .instants import ends_apart
-from .options import PRECISIONS, as_computed
+from .options import PRECISIONS, as_computed, option
 
 
 def flat_ledger(run: Run) -> Ledger:
@@ -41,7 +43,10 @@ def flat_ledger(run: Run) -> Ledger:
         *activation_entries(computed, setting, stack, instants, walks),
     )
     plays = _block_runs(plan, stack, walks) if run.unrolled else {}
-    return Ledger((*states.startup, *(i.instant for i in instants)), entries, plays)
+    writer = FlatStreamWriter if option(run, "limit_all_gathers") else UnlimitedStreamWriter
+    if nothing(plan.root.several):  # nothing is gathered, so nothing says how far the host is ahead
+        return Ledger((*states.startup, *(i.instant for i in instants)), entries, plays)
+    return Ledger((*states.startup, *(i.instant for i in instants)), entries, plays, writer)
 
 
 def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> StageWalks:

@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from ...ledger.ledger import COMM, GRAD, Entry
-from ...ledger.num import EMPTY, Bytes, Num, nothing
+from ...ledger.ledger import COMM, GRAD, RECORDED, Entry
+from ...ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ...ledger.source import code
 from ...run.phases import BACKWARD
-from .flat_layout import POST_BACKWARD, FlatLayout
+from .flat_layout import POST_BACKWARD, UNSHARD, FlatLayout
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
-from .layout import NO_LAYER, UnitPart, one_layer
+from .layout import NO_LAYER, UnitPart, during, one_layer
 
 FLAT_CODE = code("torch 2.13 autograd/FunctionsManual.cpp split_with_sizes_backward: cat")
 REDUCE_CODE = code("torch 2.13 D/_runtime_utils.py:707 _post_backward_hook, 891, 914")
 KEPT_CODE = code("torch 2.13 D/_flat_param.py:1689 prepare_gradient_for_optim: until zero_grad")
 SAVED_CODE = code("torch 2.13 D/_runtime_utils.py:914: _saved_grad_shard, until backward is over")
+TIED_CODE = code("torch 2.11 csrc/autograd/input_buffer.cpp: added on the consumer's CUDA stream")
 HEAD_CODE = code("torch autograd: kept until all of the root's gradients exist")
 UNREDUCED = ("regather", "prefetch", "layer", "flatten", "after", "reduce")
 
@@ -37,20 +38,21 @@ def gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     keeps_cast = compute != reduce == stored  # or the flat gradient's cast
     several = plan.root.several
 
-    def flat_at_end(unit: FlatUnit) -> Bytes:
-        return unit.flat_grad * several if keeps_flat else unit.flat_grad
-
     def cast_until_end(unit: FlatUnit) -> Bytes:
         return unit.cast_grad * several if keeps_cast else unit.cast_grad
 
-    flat = UnitPart("flat gradient", COMM, FLAT_CODE)
-    yield from _of_units(plan, flat, attrgetter("flat_grad"), "flatten", "after", "reduce")
-    yield from _of_units(plan, flat, flat_at_end, "scatter")
+    made = ("flatten", "after", "reduce")
+    flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD, role=RECORDED)
+    yield from _of_units(plan, flat, lambda u: u.flat_grad * several, *made, "scatter")
+    kept = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD)
+    until = made if keeps_flat else (*made, "scatter")
+    yield from _of_units(plan, kept, lambda u: u.flat_grad * (1 - several), *until)
     cast = UnitPart("flat gradient, cast", COMM, REDUCE_CODE, POST_BACKWARD)
     yield from _of_units(plan, cast, cast_until_end, "reduce", "scatter")
     padded = UnitPart("flat gradient, padded", COMM, REDUCE_CODE, POST_BACKWARD)
     yield from _of_units(plan, padded, attrgetter("padded_grad"), "reduce", "scatter")
     yield from _alone_entries(plan)
+    yield from _tied_entries(plan)
     if not plan.run.unrolled:  # else the events of layers, head and embedding make them
         yield from _whole_entries(plan)
 
@@ -83,6 +85,17 @@ def _whole_entries(plan: FlatLayout) -> Iterator[Entry]:
     yield from _of_units(plan, whole, attrgetter("grads"), "flatten")
     head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
     yield head.of_root(plan, plan.head_grads, head_waits)
+
+
+def _tied_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """The sum of the two gradients of a table that embedding and head share: a new tensor on the
+    CUDA stream that gathers, where autograd adds them. The head's gradient stays, too, until the
+    flat one is allocated.
+    """
+    if plan.run.arch.tied and not plan.run.frozen:
+        part = UnitPart("sum of the tied table's gradients", GRAD, TIED_CODE, UNSHARD)
+        size = sized(plan.run.arch.embedding[0].numel, plan.bits.compute)
+        yield part.of_root(plan, size, during("embedding", "flatten.root"))
 
 
 def _alone_entries(plan: FlatLayout) -> Iterator[Entry]:
@@ -144,8 +157,8 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
 
     bits = plan.bits
     casts = bits.reduce != bits.stored
-    on_default = bits.stored == bits.compute == bits.reduce and nothing(plan.root.several)
-    stream = 0 if on_default else plan.cast_stream if casts else POST_BACKWARD
+    flat = bits.stored == bits.compute == bits.reduce and nothing(plan.root.several)
+    stream = UNSHARD if flat else plan.cast_stream if casts else POST_BACKWARD
     source = SAVED_CODE if plan.offload else KEPT_CODE
     part = UnitPart("sharded gradients", GRAD, source, stream)
     yield from part.of_layers(plan, attrgetter("shard_grad"), reduced_layers)

@@ -28,7 +28,6 @@ class FlatUnit(Struct, frozen=True, kw_only=True):
     cast: Bytes  # its copy that is gathered: in the compute dtype, or from the host
     gathered: Bytes  # the gathered flat parameter in the compute dtype
     alone: Bytes  # with one rank: the copy of the flat parameter that computes
-    from_host: Bytes  # with one rank and offload: the copy in the stored dtype before it is cast
     grads: Bytes = EMPTY  # whole gradients in the compute dtype, one tensor each
     flat_grad: Bytes = EMPTY  # all of these in one tensor
     cast_grad: Bytes = EMPTY  # its copy in the reduce dtype
@@ -69,7 +68,6 @@ def flat_unit(parameters: Sequence[UnitParameter], bits: UnitBits, how: FlatOpti
         cast=sized(part, bits.compute) * several if copies else EMPTY,
         gathered=sized(part * how.ranks, bits.compute) * several,
         alone=sized(elements, bits.compute) * (1 - several) if copies else EMPTY,
-        from_host=shard * (1 - several) if casts and how.offload else EMPTY,
         several=several,
         pinned=power_of_two(shard),
         **_gradients(parameters, bits, how, elements, part, several),
