@@ -44,13 +44,18 @@ def said(kind: Any) -> str:
     return rule(kind) or "a list of numbers"
 
 
+def meaning(path: str) -> str:
+    """What a key means, as a cell of a table: a bar would end the cell."""
+    return MEANING[path].replace("|", "\\|")
+
+
 def section_table(name: str) -> list[str]:
     """Key, what it may be, its default and what it means."""
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
     for key, kind in key_types(SECTIONS[name]).items():
         path = f"{name}.{key}"
         default = shown(DEFAULT[path]) if path in DEFAULT else ""
-        lines.append(f"| `{key}` | {said(kind)} | {default} | {MEANING[path]} |")
+        lines.append(f"| `{key}` | {said(kind)} | {default} | {meaning(path)} |")
     return lines
 
 
@@ -61,8 +66,8 @@ def option_table(section: str, first: str, every: Mapping[str, Engine], own: str
     for key, kind in key_types(SECTIONS[section]).items():
         cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
         if key != own:
-            defaults = " | ".join(cells)
-            lines.append(f"| `{key}` | {said(kind)} | {defaults} | {MEANING[f'{section}.{key}']} |")
+            row = [f"`{key}`", said(kind), *cells, meaning(f"{section}.{key}")]
+            lines.append(f"| {' | '.join(row)} |")
     return lines
 
 
@@ -71,8 +76,8 @@ def lora_table() -> list[str]:
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
     plain = LoraConfig()
     for key, kind in key_types(LoraConfig).items():
-        meaning = MEANING[f"training.lora.{key}"]
-        lines.append(f"| `{key}` | {said(kind)} | {shown(getattr(plain, key))} | {meaning} |")
+        default, last = shown(getattr(plain, key)), meaning(f"training.lora.{key}")
+        lines.append(f"| `{key}` | {said(kind)} | {default} | {last} |")
     return lines
 
 

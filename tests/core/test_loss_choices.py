@@ -57,9 +57,9 @@ def test_the_chunk_has_a_default() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"liger": ["rop"]}}, "'rop' is not a kernel; did you mean 'rope'"),
-    ({"training": {"liger": ["geglu"]}}, "no working geglu for llama; it has rope"),
-    ({"training": {"liger": True}, "family": "gpt2"}, "for gpt2 models do not exist"),
-    ({"training": {"loss": "liger_fused"}, "family": "gpt2"}, "for gpt2 models do not exist"),
+    ({"training": {"liger": ["geglu"]}}, "no working geglu for llama; choose from rope"),
+    ({"training": {"liger": True}, "family": "gpt2"}, "no kernels for gpt2 models"),
+    ({"training": {"loss": "liger_fused"}, "family": "gpt2"}, "no kernels for gpt2 models"),
     ({"training": {"loss": "liger_fused"}, "family": "granite"}, "no working fused_linear"),
     ({"training": {"loss": "cut"}, "family": "granite"}, "does not scale logits as granite does"),
     ({"training": {"loss": "cut", "liger": True}}, "contradicts training.liger"),
@@ -68,9 +68,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"label_smoothing": 0.1, "loss": "cut"}}, "use loss 'full'"),
     ({"training": {"loss": "te_fused"}}, "is Megatron's"),
     ({"training": {"loss": "cut", "precision": "fp32"}}, "has no fp32 kernel"),
-    ({"training": {"loss": "full_no_upcast", "precision": "fp32"}}, "is 'full'; use that"),
-    ({"engine": "deepspeed", "training": {"loss": "cut"}, "options": 3}, "try zero_stage 2"),
-    ({"engine": "megatron_lm", "training": {"liger": True}}, "for engines that run transformers"),
+    (
+        {"training": {"loss": "full_no_upcast", "precision": "fp32"}},
+        "is 'full' in precision 'fp32'; use 'full'",
+    ),
+    ({"engine": "deepspeed", "training": {"loss": "cut"}, "options": 3}, "or engine.zero_stage 2"),
+    (
+        {"engine": "megatron_lm", "training": {"liger": True}},
+        "does not run transformers' code; leave it out, or use engine",
+    ),
     ({"engine": "megatron_lm", "training": {"loss": "cut"}}, "training.loss='cut'"),
     (
         {
@@ -78,7 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             "training": {"liger": ["rope"], "gradient_accumulation_steps": 4},
             "parallelism": {"pipeline_parallel_size": 2},
         },
-        "not modelled in a pipeline",
+        "not modelled with pipeline parallelism",
     ),
 ]
 

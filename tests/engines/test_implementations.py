@@ -113,7 +113,7 @@ REFUSED = [
     ({"lora": {"r": 8}}, {}, {}, "has no LoRA"),
     ({"attention": "eager"}, {}, {}, "set training.attention to sdpa"),
     ({}, {}, {"tie_word_embeddings": True}, "tied embeddings"),
-    ({}, {}, {"model_type": "gpt2"}, "it is modelled for llama"),
+    ({}, {}, {"model_type": "gpt2"}, "use a model of llama, or leave it out"),
     ({}, {"cpu_offload": True}, {}, "not modelled; leave one of them out"),
 ]
 

@@ -122,10 +122,16 @@ REFUSED = [
     ({"pipeline_model_parallel_layout": "E|t*8|t*8|L"}, "leaves stage 0 without a layer"),
     (
         {"pipeline_model_parallel_layout": "Et*8|t*8L", "decoder_first_pipeline_num_layers": 2},
-        "both say how long stages are",
+        "both set the layers of stages; leave one of them out",
     ),
-    ({"decoder_first_pipeline_num_layers": 2}, "14 layers are left, not a multiple of 3"),
-    ({"decoder_first_pipeline_num_layers": 16}, "0 layers are left for 3 other stages"),
+    (
+        {"decoder_first_pipeline_num_layers": 2},
+        "a multiple of 3 other stages; try engine.decoder_first_pipeline_num_layers=1",
+    ),
+    (
+        {"decoder_first_pipeline_num_layers": 16},
+        "0 layers are left for 3 other stages; try engine.decoder_first_pipeline_num_layers=13",
+    ),
     ({"account_for_loss_in_pipeline_split": True}, "17 layers, embedding and loss counted"),
     ({"pp": 1, "decoder_first_pipeline_num_layers": 2}, "pipeline_parallel_size above 1"),
     ({GROUP: 4}, "is for interleaved stages"),

@@ -51,8 +51,8 @@ def _problems(
         yield f"{what} is not modelled with {engine.title}; {fix}"
     if arch.family not in row.families or arch.tied:
         tied = " with tied embeddings" if arch.family in row.families else ""
-        fix = f"it is modelled for {', '.join(row.families)}; leave it out"
-        yield f"{what}: {arch.family}{tied} is not modelled; {fix}"
+        fix = f"use a model of {' or '.join(row.families)}, or leave it out"
+        yield f"{what} with {arch.family}{tied} is not modelled; {fix}"
     given = given_keys(file.engine)
     for key, value in row.options:
         if given.get(key, value) != value:

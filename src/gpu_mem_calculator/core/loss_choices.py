@@ -62,12 +62,12 @@ def _kernels(config: TrainingConfig, family: str) -> tuple[str, ...]:
 
 
 def _no_liger(family: str) -> str:
-    return f"Liger's kernels for {family} models do not exist or are not modelled; leave it out"
+    return f"Liger has no kernels for {family} models, or they are not modelled; leave it out"
 
 
 def _not_for(family: str, kernel: str) -> str:
     has = ", ".join(LIGER[family].kernels)
-    return f"Liger 0.8.5 has no working {kernel} for {family}; it has {has}"
+    return f"Liger 0.8.5 has no working {kernel} for {family}; choose from {has}"
 
 
 def _contradictions(config: TrainingConfig, loss: str, kernels: tuple[str, ...]) -> Iterator[str]:
@@ -91,14 +91,17 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     given = [key for key in ("liger", "label_smoothing", "loss_chunk_size") if getattr(config, key)]
     if not engine.transformers:
         for key in given:
-            yield f"training.{key} is for engines that run transformers; leave it out"
+            value = quoted(getattr(config, key))
+            fix = "leave it out, or use engine pytorch_ddp, fsdp or deepspeed"
+            yield f"training.{key}={value}: {engine.title} does not run transformers' code; {fix}"
         if config.loss not in (None, *engine.losses):
             fix = " or ".join(map(repr, engine.losses))
-            yield f"training.loss={config.loss!r} is not one {engine.title} has; use {fix}"
+            yield f"training.loss={config.loss!r}: {engine.title} does not have it; use {fix}"
         return
     if run.record is not None and (given or config.loss not in (None, "full")):
         key = (*given, "loss")[0]
-        yield f"training.{key}: a recorded module has its own loss; leave it out"
+        value = quoted(getattr(config, key))
+        yield f"training.{key}={value}: a recorded module has its own loss; leave it out"
     if run.liger and run.arch.family == PLAIN and not _like_llama(run):
         fix = "set gated_mlp=true and normalization='rmsnorm', or give a config.json"
         yield f"training.liger: for plain numbers Liger needs a model like Llama; {fix}"
@@ -106,7 +109,7 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
         fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
         yield f"training.loss={run.loss!r} is Megatron's, and {fix}"
     if run.precision == "fp32" and run.loss == "full_no_upcast":
-        yield "training.loss='full_no_upcast' with precision 'fp32' is 'full'; use that"
+        yield "training.loss='full_no_upcast' is 'full' in precision 'fp32'; use 'full'"
     if run.precision == "fp32" and run.loss == "cut":
         yield "training.loss='cut' has no fp32 kernel; use 'liger_fused', or precision 'bf16_mixed'"
     if run.loss == "cut" and run.arch.logit_scale is not None:
@@ -114,10 +117,11 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
         yield f"training.loss='cut' does not scale logits as {family} does; use 'chunked'"
     if (run.liger or run.loss != "full" or run.label_smoothing) and int(run.mesh.pp) > 1:
         what = "loss" if run.loss != "full" else "liger" if run.liger else "label_smoothing"
-        yield f"training.{what} is not modelled in a pipeline; try pipeline_parallel_size 1"
+        fix = "leave it out, or set parallelism.pipeline_parallel_size to 1"
+        yield f"training.{what} is not modelled with pipeline parallelism; {fix}"
     if run.loss in READS_WEIGHT and run.options.get("zero_stage") == 3:
-        why = "reads the output layer's weight outside its module, which ZeRO-3 has not gathered"
-        yield f"training.loss={run.loss!r} {why}; that is not modelled: try zero_stage 2"
+        why = "reads the output layer's weight outside its module, where ZeRO-3 does not gather it"
+        yield f"training.loss={run.loss!r} {why}; use loss 'full', or engine.zero_stage 2"
 
 
 def _like_llama(run: Run) -> bool:

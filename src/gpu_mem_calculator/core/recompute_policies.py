@@ -92,7 +92,7 @@ def _names() -> str:
 
 
 def _choice(given: Mapping[str, Any], key: str, allowed: tuple[Any, ...], default: Any) -> Any:
-    """A key's value; raises a sentence where it is none of those allowed."""
+    """A key's value; raises a sentence if it is not allowed."""
     value = given.get(key, default)
     if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
         choice = ", ".join(quoted(one) for one in allowed if one is not None)
@@ -113,7 +113,8 @@ def _torchtitan(given: Mapping[str, Any]) -> RecomputePolicy:
     early = _choice(given, "early_stop", (True, False), False)
     if mode == "memory_budget":
         fix = "use 'full', or 'selective' with selective_ac_option 'op'"
-        raise InputError(f"{PATH}.mode='memory_budget' needs torch.compile, not modelled; {fix}")
+        why = "needs torch.compile, which is not modelled"
+        raise InputError(f"{PATH}.mode='memory_budget' {why}; {fix}")
     if mode != "selective":
         _without(given, "selective_ac_option", f"mode {mode!r}", "set mode to 'selective'")
         return RecomputePolicy(mode, rule=RecomputeRule(early_stop=early))
@@ -142,15 +143,17 @@ def _megatron(given: Mapping[str, Any]) -> RecomputePolicy:
     key = "recompute_granularity"
     granularity = _choice(given, key, ("full", "selective", None), implied)
     if granularity is None:
-        raise InputError(f"{PATH} needs {key}: 'full' or 'selective'")
+        raise InputError(
+            f"{PATH} has keys of Megatron without {key}; set it: 'full' or 'selective'"
+        )
     if granularity == "selective":
         for key in ("recompute_method", "recompute_num_layers"):
             _without(given, key, "recompute_granularity 'selective'", "leave it out")
         return RecomputePolicy("selective", rule=_modules(given))
     _without(given, "recompute_modules", "recompute_granularity 'full'", "leave it out")
-    for key in ("recompute_method", "recompute_num_layers"):
+    for key, fix in (("recompute_method", "'uniform' or 'block'"), ("recompute_num_layers", "1")):
         if given.get(key) is None:
-            raise InputError(f"{PATH} with recompute_granularity 'full' needs {key}")
+            raise InputError(f"{PATH}.recompute_granularity='full' needs {key}; set it to {fix}")
     method = _choice(given, "recompute_method", ("uniform", "block"), None)
     count = _whole(given, "recompute_num_layers")
     uniform, block = RecomputeRule(layers_together=count), RecomputeRule(first_layers=count)
@@ -163,8 +166,8 @@ def _modules(given: Mapping[str, Any]) -> RecomputeRule:
     unknown = [name for name in listed if name not in MODULES]
     if not listed or unknown:
         value = unknown[0] if unknown else names
-        allowed = f"may have {', '.join(MODULES)}"
-        raise InputError(f"{PATH}.recompute_modules has {quoted(value)}; it {allowed}")
+        rule = f"has {quoted(value)}; choose from {', '.join(MODULES)}"
+        raise InputError(f"{PATH}.recompute_modules {rule}")
     return RecomputeRule(modules=tuple(dict.fromkeys(listed)))
 
 

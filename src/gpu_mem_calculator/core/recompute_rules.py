@@ -19,10 +19,10 @@ def recompute_problems(run: Run, engine: Engine) -> Iterator[str]:
     rule = run.rule
     if rule.framework == MEGATRON and engine.name != "megatron_lm":
         fix = "use 'full', 'op', or keys of torchtitan or transformers"
-        yield f"{PATH} has Megatron's keys, and {engine.title} has not Megatron's layers; {fix}"
+        yield f"{PATH} has Megatron's keys, and {engine.title} does not run its layers; {fix}"
     elif rule.framework not in ("", MEGATRON) and not engine.transformers:
         fix = "use Megatron's: recompute_granularity, recompute_method, recompute_modules"
-        yield f"{PATH} has keys of {rule.framework}, which {engine.title} has not; {fix}"
+        yield f"{PATH} has keys of {rule.framework}, and {engine.title} has its own; {fix}"
     elif rule.framework == MEGATRON:
         yield from _megatron_problems(run)
     elif rule != EVERYTHING:
@@ -44,7 +44,9 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{PATH}.offload=true: DeepSpeed has its own; use engine.cpu_checkpointing=true"
     for name in DEEPSPEED_OPTIONS:
         if run.options.get(name) and (rule.offload or not rule.early_stop):
-            why = "replaces torch's checkpoint by DeepSpeed's; leave one of them out"
+            why = (
+                "replaces torch's checkpoint, which training.recompute sets; leave one of them out"
+            )
             yield f"engine.{name}=true {why}"
     if int(run.mesh.pp) > 1:
         yield f"{PATH}: {engine.title}'s pipeline recomputes whole layers; use 'full' or 'none'"

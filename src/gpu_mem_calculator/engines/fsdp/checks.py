@@ -42,8 +42,8 @@ def _version2(run: Run) -> Iterator[str]:
     where = option(run, "init_device")
     if where not in (None, "meta"):
         yield (
-            f"engine.init_device={where!r} is modelled for FSDP version 1; leave it out, which is "
-            "'meta', or set engine.fsdp_version to 1"
+            f"engine.init_device={where!r} is modelled for FSDP version 1 only; leave it out or "
+            "set engine.fsdp_version to 1"
         )
     yield from _end_problems(run)
 
@@ -53,7 +53,8 @@ def _end_problems(run: Run) -> Iterator[str]:
     if not wraps_ends(run):
         return
     if run.arch.tied:
-        yield f"{what} cannot share a tied embedding; set engine.wrap_embedding_and_head to false"
+        why = "are not modelled for a tied embedding"
+        yield f"{what} {why}; set engine.wrap_embedding_and_head to false"
     for key, given in (
         ("engine.cpu_offload=true", option(run, "cpu_offload")),
         (

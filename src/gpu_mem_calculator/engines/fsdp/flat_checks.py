@@ -39,8 +39,8 @@ def problems(run: Run) -> Iterator[str]:
         )
     if option(run, "sharding_strategy") in HYBRID and alone:
         yield (
-            "engine.hybrid_shard_size=1: FSDP version 1 turns a shard group of one rank into "
-            "no_shard and sums nothing over the replicas; set sharding_strategy to no_shard"
+            "engine.hybrid_shard_size=1: FSDP version 1 reduces no gradients over the replicas "
+            "of a group of one rank; set engine.sharding_strategy to no_shard"
         )
     yield from _adapter_problems(run)
 
@@ -62,7 +62,7 @@ def _adapter_problems(run: Run) -> Iterator[str]:
     stored = PRECISIONS[run.precision][0]
     if run.adapter.bits != stored:
         yield (
-            f"training.lora: adapters of {run.adapter.bits} bits beside weights of {stored}: FSDP "
-            "version 1 flattens parameters of one dtype; set lora.adapter_dtype to that of the "
-            "weights, or training.precision to bf16_mixed"
+            f"training.lora: adapters have {run.adapter.bits} bits and weights {stored}, and a "
+            "flat parameter of FSDP version 1 has one dtype; set training.lora.adapter_dtype to "
+            "that of the weights, or training.precision to bf16_mixed"
         )

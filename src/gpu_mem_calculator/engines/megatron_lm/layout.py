@@ -97,7 +97,7 @@ def uneven_problems(run: Run) -> Iterator[str]:
     if (text is not None and (ends or counted)) or (ends and counted):
         given = [*([LAYOUT] if text is not None else []), *ends, *counted]
         names = " and ".join(f"engine.{key}" for key in given)
-        yield f"{names} both say how long stages are; keep one of them"
+        yield f"{names} both set the layers of stages; leave one of them out"
         return
     if run.mesh.pp == 1:
         name = LAYOUT if text is not None else [*ends, *counted][0]
@@ -150,11 +150,30 @@ def _end_problems(run: Run) -> Iterator[str]:
     ends = {key: option(run, key) for key in (FIRST, LAST) if option(run, key)}
     words = " and ".join(f"engine.{key}={value}" for key, value in ends.items())
     middle, rest = pp - len(ends), layers - sum(ends.values())
+    fix = _nearest_end(run, ends)
     if (rest > 0) != (middle > 0) or rest < 0:
-        yield f"{words}: {rest} layers are left for {middle} other stages; change one of them"
+        yield f"{words}: {rest} layers are left for {middle} other stages; {fix}"
     elif middle and rest % middle:
-        yield f"{words}: {rest} layers are left, not a multiple of {middle} other stages"
+        yield f"{words}: {rest} layers are left, not a multiple of {middle} other stages; {fix}"
     else:
         for count in sorted({*ends.values(), *([rest // middle] if middle else [])}):
             if count % chunks:
-                yield f"{words}: a stage of {count} layers has no {chunks} equal chunks ({CHUNKS})"
+                why = f"a stage of {count} layers has no {chunks} equal chunks ({CHUNKS})"
+                yield f"{words}: {why}; {fix}"
+
+
+def _nearest_end(run: Run, ends: dict[str, int]) -> str:
+    """The number of layers nearest to the first one given that leaves equal stages and chunks."""
+    chunks, middle = int(run.virtual_stages), int(run.mesh.pp) - len(ends)
+    key, value = next(iter(ends.items()))
+    others = sum(ends.values()) - value
+    left = len(run.arch.layers) - others
+    rests = [(count, left - count) for count in range(chunks, left + 1, chunks)]
+    fits = [
+        n for n, rest in rests if (rest > 0) == (middle > 0) and not rest % (middle * chunks or 1)
+    ]
+    if others % chunks:
+        fits = []
+    if not fits:
+        return f"change {PP}, or leave them out"
+    return f"try engine.{key}={min(fits, key=lambda count: abs(count - value))}"
