@@ -112,7 +112,7 @@ def test_the_two_keys_must_agree(level: Any) -> None:
         ("core_attn", "fsdp", "has Megatron's keys"),
         ("op", "megatron_lm", "has keys of torchtitan"),
         (UNIFORM, "megatron_lm", "needs recompute_num_layers"),
-        ({"recompute_modules": ["attention"]}, "megatron_lm", "it may have core_attn"),
+        ({"recompute_modules": ["attention"]}, "megatron_lm", "choose from core_attn"),
         ({"recompute_modules": ["moe"]}, "megatron_lm", "'moe' needs experts"),
         ({"recompute_modules": ["layernorm"]}, "megatron_lm", "does not fuse"),
         ({"distribute_saved_activations": True}, "megatron_lm", "is not modelled"),
