@@ -35,7 +35,12 @@ CARDS = {"p100": "6.0", "t4": "7.5", "a100": "8.0", "l4": "8.9", "h100": "9.0", 
 
 
 def recorded(
-    card: str, bits: int = 16, half: bool = False, seq: int = SEQ, **sizes: Any
+    card: str,
+    bits: int = 16,
+    half: bool = False,
+    seq: int = SEQ,
+    attention: str = "sdpa",
+    **sizes: Any,
 ) -> list[Op]:
     """The operations of one attention call in training."""
     given = {"heads": HEADS, "kv_heads": HEADS, "head_dim": 64, "value_dim": 64, **sizes}
@@ -48,6 +53,7 @@ def recorded(
         matmul_bits=bits,
         weight_bits=bits,
         half=half,
+        attention=attention,
         cudnn=prefers_cudnn(CARDS[card]),
         flash=has_flash(CARDS[card]),
     )
@@ -274,3 +280,26 @@ def test_backward_copies_the_gradient_of_several_rotated_heads(kv_heads: int, co
     attention(tape, setting, tape.value("x", 64 * 256, 16), mixer)
     views = {op.name.removesuffix(".heads") for op in tape.ops if op.name.endswith(".heads")}
     assert views == {f"{name}_proj" for name in copied}
+
+
+@pytest.mark.parametrize(
+    ("head", "size", "rows", "key_rows"),
+    [(64, 64, 1024, 1024), (80, 96, 1024, 1024), (128, 128, 1024, 1024), (256, 256, 1024, 1040)],
+)
+def test_flash_attention_3_rounds_rows_to_its_tiles(
+    head: int, size: int, rows: int, key_rows: int
+) -> None:
+    """Two row sums and an fp32 dq; with grouped heads an fp32 dk and dv for key-value heads."""
+    sizes = {"head_dim": head, "value_dim": head, "kv_heads": 2}
+    work, saved = fused("h100", attention="flash_attention_3", **sizes)
+    sums = BATCH * HEADS * rows * 4
+    assert work == (sums, sums, sums * size, *[BATCH * 2 * key_rows * size * 4] * 2)
+    assert saved["attn.logsumexp"] == BATCH * HEADS * SEQ * 4
+
+
+@pytest.mark.parametrize("gpu", ["a100", "b200"])
+def test_flash_attention_3_needs_hopper(gpu: str) -> None:
+    """Its kernels are Hopper's."""
+    run = small_run(hardware={"gpu": gpu}, training={"attention": "flash_attention_3"})
+    with pytest.raises(InputError, match="needs compute capability 9.0"):
+        resolve(read(run))

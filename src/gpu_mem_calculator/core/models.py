@@ -93,7 +93,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     activation_checkpointing: Levels | None = None
     recompute: Policy | None = None
     checkpoint_reentrant: Flag | None = None
-    attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
     loss: Loss | None = None
     loss_chunk_size: Count | None = None
     label_smoothing: Rate | None = None

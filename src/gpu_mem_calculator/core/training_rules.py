@@ -10,7 +10,7 @@ from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
 from ..model.blocks import Moe
-from ..modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
+from ..modelling.huggingface.attention_kernels import FLASH, NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
@@ -103,20 +103,24 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.upcast_unquantized applies to a quantized base only; leave it out"
     if run.autocast and run.precision == "fp32":
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
-    if run.attention == "flash_attention_2" and run.precision == "fp32":
-        yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
-    if run.attention == "flash_attention_2":
+    if run.attention in FLASH:
         yield from _flash_problems(run)
 
 
 def _flash_problems(run: Run) -> Iterator[str]:
-    """Cards and attention heads for which flash-attn has no kernel."""
+    """Precisions, cards and attention heads for which flash-attn has no kernel."""
+    what = f"training.attention={run.attention!r}"
+    if run.precision == "fp32":
+        yield f"{what} has no fp32 kernel; use 'sdpa'"
     if not has_flash(run.compute_capability):
         yield NO_FLASH_CARD.format("training", run.compute_capability)
+    elif run.attention == "flash_attention_3" and run.compute_capability != "9.0":
+        needs = f"needs compute capability 9.0, and this GPU has {run.compute_capability}"
+        yield f"{what} {needs}; use 'flash_attention_2'"
     heads = {getattr(layer.mixer, "head_dim", 0) for layer, _, _ in run.arch.runs}
     if max(heads, default=0) > LARGEST_FLASH_HEAD:
         most = f"heads of at most {LARGEST_FLASH_HEAD}, and {run.arch.family} has {max(heads)}"
-        yield f"training.attention='flash_attention_2' has kernels for {most}; use 'sdpa'"
+        yield f"{what} has kernels for {most}; use 'sdpa'"
 
 
 def _common_rules(run: Run, engine: Engine) -> Iterator[str]:

@@ -8,6 +8,7 @@ from ..core.errors import InputError
 from ..core.resolved_run import ResolvedRun
 from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH
+from ..modelling.huggingface.attention_kernels import FLASH
 from ..run.run import Run
 
 ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
@@ -39,9 +40,9 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
         why = "DeepSpeed reads sizes back from tensors"
         fix = "leave it out, without tensor parallelism it saves nothing"
         yield f"engine.partition_activations=true is not traced: {why}; {fix}"
-    if run.attention == "flash_attention_2":
+    if run.attention in FLASH:
         fix = "'sdpa' takes torch's own flash kernel where a card does"
-        yield f"{section}.attention='flash_attention_2' is not traced: its kernels {fake}; {fix}"
+        yield f"{section}.attention={run.attention!r} is not traced: its kernels {fake}; {fix}"
     if run.rule.offload:
         why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
         yield f"training.recompute.offload=true is not traced: {why}; {INSTEAD}"

@@ -13,6 +13,7 @@ from .eager_attention import eager
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
 
+FLASH = {"flash_attention_2": "flash", "flash_attention_3": "flash3"}  # kernel by the key's value
 NO_FLASH_CARD = (
     "{}.attention='flash_attention_2' needs compute capability 8.0 or newer, and this GPU has {}; "
     "use 'sdpa'"
@@ -43,8 +44,8 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
     """
     if setting.attention == "eager" or not heads.sdpa:
         return "eager"
-    if setting.attention == "flash_attention_2":
-        return "flash"
+    if setting.attention in FLASH:
+        return FLASH[setting.attention]
     if heads.broadcast and heads.grouped:
         return "math"
     one_size = heads.head_dim == heads.value_dim and heads.head_dim <= 256
@@ -171,6 +172,23 @@ def _flash(
     return _token_major(tape, out, heads)
 
 
+def _flash3(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
+    """FlashAttention-3. Backward's workspace, with rows rounded up to a tile: two row sums, an fp32
+    dq, and with grouped heads an fp32 dk and dv (flash-attn 0251105 hopper/flash_api.cpp mha_bwd,
+    causal, on Hopper).
+    """
+    size = next(n for n in (64, 96, 128, 192, 256) if heads.head_dim <= n)
+    tile, key_tile = 128 if size == 64 else 64, {192: 96, 256: 80}.get(size, 128)
+    rows = setting.batch * heads.heads * round_up(setting.seq, tile)
+    key_rows = setting.batch * heads.kv_heads * round_up(setting.keys, key_tile)
+    dk_dv = (sized(key_rows * size, 32),) * 2 if heads.grouped else ()
+    work = (sized(rows, 32), sized(rows, 32), sized(rows * size, 32), *dk_dv)
+    out = _fused(tape, setting, (q, k, v), heads, setting.tokens * heads.heads, [], work)
+    return _token_major(tape, out, heads)
+
+
 def _efficient(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
@@ -282,4 +300,10 @@ def _added_mask(
     return [tape.op("attn.mask", source, elements=rows * setting.keys, bits=bits)]
 
 
-KERNELS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
+KERNELS = {
+    "cudnn": _cudnn,
+    "flash": _flash,
+    "flash3": _flash3,
+    "efficient": _efficient,
+    "math": _math,
+}

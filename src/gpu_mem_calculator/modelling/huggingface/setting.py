@@ -20,7 +20,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - bits: of activations between matmuls; matmul_bits: of matmuls, which differ under autocast;
       weight_bits: of weights
     - half: 16 bits are fp16, for which torch has a separate softmax
-    - attention: eager, sdpa or flash_attention_2
+    - attention: eager, sdpa, flash_attention_2 or flash_attention_3
     - cudnn: torch prefers cuDNN's attention on this card; flash: it runs FlashAttention
     - hopper: the card is a Hopper
     - training: there is a backward; frozen: the base weights take no gradient
