@@ -81,7 +81,8 @@ def test_all_problems_are_reported_at_once() -> None:
         "model.num_layres is not a known key; did you mean 'num_layers'?",
         "training.batch_size=0 must be a whole number from 1 to 1,000,000,000",
         "training.lora.rank is not a known key",
-        "training.attention='flash' must be 'eager', 'sdpa', 'flash_attention_2' or 'flash_attention_3'",
+        "training.attention='flash' must be 'eager', 'sdpa', 'flash_attention_2' or "
+        "'flash_attention_3'",
         "training.precision='bf16_mixd' must be 'fp32', 'bf16_mixed', 'fp16_mixed', 'bf16_pure' or "
         "'fp16_pure'; did you mean 'bf16_mixed'?",
         "'engin' is not a section of a run file; did you mean 'engine'?",

@@ -301,5 +301,5 @@ def test_flash_attention_3_rounds_rows_to_its_tiles(
 def test_flash_attention_3_needs_hopper(gpu: str) -> None:
     """Its kernels are Hopper's."""
     run = small_run(hardware={"gpu": gpu}, training={"attention": "flash_attention_3"})
-    with pytest.raises(InputError, match="needs compute capability 9.0"):
+    with pytest.raises(InputError, match=r"needs compute capability 9\.0"):
         resolve(read(run))
