@@ -15,6 +15,7 @@ from ..core.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
+from .loss_words import loss_words
 from .recompute_words import recompute_words
 
 OPTIMIZER_TITLES = {
@@ -66,6 +67,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
     if run.micro_batches > 1:
         yield f"{run.micro_batches} micro-batches a step"
     yield from recompute_words(run)
+    yield from loss_words(run)
 
 
 def precision_words(run: Run) -> str:

@@ -30,6 +30,7 @@ from .html_tables import (
 )
 from .instants import columns_of
 from .lines import count, gib
+from .loss_words import loss_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
 from .recompute_words import recompute_words
@@ -144,6 +145,7 @@ def _training(estimate: Estimate) -> Iterator[str]:
     if run.quantization:
         yield f"{run.quantization} base"
     yield from recompute_words(run)
+    yield from loss_words(run)
     yield f"{run.attention.replace('_', ' ')} attention"
 
 

@@ -144,7 +144,7 @@ export class Control {
 }
 
 function listOf(text) {
-  if (text === "all-linear" || text.startsWith("[")) return parseValue(text);
+  if (["all-linear", "true", "false"].includes(text) || text.startsWith("[")) return parseValue(text);
   return text.split(/[\s,]+/).filter(Boolean).map(parseValue);
 }
 

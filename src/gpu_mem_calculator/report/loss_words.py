@@ -1,0 +1,31 @@
+"""How a run computes its loss, and Liger's kernels, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED
+from ..run.run import Run
+
+TITLES = {
+    "full_no_upcast": "loss without upcast",
+    "flash_fused": "flash-attn's loss",
+    "flash_fused_inplace": "flash-attn's loss in place",
+    "liger": "Liger's loss",
+    "liger_fused": "Liger's fused loss",
+    "chunked": "chunked loss",
+    "cut": "cut cross entropy",
+    "te_fused": "Transformer Engine's loss",
+    "megatron_fused": "Megatron's fused loss",
+}
+
+
+def loss_words(run: Run) -> Iterator[str]:
+    """Liger's kernels, the loss and smoothed labels; nothing for the framework's own loss."""
+    kernels = [name for name in run.liger if name not in (CROSS_ENTROPY, FUSED)]
+    if kernels:
+        yield f"Liger's {', '.join(kernels)}"
+    if run.loss in TITLES:
+        yield TITLES[run.loss]
+    if run.label_smoothing:
+        yield f"labels smoothed by {run.label_smoothing:g}"

@@ -1,0 +1,32 @@
+"""The words for losses and Liger's kernels."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from gpu_mem_calculator.core.field_types import Loss
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.report.loss_words import TITLES, loss_words
+from tests.conftest import small_run
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({}, []),
+        ({"liger": True}, ["Liger's rope, rms_norm, swiglu", "Liger's fused loss"]),
+        ({"loss": "cut", "liger": ["rope"]}, ["Liger's rope", "cut cross entropy"]),
+        ({"label_smoothing": 0.1}, ["labels smoothed by 0.1"]),
+    ],
+)
+def test_words(training: dict[str, Any], words: list[str]) -> None:
+    """Only what is not the framework's own."""
+    assert list(loss_words(resolve(read(small_run(training=training))).run)) == words
+
+
+def test_every_loss_has_a_title() -> None:
+    """But the two names of transformers' own."""
+    assert set(TITLES) == {*get_args(Loss)} - {"full", "full_upcast"}
