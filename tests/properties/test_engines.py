@@ -40,6 +40,16 @@ RUNS: dict[str, dict[str, Any]] = {
     "fsdp": small_run("fsdp"),
     "fsdp-keep": small_run("fsdp", engine={"sharding_strategy": "shard_grad_op"}),
     "fsdp-hybrid": small_run("fsdp", engine={"sharding_strategy": "hybrid_shard"}),
+    "fsdp1": small_run("fsdp", engine={"fsdp_version": 1}),
+    "fsdp1-keep": small_run(
+        "fsdp",
+        engine={
+            "fsdp_version": 1,
+            "sharding_strategy": "shard_grad_op",
+            "use_orig_params": True,
+            "init_device": "cuda",
+        },
+    ),
     "megatron": small_run("megatron_lm", parallelism={"tensor_parallel_size": 2}),
     "megatron-pipeline": small_run(
         "megatron_lm",

@@ -76,6 +76,8 @@ def test_every_torch_optimizer_traces(optimizer: dict[str, str]) -> None:
             ({"type": "fsdp", "sharding_strategy": "hybrid_shard", "hybrid_shard_size": 4}, 8),
             ({"type": "fsdp", "sharding_strategy": "no_shard"}, 2),
             ({"type": "fsdp"}, 8),
+            ({"type": "fsdp", "fsdp_version": 1, "sharding_strategy": "no_shard"}, 2),
+            ({"type": "fsdp", "fsdp_version": 1}, 8),
         ],
         keep=2,
     ),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 # Engines that people name as an option of their own.
 ENGINES = (
-    *("ddp", "deepspeed", "fsdp", "fsdp2", "megatron", "zero1", "zero2", "zero3"),
+    *("ddp", "deepspeed", "fsdp", "fsdp1", "fsdp2", "megatron", "zero1", "zero2", "zero3"),
     *("vllm", "sglang", "tgi", "llamacpp", "ollama", "trtllm", "transformers"),
 )
 # Axes of Megatron, as options of training commands.

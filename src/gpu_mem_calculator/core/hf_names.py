@@ -127,6 +127,7 @@ ENGINES: Mapping[str, Settings] = {
         for stage in (0, 1, 2, 3)
     },
     **{name: {"engine.type": "fsdp"} for name in ("fsdp2", "fully_shard")},
+    "fsdp1": {"engine.type": "fsdp", "engine.fsdp_version": 1},
     **{name: {"engine.type": "pytorch_ddp"} for name in ("torch", "accelerate", "single")},
     "ds": {"engine.type": "deepspeed"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -43,43 +44,50 @@ def init_device(job: Job) -> str:
 
 def wrap(job: Job, model: Any, layers: list[Any]) -> Any:
     """The model in FullyShardedDataParallel, its shards filled with random weights."""
-    import torch
     import torch.distributed as dist
-    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
     from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
     from torch.distributed.fsdp.wrap import CustomPolicy
 
-    options, device = job.resolved.run.options, job.world.device
-    if options["cpu_offload"] and device == "cpu":
+    if job.resolved.run.options["cpu_offload"] and job.world.device == "cpu":
         why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
         raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
     if not dist.is_initialized():
         fake_group(0, 1)
-    strategy: str = options["sharding_strategy"]
-    name = "_HYBRID_SHARD_ZERO2" if strategy == "hybrid_shard_zero2" else strategy.upper()
-    prefetch = options["backward_prefetch"]
     chosen = {id(layer) for layer in layers}
-    place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else device
-    made = Materializer(place)
-    wrapped = Wrapper(
-        model,
-        device_mesh=_mesh(job) if strategy in HYBRID else None,
-        sharding_strategy=ShardingStrategy[name],
-        cpu_offload=CPUOffload(offload_params=True) if options["cpu_offload"] else None,
-        auto_wrap_policy=CustomPolicy(lambda module: id(module) in chosen),
-        backward_prefetch=None if prefetch == "none" else BackwardPrefetch[prefetch.upper()],
-        mixed_precision=_policy(job),
-        param_init_fn=made.own_tensors,
-        device_id=torch.device(place),
-        sync_module_states=options["sync_module_states"],
-        forward_prefetch=options["forward_prefetch"],
-        limit_all_gathers=options["limit_all_gathers"],
-        use_orig_params=options["use_orig_params"],
-    )
+    policy = CustomPolicy(lambda module: id(module) in chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about strategies and frozen weights that the run chose
+        wrapped = Wrapper(model, auto_wrap_policy=policy, **_arguments(job))
     if init_device(job) != "cuda":
         _fill_shards(wrapped)
         fill_buffers(wrapped)
     return wrapped
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    """The arguments of FullyShardedDataParallel besides the model and its units."""
+    import torch
+    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
+
+    options, device = job.resolved.run.options, job.world.device
+    strategy: str = options["sharding_strategy"]
+    name = "_HYBRID_SHARD_ZERO2" if strategy == "hybrid_shard_zero2" else strategy.upper()
+    prefetch = options["backward_prefetch"]
+    index = torch.cuda.current_device() if device == "cuda" else 0
+    place = torch.device(device, index) if device == "cuda" else torch.device(device)
+    return {
+        "device_mesh": _mesh(job) if strategy in HYBRID else None,
+        "sharding_strategy": ShardingStrategy[name],
+        "cpu_offload": CPUOffload(offload_params=True) if options["cpu_offload"] else None,
+        "backward_prefetch": None if prefetch == "none" else BackwardPrefetch[prefetch.upper()],
+        "mixed_precision": _policy(job),
+        "param_init_fn": Materializer(place).own_tensors,
+        "device_id": place,
+        "sync_module_states": options["sync_module_states"],
+        "forward_prefetch": options["forward_prefetch"],
+        "limit_all_gathers": options["limit_all_gathers"],
+        "use_orig_params": options["use_orig_params"],
+    }
 
 
 def clip(model: Any) -> None:

@@ -40,6 +40,10 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
         why = "DeepSpeed reads sizes back from tensors"
         fix = "leave it out, without tensor parallelism it saves nothing"
         yield f"engine.partition_activations=true is not traced: {why}; {fix}"
+    if run.options.get("sync_module_states"):
+        why = "torch asks whether the weights are on a GPU, and a trace has none"
+        fix = "leave it out, it adds no memory at the peak"
+        yield f"engine.sync_module_states=true is not traced: {why}; {fix}"
     if run.attention in FLASH:
         fix = "'sdpa' takes torch's own flash kernel where a card does"
         yield f"{section}.attention={run.attention!r} is not traced: its kernels {fake}; {fix}"

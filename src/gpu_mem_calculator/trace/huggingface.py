@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,9 @@ def as_if_real() -> Iterator[None]:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Without transformers' warnings, and without fake tensors' log of errors."""
+    """Without transformers' warnings, and without fake tensors' log of errors and the warning that
+    they have no address, for which FSDP version 1 asks.
+    """
     from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
     verbosity, fakes = get_verbosity(), logging.getLogger("torch._subclasses.fake_tensor")
@@ -32,7 +35,9 @@ def without_warnings() -> Iterator[None]:
     set_verbosity_error()
     fakes.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+            yield
     finally:
         set_verbosity(verbosity)
         fakes.setLevel(level)
