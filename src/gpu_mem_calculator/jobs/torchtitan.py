@@ -10,7 +10,6 @@ from .job import Job
 from .model import weight_dtype
 
 NAME = "torchtitan"
-MODEL = "torchtitan.models.llama3.model"
 
 
 def build(job: Job, device: str) -> Any:
@@ -41,8 +40,13 @@ def build(job: Job, device: str) -> Any:
         max_seq_len=seq,
     )
     torch.manual_seed(0)
-    with torch.device(device):
-        return Transformer(args).to(weight_dtype(job.resolved.run)).train()
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(weight_dtype(job.resolved.run))  # as train.py does
+    try:
+        with torch.device(device):
+            return Transformer(args).train()
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def make_table(model: Any, device: str) -> None:

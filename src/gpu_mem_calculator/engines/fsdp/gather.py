@@ -14,6 +14,7 @@ from ...ledger.num import Bytes, Num, nothing
 from ...ledger.source import code
 from .instants import FsdpInstant
 from .layout import COPY_IN, NO_LAYER, FsdpLayout, UnitPart, during, one_layer
+from .options import loss_outside, option
 from .units import FsdpUnit, shard_copy_events, single_rank_events
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
@@ -36,12 +37,20 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
     single_rank = plan.run.unrolled and nothing(plan.several)
     events = partial(single_rank_events, offload=plan.offload) if single_rank else None
     part = UnitPart("gathered parameters", PARAM, copied, tensors=tensors, events=events)
-    held = during("root", "flat", *GATHERED, *LOSS, "reduce", "scatter", "embedding")
+    loss = () if _root_freed(plan) else LOSS
+    held = during("root", "flat", *GATHERED, *loss, "reduce", "scatter", "embedding")
     if plan.head is not None:
         held = _held_embedding(plan)
     yield part.of_root(plan, plan.root.gathered, held)
     yield from part.of_head(plan, attrgetter("gathered"), during("head", *LOSS))
     yield from part.of_layers(plan, attrgetter("gathered"), whole_layers)
+
+
+def _root_freed(plan: FsdpLayout) -> bool:
+    """Whether the root is resharded before the loss is computed, and gathered after it."""
+    keeps = option(plan.run, "reshard_root_after_forward")
+    reshards = not plan.stays_gathered if keeps is None else bool(keeps)
+    return loss_outside(plan.run) and reshards
 
 
 def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:
@@ -74,6 +83,8 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     prefetched = ("reduce.head", "scatter.head") if ends else ("loss.backward",)
     last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
     last |= set(prefetched if reshards else ())
+    if not ends and loss_outside(plan.run):
+        last -= {"loss", *(("loss.backward",) if _root_freed(plan) else ())}
 
     def buffers(instant: FsdpInstant) -> range:
         layer, action = instant.layer, instant.action
@@ -110,7 +121,6 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
     yield buffer.of_root(plan, plan.root.gathered * several, root)
     # the last buffer is freed when the root returns, which in transformers computes the loss
-    loss_inside = plan.run.arch.implementation == "transformers"
-    held = during("head.flat", "head", *(("loss",) if loss_inside else ()))
+    held = during("head.flat", "head", *(() if loss_outside(plan.run) else ("loss",)))
     yield from buffer.of_head(plan, lambda u: u.gathered * several, held)
     yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)

@@ -56,6 +56,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     offload: shards are on the host
     replicas: reduce-scatter's outputs stay until backward is over, to be all-reduced
     ends: embedding and head are units of their own
+    loss_outside: the loss is computed once the root has returned
     every: instants of all layers and all actions, not only of those that may be the peak
     """
 
@@ -67,6 +68,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     replicas: bool
     every: bool
     ends: bool = False
+    loss_outside: bool = False
 
 
 def ends_apart(stack: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
@@ -227,8 +229,8 @@ def forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[
 def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[FsdpInstant]:
     """The root is gathered again, the last layer's buffer is filled, the loss runs backward.
 
-    A head that is a unit waits for the gradient of its logits before it fills that buffer, so the
-    highest moment of the loss is over.
+    A head that is a unit waits for the gradient of its logits before it fills that buffer, and so
+    does a root that has returned before the loss: the highest moment of the loss is over then.
     """
     if shape.ends:
         yield FsdpInstant(base, "loss.backward", top)
@@ -236,6 +238,9 @@ def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[Fs
         yield FsdpInstant(reduce, "reduce.head", top)
         scatter = unit_instant(base, "scatter.head", "scatter the head's gradients")
         yield FsdpInstant(scatter, "scatter.head", top)
+        return
+    if shape.loss_outside and shape.reshards_root:
+        yield FsdpInstant(base, "loss.backward", top)
         return
     if shape.reshards_root:
         if shape.every or shape.offload:

@@ -19,7 +19,7 @@ from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .instants import FsdpInstant, StepShape, fsdp_instants
-from .options import HYBRID, KEEP_GATHERED, option, shard_ranks, unit_bits, wraps_ends
+from .options import HYBRID, KEEP_GATHERED, loss_outside, option, shard_ranks, unit_bits, wraps_ends
 from .units import (
     FsdpUnit,
     ParameterBytes,
@@ -142,6 +142,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         replicas=replicas,
         reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
         ends=ends,
+        loss_outside=loss_outside(run),
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
         single_rank=not nothing(1 - several),

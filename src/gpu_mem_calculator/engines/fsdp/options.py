@@ -67,6 +67,13 @@ def wraps_ends(run: Run) -> bool:
     return run.arch.implementation == "torchtitan" if given is None else bool(given)
 
 
+def loss_outside(run: Run) -> bool:
+    """Whether the loss is computed after the root has returned, on its logits: Trainer's smoothed
+    labels (transformers 5.17.0 trainer_pt_utils.py LabelSmoother), torchtitan 0.2.2 train.py.
+    """
+    return run.label_smoothing > 0 or run.arch.implementation == "torchtitan"
+
+
 def shard_ranks(run: Run) -> Num:
     """Ranks that share one copy of the parameters."""
     strategy = option(run, "sharding_strategy")
