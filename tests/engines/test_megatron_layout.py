@@ -12,6 +12,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.layout import layout_stages
+from gpu_mem_calculator.engines.megatron_lm.model_inputs import early_tensors, idle_chunks
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.pipeline import (
     busiest_moment,
@@ -186,3 +187,41 @@ def test_the_busiest_moment_of_unequal_chunks() -> None:
     last = replace(run, stage=1)
     assert busiest_moment(last, 3).chunk == 1  # the loss is in its last chunk
     assert sum(pipeline_stage(run).waiting) == 3 * 8
+
+
+# Stage, chunks, micro-batches, group: tensors between four stages at the peak, beyond two for each
+# pass in flight. Counted on a CPU in the schedule of megatron-core 0.19.2, with chunks that save
+# one tensor.
+SEEN = [
+    (0, 2, 16, 4, 4),
+    (1, 2, 16, 4, 4),
+    (3, 2, 16, 4, 6),
+    (0, 2, 16, 6, 6),
+    (1, 2, 16, 6, 6),
+    (3, 2, 16, 6, 8),
+    (1, 2, 16, 8, 6),
+    (3, 2, 16, 8, 10),
+    (0, 3, 16, 4, 6),
+    (1, 3, 16, 4, 6),
+    (3, 3, 16, 4, 6),
+    (0, 3, 16, 6, 8),
+    (1, 3, 16, 6, 6),
+    (3, 3, 16, 6, 8),
+    (0, 2, 10, 6, 4),
+    (3, 2, 10, 6, 8),
+    (0, 2, 8, 8, 4),
+    (1, 2, 8, 8, 4),
+    (3, 2, 8, 8, 6),
+    (3, 2, 6, 6, 4),
+]
+
+
+@pytest.mark.parametrize(("stage", "chunks", "batches", "group", "seen"), SEEN)
+def test_tensors_between_stages(
+    stage: int, chunks: int, batches: int, group: int, seen: int
+) -> None:
+    """Four that come and go; two of each idle chunk; those that came early."""
+    run = made(layers=24, chunks=chunks, batches=batches, **{GROUP: group})
+    run = replace(run, stage=stage)
+    early = early_tensors(run, pipeline_stage(run))
+    assert 4 + 2 * int(idle_chunks(run)) + int(early) == seen

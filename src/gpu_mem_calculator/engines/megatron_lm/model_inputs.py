@@ -185,13 +185,24 @@ def _between_stages(
 
 
 def _received_early(run: Run, stage: PipelineStage, names: Iterable[str], stream: Bytes) -> Entry:
-    """Tensors that wait for their chunk: the first stage gets the inputs of its later chunks, and
-    the last one the gradients of its earlier chunks, as soon as they are made, group - pp passes
-    before their use (schedules.py fwd_recv_buffer_size, recv_tensor_from_previous_stage).
+    """Tensors that wait for their chunk (schedules.py fwd_recv_buffer_size,
+    recv_tensor_from_previous_stage).
     """
-    ahead = (run.micro_batch_group - run.mesh.pp) * holds(run.virtual_stages > 1)
-    live = dict.fromkeys(names, larger(stage.first, stage.last) * ahead)
+    live = dict.fromkeys(names, early_tensors(run, stage))
     return Entry("inputs and gradients received early", COMM, stream, live, PIPELINE_CODE)
+
+
+def early_tensors(run: Run, stage: PipelineStage) -> Num:
+    """The first stage gets the inputs of its later chunks, and the last one the gradients of its
+    earlier chunks, as soon as they are made: group - pp passes before their use.
+
+    The first stage's peak has them in the second group, if there is one; of a single group the last
+    stage's peak has two fewer.
+    """
+    pp, group, count = run.mesh.pp, run.micro_batch_group, run.micro_batches
+    inputs = larger(smaller(group, count - group) - pp, 0)
+    gradients = larger(group - pp - 2 * holds(count <= group), 0)
+    return (stage.first * inputs + stage.last * gradients) * holds(run.virtual_stages > 1)
 
 
 def idle_chunks(run: Run) -> Num:
