@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..ledger.units import GIB
 from .lines import WIDTH, Line, command, gib, wrap_lines
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ class Commands(NamedTuple):
 def remedy_words(remedy: Remedy) -> str:
     """What a remedy changes, saves and costs."""
     changes, cost = ", ".join(remedy.changes), f"; {remedy.cost}" if remedy.cost else ""
-    return f"{changes}: saves about {gib(remedy.saves_bytes, 0)} GiB{cost}"
+    return f"{changes}: {_saved(remedy)}{cost}"
+
+
+def _saved(remedy: Remedy) -> str:
+    """What a remedy saves of the tensors; allocator settings save fragmentation alone."""
+    if remedy.saves_bytes < GIB // 2:
+        return "less fragmentation" if remedy.saves_bytes <= 0 else "saves less than 1 GiB"
+    return f"saves {gib(remedy.saves_bytes, 0)} GiB"
 
 
 def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> Iterator[Line]:
@@ -35,7 +43,7 @@ def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> It
 
 def _short_words(remedy: Remedy, width: int) -> str:
     """What a remedy changes and saves, and those of its costs that fit on the line."""
-    words = f"{', '.join(remedy.changes)}: saves {gib(remedy.saves_bytes, 0)} GiB"
+    words = f"{', '.join(remedy.changes)}: {_saved(remedy)}"
     for cost in filter(None, remedy.cost.split("; ")):
         longer = f"{words}; {cost}"
         words = longer if len(longer) <= width else words
