@@ -116,6 +116,7 @@ def test_the_two_keys_must_agree(level: Any) -> None:
         ({"recompute_modules": ["moe"]}, "megatron_lm", "'moe' needs experts"),
         ({"recompute_modules": ["layernorm"]}, "megatron_lm", "does not fuse"),
         ({"distribute_saved_activations": True}, "megatron_lm", "is not modelled"),
+        ({"activation_offloading": True}, "fsdp", "is not modelled; offload=true"),
     ],
 )
 def test_what_is_refused(given: Any, engine: str, words: str) -> None:

@@ -31,7 +31,7 @@ from ..weights.gguf_types import FILE_TYPES
 from ..weights.recipes import RECIPES
 from .errors import InputError
 from .models import TrainingConfig
-from .recompute_policies import LEVELS
+from .recompute_policies import LEVELS, NAMES
 from .resolve import resolve
 from .resolve_inference import PRECISIONS
 from .runfile import key_types, parts, read, with_settings
@@ -224,6 +224,14 @@ def _optimizers() -> EnginesOf:
     return {name: engines_of[name] for name in OPTIMIZERS}
 
 
+def _policies() -> EnginesOf:
+    """The names of recompute policies, each with the engines that have it."""
+    path = "training.recompute"
+    return _by_engine(
+        {name: [one for one in NAMES if accepts(name, path, one)] for name in engine_names()}
+    )
+
+
 def _alloc_confs() -> EnginesOf:
     """One example for each allocator setting that changes memory."""
     return {
@@ -250,6 +258,7 @@ def _for_all_engines(values: Iterable[Any]) -> Callable[[], EnginesOf]:
 SETS: Mapping[str, Callable[[], EnginesOf]] = {
     "training.dtype": _dtypes,
     "training.optimizer": _optimizers,
+    "training.recompute": _policies,
     "training.pytorch_alloc_conf": _alloc_confs,
     "engine.type": _for_all_engines(engine_names()),
     "inference.engine": _for_all_engines(server_names()),
@@ -264,5 +273,10 @@ SETS: Mapping[str, Callable[[], EnginesOf]] = {
 }
 # Keys whose set is not complete: other texts are accepted as well.
 OPEN_SETS = frozenset(
-    {"training.pytorch_alloc_conf", "inference.engine_generation", "training.lora.target_modules"}
+    {
+        "training.recompute",
+        "training.pytorch_alloc_conf",
+        "inference.engine_generation",
+        "training.lora.target_modules",
+    }
 )

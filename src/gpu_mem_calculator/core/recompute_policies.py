@@ -39,6 +39,12 @@ NAMES: Mapping[str, Mapping[str, Any]] = {
     "attention_kept": {"selective_checkpointing": True},
     "full_offloaded": {"offload": True},
 }
+# Keys that frameworks have and that are not modelled, with the nearest fix.
+NOT_MODELLED: Mapping[str, str] = {
+    "activation_offloading": "(TRL, torchtune, Axolotl) is not modelled; offload=true, which is "
+    "transformers', keeps the inputs of recomputed layers on the host, too",
+    "distribute_saved_activations": "is not modelled; use parallelism.sequence_parallel instead",
+}
 MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 
 
@@ -73,6 +79,9 @@ def _policy(given: str | Mapping[str, Any]) -> RecomputePolicy:
         given = NAMES[given]
     if not given:
         raise InputError(f"{PATH}={{}} has no key; give a framework's keys, or {_names()}")
+    for key, why in NOT_MODELLED.items():
+        if key in given:
+            raise InputError(f"{PATH}.{key}={quoted(given[key])} {why}")
     known = [key for _, keys, _ in FRAMEWORKS for key in keys]
     unknown = [key for key in given if key not in known]
     if unknown:
@@ -136,9 +145,6 @@ def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
 
 def _megatron(given: Mapping[str, Any]) -> RecomputePolicy:
     """megatron-core 0.19.2 transformer/transformer_config.py:1724-1782."""
-    if given.get("distribute_saved_activations"):
-        where = f"{PATH}.distribute_saved_activations=true"
-        raise InputError(f"{where} is not modelled; use parallelism.sequence_parallel instead")
     implied = "selective" if "recompute_modules" in given else None
     key = "recompute_granularity"
     granularity = _choice(given, key, ("full", "selective", None), implied)
@@ -195,13 +201,7 @@ FRAMEWORKS: tuple[
     ("transformers", ("every_n_layers", "offload"), _transformers),
     (
         MEGATRON,
-        (
-            "recompute_granularity",
-            "recompute_method",
-            "recompute_num_layers",
-            "recompute_modules",
-            "distribute_saved_activations",
-        ),
+        ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
         _megatron,
     ),
     ("Axolotl", ("selective_checkpointing",), _axolotl),
