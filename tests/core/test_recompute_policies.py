@@ -51,6 +51,11 @@ def problem(*args: Any, **more: Any) -> str:
         ({"every_n_layers": 2}, "full", {"every": 2, "framework": "transformers"}),
         ("full_offloaded", "full", {"offload": True, "framework": "transformers"}),
         (
+            {"activation_checkpointing_target": "mlp"},
+            "selective",
+            {"modules": ("mlp",), "framework": "llm-foundry"},
+        ),
+        (
             {"selective_checkpointing": {"save": ["attention"]}},
             "op",
             {"keeps": (ATTENTION,), "framework": "Axolotl"},
@@ -109,6 +114,8 @@ def test_the_two_keys_must_agree(level: Any) -> None:
         ({"offload": "yes"}, "fsdp", "must be one of true, false"),
         ({"offload": True}, "deepspeed", "use engine.cpu_checkpointing=true"),
         ({"selective_checkpointing": {"save": ["aten::mm"]}}, "fsdp", "must be true"),
+        ({"activation_checkpointing_target": "norm"}, "fsdp", "must be 'attention' or 'mlp'"),
+        ({"activation_checkpointing_target": "mlp"}, "pytorch_ddp", "not modelled under autocast"),
         ("core_attn", "fsdp", "has Megatron's keys"),
         ("op", "megatron_lm", "has keys of torchtitan"),
         (UNIFORM, "megatron_lm", "needs recompute_num_layers"),

@@ -21,6 +21,10 @@ POLICIES: tuple[Any, ...] = (
     {"every_n_layers": 3},
     "attention_kept",
 )
+MODULES: tuple[Any, ...] = tuple(
+    {"activation_checkpointing_target": names}
+    for names in (["mlp"], ["attention"], ["attention", "mlp"])
+)
 OFFLOADED: tuple[Any, ...] = ("full_offloaded", {"offload": True, "every_n_layers": 2})
 ENGINES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("pytorch_ddp", {}, {"precision": "bf16_mixed"}),
@@ -61,6 +65,14 @@ def test_engines_of_transformers(
         return  # refused: it has its own
     run = small_run(engine, engine=options, training={**training, "recompute": policy})
     ledger, stream = peaks(run)
+    assert ledger == stream
+
+
+@pytest.mark.parametrize("policy", MODULES, ids=str)
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_checkpoints_around_modules(engine: str, policy: Any) -> None:
+    """Each runs forward again when backward reaches it."""
+    ledger, stream = peaks(small_run(engine, training={"recompute": policy}))
     assert ledger == stream
 
 

@@ -21,10 +21,11 @@ POLICIES: tuple[Any, ...] = (
     "attention_kept",
     {"every_n_layers": 2},
     {"mode": "full"},
+    {"activation_checkpointing_target": ["attention", "mlp"]},
 )
 
 
-@pytest.mark.parametrize("policy", sampled(POLICIES, keep=2), ids=str)
+@pytest.mark.parametrize("policy", sampled(POLICIES, keep=3), ids=str)
 def test_the_estimate_is_the_trace(policy: Any) -> None:
     """Allocated bytes agree to 0.1 %, in a run whose peak is in a layer's backward."""
     from gpu_mem_calculator.trace.run import trace

@@ -32,6 +32,10 @@ class Recompute:
     def after_operation(self, op: Op) -> None:
         """Called after `op` has run backward."""
 
+    def unpacked(self, op: Op) -> bool:
+        """Whether hooks give the saved tensors of `op` away."""
+        return False
+
 
 class BackwardPass:
     """The state of a backward pass: tensors alive, gradients pending, and the peaks so far.
@@ -100,7 +104,8 @@ class BackwardPass:
                 self.recompute_at = len(self.recorder.events)
             gradients = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
             recompute.before_operation(op, gradients)
-            self._operation(op, gradients, unpacked=unpacked, last=op in first)
+            own = unpacked or recompute.unpacked(op)
+            self._operation(op, gradients, unpacked=own, last=op in first)
             recompute.after_operation(op)
 
     def _operation(

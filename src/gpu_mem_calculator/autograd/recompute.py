@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..ledger.num import EMPTY
 from .backward import BackwardPass, PendingGradient, Recompute
@@ -23,6 +24,8 @@ class Part(Struct, frozen=True, eq=False):
 
     `dropped`: storages that forward frees. `outputs`: those of the outputs. `holds`: the checkpoint
     holds recomputed outputs and their gradients until the first operation has run backward.
+    `inputs`: storages that torch's checkpoint by hooks keeps until the first operation that saves
+    anything has run backward; it recomputes no further than the last one (`hooks`).
     """
 
     ops: Sequence[Op]
@@ -30,6 +33,13 @@ class Part(Struct, frozen=True, eq=False):
     dropped: frozenset[int]
     outputs: tuple[int, ...]
     holds: bool
+    hooks: bool = False
+    inputs: tuple[int, ...] = ()
+
+    @property
+    def packing(self) -> list[Op]:
+        """The operations that save anything."""
+        return [op for op in self.ops if op.packs]
 
 
 def region(tape: Tape, ops: Sequence[Op], *, holds: bool) -> tuple[Part, ...]:
@@ -44,6 +54,13 @@ def region(tape: Tape, ops: Sequence[Op], *, holds: bool) -> tuple[Part, ...]:
     inputs = {v.base for op in ops for v in op.ins} - {v.base for op in ops for v in op.outs}
     dropped = frozenset(inside - outside - inputs)
     return (Part(ops, making[-1], dropped, (making[-1].outs[0].base,), holds),)
+
+
+def hooked(part: Part, floating: set[int]) -> Part:
+    """A region under torch's checkpoint by hooks; `floating`: storages that may be its inputs."""
+    made = {v.base for op in part.ops for v in op.outs}
+    read = dict.fromkeys(v.base for op in part.ops for v in op.ins if v.base in floating - made)
+    return replace(part, trigger=part.packing[-1], hooks=True, inputs=tuple(read))
 
 
 def discard(tape: Tape, ops: Sequence[Op], *outputs: Value) -> None:
@@ -69,6 +86,10 @@ class PartRecompute(Recompute):
         self.outputs: dict[int, list[int]] = {}  # by part: recomputed outputs that it holds
         self.gradients: dict[int, list[PendingGradient]] = {}
 
+    def unpacked(self, op: Op) -> bool:
+        """Whether a part's hooks give the saved tensors of an operation away."""
+        return any(part.hooks and op in part.ops for part in self.parts)
+
     def before_operation(self, op: Op, gradients: list[PendingGradient]) -> None:
         """Recompute the parts that wait for this operation; hold the gradients of their outputs."""
         for number, part in enumerate(self.parts):
@@ -83,6 +104,9 @@ class PartRecompute(Recompute):
     def after_operation(self, op: Op) -> None:
         """Free what a part holds after its last operation in backward."""
         for number, part in enumerate(self.parts):
+            if part.hooks and op is part.packing[0]:
+                for index in part.inputs:
+                    self.back.drop_saved(index)
             if op is part.ops[0] and number in self.gradients:
                 for tensor in self.outputs.pop(number, []):
                     self.back.recorder.free(tensor)
@@ -97,7 +121,10 @@ class PartRecompute(Recompute):
         recorder, alive = self.back.recorder, dict[int, int]()
         last_use = {v.base: i for i, op in enumerate(part.ops) for v in (*op.ins, *op.outs)}
         stays = (*wanted, *part.outputs)
+        stop = part.packing[-1] if part.hooks else None
         for i, op in enumerate(part.ops):
+            if op is stop and not op.saves_late and self._alive(op, alive, part):
+                break
             work = recorder.work(op.pieces)
             for value in (*op.outs, *op.saves):
                 needed = value in op.outs or value.base in wanted
@@ -107,6 +134,13 @@ class PartRecompute(Recompute):
             recorder.over(work)
             for index in [n for n in alive if last_use.get(n) == i and n not in stays]:
                 recorder.free(alive.pop(index))
+            if op is stop:
+                break
+        if part.hooks:
+            for index in [n for n in alive if n not in wanted]:
+                recorder.free(alive.pop(index))
+            self.back.ids |= alive
+            return
         for output in part.outputs:
             if output in wanted:
                 self.back.references[output] += part.holds
@@ -115,3 +149,8 @@ class PartRecompute(Recompute):
             else:
                 recorder.free(alive.pop(output))
         self.back.ids |= alive
+
+    def _alive(self, op: Op, alive: dict[int, int], part: Part) -> bool:
+        """Whether all that an operation saves exists before it runs."""
+        made = {v.base for other in part.ops for v in (*other.outs, *other.saves)}
+        return all(v.base in alive or v.base not in made for v in op.saves)

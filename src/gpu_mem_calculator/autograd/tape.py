@@ -108,7 +108,7 @@ class Tape:
     - core: operations recorded now are part of core attention
     - inputs_first: a matmul's backward makes its input's gradient before its weight's
     - checkpoint_holds: a checkpoint of a part holds its output and that output's gradient
-    - regions: operations of each part, besides core attention, that has its own checkpoint
+    - regions: operations of each part that has its own checkpoint; checkpointed: torch's modules
     - discarded: parts whose outputs forward discards; freed: the operation after which it does
     - pinned: saved tensors that live as long as the graph
     - returned: what the block returns besides its output
@@ -122,6 +122,7 @@ class Tape:
         self.inputs_first = False
         self.checkpoint_holds = False
         self.regions: list[list[Op]] = []
+        self.checkpointed: tuple[str, ...] = ()
         self.discarded: list[Part] = []
         self.freed: dict[int, int] = {}
         self.pinned: list[Value] = []
@@ -244,9 +245,7 @@ class Tape:
         return views
 
     def view(self, name: str, x: Value, elements: Num | None = None) -> Value:
-        """A view of a tensor, or of a part of it, whose gradient backward copies to a new tensor of
-        x's size.
-        """
+        """A view of a tensor or of a part of it; backward copies its gradient to one of x's size."""
         size = x.bytes if elements is None else sized(elements, x.bits)
         view = self._make(name, size, x.bits, x.grad)
         view.base = x.base

@@ -22,7 +22,7 @@ from .backward import BackwardPass
 from .events import BlockEvents, EventRecorder
 from .forward import run_forward, storage_owners
 from .peak import PeakParts
-from .recompute import PartRecompute, region
+from .recompute import PartRecompute, hooked, region
 from .tape import Tape, Value
 
 # A checkpoint around a block: none, by hooks (torch's default), or reentrant.
@@ -106,8 +106,11 @@ def walk(
     core = [op for op in tape.ops if op.core] if recompute_core else []
     for ops in (core, *tape.regions):
         parts += region(tape, ops, holds=tape.checkpoint_holds)
+    if tape.checkpointed:
+        parts = [hooked(part, floating_storages(tape, entry)) for part in parts]
     dropped = {index for part in parts for index in part.dropped}
     all_saved = {v.base: 0 for op in tape.ops for v in op.saves}
+    all_saved |= {index: 0 for part in parts for index in part.inputs}
     saved = {index: count for index, count in all_saved.items() if index not in dropped}
     pins = {v.base for v in tape.pinned}
     pinned: Bytes = EMPTY
@@ -129,6 +132,9 @@ def walk(
     )
     if output_grad_held:
         back.grads[exit_.index].references += 1
+    for part in parts:
+        for index in part.inputs:
+            back.references[index] += 1
     back.run(tape, PartRecompute(back, parts, set(all_saved)), unpacked=checkpoint == "hooks")
     return BlockWalk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
@@ -148,6 +154,12 @@ def walk(
             given=tuple(ids[v.index] for v in outside),
         ),
     )
+
+
+def floating_storages(tape: Tape, entry: Value) -> set[int]:
+    """Storages of activations: the block's input, and what operations make from it."""
+    made = (v for op in tape.ops for v in op.outs if not v.weight)
+    return {entry.index, *(v.base for v in made)}
 
 
 def last_saving(tape: Tape) -> int:

@@ -4,6 +4,7 @@
 - transformers: `every_n_layers`, `offload` (5.17.0 modeling_utils.py gradient_checkpointing_enable,
   Trainer's gradient_checkpointing_kwargs)
 - Axolotl: `selective_checkpointing` (Axolotl 067b021 docs/gradient_checkpointing.qmd)
+- llm-foundry: `activation_checkpointing_target`, a checkpoint around modules of each layer
 - Megatron: `recompute_granularity`, `recompute_method`, `recompute_num_layers`, `recompute_modules`
   (megatron-core 0.19.2 transformer/transformer_config.py)
 """
@@ -45,6 +46,7 @@ NOT_MODELLED: Mapping[str, str] = {
     "transformers', keeps the inputs of recomputed layers on the host, too",
     "distribute_saved_activations": "is not modelled; use parallelism.sequence_parallel instead",
 }
+TARGETS = ("attention", "mlp")  # of activation_checkpointing_target
 MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 
 
@@ -184,6 +186,16 @@ def _transformers(given: Mapping[str, Any]) -> RecomputePolicy:
     return RecomputePolicy("full", rule=RecomputeRule(every=every, offload=offload))
 
 
+def _llm_foundry(given: Mapping[str, Any]) -> RecomputePolicy:
+    """Modules that a checkpoint wrapper is put around, one each."""
+    key = "activation_checkpointing_target"
+    names = given[key] if isinstance(given[key], list | tuple) else [given[key]]
+    if not names or any(name not in TARGETS for name in names):
+        allowed = " or ".join(map(repr, TARGETS))
+        raise InputError(f"{PATH}.{key}={quoted(given[key])} must be {allowed}, or a list of them")
+    return RecomputePolicy("selective", rule=RecomputeRule(modules=tuple(dict.fromkeys(names))))
+
+
 def _axolotl(given: Mapping[str, Any]) -> RecomputePolicy:
     """Axolotl's selective_checkpointing: torch's policy by operation that keeps attention."""
     chosen = given["selective_checkpointing"]
@@ -199,6 +211,7 @@ FRAMEWORKS: tuple[
 ] = (
     ("torchtitan", ("mode", "selective_ac_option", "early_stop"), _torchtitan),
     ("transformers", ("every_n_layers", "offload"), _transformers),
+    ("llm-foundry", ("activation_checkpointing_target",), _llm_foundry),
     (
         MEGATRON,
         ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),

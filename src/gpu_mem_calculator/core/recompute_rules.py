@@ -37,6 +37,8 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
         if stage == 3:
             fix = "use 'full', ZeRO-2, or engine fsdp"
             yield f"{PATH} by operation is not modelled under ZeRO-3; {fix}"
+    if rule.modules:
+        yield from _module_problems(run)
     if run.reentrant and not rule.early_stop and run.recompute == "full":
         fix = "leave training.checkpoint_reentrant out"
         yield f"{PATH}: a reentrant checkpoint has no early_stop; {fix}"
@@ -52,6 +54,22 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{PATH}: {engine.title}'s pipeline recomputes whole layers; use 'full' or 'none'"
     if run.record is not None and (rule.offload or not rule.early_stop or run.recompute == "op"):
         yield f"{PATH}: a recorded module is recomputed in whole layers; use 'full' or 'none'"
+
+
+def _module_problems(run: Run) -> Iterator[str]:
+    """What is not modelled under a checkpoint around modules: autocast keeps their weights' casts
+    until forward ends; a frozen model's first layer takes no gradient.
+    """
+    if run.autocast or (
+        run.precision.endswith("mixed") and "gradient_as_bucket_view" in run.options
+    ):
+        yield f"{PATH} of modules is not modelled under autocast; use precision 'bf16_pure' or fsdp"
+    if run.adapter is not None or run.liger:
+        yield f"{PATH} of modules is not modelled with training.lora or training.liger; use 'full'"
+    if any(layer.mixer is None or layer.mlp is None for layer, _, _ in run.arch.runs):
+        yield f"{PATH} of modules is modelled for layers with attention and an MLP; use 'full'"
+    if run.options.get("zero_stage") == 3:
+        yield f"{PATH} of modules is not modelled under ZeRO-3; use 'full', ZeRO-2 or engine fsdp"
 
 
 def _operation_problems(run: Run) -> Iterator[str]:
@@ -100,7 +118,7 @@ def _megatron_problems(run: Run) -> Iterator[str]:
 
 def recompute_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence where selective recompute saves nothing: attention kernels keep no scores."""
-    fused = engine.transformers and run.attention != "eager"
+    fused = engine.transformers and run.attention != "eager" and not run.rule.modules
     if run.recompute == "selective" and fused and run.record is None:
         what = "recomputes the scores of attention, which this attention kernel does not keep"
         meant = f"torchtitan's selective recompute is {PATH}='op'"

@@ -20,11 +20,21 @@ ATTENTION_OPERATIONS = (
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention",
 )
+# Modules by the names of training.recompute, and what transformers calls them in its layers.
+CHILDREN = {
+    "attention": ("self_attn", "attn", "attention", "self_attention"),
+    "mlp": ("mlp", "block_sparse_moe", "feed_forward"),
+}
 
 
 def recompute(run: Run, model: Any, layers: list[Any]) -> None:
     """Switch transformers' activation checkpointing on, for the layers that the run recomputes."""
     if run.recompute == "none":
+        return
+    if run.rule.modules:
+        checkpoint = import_module("torch.utils.checkpoint").checkpoint
+        for module in _chosen(run.rule.modules, layers):
+            _call_through(module, partial(checkpoint, use_reentrant=False))
         return
     if run.recompute == "selective":
         setting = "training.activation_checkpointing='selective'"
@@ -33,6 +43,17 @@ def recompute(run: Run, model: Any, layers: list[Any]) -> None:
     model.gradient_checkpointing_enable(_arguments(run), offload=run.rule.offload)
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = layer_policy(run, index) in CHECKPOINTED_POLICIES
+
+
+def _chosen(names: tuple[str, ...], layers: list[Any]) -> list[Any]:
+    """The attention and MLP modules of each layer, by the names that transformers gives them."""
+    wanted = [child for name in names for child in CHILDREN[name]]
+    modules = [
+        [child for name, child in layer.named_children() if name in wanted] for layer in layers
+    ]
+    if any(len(found) != len(names) for found in modules):
+        raise InputError(f"training.recompute of modules: the layers have no {' and '.join(names)}")
+    return [module for found in modules for module in found]
 
 
 def recompute_module(

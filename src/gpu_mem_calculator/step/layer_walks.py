@@ -9,8 +9,9 @@ from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.setting import BlockSetting
 from .layer_groups import LayerGroup
 
-# Core attention is checkpointed; the layer's checkpoint; what it keeps; early stop; offload.
-Choices = tuple[bool, Checkpoint, tuple[str, ...] | None, bool, bool]
+# Core attention is checkpointed; the layer's checkpoint; what it keeps; early stop; offload;
+# modules with a checkpoint each.
+Choices = tuple[bool, Checkpoint, tuple[str, ...] | None, bool, bool, tuple[str, ...]]
 
 
 def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> BlockWalk:
@@ -20,7 +21,10 @@ def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> Block
         whole = "reentrant" if group.reentrant else "hooks"
     keeps = group.rule.keeps if group.recompute == "op" else None
     masked, rule = group.window is not None, group.rule
-    choices = (group.recompute == "selective", whole, keeps, rule.early_stop, group.offloaded)
+    selective = group.recompute == "selective"
+    modules = rule.modules if selective else ()
+    core = selective and not modules
+    choices = (core, whole, keeps, rule.early_stop, group.offloaded, modules)
     return _layer_walk(setting, group.layer, masked, choices, grad)
 
 
@@ -28,7 +32,7 @@ def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> Block
 def _layer_walk(
     setting: BlockSetting, layer: Layer, masked: bool, choices: Choices, grad: bool
 ) -> BlockWalk:
-    core, whole, keeps, early_stop, offloaded = choices
+    core, whole, keeps, early_stop, offloaded, modules = choices
     return layer_walk(
         setting,
         layer,
@@ -39,4 +43,5 @@ def _layer_walk(
         keeps=keeps,
         early_stop=early_stop,
         offloaded=offloaded,
+        modules=modules,
     )

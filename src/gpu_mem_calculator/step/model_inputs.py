@@ -267,9 +267,20 @@ def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterato
     arch = run.arch
     layers = {id(g.layer): g.layer for g in groups}.values()
     biased = arch.family != "falcon" and any(one.bias for layer in layers for one in linears(layer))
-    full = sum(g.count for g in groups if g.checkpointed)
+    full = sum(g.count for g in groups if g.checkpointed or _recomputes_biases(g))
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
     count: Num = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)
     if not nothing(count):
         yield lt_entry(count, instants)
+
+
+def _recomputes_biases(group: LayerGroup) -> bool:
+    """Whether checkpoints around modules recompute matmuls that add a bias; the last one of a
+    module is not recomputed.
+    """
+    if group.recompute != "selective":
+        return False
+    blocks = {"attention": group.layer.mixer, "mlp": group.layer.mlp}
+    chosen = [blocks[name] for name in group.rule.modules if name in blocks]
+    return any(one.bias for block in chosen for one in getattr(block, "inputs", ()))

@@ -16,6 +16,8 @@ from .norms import norm
 from .ops import add, maybe_dropout, scale
 from .setting import BlockSetting
 
+ATTENTION, MLP = "attention", "mlp"  # modules that may have a checkpoint of their own
+
 
 def _run_mixer(
     tape: Tape,
@@ -25,7 +27,7 @@ def _run_mixer(
     masked: bool,
     cache: LayerCache | None,
 ) -> Value:
-    block = layer.mixer
+    block, begin = layer.mixer, len(tape.ops)
     if isinstance(block, Attention):
         out = attention(tape, setting, x, block, masked=masked, cache=cache)
     elif isinstance(block, LatentAttention):
@@ -35,6 +37,8 @@ def _run_mixer(
 
         assert isinstance(block, StateSpace)
         out = state_space(tape, setting, x, block, cache)
+    if ATTENTION in tape.checkpointed:
+        tape.regions.append(tape.ops[begin:])
     tape.hold(x)  # the layer's code names it until the block returns
     if setting.quirks.attention_output_named:
         tape.returned.append(out)
@@ -44,12 +48,14 @@ def _run_mixer(
 
 
 def _run_mlp(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
-    block = layer.mlp
+    block, begin = layer.mlp, len(tape.ops)
     if isinstance(block, Mlp):
         out = mlp(tape, setting, x, block)
     else:
         assert block is not None
         out = moe(tape, setting, x, block)
+    if MLP in tape.checkpointed:
+        tape.regions.append(tape.ops[begin:])
     if not setting.quirks.inline_mlp:
         tape.hold(x)
     return out
@@ -150,6 +156,7 @@ def layer_walk(
     keeps: tuple[str, ...] | None = None,
     early_stop: bool = True,
     offloaded: bool = False,
+    modules: tuple[str, ...] = (),
 ) -> BlockWalk:
     """What one layer keeps for backward, and its peaks in both directions.
 
@@ -157,8 +164,10 @@ def layer_walk(
     `grad`: the layer's input takes a gradient. `checkpoint`: around the layer as a whole. `keeps`:
     a checkpoint keeps the results of these operations. `early_stop`: of a checkpoint.
     `offloaded`: its input is on the host.
+    `modules`: those that have a checkpoint each (ATTENTION, MLP).
     """
     tape = Tape()
+    tape.checkpointed = modules
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     y = run_layer(tape, setting, x, layer, masked=masked)
