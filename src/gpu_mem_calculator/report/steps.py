@@ -19,7 +19,7 @@ TITLE, FIGURE, BAR = 36, 11, 29
 InstantRow = tuple[dict[str, Any], int]  # title, phase and bytes by kind; total bytes
 OTHERS = ", second micro-batch of the first step|, first micro-batch of all|, first step"
 LATER_TITLE = re.compile(f"{LATER}|{OTHERS}")
-ACTION = re.compile(r", (?:gather|gather the layer below|reduce|scatter)$")
+ACTION = re.compile(r", (?:gather|gather the layer below|flatten|reduce|scatter)$")
 GATHER = re.compile(r"^gather (?:the )?(first layer|last layer|layer \d+)(?:, flat)?")
 SHORTER = (  # one after the other, until a label fits
     (" of the first step", ""),
