@@ -182,6 +182,7 @@ FLASH_ATTN = Framework(
     "2.8.3",
     "2026-11-17",
     GITHUB + "Dao-AILab/flash-attention",
+    also=("0251105",),
     package="flash-attn",
 )
 TORCHTITAN = Framework(
