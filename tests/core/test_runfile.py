@@ -90,6 +90,14 @@ def test_all_problems_are_reported_at_once() -> None:
     ]
 
 
+def test_a_key_in_the_wrong_section() -> None:
+    """The sentence names the section that has it, if one alone does."""
+    data = {"model": {"name": "7b", "batch_size": 1}, "parallelism": {"zero_stage": 2}}
+    first, second = run_file_problems(data)
+    assert "it is" not in first  # training and inference have it
+    assert second == "parallelism.zero_stage is not a known key; it is engine.zero_stage"
+
+
 @pytest.mark.parametrize(
     ("training", "problem"),
     [

@@ -85,6 +85,7 @@ COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "engine.backward_prefetch": ("engine.fsdp_version=1",),
     "engine.offload_optimizer": ("engine.zero_stage=3",),
     "engine.offload_param": ("engine.zero_stage=3",),
+    "engine.moe_token_dispatcher_type": ("model.num_experts=4",),
     "parallelism.virtual_pipeline_size": ("parallelism.pipeline_parallel_size=2",),
     "parallelism.sequence_parallel": ("parallelism.tensor_parallel_size=2",),
     "inference.kv_cache_dtype": ("hardware.gpu=b200-180gb-sxm",),

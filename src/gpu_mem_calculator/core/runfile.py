@@ -156,6 +156,12 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield "the run file has no 'model' section; add one with a name, a config or numbers"
 
 
+def _other_section(key: Any) -> str:
+    """Where a key belongs that is in the wrong section: empty where none or several have it."""
+    found = [name for name, kind in SECTIONS.items() if key in key_types(kind)]
+    return f"; it is {found[0]}.{key}" if len(found) == 1 else ""
+
+
 def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]:
     if not isinstance(values, Mapping):
         yield f"{where}={quoted(values)} must be an object"
@@ -166,7 +172,7 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
     types = key_types(kind)
     for key, value in values.items():
         if key not in types:
-            yield f"{where}.{key} is not a known key{nearest(key, types)}"
+            yield f"{where}.{key} is not a known key{_other_section(key) or nearest(key, types)}"
         elif key == "lora" and isinstance(value, Mapping):
             yield from _check_section(f"{where}.{key}", LoraConfig, value)
         elif value is not None:
