@@ -41,12 +41,12 @@ HOME = {
     "communication_data_type": "must be the model's dtype",
     "data_types.grad_accum_dtype": "must be the model's dtype",
     "data_types.param_dtype": "must be the model's dtype",
-    "gradient_allreduce_op": "in place; sum is refused at stage 3, as DeepSpeed does",
-    "allgather_size": "engine.allgather_bucket_size, beside zero_optimization true",
-    "aio.block_size": "at most 1 MiB where something is on NVMe",
+    "gradient_allreduce_op": "mean or sum, both in place; DeepSpeed refuses sum at stage 3",
+    "allgather_size": "engine.allgather_bucket_size, if zero_optimization is true (the old form)",
+    "aio.block_size": "must be at most 1 MiB with offload to NVMe",
     "activation_checkpointing.contiguous_memory_optimization": "counted as one buffer per layer",
     "activation_checkpointing.number_checkpoints": "counted as one for each layer",
-    "activation_checkpointing.num_checkpoints": "no key of DeepSpeed's, but often written: listed",
+    "activation_checkpointing.num_checkpoints": "DeepSpeed ignores this misspelling; it is listed",
 }
 GOOD = """\
 {
@@ -112,7 +112,11 @@ def home(path: str) -> str:
     if path in HOME:
         return HOME[path]
     if path.partition(".")[2].startswith("offload"):
-        return "engine.pin_memory" if path.endswith("pin_memory") else "as by default, on NVMe"
+        return (
+            "engine.pin_memory"
+            if path.endswith("pin_memory")
+            else "only for NVMe, and only with its default"
+        )
     return f"engine.{path.rpartition('.')[2]}"
 
 
@@ -150,9 +154,9 @@ def tables() -> list[str]:
         "",
         "## Accepted with some values only",
         "",
-        "Other values are refused, because their effect is not modelled.",
+        "Other values are refused. The last column says why.",
         "",
-        "| key | may be | otherwise |",
+        "| key | may be | why not another value |",
         "|---|---|---|",
         *(f"| `{path}` | {values} | {why} |" for path, values, why in only),
         "",
@@ -160,7 +164,7 @@ def tables() -> list[str]:
         "",
         "These keys are accepted. `validate` lists them.",
         "",
-        "| key | |",
+        "| key | why |",
         "|---|---|",
         *(f"| `{path}` | {why} |" for path, why in free),
         "",
@@ -177,7 +181,7 @@ def page() -> str:
         "# DeepSpeed's JSON",
         "",
         "`calculate`, `explain`, `trace` and `measure` take a `ds_config.json` in place of a run",
-        "file. They recognize it by its keys. `--model` names the model, which the file does not:",
+        "file. They recognize it by its keys. The file does not name a model, so give `--model`:",
         "a preset, a name on the hub, or a path to a `config.json`. Keys and defaults are those",
         f"of DeepSpeed {VERSION}. `docs/formats_deepspeed.py` writes this page.",
         "",
@@ -196,13 +200,13 @@ def page() -> str:
         "",
         "- The number of GPUs is `hardware.num_gpus`. Without it, the three batch sizes give it if",
         "  all three are there.",
-        "- The stages of a pipeline (`parallelism.pipeline_parallel_size`) share their data, so",
-        "  the number of data-parallel ranks is GPUs / stages.",
+        "- With a pipeline (`parallelism.pipeline_parallel_size`), the number of data-parallel",
+        "  ranks is GPUs / stages.",
         "- With a section `activation_checkpointing`, every layer is checkpointed; without it,",
         "  none.",
         "- Without `fp16` and `bf16`, DeepSpeed trains in fp32.",
-        "- Without `gradient_clipping`, it clips at 1. A value of 0 turns clipping off, but does",
-        "  not change the estimate, because ZeRO computes the norm anyway.",
+        "- Without `gradient_clipping`, DeepSpeed clips at 1. A value of 0 turns clipping off. The",
+        "  estimate stays the same, because ZeRO computes the norm in any case.",
         "",
         "All problems of a file are reported at once:",
         "",
@@ -212,7 +216,7 @@ def page() -> str:
         "",
         *shown("gpu-mem-calc validate wrong.json --set hardware.num_gpus=8"),
         "Comments (`//`, `#`, `/* */`) and a comma before `}` or `]` are accepted, as DeepSpeed's",
-        "own parser accepts them. `auto` gets the value that the Trainer of transformers writes:",
+        "own parser does. For `auto`, the value is the one that transformers' Trainer writes:",
         "the defaults of its arguments (a batch of 8, 1 step, clipping at 1, fp32), and sizes that",
         "follow from the model's hidden size. Each is listed as assumed, and `--set` overrides it.",
         "",

@@ -21,16 +21,10 @@ ROWS = [
     for line in SECTION.splitlines()
     if line.startswith("| ") and not line.startswith("| tool")
 ]
-TOOLS = [
-    "torchtitan",
-    "Megatron-LM",
-    "DeepSpeed",
-    "Accelerate",
-    "TRL",
-    "Axolotl",
-    "LLaMA-Factory",
-    "torchtune",
-]
+TOOLS = (
+    *("torchtitan", "Megatron-LM", "DeepSpeed", "Accelerate"),
+    *("TRL", "Axolotl", "LLaMA-Factory", "torchtune"),
+)
 
 
 def literals(kind: object) -> set[str]:
