@@ -18,7 +18,7 @@ from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.modelling.megatron.layer import layer_walk
 from gpu_mem_calculator.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.step.pipeline import chunk_passes, chunks_in_flight
+from gpu_mem_calculator.step.chunks import chunk_passes, chunks_in_flight
 
 GPT: dict[str, Any] = {
     "num_layers": 24,

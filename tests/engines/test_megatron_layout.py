@@ -14,14 +14,13 @@ from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.layout import layout_stages
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import early_tensors, idle_chunks
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.step.pipeline import (
+from gpu_mem_calculator.step.chunks import (
     busiest_moment,
     chunk_passes,
     chunk_range,
     chunks_in_flight,
-    pipeline_stage,
-    stage_layers,
 )
+from gpu_mem_calculator.step.pipeline import pipeline_stage, stage_layers
 from tests.conftest import small_run
 
 NUMBERS = {"num_layers": 16, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1024}

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
-from ..ledger.num import EMPTY, Num, choose, holds, larger, nothing, smaller
+from ..ledger.num import EMPTY, Num, holds, nothing, smaller
 from ..ledger.source import Source
-from ..model.arch import Layer
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
-from .instants import Instants, StepInstant, in_flight, step
+from .chunks import StageMoment, busiest_moment, chunk_passes, chunk_range, chunks_in_flight
+from .instants import Instants, StepInstant, step
 from .layer_groups import LayerGroup, LayerGroups, overlap
 from .layer_groups import layer_groups as stack_groups
 
@@ -46,59 +46,20 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     last: Num
 
 
-def chunks_in_flight(pp: Num, stage: Num, micro_batches: Num, chunks: Num, group: Num) -> Num:
-    """Forward passes that wait for their backward; `group`: passes of a chunk before the next
-    one's.
-
-    1F1B: min(pp - stage, m) (schedules.py:2243). Interleaved: 2 (pp - stage - 1) warm-up passes
-    more than (chunks - 1) × group, and the one that runs (schedules.py:937-950).
-    """
-    warm = (pp - stage - 1) * 2 + (chunks - 1) * group + 1
-    interleaved = smaller(warm, micro_batches * chunks)
-    return choose(chunks > 1, interleaved, in_flight(pp, stage, micro_batches))
-
-
-def chunk_passes(passes: Num, group: Num, chunks: Num, chunk: int, micro_batches: Num) -> Num:
-    """How many of a stage's first passes are of one chunk: each chunk runs `group` at a time, and
-    in the end as many as are left (schedules.py get_schedule_table).
-    """
-    cycles = smaller(passes // (group * chunks), micro_batches // group)
-    size = smaller(micro_batches - cycles * group, group)
-    rest = larger(passes - cycles * group * chunks - chunk * size, 0)
-    return cycles * group + smaller(rest, size)
-
-
 def pipeline_stage(run: Run) -> PipelineStage:
     """The layers of the run's stage, and its micro-batches in flight."""
     pp, stage, chunks = run.mesh.pp, run.stage, run.virtual_stages
-    group_size = run.micro_batch_group or pp
-    flight = chunks_in_flight(pp, stage, run.micro_batches, chunks, group_size)
+    flight = chunks_in_flight(pp, stage, run.micro_batches, chunks, run.micro_batch_group or pp)
     moment = busiest_moment(run, int(flight)) if run.stage_counts else None
     rows: list[tuple[LayerGroup, Num, Num, Num, Num, Num]] = []
     first: Num = 0
     even = len(run.arch.layers) // (pp * chunks)
     for group in _chunk_groups(run, even):
         for index, (policy, _, _, together) in enumerate(_policies(run, even)):
-            total: Num = 0
-            opening: Num = 0
-            closing: Num = 0
-            working: Num = 0
-            alive: Num = 0
-            for chunk in range(_most(chunks)):
-                low, size = chunk_range(run, chunk)
-                _, start, end, _ = _policies(run, size)[index]
-                count = overlap(first, group.count, low + start, low + end) * holds(chunk < chunks)
-                total = total + count
-                opening = count if chunk == 0 else opening
-                ends = holds(chunk == chunks - 1)
-                closing = closing + count * ends
-                working = working + count * (ends if moment is None else int(chunk == moment.chunk))
-                if moment is None:
-                    passes = chunk_passes(flight, group_size, chunks, chunk, run.micro_batches)
-                else:
-                    passes = moment.alive[chunk]
-                alive = alive + count * passes
-            if not nothing(total):
+            held, opening, closing, working, alive = _group_counts(
+                run, (first, group.count), index, flight, moment
+            )
+            if not nothing(held):
                 part = replace(
                     group,
                     count=working // together,
@@ -107,78 +68,43 @@ def pipeline_stage(run: Run) -> PipelineStage:
                     together=together,
                 )
                 waiting = (alive - working) // together
-                rows.append((part, total, opening, closing, working, waiting))
+                rows.append((part, held, opening, closing, working, waiting))
         first += group.count
     if moment is not None:  # the layers that run come last, as those of the last chunk do
         rows.sort(key=lambda row: int(row[4]) > 0)
-    columns = tuple(zip(*rows, strict=True))
+    names = ("blocks", "held", "opening", "closing", "working", "waiting")
     return PipelineStage(
-        blocks=columns[0],
-        held=columns[1],
-        opening=columns[2],
-        closing=columns[3],
-        working=columns[4],
-        waiting=columns[5],
+        **dict(zip(names, zip(*rows, strict=True), strict=True)),
         flight=flight,
         first=holds(stage == 0),
         last=holds(stage == pp - 1),
     )
 
 
-def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
-    """The first layer of one chunk of the run's stage, and how many layers it has."""
-    pp, stage = run.mesh.pp, run.stage
-    if run.stage_counts:
-        before = [count for row in run.stage_counts[:chunk] for count in row]
-        row = run.stage_counts[chunk]
-        return sum(before) + sum(row[: int(stage)]), row[int(stage)]
-    size = len(run.arch.layers) // (pp * run.virtual_stages)
-    return (chunk * pp + stage) * size, size
-
-
-class StageMoment(Struct, frozen=True):
-    """When a stage of unequal chunks has most layers' activations: the chunk that runs backward,
-    and the passes of each chunk that are alive.
+def _group_counts(
+    run: Run, place: tuple[Num, Num], index: int, flight: Num, moment: StageMoment | None
+) -> tuple[Num, Num, Num, Num, Num]:
+    """Layers of one group, by its first layer and their number (`place`), under one of the
+    policies: on the stage, in its first and its last chunk, at work, and alive.
     """
-
-    chunk: int
-    alive: tuple[int, ...]
-
-
-def busiest_moment(run: Run, flight: int) -> StageMoment:
-    """The moment of the schedule at which most layers' activations are alive, and then the one at
-    which most layers are at work.
-
-    Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
-    order (schedules.py get_model_chunk_id). The last stage's is with the loss.
-    """
-    chunks, batches = int(run.virtual_stages), int(run.micro_batches)
-    group = int(run.micro_batch_group or run.mesh.pp)
-    sizes = [row[int(run.stage)] for row in run.stage_counts]
-
-    def passes(count: int) -> list[int]:
-        return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
-
-    moments = []
-    for done in range(min(batches * chunks - flight, 2 * group * chunks) + 1):
-        begun, ended = passes(flight + done), passes(done)[::-1]
-        alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
-        following = passes(done + 1)[::-1]
-        chunk = next(c for c in range(chunks) if following[c] > ended[c])
-        if chunk == chunks - 1 or run.stage < run.mesh.pp - 1:
-            moments.append(StageMoment(chunk, alive))
-
-    def height(moment: StageMoment) -> tuple[int, int]:
-        saved = sum(a * n for a, n in zip(moment.alive, sizes, strict=True))
-        return saved, sizes[moment.chunk]
-
-    return max(moments, key=height)
-
-
-def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
-    """The layers of one chunk of the run's stage (for one run, not for arrays)."""
-    low, size = chunk_range(run, chunk)
-    return tuple(run.arch.layers[int(low) : int(low + size)])
+    chunks, group = run.virtual_stages, run.micro_batch_group or run.mesh.pp
+    held: Num = 0
+    opening: Num = 0
+    closing: Num = 0
+    working: Num = 0
+    alive: Num = 0
+    for chunk in range(_most(chunks)):
+        low, size = chunk_range(run, chunk)
+        _, start, end, _ = _policies(run, size)[index]
+        count = overlap(*place, low + start, low + end) * holds(chunk < chunks)
+        held = held + count
+        opening = count if chunk == 0 else opening
+        ends = holds(chunk == chunks - 1)
+        closing = closing + count * ends
+        working = working + count * (ends if moment is None else int(chunk == moment.chunk))
+        passes = chunk_passes(flight, group, chunks, chunk, run.micro_batches)
+        alive = alive + count * (passes if moment is None else moment.alive[chunk])
+    return held, opening, closing, working, alive
 
 
 def _chunk_groups(run: Run, size: Num) -> LayerGroups:

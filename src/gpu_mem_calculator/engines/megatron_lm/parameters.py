@@ -12,7 +12,7 @@ from msgspec import Struct
 from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe, Weight
 from ...run.run import Run
-from ...step.pipeline import chunk_layers
+from ...step.chunks import chunk_layers
 from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices, stepped_shares
 
 

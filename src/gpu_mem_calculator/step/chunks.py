@@ -1,0 +1,91 @@
+"""Chunks of a pipeline stage: their layers, and how many of their passes are alive.
+
+megatron-core 0.19.2 pipeline_parallel/schedules.py.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..ledger.num import Num, choose, larger, smaller
+from ..model.arch import Layer
+from ..run.run import Run
+from .instants import in_flight
+
+
+def chunks_in_flight(pp: Num, stage: Num, micro_batches: Num, chunks: Num, group: Num) -> Num:
+    """Forward passes that wait for their backward; `group`: passes of a chunk before the next
+    one's.
+
+    1F1B: min(pp - stage, m) (schedules.py:2243). Interleaved: 2 (pp - stage - 1) warm-up passes
+    more than (chunks - 1) × group, and the one that runs (schedules.py:937-950).
+    """
+    warm = (pp - stage - 1) * 2 + (chunks - 1) * group + 1
+    interleaved = smaller(warm, micro_batches * chunks)
+    return choose(chunks > 1, interleaved, in_flight(pp, stage, micro_batches))
+
+
+def chunk_passes(passes: Num, group: Num, chunks: Num, chunk: int, micro_batches: Num) -> Num:
+    """How many of a stage's first passes are of one chunk: each chunk runs `group` at a time, and
+    in the end as many as are left (schedules.py get_schedule_table).
+    """
+    cycles = smaller(passes // (group * chunks), micro_batches // group)
+    size = smaller(micro_batches - cycles * group, group)
+    rest = larger(passes - cycles * group * chunks - chunk * size, 0)
+    return cycles * group + smaller(rest, size)
+
+
+def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
+    """The first layer of one chunk of the run's stage, and how many layers it has."""
+    pp, stage = run.mesh.pp, run.stage
+    if run.stage_counts:
+        before = [count for row in run.stage_counts[:chunk] for count in row]
+        row = run.stage_counts[chunk]
+        return sum(before) + sum(row[: int(stage)]), row[int(stage)]
+    size = len(run.arch.layers) // (pp * run.virtual_stages)
+    return (chunk * pp + stage) * size, size
+
+
+class StageMoment(Struct, frozen=True):
+    """When a stage of unequal chunks has most layers' activations: the chunk that runs backward,
+    and the passes of each chunk that are alive.
+    """
+
+    chunk: int
+    alive: tuple[int, ...]
+
+
+def busiest_moment(run: Run, flight: int) -> StageMoment:
+    """The moment of the schedule at which most layers' activations are alive, and then the one at
+    which most layers are at work.
+
+    Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
+    order (schedules.py get_model_chunk_id). The last stage's is with the loss.
+    """
+    chunks, batches = int(run.virtual_stages), int(run.micro_batches)
+    group = int(run.micro_batch_group or run.mesh.pp)
+    sizes = [row[int(run.stage)] for row in run.stage_counts]
+
+    def passes(count: int) -> list[int]:
+        return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
+
+    moments = []
+    for done in range(min(batches * chunks - flight, 2 * group * chunks) + 1):
+        begun, ended = passes(flight + done), passes(done)[::-1]
+        alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
+        following = passes(done + 1)[::-1]
+        chunk = next(c for c in range(chunks) if following[c] > ended[c])
+        if chunk == chunks - 1 or run.stage < run.mesh.pp - 1:
+            moments.append(StageMoment(chunk, alive))
+
+    def height(moment: StageMoment) -> tuple[int, int]:
+        saved = sum(a * n for a, n in zip(moment.alive, sizes, strict=True))
+        return saved, sizes[moment.chunk]
+
+    return max(moments, key=height)
+
+
+def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
+    """The layers of one chunk of the run's stage (for one run, not for arrays)."""
+    low, size = chunk_range(run, chunk)
+    return tuple(run.arch.layers[int(low) : int(low + size)])
