@@ -6,6 +6,7 @@ import pytest
 
 from gpu_mem_calculator.families import families
 from gpu_mem_calculator.modelling.huggingface.quirks import LLAMA, QUIRKS, Quirks, family_quirks
+from gpu_mem_calculator.modelling.others.implementations import IMPLEMENTATIONS
 
 
 def test_families_with_quirks_are_known() -> None:
@@ -21,8 +22,9 @@ def test_a_misspelled_quirk_is_refused() -> None:
 
 @pytest.mark.parametrize("name", Quirks.__struct_fields__)
 def test_every_quirk_has_a_family(name: str) -> None:
-    """A flag that no family sets would be dead code."""
-    assert any(getattr(quirks, name) for quirks in QUIRKS.values())
+    """A flag that no family and no implementation sets would be dead code."""
+    others = [row.quirks for row in IMPLEMENTATIONS.values()]
+    assert any(getattr(quirks, name) for quirks in (*QUIRKS.values(), *others))
 
 
 def test_other_families_run_like_llama() -> None:
