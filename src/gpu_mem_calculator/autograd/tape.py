@@ -245,7 +245,7 @@ class Tape:
         return views
 
     def view(self, name: str, x: Value, elements: Num | None = None) -> Value:
-        """A view of a tensor or of a part of it; backward copies its gradient to one of x's size."""
+        """A view of a tensor or of a part of it; backward copies the gradient to x's size."""
         size = x.bytes if elements is None else sized(elements, x.bits)
         view = self._make(name, size, x.bits, x.grad)
         view.base = x.base
