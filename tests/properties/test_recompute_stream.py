@@ -97,3 +97,33 @@ def test_megatron(parallelism: dict[str, Any], policy: Any) -> None:
     for stage in range(parallelism.get("pipeline_parallel_size", 1)):
         ledger, stream = peaks(run, stage)
         assert ledger == stream
+
+
+EXPERTS = {
+    "model_type": "mixtral",
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("names", [["moe"], ["moe", "layernorm"], ["core_attn", "moe"]], ids=str)
+def test_experts_under_a_checkpoint(names: list[str]) -> None:
+    """Their dispatcher refers to the graph: their input and its gradient stay."""
+    run = small_run(
+        "megatron_lm",
+        engine={"transformer_implementation": "local"},
+        training={"recompute": {"recompute_modules": names}, "gradient_accumulation_steps": 2},
+        model={"config": EXPERTS},
+    )
+    ledger, stream = peaks(run)
+    assert ledger == stream
+    held = resolve(read(run)).engine.ledger(resolve(read(run)).run).entries
+    assert any("held by the dispatcher" in entry.name for entry in held)

@@ -80,6 +80,7 @@ class BackwardPass:
         self.matmul = self.shared = -1
         self.recompute_at = 0
         self.with_checkpoint: list[int] = []  # tensors that the checkpoint frees with its input
+        self.left_over: list[int] = []  # tensors that something outside the block refers to
         self.waiting: Bytes = EMPTY  # gradients of weights that another block reads, too
 
     def run(self, tape: Tape, recompute: Recompute, *, unpacked: bool) -> None:
@@ -276,7 +277,7 @@ class BackwardPass:
         """The events of `forward`, and those of this backward."""
         entry_grad = self.grads.get(entry.index)
         left = [self.ids[index] for index in sorted(pinned)]
-        left += [self.exit_grad] * output_grad_held
+        left += [*[self.exit_grad] * output_grad_held, *self.left_over]
         return BlockEvents(
             sizes=tuple(self.recorder.sizes),
             entry=self.ids[entry.index],

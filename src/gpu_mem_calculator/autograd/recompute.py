@@ -79,9 +79,14 @@ def discard(tape: Tape, ops: Sequence[Op], *outputs: Value) -> None:
 class PartRecompute(Recompute):
     """Runs the parts of a block forward again, each when backward reaches its trigger."""
 
-    def __init__(self, back: BackwardPass, parts: Sequence[Part], saved: set[int]) -> None:
-        """`saved`: storages that backward reads."""
+    def __init__(
+        self, back: BackwardPass, parts: Sequence[Part], saved: set[int], leaves: Sequence[Value]
+    ) -> None:
+        """`saved`: storages that backward reads. `leaves`: values that outlive it, and whose
+        gradients do.
+        """
         self.back, self.parts, self.saved = back, parts, saved
+        self.leaves = {value.base for value in leaves}
         self.storages = tuple(sorted({i for part in parts for i in part.dropped} & saved))
         self.outputs: dict[int, list[int]] = {}  # by part: recomputed outputs that it holds
         self.gradients: dict[int, list[PendingGradient]] = {}
@@ -92,6 +97,9 @@ class PartRecompute(Recompute):
 
     def before_operation(self, op: Op, gradients: list[PendingGradient]) -> None:
         """Recompute the parts that wait for this operation; hold the gradients of their outputs."""
+        if gradients and any(v.base in self.leaves for v in op.outs):
+            gradients[0].references += 1
+            self.back.left_over.append(gradients[0].tensor)
         for number, part in enumerate(self.parts):
             if not (gradients and part.dropped & self.saved):
                 continue
@@ -143,7 +151,8 @@ class PartRecompute(Recompute):
             return
         for output in part.outputs:
             if output in wanted:
-                self.back.references[output] += part.holds
+                self.back.references[output] += part.holds + (output in self.leaves)
+                self.back.left_over += [alive[output]] * (output in self.leaves)
             elif part.holds:
                 self.outputs.setdefault(number, []).append(alive.pop(output))
             else:

@@ -110,7 +110,7 @@ class Tape:
     - checkpoint_holds: a checkpoint of a part holds its output and that output's gradient
     - regions: operations of each part that has its own checkpoint; checkpointed: torch's modules
     - discarded: parts whose outputs forward discards; freed: the operation after which it does
-    - pinned: saved tensors that live as long as the graph
+    - pinned: saved tensors that live as long as the graph; leaves: with their gradients
     - returned: what the block returns besides its output
     - branch: what a branch names until it has added the residual itself
     """
@@ -126,6 +126,7 @@ class Tape:
         self.discarded: list[Part] = []
         self.freed: dict[int, int] = {}
         self.pinned: list[Value] = []
+        self.leaves: list[Value] = []
         self.returned: list[Value] = []
         self.branch: list[Value] = []
 

@@ -135,7 +135,15 @@ def walk(
     for part in parts:
         for index in part.inputs:
             back.references[index] += 1
-    back.run(tape, PartRecompute(back, parts, set(all_saved)), unpacked=checkpoint == "hooks")
+    for value in tape.leaves:
+        if value.base in saved:
+            back.references[value.base] += 1
+            back.left_over.append(ids[value.base])
+    back.run(
+        tape,
+        PartRecompute(back, parts, set(all_saved), tape.leaves),
+        unpacked=checkpoint == "hooks",
+    )
     return BlockWalk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
         input_bytes=entry.bytes,

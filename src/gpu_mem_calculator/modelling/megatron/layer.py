@@ -34,6 +34,7 @@ def _run_mlp(tape: Tape, setting: MegatronSetting, inner: Value, layer: Layer) -
         out, name = mlp(tape, setting, inner, layer.mlp), "mlp"
     if name in setting.recomputed:
         tape.regions.append(tape.ops[begin:])
+        tape.leaves += [inner] if name == "moe" else []  # the dispatcher refers to its graph
     return out
 
 
