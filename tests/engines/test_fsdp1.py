@@ -133,7 +133,12 @@ def test_the_host_is_two_gathers_ahead() -> None:
             "lora.adapter_dtype",
         ),
         (8, {}, {"fsdp_version": 2, "use_orig_params": True}, "fsdp_version to 1"),
-        (8, {}, {"fsdp_version": 2, "init_device": "cuda"}, "fsdp_version to 1"),
+        (
+            8,
+            {},
+            {"fsdp_version": 2, "init_device": "cuda", "cpu_offload": True},
+            "leave it out, which is 'meta'",
+        ),
     ],
 )
 def test_what_it_refuses(
@@ -186,3 +191,13 @@ def test_an_estimate_is_what_a_trace_finds(changes: dict[str, Any]) -> None:
     assert live_peak(found) == pytest.approx(int(computed.peak(phases=STEP)), rel=2e-4)
     start = live_peak(replace(found, events=found.events[: found.marks[0][0]], marks=[(0, "")]))
     assert start == pytest.approx(int(computed.peak(phases=("startup",))), rel=2e-4)
+
+
+def test_version_2_starts_from_shards_unless_told() -> None:
+    """A model on the CPU is moved unit by unit, one on the GPU is there as a whole."""
+    peaks = [
+        int(ledger(fsdp_version=2, **start).peak(phases=("startup",)))
+        for start in ({}, {"init_device": "cpu"}, {"init_device": "cuda"})
+    ]
+    assert peaks[0] < peaks[1] < peaks[2]
+    assert int(ledger(fsdp_version=2, init_device="meta").peak(phases=("startup",))) == peaks[0]

@@ -54,8 +54,9 @@ def _module(job: Job) -> tuple[Any, Any]:
 
 
 def _unsharded(job: Job) -> Any:
-    """The model as FSDP gets it."""
-    return fsdp1.build_model(job) if _flattens(job) else build(job, "meta")
+    """The model as FSDP gets it; version 2 by default from the meta device."""
+    given = job.resolved.run.options["init_device"] is not None
+    return fsdp1.build_model(job) if given or _flattens(job) else build(job, "meta")
 
 
 def _flattens(job: Job) -> bool:

@@ -40,6 +40,9 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
         why = "DeepSpeed reads sizes back from tensors"
         fix = "leave it out, without tensor parallelism it saves nothing"
         yield f"engine.partition_activations=true is not traced: {why}; {fix}"
+    if run.options.get("fsdp_version") == 2 and run.options["init_device"] == "cpu":
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        yield f"engine.init_device='cpu' is not traced for FSDP version 2: {why}; {INSTEAD}"
     if run.options.get("sync_module_states"):
         why = "torch asks whether the weights are on a GPU, and a trace has none"
         fix = "leave it out, it adds no memory at the peak"

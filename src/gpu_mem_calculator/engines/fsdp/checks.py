@@ -40,10 +40,10 @@ def _version2(run: Run) -> Iterator[str]:
                 "engine.fsdp_version to 1"
             )
     where = option(run, "init_device")
-    if where not in (None, "meta"):
+    if where not in (None, "meta") and (option(run, "cpu_offload") or run.arch.tower):
         yield (
-            f"engine.init_device={where!r} is modelled for FSDP version 1 only; leave it out or "
-            "set engine.fsdp_version to 1"
+            f"engine.init_device={where!r} is not modelled for FSDP version 2 with cpu_offload or "
+            "a vision tower; leave it out, which is 'meta'"
         )
     yield from _end_problems(run)
 

@@ -21,9 +21,10 @@ from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .checks import problems
 from .flat_ledger import flat_ledger
-from .instants import START, ends_apart
+from .instants import ends_apart
 from .layout import FsdpLayout
 from .options import OPTIONS, PRECISIONS, as_computed, option
+from .startup import startup_instants
 from .states import state_entries
 from .stream import UnitStreamWriter
 
@@ -53,7 +54,8 @@ def _unit_ledger(run: Run) -> Ledger:
         *activation_entries(computed, setting, stack, instants, walks),
     )
     block_runs = _block_runs(plan, stack, walks) if run.unrolled else {}
-    return Ledger((START, *(i.instant for i in instants)), entries, block_runs, UnitStreamWriter)
+    named = (*startup_instants(plan), *(i.instant for i in instants))
+    return Ledger(named, entries, block_runs, UnitStreamWriter)
 
 
 def _block_runs(

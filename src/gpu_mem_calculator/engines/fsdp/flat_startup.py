@@ -19,6 +19,7 @@ from ...step.broadcast import broadcast_buffers
 from .flat_layout import FlatLayout
 from .flat_units import FlatUnit
 from .instants import START
+from .layout import UnitLayout
 from .options import option
 
 MODEL = Instant(name="startup.model", phase=STARTUP, title="start-up: whole model on the GPU")
@@ -48,16 +49,16 @@ def startup_instants(plan: FlatLayout) -> tuple[Instant, ...]:
     if plan.run.unrolled:
         return (START,)
     whole = (MODEL,) if plan.init_device == "cuda" else ()
-    return (*whole, *_wrapped_layers(plan), ROOT, START, LAZY)
+    return (*whole, *wrapped_layers(plan, plan.init_device), ROOT, START, LAZY)
 
 
-def _wrapped_layers(plan: FlatLayout) -> Iterator[WrappedLayer]:
+def wrapped_layers(plan: UnitLayout, init_device: str) -> Iterator[WrappedLayer]:
     """For each kind of layer, the one at whose wrapping most is alive: its last, since shards add
     up; its first where the whole model is on the GPU, which becomes less.
     """
     for kind, (title, _) in enumerate(plan.kinds):
         found = [layer for layer, other in enumerate(plan.layers) if other == kind]
-        layer = found[0 if plan.init_device == "cuda" else -1]
+        layer = found[0 if init_device == "cuda" else -1]
         counts = tuple(plan.layers[:layer].count(other) for other in range(len(plan.kinds)))
         yield WrappedLayer(
             name=f"startup.layer.{kind}",
@@ -74,7 +75,7 @@ def startup_entries(plan: FlatLayout) -> Iterator[Entry]:
         yield _on_host(plan)
     if plan.run.unrolled:
         return
-    layers, on_gpu = tuple(_wrapped_layers(plan)), plan.init_device == "cuda"
+    layers, on_gpu = tuple(wrapped_layers(plan, plan.init_device)), plan.init_device == "cuda"
     for kind, (title, unit) in enumerate(plan.kinds):
         total = plan.layers.count(kind)
         left = {i.name: total - i.before[kind] for i in layers}
@@ -104,7 +105,7 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
         return
     names = (START.name, LAZY.name, *(i.step.name for i in plan.instants))
     always: dict[str, Num] = {} if plan.offload else dict.fromkeys(names, 1)
-    layers = tuple(_wrapped_layers(plan))
+    layers = tuple(wrapped_layers(plan, plan.init_device))
     for kind, (title, unit) in enumerate(plan.kinds):
         total = plan.layers.count(kind)
         made: dict[str, Num] = {

@@ -22,6 +22,7 @@ from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
 from .offload import host_shard_entries, host_step_entries, staging_entries, units
 from .options import PRECISIONS, shard_ranks, unit_bits
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
+from .startup import META, start_device, start_entries, startup_instants
 from .units import FsdpUnit, UnitBits, UnitParameter, fsdp_unit, tower_shards
 
 
@@ -71,6 +72,12 @@ def _make_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
 def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
     """Parameters as they are stored, from start-up on."""
     run, instants = plan.run, plan.step_instants
+    if start_device(plan) != META:
+        yield from start_entries(plan)
+        before = dict.fromkeys((i.name for i in startup_instants(plan)), 1)
+        buffers = buffer_entry(run, instants)
+        yield replace(buffers, live={**before, **buffers.live})
+        return
     live: dict[str, Num] = {START.name: 1, **{i.name: 1 for i in instants}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
     for title, size, tensors in shard_rows(plan):

@@ -43,12 +43,14 @@ class UnitParameter(Struct, frozen=True):
 class ParameterBytes(Struct, frozen=True):
     """Sizes of one parameter on one rank.
 
+    original: bytes of the parameter before it is sharded
     shard, cast: bytes of the shard as it is stored, and in the compute dtype
     whole: bytes of the gathered parameter in the compute dtype, padding included
     elements: of the shard
     casts: the compute dtype is not the dtype of the shard
     """
 
+    original: Bytes
     shard: Bytes
     cast: Bytes
     whole: Bytes
@@ -115,7 +117,10 @@ def fsdp_unit(
         bits, elements = parameter.bits, _scaled_elements(run, parameter, ranks)
         shard, cast = sized(elements, bits.stored), sized(elements, bits.compute)
         casts, whole = bits.compute != bits.stored, sized(elements * ranks, bits.compute)
-        sizes.append(ParameterBytes(shard, cast, whole, elements, parameter.trained, casts))
+        original = sized(parameter.weight.numel, bits.stored)
+        sizes.append(
+            ParameterBytes(original, shard, cast, whole, elements, parameter.trained, casts)
+        )
         add("shard", elements, bits.stored)
         if casts or offload:
             add("cast", elements, bits.compute)
