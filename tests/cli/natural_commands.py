@@ -173,7 +173,6 @@ infer llama3.2-1b --qlora
 infer gpt2 --largest-model
 infer llama3.1-8b --tp 2 --gpus 4 --gpu h100
 infer llama3.2-1b --gpus 2 --engine transformers
-infer llama3.2-1b --engine ollama
 serve llama3.2-1b
 estimate
 quik llama3.2-1b

@@ -63,6 +63,7 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
     ("fsdp", "hybrid_shard_size"): (4, {"sharding_strategy": "hybrid_shard"}, {}),
     ("fsdp", "reshard_root_after_forward"): (False, {}, {}),
     ("fsdp", "cpu_offload"): (True, {}, {}),
+    ("fsdp", "wrap_embedding_and_head"): (True, {}, {}),
     ("megatron_deepspeed", "zero_stage"): (1, {}, {}),
     ("megatron_deepspeed", "offload_optimizer"): ("cpu", {"zero_stage": 2}, {}),
     ("megatron_deepspeed", "reduce_bucket_size"): (1_000_000, {"zero_stage": 2}, {}),

@@ -40,7 +40,10 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
         (refused("zero_optimization", stage=3, zero_quantized_weights=True), "set it to false"),
         (refused("zero_optimization", stage=3, zero_hpz_partition_size=8), "set it to 1"),
         (refused("zero_optimization", stage=3, mics_shard_size=8), "has no MiCS any more"),
-        (refused("zero_optimization", stage=3, leaf_module={"classes": ["x"]}), "gathered together"),
+        (
+            refused("zero_optimization", stage=3, leaf_module={"classes": ["x"]}),
+            "gathered together",
+        ),
         (refused("zero_optimization", stage=3, zenflow={"topk_ratio": 0.1}), "leave it out"),
         (
             refused(
