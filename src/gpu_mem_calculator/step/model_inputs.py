@@ -206,7 +206,8 @@ def masks_at_final_norm(
             whole = head.forward.act + head.forward.temp
             more = larger(head.script.forward_peak(until) + gone - whole, EMPTY)
             live: dict[str, Num] = {i.name: 1 for i in first}
-            yield _kept("attention masks, in the final norm", more, live, MASK_CODE)
+            if not nothing(more):
+                yield _kept("attention masks, in the final norm", more, live, MASK_CODE)
 
 
 def _embedding_output(

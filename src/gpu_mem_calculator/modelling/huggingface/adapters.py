@@ -28,7 +28,7 @@ def add_adapter(
         scaled = scale(tape, delta, f"{layer.name}.scaled")
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
     result = tape.cast(total, y.bits)
-    tape.hold(adapter_in, *([] if setting.quantization else [x]))
+    tape.hold(adapter_in, x)
     return result
 
 
