@@ -58,6 +58,7 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, megatron"
 # Keys of a file that an option replaces together with its own.
 REPLACED: Mapping[str, tuple[str, ...]] = {
+    CHECKPOINTING: ("training.recompute",),
     "hardware.gpu": ("hardware.gpu_memory_gb", "hardware.gpu_memory_bytes"),
     "hardware.gpu_memory_gb": ("hardware.gpu", "hardware.gpu_memory_bytes"),
     "hardware.num_gpus": (

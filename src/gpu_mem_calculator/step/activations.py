@@ -28,7 +28,7 @@ from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
-from .layer_sources import LayerSources, run_sources
+from .layer_sources import OPERATION_CODE, LayerSources, run_sources
 from .layer_walks import group_walk
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
@@ -206,7 +206,7 @@ def _saved(
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
         live={i.name: larger(i.saved[index] - one, 0) for i in instants},
-        source=sources.checkpoint if full else sources.layer,
+        source=_source(group, sources),
         parts=() if full else walk.saved,
         role=CHECKPOINTED if full else "",
     )
@@ -219,6 +219,13 @@ def _saved(
             parts=first.saved,
             live={i.name: smaller(i.saved[index], 1) for i in instants},
         )
+
+
+def _source(group: LayerGroup, sources: LayerSources) -> Source:
+    """Where it is written what a layer of a group keeps."""
+    if group.recompute == "op":
+        return OPERATION_CODE
+    return sources.checkpoint if group.recompute == "full" else sources.layer
 
 
 def _int8_inputs(

@@ -24,6 +24,10 @@ LOSS_CODES = {
     "cut": code("cut-cross-entropy 25.1.1 cce.py LinearCrossEntropyFunction"),
 }
 CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the layer's input")
+OPERATION_CODE = code(
+    "torch 2.11 utils/checkpoint.py _CachingTorchDispatchMode: the input, and what a policy keeps "
+    "(torchtitan 0.2.2 distributed/activation_checkpoint.py)"
+)
 
 
 class LayerSources(Struct, frozen=True):
