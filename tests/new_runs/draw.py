@@ -1,5 +1,5 @@
-"""Draws runs of losses, Liger's kernels, recompute policies, FSDP 1, torchtitan's code and Megatron's
-pipelines at random, to be predicted once and then measured.
+"""Draws runs of the newer features at random, to be predicted once and then measured: losses,
+Liger's kernels, recompute policies, FSDP 1, torchtitan's code, Megatron's pipelines.
 
 python -m tests.new_runs.draw > tests/new_runs/drawn.jsonl
 """
@@ -19,27 +19,14 @@ from gpu_mem_calculator.measure.program import program
 SEED, COUNT = 20261118, 75
 MOST = 55 * GIB
 SMALL = [
-    "llama3.2-1b",
-    "qwen2.5-0.5b",
-    "qwen2.5-1.5b",
-    "qwen3-0.6b",
-    "qwen3-1.7b",
-    "gemma2-2b",
-    "gemma3-1b",
-    "olmo2-1b",
-    "tinyllama-1.1b",
-    "smollm2-1.7b",
+    *("llama3.2-1b", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-0.6b", "qwen3-1.7b"),
+    *("gemma2-2b", "gemma3-1b", "olmo2-1b", "tinyllama-1.1b", "smollm2-1.7b"),
 ]
 LARGE = [
-    "llama2-7b",
-    "llama3.1-8b",
-    "qwen2.5-7b",
-    "mistral-7b",
-    "llama3.2-3b",
-    "qwen3-4b",
-    "gemma2-9b",
+    *("llama2-7b", "llama3.1-8b", "qwen2.5-7b", "mistral-7b"),
+    *("llama3.2-3b", "qwen3-4b", "gemma2-9b"),
 ]
-LOSSES = ("full", "liger_fused", "cut", "liger", "no_upcast")
+LOSSES = ("full", "liger_fused", "cut", "liger", "full_no_upcast")
 POLICIES: tuple[Any, ...] = (
     {"mode": "selective", "selective_ac_option": "op"},
     {"mode": "selective", "selective_ac_option": "2"},
