@@ -135,6 +135,7 @@ def test_by_operation_is_refused_where_it_is_not_modelled() -> None:
     """Adapters change a kept result in place; ZeRO-3 gathers weights for the recomputed forward."""
     assert "not modelled with training.lora" in problem("op", lora={"r": 8})
     assert "not modelled under ZeRO-3" in problem("op", "deepspeed", {"zero_stage": 3})
+    assert "use attention 'sdpa'" in problem("attention_kept", attention="flash_attention_2")
 
 
 def test_selective_that_saves_nothing_has_a_note() -> None:

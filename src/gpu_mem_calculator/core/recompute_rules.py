@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..model.blocks import LatentAttention, Mlp, Moe
 from ..run.engine import Engine
-from ..run.recompute import EVERYTHING, MEGATRON
+from ..run.recompute import EVERY_SECOND_MM, EVERYTHING, MEGATRON
 from ..run.run import Run
 
 PATH = "training.recompute"
@@ -76,6 +76,9 @@ def _operation_problems(run: Run) -> Iterator[str]:
     """torch refuses that a kept result is changed in place (_VersionWrapper), as PEFT does."""
     if run.adapter is not None:
         yield f"{PATH} by operation is not modelled with training.lora; use 'full'"
+    if run.attention != "sdpa" and EVERY_SECOND_MM not in run.rule.keeps:
+        kept = "keeps the results of torch's own attention kernels; use attention 'sdpa'"
+        yield f"{PATH} with training.attention={run.attention!r}: it {kept}"
     if run.liger:
         yield f"{PATH} by operation is not modelled with training.liger; leave one of them out"
 

@@ -110,7 +110,7 @@ def _fused(
         save_out=True,
         back_temp=work,
         inside=True,
-        kernel=ATTENTION,
+        kernel=ATTENTION if setting.attention == "sdpa" else "",  # torch's own operation
     )
 
 
