@@ -12,7 +12,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...ledger.num import EMPTY, Bytes, Num, ceil_div, holds, larger, power_of_two, sized, smaller
+from ...ledger.num import (
+    EMPTY,
+    Bytes,
+    Num,
+    ceil_div,
+    holds,
+    larger,
+    power_of_two,
+    round_up,
+    sized,
+    smaller,
+)
 from .units import UnitBits, UnitParameter
 
 ALIGN_BITS = 128  # D/_flat_param.py:2766 _get_aligned_numel: 16 bytes of the compute dtype
@@ -86,7 +97,7 @@ def _offsets(
     starts: list[Num] = []
     total: Num = 0
     for parameter in parameters:
-        start = ceil_div(total, multiple) * multiple
+        start = round_up(total, multiple)
         starts.append(start)
         total = start + parameter.weight.numel
     return starts, total
