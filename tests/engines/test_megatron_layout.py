@@ -15,12 +15,13 @@ from gpu_mem_calculator.engines.megatron_lm.layout import layout_stages
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import early_tensors, idle_chunks
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.chunks import (
-    busiest_moment,
+    StageMoment,
     chunk_passes,
     chunk_range,
     chunks_in_flight,
+    stage_moments,
 )
-from gpu_mem_calculator.step.pipeline import pipeline_stage, stage_layers
+from gpu_mem_calculator.step.pipeline import pipeline_stage, pipeline_stages, stage_layers
 from tests.conftest import small_run
 
 NUMBERS = {"num_layers": 16, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1024}
@@ -177,15 +178,40 @@ def test_a_larger_group_waits_longer() -> None:
     assert large > small
 
 
-def test_the_busiest_moment_of_unequal_chunks() -> None:
-    """With all its layers in the first chunk a stage is fullest when that chunk runs backward."""
+def test_the_moments_of_unequal_chunks() -> None:
+    """One for each chunk that runs backward with most passes alive."""
     run = made(pp=2, batches=4, pipeline_model_parallel_layout="Et*8|t*4||t*4L")
-    moment = busiest_moment(run, 5)
-    assert moment.chunk == 0
-    assert moment.alive == (4, 1)
-    last = replace(run, stage=1)
-    assert busiest_moment(last, 3).chunk == 1  # the loss is in its last chunk
-    assert sum(pipeline_stage(run).waiting) == 3 * 8
+    assert StageMoment(0, (4, 1)) in stage_moments(run)
+    layers = [(sum(stage.working), sum(stage.waiting)) for stage in pipeline_stages(run)]
+    assert max(sum(pair) for pair in layers) == 4 * 8
+    assert (8, 3 * 8) in layers
+
+
+def test_a_loss_alone() -> None:
+    """A stage whose last chunk has the loss alone is fullest when the other chunk runs: all its
+    passes are of that one.
+    """
+    run = replace(made(pp=2, pipeline_model_parallel_layout="Et*4|t*6|t*6|L", batches=4), stage=1)
+    assert stage_moments(run) == (StageMoment(0, (3, 0)), StageMoment(1, (2, 1)))
+    other, with_loss = pipeline_stages(run)
+    assert (other.loss, other.losses, sum(other.working), sum(other.waiting)) == (0, 0, 6, 12)
+    assert (with_loss.loss, with_loss.losses, sum(with_loss.working)) == (1, 0, 0)
+    assert "loss" not in {i.name for i in ENGINE.ledger(run).instants if i.present}
+
+
+def test_losses_that_wait() -> None:
+    """A smaller last group runs through its chunks before the group before it is done: several
+    losses wait for their backward. Groups of one size have one loss at a time.
+    """
+    run = replace(made(chunks=2, batches=10, **{GROUP: 6}), stage=3)
+    assert max(stage.losses for stage in pipeline_stages(run)) == 2
+    name = "final norm, logits and loss: kept by micro-batches in flight"
+    (entry,) = (e for e in ENGINE.ledger(run).entries if e.name == name)
+    softmax = 4 * 1024 * int(run.seq)
+    assert entry.bytes > softmax
+    assert entry.at("loss") == 2 * entry.bytes
+    assert stage_moments(replace(run, micro_batches=12)) == ()
+    assert stage_moments(replace(run, stage=2)) == ()
 
 
 # Stage, chunks, micro-batches, group: tensors between four stages at the peak, beyond two for each

@@ -47,42 +47,58 @@ def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
 
 
 class StageMoment(Struct, frozen=True):
-    """When a stage of unequal chunks has most layers' activations: the chunk that runs backward,
-    and the passes of each chunk that are alive.
+    """A moment of an interleaved stage: the chunk that runs backward, and the passes of each chunk
+    that are alive.
     """
 
     chunk: int
     alive: tuple[int, ...]
 
 
-def busiest_moment(run: Run, flight: int) -> StageMoment:
-    """The moment of the schedule at which most layers' activations are alive, and then the one at
-    which most layers are at work.
+def stage_moments(run: Run) -> tuple[StageMoment, ...]:
+    """The moments of the schedule of which one may have the peak; none where chunks are equal, and
+    passes of the chunk with the loss do not wait for each other.
 
     Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
-    order (schedules.py get_model_chunk_id). The last stage's is with the loss.
+    order (schedules.py get_model_chunk_id).
     """
+    if not (run.stage_counts or _losses_wait(run)):
+        return ()
     chunks, batches = int(run.virtual_stages), int(run.micro_batches)
     group = int(run.micro_batch_group or run.mesh.pp)
-    sizes = [row[int(run.stage)] for row in run.stage_counts]
+    flight = int(chunks_in_flight(run.mesh.pp, run.stage, batches, chunks, group))
 
     def passes(count: int) -> list[int]:
         return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
 
-    moments = []
-    for done in range(min(batches * chunks - flight, 2 * group * chunks) + 1):
-        begun, ended = passes(flight + done), passes(done)[::-1]
+    after, cycles = batches * chunks - flight, 2 * group * chunks
+    moments = set()
+    for done in {*range(min(after, cycles) + 1), *range(max(after - cycles, 0), after + 1)}:
+        begun, ended, following = passes(flight + done), passes(done)[::-1], passes(done + 1)[::-1]
         alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
-        following = passes(done + 1)[::-1]
-        chunk = next(c for c in range(chunks) if following[c] > ended[c])
-        if chunk == chunks - 1 or run.stage < run.mesh.pp - 1:
-            moments.append(StageMoment(chunk, alive))
+        moments.add(StageMoment(next(c for c in range(chunks) if following[c] > ended[c]), alive))
+    return tuple(m for m in sorted(moments, key=_order) if not any(_exceeds(n, m) for n in moments))
 
-    def height(moment: StageMoment) -> tuple[int, int]:
-        saved = sum(a * n for a, n in zip(moment.alive, sizes, strict=True))
-        return saved, sizes[moment.chunk]
 
-    return max(moments, key=height)
+def _losses_wait(run: Run) -> bool:
+    """Whether the last group is smaller than the others: then the last stage begins its loss while
+    those of other micro-batches wait for their backward.
+    """
+    sizes = (run.virtual_stages, run.micro_batches, run.stage, run.mesh.pp)
+    if not all(isinstance(size, int) for size in sizes) or run.virtual_stages == 1:
+        return False
+    group = run.micro_batch_group or run.mesh.pp
+    return bool(run.stage == run.mesh.pp - 1 and run.micro_batches % group)
+
+
+def _order(moment: StageMoment) -> tuple[int, tuple[int, ...]]:
+    return moment.chunk, moment.alive
+
+
+def _exceeds(one: StageMoment, other: StageMoment) -> bool:
+    """Whether one moment has all that another has, and more."""
+    more = all(a >= b for a, b in zip(one.alive, other.alive, strict=True))
+    return more and one.chunk == other.chunk and one != other
 
 
 def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:

@@ -18,7 +18,7 @@ from ..ledger.num import EMPTY, Num, holds, nothing, smaller
 from ..ledger.source import Source
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
-from .chunks import StageMoment, busiest_moment, chunk_passes, chunk_range, chunks_in_flight
+from .chunks import StageMoment, chunk_passes, chunk_range, chunks_in_flight, stage_moments
 from .instants import Instants, StepInstant, step
 from .layer_groups import LayerGroup, LayerGroups, overlap
 from .layer_groups import layer_groups as stack_groups
@@ -32,7 +32,8 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
       chunk that runs backward, the last one unless chunks are unequal. `waiting`: checkpoints, else
       layers, whose activations are alive meanwhile.
     - `flight`: forward passes of a chunk whose activations are alive.
-    - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss.
+    - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss; `loss`: 1 where
+      the chunk with the loss runs; `losses`: losses that wait for their backward meanwhile.
     """
 
     blocks: LayerGroups
@@ -44,13 +45,21 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     flight: Num
     first: Num
     last: Num
+    loss: Num
+    losses: Num
 
 
-def pipeline_stage(run: Run) -> PipelineStage:
-    """The layers of the run's stage, and its micro-batches in flight."""
+def pipeline_stages(run: Run) -> list[PipelineStage]:
+    """The run's stage at each moment of its schedule that may have the peak."""
+    return [pipeline_stage(run, moment) for moment in stage_moments(run)] or [pipeline_stage(run)]
+
+
+def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage:
+    """The layers of the run's stage, and its micro-batches in flight at a moment; without one, as
+    equal chunks have them.
+    """
     pp, stage, chunks = run.mesh.pp, run.stage, run.virtual_stages
     flight = chunks_in_flight(pp, stage, run.micro_batches, chunks, run.micro_batch_group or pp)
-    moment = busiest_moment(run, int(flight)) if run.stage_counts else None
     rows: list[tuple[LayerGroup, Num, Num, Num, Num, Num]] = []
     first: Num = 0
     even = len(run.arch.layers) // (pp * chunks)
@@ -72,12 +81,16 @@ def pipeline_stage(run: Run) -> PipelineStage:
         first += group.count
     if moment is not None:  # the layers that run come last, as those of the last chunk do
         rows.sort(key=lambda row: int(row[4]) > 0)
+    last = holds(stage == pp - 1)
+    runs_loss = last if moment is None else last * int(moment.chunk == chunks - 1)
     names = ("blocks", "held", "opening", "closing", "working", "waiting")
     return PipelineStage(
         **dict(zip(names, zip(*rows, strict=True), strict=True)),
         flight=flight,
         first=holds(stage == 0),
-        last=holds(stage == pp - 1),
+        last=last,
+        loss=runs_loss,
+        losses=0 if moment is None else last * moment.alive[-1] - runs_loss,
     )
 
 
@@ -156,7 +169,7 @@ def beats(
     ranges = tuple(group.stretch for group in stage.blocks)
     return begin + tuple(
         _with_waiting(instant, stage)
-        for instant in step(ranges, head=stage.last, embedding=stage.first, every=every)
+        for instant in step(ranges, head=stage.loss, embedding=stage.first, every=every)
     )
 
 

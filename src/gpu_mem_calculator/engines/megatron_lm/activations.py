@@ -45,7 +45,25 @@ def activation_entries(
             yield _dispatcher_entry(index, group, walk, instants)
     if not run.unrolled:
         yield from _head_entries(walks, instants)
+    if not nothing(stage.losses):
+        yield _waiting_losses(stage, walks, instants)
     yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
+
+
+def _waiting_losses(
+    stage: PipelineStage, walks: StageWalks, instants: tuple[StepInstant, ...]
+) -> Entry:
+    """What the losses of other micro-batches keep, where several wait for their backward."""
+    live = {i.name: stage.losses for i in instants if i.work}
+    sizes = tuple(size for _, size in walks.head.saved)
+    return Entry(
+        name="final norm, logits and loss: kept by micro-batches in flight",
+        kind=ACT,
+        bytes=sum(sizes, EMPTY),
+        live=live,
+        source=walks.sources.head,
+        tensors=lambda: sizes,
+    )
 
 
 def _saved_entry(

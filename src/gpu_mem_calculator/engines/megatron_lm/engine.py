@@ -15,8 +15,8 @@ from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Run
 from ...step.block_events import BlockRun, block_runs
+from ...step.pipeline import PipelineStage, pipeline_stage, pipeline_stages, stage_layers
 from ...step.pipeline import beats as stage_instants
-from ...step.pipeline import pipeline_stage, stage_layers
 from .activations import activation_entries
 from .checks import deferral_problems, instance_problems, layout_problems, option_problems
 from .layout import with_layout
@@ -45,8 +45,17 @@ def complete(run: Run) -> Run:
 
 
 def ledger(run: Run) -> Ledger:
-    """The ledger of one rank of the run's pipeline stage."""
-    stage = pipeline_stage(run)
+    """The ledger of one rank of the run's pipeline stage, at the highest moment of its schedule."""
+    stages = pipeline_stages(run)
+    if len(stages) == 1:
+        return _stage_ledger(run, stages[0])
+    rolled = replace(run, unrolled=False)
+    peaks = [int(_stage_ledger(rolled, stage).peak()) for stage in pipeline_stages(rolled)]
+    return _stage_ledger(run, stages[peaks.index(max(peaks))])
+
+
+def _stage_ledger(run: Run, stage: PipelineStage) -> Ledger:
+    """The ledger of a stage at one moment."""
     instants = with_experts(run, stage_instants(stage, STARTUP_INSTANTS, every=run.unrolled))
     in_step = tuple(i for i in instants if i.instant.phase != STARTUP)
     walks = walk_stage(run, stage)

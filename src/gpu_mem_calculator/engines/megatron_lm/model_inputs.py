@@ -165,7 +165,7 @@ def _between_stages(
     stream = sized(setting.local_tokens * setting.hidden, setting.bits) * holds(run.mesh.pp > 1)
     woven = holds(run.virtual_stages > 1)
     steady = holds(run.micro_batches * run.virtual_stages > stage.flight)
-    alone = {i.name: stage.last * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
+    alone = {i.name: stage.loss * (1 if i.work == "head" else 1 - woven * steady) for i in instants}
     if not option(run, "deallocate_pipeline_outputs"):
         none = {i.name: 1 if i.instant.phase == FORWARD else alone[i.name] for i in working}
         live: dict[str, Num] = {name: stage.flight - less for name, less in none.items()}

@@ -37,7 +37,7 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     """
     layers = tuple(_layer(run, group) for group in stage.blocks)
     sent = None
-    if not nothing(1 - stage.last):
+    if not nothing(1 - stage.loss):
         sent = _layer(run, stage.blocks[-1], sent=True)
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
@@ -56,7 +56,7 @@ def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
         return 0
     if instant.instant.phase != BACKWARD:
         return 0
-    other = 1 - stage.last
+    other = 1 - stage.loss
     return other if instant.instant.layer == LAST else other * holds(stage.blocks[-1].count == 1)
 
 
