@@ -140,7 +140,7 @@ WEB_LEAST = {
     },
 }
 MEASURE_ALL = {
-    "image": "example/gpu-mem-calculator:0.8.0-torch",
+    "image": "example/gpu-mem-calculator:0.9.0-torch",
     "ranks": "all",
     "steps": 4,
     "cap": "40GiB",
@@ -186,7 +186,7 @@ CASES: dict[str, Case] = {
             "modelPath": "s3://bucket/a/model",
             "trustRemoteCode": True,
             "memoryForPod": "2Gi",
-            "image": "example/gpu-mem-calculator:0.8.0",
+            "image": "example/gpu-mem-calculator:0.9.0",
             "ttlSecondsAfterFinished": 60,
             "activeDeadlineSeconds": 120,
             "bucketStorageHost": "http://s3.example:9000",

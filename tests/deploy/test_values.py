@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator import __version__
+
 from .cases import CASES, Case, rendered
 from .go_yaml import load, to_yaml
 from .render import CHART, ChartError, kept_files, merged_values, over, render, texts
@@ -109,6 +111,16 @@ def test_a_key_twice_is_refused() -> None:
 
 
 # --- the chart's own values ------------------------------------------------------------------
+
+
+def test_images_have_the_programs_version() -> None:
+    """The chart's own version, and the tags of both images."""
+    chart, values = (
+        load((CHART / name).read_text("utf-8")) for name in ("Chart.yaml", "values.yaml")
+    )
+    assert chart["version"] == chart["appVersion"] == __version__
+    assert values["image"] == f"gpu-mem-calculator:{__version__}"
+    assert values["measure"]["image"] == f"gpu-mem-calculator:{__version__}-torch"
 
 
 def test_every_override_is_a_case() -> None:
