@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines import engine, engine_names
+from gpu_mem_calculator.step.stream import allocation_stream
 from tests.conftest import SMALL_LLAMA, small_run
 
 ZERO_3 = {"zero_stage": 3}
+FLAT = {"fsdp_version": 1}
 LOCAL = {"transformer_implementation": "local"}
 HOST = {"zero_stage": 2, "offload_optimizer": "cpu"}
 WIDE = {"config": {**SMALL_LLAMA, "vocab_size": 50_000}}
@@ -64,6 +67,14 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
     ("fsdp", "reshard_root_after_forward"): (False, {}, {}),
     ("fsdp", "cpu_offload"): (True, {}, {}),
     ("fsdp", "wrap_embedding_and_head"): (True, {}, {}),
+    ("fsdp", "fsdp_version"): (1, {}, {}),
+    ("fsdp", "init_device"): ("cuda", FLAT, {}),
+    ("fsdp", "use_orig_params"): (True, FLAT, {}),
+    ("fsdp", "backward_prefetch"): ("none", FLAT, {}),
+    ("fsdp", "forward_prefetch"): (True, FLAT, {}),
+    ("fsdp", "limit_all_gathers"): (False, FLAT, {}),
+    ("fsdp", "sync_module_states"): (True, FLAT, {}),
+    ("fsdp", "keep_low_precision_grads"): (True, FLAT, {}),
     ("megatron_deepspeed", "zero_stage"): (1, {}, {}),
     ("megatron_deepspeed", "offload_optimizer"): ("cpu", {"zero_stage": 2}, {}),
     ("megatron_deepspeed", "reduce_bucket_size"): (1_000_000, {"zero_stage": 2}, {}),
@@ -128,6 +139,13 @@ def figures(name: str, options: dict[str, Any], sections: dict[str, dict[str, An
     ]
 
 
+def stream(name: str, options: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Any:
+    """The allocations of a run, which some options change without changing a peak."""
+    found = resolve(read(small_run(name, **sections, engine=options)))
+    ledger = found.engine.ledger(replace(found.run, unrolled=True))
+    return allocation_stream(ledger, int(found.run.micro_batches))
+
+
 def test_every_option_has_a_case() -> None:
     """An option that is new needs one."""
     options = {(name, key) for name in engine_names() for key in engine(name).options}
@@ -136,8 +154,10 @@ def test_every_option_has_a_case() -> None:
 
 @pytest.mark.parametrize(("name", "option"), CASES)
 def test_an_option_changes_the_estimate(name: str, option: str) -> None:
-    """Another value gives another ledger, or a sentence that says it is not modelled."""
+    """Another value gives another ledger or stream, or a sentence that says it is not modelled."""
     value, around, sections = CASES[name, option]
     before = figures(name, around, sections)
     assert isinstance(before, list), before
-    assert figures(name, {**around, option: value}, sections) != before
+    other = {**around, option: value}
+    if figures(name, other, sections) == before:
+        assert stream(name, other, sections) != stream(name, around, sections)
