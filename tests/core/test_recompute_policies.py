@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.cli.training_options import POLICIES
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.recompute_policies import NAMES
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.run.recompute import ATTENTION, EVERY_SECOND_MM, RecomputeRule
@@ -148,3 +150,8 @@ def test_selective_that_saves_nothing_has_a_note() -> None:
         True,
         False,
     ]
+
+
+def test_the_command_line_knows_every_name() -> None:
+    """Names of policies that are no level of activation_checkpointing are levels there."""
+    assert {*POLICIES, "none", "full"} == {*NAMES}

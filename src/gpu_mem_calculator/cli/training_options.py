@@ -52,9 +52,11 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
         CHECKPOINTING,
         str,
         "LEVEL",
-        "recompute activations: full (default) or selective",
+        "recompute activations: full (default), selective, op, ...",
     ),
 )
+# Levels of --checkpointing that are policies of training.recompute (core/recompute_policies.py).
+POLICIES = ("op", "every_2nd_layer", "attention_kept", "full_offloaded", "core_attn")
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, megatron"
 # Keys of a file that an option replaces together with its own.
 REPLACED: Mapping[str, tuple[str, ...]] = {
@@ -112,6 +114,8 @@ def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen
         settings |= values
         assumed = (recipe_words(recipe, _kept(values, args)),) if values else ()
     own = {key: getattr(args, key) for _, key, *_ in KEYS if getattr(args, key) is not None}
+    if own.get(CHECKPOINTING) in POLICIES:
+        own = {**own, CHECKPOINTING: None, "training.recompute": own[CHECKPOINTING]}
     stale = {old for key in own for old in REPLACED.get(key, ()) if _given(data, old)}
     settings |= {**dict.fromkeys(stale), **own}
     settings |= _precision(args, run, adapters="training.lora.r" in settings, engine_name=name)

@@ -69,7 +69,11 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "--lora": (r"[0-9]+", "16"),
     "--qlora": (r"[0-9]+", "16"),
     "--offload": (r"cpu|nvme|none", "cpu"),
-    "--checkpointing": (r"full|selective|none|true|false|[0-4]", "full"),
+    "--checkpointing": (
+        r"full|selective|none|true|false|[0-4]|op|every_2nd_layer|attention_kept|full_offloaded"
+        r"|core_attn",
+        "full",
+    ),
     "--ep": (r"[0-9]+", "all"),
 }
 CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
