@@ -25,7 +25,7 @@ PICTURES = (".svg", ".html")
 def arguments(parser: Parser) -> None:
     """Add the options of `backtest`."""
     parser.option("runs", "RUNS.jsonl", "file of measured runs")
-    text = "what predicts: the estimate, or the run on fake tensors with torch (default: estimate)"
+    text = "what is scored: the estimate, or a trace with torch (default: estimate)"
     parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate", help=text)
     parser.flag("--phases", "also compare the peak of each measured phase")
     parser.option(

@@ -1,4 +1,4 @@
-"""Estimate the GPU memory of a training run: whether it fits, and its parts."""
+"""Estimate the GPU memory of a run: whether it fits, and its parts."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def arguments(parser: Parser) -> None:
 
 def add_check(parser: Parser) -> None:
     """Add --check, its options, and --save-run."""
-    parser.flag("--check", "exit with code 1 if it does not fit, with one sentence")
-    parser.option("--margin", "GIB", "with --check: memory to keep free, such as 2 or 5%%", margin)
+    parser.flag("--check", "exit with code 1 if it does not fit, and say so in one sentence")
+    parser.option(
+        "--margin", "GIB", "with --check: keep so many GiB free, or a share: 2, 5%%", margin
+    )
     parser.flag("--quiet", "with --check: print the sentence only")
     parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")
 

@@ -15,7 +15,7 @@ PROG = "gpu-mem-calc"
 # Verb -> its line in the help; the module of the same name in this package runs it.
 VERBS = {
     "quick": "training memory of a model, by its name or a size such as 7B",
-    "calculate": "training memory of a run file, a preset or your own code",
+    "calculate": "memory of a run file, a preset or your own code",
     "infer": "serving: weights, KV cache, and how many users at which context",
     "validate": "check a run file and list every problem",
     "explain": "every allocation of an estimate: formula, numbers, lifetime, source",

@@ -157,7 +157,7 @@ def add_source(parser: Parser) -> None:
 
 def add_model(parser: Parser) -> None:
     """Add --model, for a DeepSpeed JSON, which names no model."""
-    text = "the model, where FILE is DeepSpeed's JSON: a preset, a Hugging Face id or a path"
+    text = "the model, if FILE is DeepSpeed's JSON: a preset, a Hugging Face id or a path"
     parser.option("--model", "NAME", text)
 
 

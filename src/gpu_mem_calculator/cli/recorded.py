@@ -19,7 +19,7 @@ SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch
 def add_recorded(parser: Parser) -> None:
     """Add --function, --with and --record."""
     add_function(parser)
-    text = "with --function: save the recording; alone: use it (needs no torch)"
+    text = "with --function: save the recording; alone: estimate from it, without torch"
     parser.option("--record", "FILE", text)
 
 
