@@ -57,7 +57,7 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
 )
 # Levels of --checkpointing that are policies of training.recompute (core/recompute_policies.py).
 POLICIES = ("op", "every_2nd_layer", "attention_kept", "full_offloaded", "core_attn")
-ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, megatron"
+ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, fsdp1, megatron"
 # Keys of a file that an option replaces together with its own.
 REPLACED: Mapping[str, tuple[str, ...]] = {
     CHECKPOINTING: ("training.recompute",),
