@@ -91,7 +91,9 @@ def add_training_options(parser: Parser) -> None:
         "-d --precision", "NAME", "bf16, fp16, fp32, or bf16_pure, ... (docs/run-file.md)"
     )
     parser.option("--lora", "R", "train LoRA adapters of rank R (default: 16)", whole)
-    parser.option("--qlora", "R", "the same on a base model in 4 bits (default: 16)", whole)
+    parser.option(
+        "--qlora", "R", "train LoRA adapters of rank R on a 4-bit base (default: 16)", whole
+    )
     parser.option(
         "--recipe",
         "NAME",

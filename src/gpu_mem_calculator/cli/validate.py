@@ -45,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         write(_as_json(args.config, source), args.output)
         return 0
-    write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
+    write(
+        f"✓ {args.config} is valid"
+        + (" without its model; to check the model too, add --model NAME" * alone)
+    )
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
     lines = [
         line
