@@ -137,6 +137,8 @@ def test_by_operation_is_refused_where_it_is_not_modelled() -> None:
     """Adapters change a kept result in place; ZeRO-3 gathers weights for the recomputed forward."""
     assert "not modelled with training.lora" in problem("op", lora={"r": 8})
     assert "not modelled under ZeRO-3" in problem("op", "deepspeed", {"zero_stage": 3})
+    stage_3 = problem({"mode": "full"}, "deepspeed", {"zero_stage": 3})
+    assert "set early_stop=true, or use every_n_layers" in stage_3
     assert "use attention 'sdpa'" in problem("attention_kept", attention="flash_attention_2")
 
 

@@ -37,6 +37,9 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
         if stage == 3:
             fix = "use 'full', ZeRO-2, or engine fsdp"
             yield f"{PATH} by operation is not modelled under ZeRO-3; {fix}"
+    if stage == 3 and run.recompute == "full" and not rule.early_stop:
+        why = "recompute without early_stop ends with weights released, and their backward fails"
+        yield f"{PATH} under ZeRO-3: {why}; set early_stop=true, or use every_n_layers"
     if rule.modules:
         yield from _module_problems(run)
     if run.reentrant and not rule.early_stop and run.recompute == "full":
