@@ -53,7 +53,7 @@ def test_calculate_takes_the_model_beside_the_file(
     }
     assert found["needs_bytes"] == estimate(run).needs_bytes
     assert found["run"]["engine"]["zero_stage"] == 3
-    assert "the model is made under zero.Init (engine.zero_init)" in found["assumed"]
+    assert "the model is created under zero.Init (engine.zero_init)" in found["assumed"]
     assert not any("num_gpus" in text for text in found["assumed"])
 
 
@@ -214,7 +214,7 @@ def test_trace_and_measure_take_it(made: Make, capsys: pytest.CaptureFixture[str
     small = ["--set", "model.num_layers=1", "--set", "hardware.num_gpus=8"]
     assert main(["measure", "-c", made(), "--model", "gpt2", *small]) == 2
     err = capsys.readouterr().err
-    assert "assumed: the model is made under zero.Init (engine.zero_init)" in err
+    assert "assumed: the model is created under zero.Init (engine.zero_init)" in err
     assert "needs a CUDA GPU" in err
 
 
