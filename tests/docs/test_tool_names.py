@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from gpu_mem_calculator.core.keys import MEANING
-from gpu_mem_calculator.core.models import ModelConfig, TrainingConfig
+from gpu_mem_calculator.core.models import EngineConfig, ModelConfig, TrainingConfig
 from gpu_mem_calculator.core.recompute_policies import FRAMEWORKS, NAMES
 from gpu_mem_calculator.core.runfile import key_types, parts
 from gpu_mem_calculator.engines import engine_names
@@ -37,6 +37,7 @@ VALUES = {
     *literals(key_types(TrainingConfig)["loss"]),
     *literals(key_types(TrainingConfig)["activation_checkpointing"]),
     *literals(key_types(ModelConfig)["implementation"]),
+    *literals(key_types(EngineConfig)["init_device"]),
     *(key for _, keys, _ in FRAMEWORKS for key in keys),
     *NAMES,
     *KERNELS,
