@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
+from gpu_mem_calculator.core.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
@@ -76,7 +77,7 @@ def test_the_parts_add_up_to_what_nvidia_smi_shows(name: str) -> None:
         measured, around = row["measured"], row.get("environment", {})
         if "device_bytes" not in measured or "reserved_bytes" not in measured:
             continue
-        run = resolved(row["config"])
+        run = resolved(with_measured_defaults(row["config"], around))
         if run.run.optimizer == "paged_adamw_8bit" or row["id"] in UNRECORDED | OUTLIERS:
             continue
         outside = outside_bytes(run.outside_torch, around.get("process_group")) + page_tables(row)

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.autograd.tape import Tape
+from gpu_mem_calculator.autograd.walk import walk
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.states import stage_shard, stepped_parts
 from gpu_mem_calculator.ledger.units import GIB, KIB, MIB
-from gpu_mem_calculator.modelling.megatron.feedforward import routed_rows
+from gpu_mem_calculator.modelling.megatron.feedforward import moe, routed_rows
 from gpu_mem_calculator.modelling.megatron.head import LOSSES, head_walk
 from gpu_mem_calculator.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
@@ -163,6 +165,19 @@ def test_experts_over_tensor_parallel_ranks() -> None:
     assert stepped_parts(whole, stage_shard(whole, pipeline_stage(whole)))[1] == shards[1]
     (problem,) = ENGINE.problems(experts(tp=2, dp=4, ep=8, sequence_parallel=True))
     assert "does not divide the 4 ranks of data and context parallelism" in problem
+
+
+def test_the_experts_output_stays_named_while_it_is_reduced() -> None:
+    """With two ranks an expert: the output, the same unsorted, this rank's part; and sent and
+    received tokens.
+    """
+    ranks = {"tp": 2, "etp": 2, "ep": 4, "sequence_parallel": True}
+    setting = MegatronSetting(batch=1, seq=4096, hidden=512, transformer_engine=False, **ranks)
+    block, tape = experts().arch.layers[0].mlp, Tape()
+    x = tape.value("x", setting.local_tokens * 512, 16)
+    found = walk(tape, x, moe(tape, setting, x, block))
+    sent = routed_rows(setting, block) * 512 * 2
+    assert found.forward.act - found.saved_bytes == (2 + 2 + 1 + 1 + 1) * sent
 
 
 def test_rows_that_experts_get() -> None:

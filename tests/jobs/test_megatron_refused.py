@@ -55,6 +55,16 @@ def test_extensions_that_are_not_there_are_refused() -> None:
     ]
 
 
+def test_norms_are_recomputed_with_transformer_engine_alone() -> None:
+    """Megatron-Core's checkpoint without output reads its FP8 state."""
+    asked = job(training={"recompute": {"recompute_modules": ["mlp", "layernorm"]}})
+    with pytest.raises(InputError) as error:
+        jobs.run(asked)
+    (sentence,) = error.value.problems
+    assert "'layernorm' needs transformer_engine in Megatron-Core" in sentence
+    assert sentence.endswith("leave it out")
+
+
 def test_models_that_gpt_cannot_say_are_refused() -> None:
     """Norms behind the branches and norms over all heads are not GPTModel's."""
     shared = {

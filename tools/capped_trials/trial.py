@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpu_mem_calculator.core.megatron_defaults import with_script_defaults
+from gpu_mem_calculator.core.runfile import as_dict
 from gpu_mem_calculator.measure.cases import CaseResult, Worker, measure_one
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.minimum import (
@@ -50,7 +52,8 @@ class Trial:
     ) -> None:
         self.case = replace(case, averages=False, timeout=LONGEST)
         self.worker, self.deadline = worker, deadline
-        head = {"id": case.id, "group": case.group, "config": case.config, "rank": case.rank}
+        config = with_script_defaults(as_dict(case.config))
+        head = {"id": case.id, "group": case.group, "config": config, "rank": case.rank}
         self.row: TrialRow = {**head, "prediction": found, "tries": [], **(before or {})}
         known = self.row["tries"]
         self.row["tries"] = [one for one in known if one["survived"] or died_of_memory(one)]

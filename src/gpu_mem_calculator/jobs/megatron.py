@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.megatron_lm.options import expert_tp, gradient_bits, option
+from ..engines.megatron_lm.options import ENGINE, expert_tp, gradient_bits, option
 from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
@@ -22,6 +22,9 @@ EXTENSIONS = {
     "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
     "masked_softmax_fusion": "scaled_upper_triang_masked_softmax_cuda",
 }
+# CheckpointWithoutOutput, which recomputes norms, reads Transformer Engine's FP8 state even
+# without FP8 (megatron-core 0.19.2 tensor_parallel/random.py:693, 740).
+NORMS = "layernorm"
 
 
 def train(job: Job) -> None:
@@ -60,6 +63,10 @@ def _missing_extensions(run: Run) -> list[str]:
         for name, module in EXTENSIONS.items()
         if option(run, name) and find_spec(module) is None
     ]
+    if NORMS in run.rule.modules and find_spec(ENGINE) is None:
+        key = f"training.recompute.recompute_modules={list(run.rule.modules)}"
+        needs = f"{NORMS!r} needs {ENGINE} in Megatron-Core, which is not installed"
+        sentences.append(f"{key}: {needs}; leave it out")
     if run.optimizer == "lion" and find_spec("emerging_optimizers") is None:
         needs = "needs emerging_optimizers in Megatron-Core; install it or use 'adamw'"
         sentences.append(f"training.optimizer='lion' {needs}")

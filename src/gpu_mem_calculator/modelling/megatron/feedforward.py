@@ -62,16 +62,25 @@ def _exchanged_tokens(tape: Tape, setting: MegatronSetting, x: Value, block: Moe
     sent = tape.op("moe.permuted", x, elements=sent_size, saves=(places,))
     received = _exchange(tape, setting, sent, "moe.received", sent_size)
     inner = _experts(tape, setting, _sort(tape, setting, received, block, rows), block, rows)
-    if not is_one(block.num_experts // setting.ep):
-        inner = tape.op("moe.unsorted", inner)
-    if not is_one(setting.etp):
-        part = sized(sent_size, setting.bits) * holds(setting.etp > 1) * holds(setting.ep > 1)
-        inner = tape.op("moe.returned", inner, elements=sent_size, temp=part, back_temp=part)
-    else:
-        inner = _exchange(tape, setting, inner, "moe.returned", sent_size)
-    out = tape.op("moe.out", inner, elements=tokens * width)
+    mine = _own_part(tape, setting, inner, block, sent_size)
+    returned = _exchange(tape, setting, mine, "moe.returned", sent_size)
+    out = tape.op("moe.out", returned, elements=tokens * width)
     tape.hold(sent, received)
     return out
+
+
+def _own_part(tape: Tape, setting: MegatronSetting, inner: Value, block: Moe, size: Num) -> Value:
+    """What the experts return in the order of the received tokens, reduced to this rank's part.
+
+    The experts' output stays named meanwhile (moe_layer.py routed_experts_compute).
+    """
+    result = inner
+    if not is_one(block.num_experts // setting.ep):
+        result = tape.op("moe.unsorted", result)
+    if not is_one(setting.etp):
+        result = tape.op("moe.reduced", result, elements=size)
+        tape.hold(inner)
+    return result
 
 
 def _exchange(tape: Tape, setting: MegatronSetting, x: Value, name: str, size: Num) -> Value:
