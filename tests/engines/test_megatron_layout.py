@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -146,6 +147,26 @@ REFUSED = [
 def test_refusals(settings: dict[str, Any], sentence: str) -> None:
     """One sentence with the value, the rule and a fix."""
     assert sentence in refused(**settings)
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(16, 4), (19, 4), (5, 2)])
+def test_the_layout_that_is_suggested_works(layers: int, pp: int) -> None:
+    """It is for the run's own layers and stages."""
+    text = refused(layers=layers, pp=pp, pipeline_model_parallel_layout="Et|L")
+    written = re.search(r"write it like '(.*)'", text)
+    assert written
+    run = made(layers=layers, pp=pp, pipeline_model_parallel_layout=written[1])
+    assert sum(stage_layers(run)) == layers
+
+
+@pytest.mark.parametrize(("first", "last"), [(2, None), (40, None), (3, 4), (None, 6)])
+def test_the_number_of_layers_that_is_suggested_works(first: int | None, last: int | None) -> None:
+    """Of the first stage, or of the last one."""
+    keys = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    given = {key: count for key, count in zip(keys, (first, last), strict=True) if count}
+    written = re.search(r"try engine\.(\w+)=(\d+)", refused(**given))
+    assert written
+    assert sum(stage_layers(made(**given | {written[1]: int(written[2])}))) == 16
 
 
 def schedule(batches: int, chunks: int, group: int) -> list[int]:

@@ -49,10 +49,12 @@ def _problems(
     if engine.name not in row.engines:
         fix = f"use engine {' or '.join(row.engines)}, or leave it out"
         yield f"{what} is not modelled with {engine.title}; {fix}"
-    if arch.family not in row.families or arch.tied:
-        tied = " with tied embeddings" if arch.family in row.families else ""
+    if arch.family not in row.families:
         fix = f"use a model of {' or '.join(row.families)}, or leave it out"
-        yield f"{what} with {arch.family}{tied} is not modelled; {fix}"
+        yield f"{what} with {arch.family} is not modelled; {fix}"
+    elif arch.tied:
+        fix = "use a model with an output layer of its own, or leave it out"
+        yield f"{what} with tied embeddings is not modelled; {fix}"
     given = given_keys(file.engine)
     for key, value in row.options:
         if given.get(key, value) != value:

@@ -95,8 +95,8 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
             fix = "leave it out, or use engine pytorch_ddp, fsdp or deepspeed"
             yield f"training.{key}={value}: {engine.title} does not run transformers' code; {fix}"
         if config.loss not in (None, *engine.losses):
-            fix = " or ".join(map(repr, engine.losses))
-            yield f"training.loss={config.loss!r}: {engine.title} does not have it; use {fix}"
+            fix = f"choose from {', '.join(map(repr, engine.losses))}"
+            yield f"training.loss={config.loss!r}: {engine.title} does not have it; {fix}"
         return
     if run.record is not None and (given or config.loss not in (None, "full")):
         key = (*given, "loss")[0]

@@ -120,12 +120,12 @@ def _whole(given: Mapping[str, Any], key: str) -> int:
 
 def _torchtitan(given: Mapping[str, Any]) -> RecomputePolicy:
     """torchtitan 0.2.2 distributed/activation_checkpoint.py; `early_stop` is off by default."""
-    mode = _choice(given, "mode", ("none", "full", "selective", "memory_budget"), "selective")
     early = _choice(given, "early_stop", (True, False), False)
-    if mode == "memory_budget":
+    if given.get("mode") == "memory_budget":
         fix = "use 'full', or 'selective' with selective_ac_option 'op'"
         why = "needs torch.compile, which is not modelled"
         raise InputError(f"{PATH}.mode='memory_budget' {why}; {fix}")
+    mode = _choice(given, "mode", ("none", "full", "selective"), "selective")
     if mode != "selective":
         _without(given, "selective_ac_option", f"mode {mode!r}", "set mode to 'selective'")
         return RecomputePolicy(mode, rule=RecomputeRule(early_stop=early))

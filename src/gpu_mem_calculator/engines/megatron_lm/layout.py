@@ -124,16 +124,16 @@ def _layout_problems(run: Run, text: str) -> Iterator[str]:
     if other == ["m"]:
         yield f"{key} has an MTP layer (m), which is not modelled; leave it out"
     elif not flat or other:
-        yield f"{key} has other letters than E, t, L and |; write it like 'Ett|tt|tt|ttL'"
+        yield f"{key} has other letters than E, t, L and |; {_example(run)}"
     elif flat != EMBEDDING + LAYER * layers + LOSS:
         yield (
-            f"{key} must have E, then {layers} t, then L, and has {flat.count(LAYER)} t; write it "
-            "like 'Ett|tt|tt|ttL'"
+            f"{key} must have E, then {layers} t, then L, and has {flat.count(LAYER)} t; "
+            f"{_example(run)}"
         )
     elif len(stages) != pp * run.virtual_stages:
         yield (
             f"{key} has {len(stages)} stages, and {PP}={pp} with {CHUNKS}={run.virtual_stages} "
-            f"needs {pp * run.virtual_stages}; change one of them"
+            f"needs {pp * run.virtual_stages}; {_example(run)}"
         )
     else:
         held = [sum(stage.count(LAYER) for stage in stages[i::pp]) for i in range(pp)]
@@ -151,7 +151,9 @@ def _end_problems(run: Run) -> Iterator[str]:
     words = " and ".join(f"engine.{key}={value}" for key, value in ends.items())
     middle, rest = pp - len(ends), layers - sum(ends.values())
     fix = _nearest_end(run, ends)
-    if (rest > 0) != (middle > 0) or rest < 0:
+    if rest < 0:
+        yield f"{words}: the model has only {layers} layers; {fix}"
+    elif (rest > 0) != (middle > 0):
         yield f"{words}: {rest} layers are left for {middle} other stages; {fix}"
     elif middle and rest % middle:
         yield f"{words}: {rest} layers are left, not a multiple of {middle} other stages; {fix}"
@@ -160,6 +162,15 @@ def _end_problems(run: Run) -> Iterator[str]:
             if count % chunks:
                 why = f"a stage of {count} layers has no {chunks} equal chunks ({CHUNKS})"
                 yield f"{words}: {why}; {fix}"
+
+
+def _example(run: Run) -> str:
+    """A layout of the run's layers, in stages as equal as they can be."""
+    parts, layers = int(run.mesh.pp * run.virtual_stages), len(run.arch.layers)
+    size = layers // parts
+    middle = f"(t*{size}|)*{parts - 2}" if parts > 2 else ""
+    text = f"Et*{layers - size * (parts - 1)}|{middle}t*{size}L"
+    return f"write it like {text!r}" if size else f"choose {PP} of at most {layers}"
 
 
 def _nearest_end(run: Run, ends: dict[str, int]) -> str:
