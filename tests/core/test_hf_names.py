@@ -46,6 +46,11 @@ MODEL = {"model": {"name": "llama3.2-1b"}}
         ("engine.type=ZeRO-2", "engine", {"type": "deepspeed", "zero_stage": 2}),
         ("engine=fsdp2", "engine", {"type": "fsdp"}),
         ("hardware.num_processes=8", "hardware", {"num_gpus": 8}),
+        ("use_liger_kernel=true", "training", {"liger": True}),
+        ("cut_cross_entropy=true", "training", {"loss": "cut"}),
+        ("use_reentrant_gc=true", "training", {"checkpoint_reentrant": True}),
+        ("disable_gradient_checkpointing=true", "training", {"activation_checkpointing": "none"}),
+        ("enable_activation_checkpointing=true", "training", {"activation_checkpointing": "full"}),
     ],
 )
 def test_a_name_that_people_use_is_ours(setting: str, section: str, ours: Any) -> None:

@@ -1,7 +1,7 @@
 """Hugging Face's names for the keys and values of a run, with ours.
 
 The names are those of transformers' TrainingArguments, TRL's SFTConfig, PEFT's LoraConfig,
-BitsAndBytesConfig and accelerate; some of Axolotl's and of the servers' own options are here, too.
+BitsAndBytesConfig and accelerate. Some are of Axolotl, LLaMA-Factory, torchtune and the servers.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ RENAMED: Mapping[str, str] = {
     "model": "model.name",
     "engine": "engine.type",
     "label_smoothing_factor": "training.label_smoothing",
+    "use_reentrant_gc": "training.checkpoint_reentrant",
 }
 # The same inside `training.lora`.
 LORA_RENAMED: Mapping[str, str] = {"rank": RANK, "lora_r": RANK, "lora_rank": RANK}
@@ -88,6 +89,15 @@ FLAGS: Mapping[str, Mapping[Any, Settings]] = {
     "gradient_checkpointing": {True: {CHECKPOINTING: "full"}, False: {CHECKPOINTING: "none"}},
     "use_flash_attention_2": {True: {"training.attention": "flash_attention_2"}, False: {}},
     "flash_attention": {True: {"training.attention": "flash_attention_2"}, False: {}},
+    "enable_activation_checkpointing": {
+        True: {CHECKPOINTING: "full"},
+        False: {CHECKPOINTING: "none"},
+    },
+    "fsdp_activation_checkpointing": {True: {CHECKPOINTING: "full"}, False: {}},
+    "disable_gradient_checkpointing": {
+        True: {CHECKPOINTING: "none"},
+        False: {CHECKPOINTING: "full"},
+    },
     "use_liger_kernel": {True: {"training.liger": True}, False: {}},
     "enable_liger_kernel": {True: {"training.liger": True}, False: {}},
     "cut_cross_entropy": {True: {"training.loss": "cut"}, False: {}},
@@ -154,6 +164,12 @@ ANSWERS: Mapping[str, str] = {
     "global_batch_size": "it counts all GPUs; use training.batch_size, which counts one",
     "torch_compile": "torch.compile is not modelled; leave it out",
     "neftune_noise_alpha": "it is not modelled; leave it out",
+    **dict.fromkeys(
+        ("activation_offloading", "enable_activation_offloading"),
+        "all activations in host RAM are not modelled; use training.recompute=full_offloaded, "
+        "which moves the inputs of layers",
+    ),
+    "chunked_cross_entropy": "chunks of tokens are not modelled; use training.loss=chunked, TRL's",
     "device_map": "it is not modelled; use engine.type=fsdp to share a model between GPUs",
 }
 
