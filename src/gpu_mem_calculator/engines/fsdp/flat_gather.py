@@ -19,7 +19,7 @@ from .flat_startup import LAZY
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
 from .layout import NO_LAYER, LayerPicker, UnitPart, during, one_layer
-from .options import option
+from .options import loss_outside, option
 
 GATHERED_CODE = code("torch 2.13 D/_flat_param.py:1396 unshard, 1816 _free_unsharded_flat_param")
 CAST_CODE = code("torch 2.13 D/_flat_param.py:1379 _use_low_precision_shard, 1516: freed after")
@@ -61,6 +61,8 @@ def _at_work(plan: FlatLayout) -> LayerPicker:
             return one_layer(0)
         if action in ("ahead", "forward"):
             return range(layer, layer + 1 + int(plan.ahead))
+        if action == "loss.backward" and loss_outside(plan.run):
+            return NO_LAYER  # the root asks for it once the logits have a gradient
         if action in ("prefetch", "loss.backward", "layer", "flatten"):
             return range(layer - below, min(layer + 1, top))
         if action in ("after", "reduce", "scatter"):

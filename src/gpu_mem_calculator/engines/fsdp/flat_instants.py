@@ -31,11 +31,13 @@ class FlatShape(Struct, frozen=True, kw_only=True):
     prefetch: when the layer below is gathered in backward: PRE, POST or NONE
     ahead: the next layer is gathered before a layer's forward
     every: instants of all layers and all actions, not only of those that may be the peak
+    loss_outside: the loss is computed once the root has returned
     """
 
     prefetch: str
     ahead: bool
     every: bool
+    loss_outside: bool = False
 
 
 def flat_instants(
@@ -73,7 +75,7 @@ def _with_actions(
     elif base.work == "layer":
         yield from _backward(base, stack, shape)
     elif base.work == "head" and base.instant.phase == BACKWARD:
-        if shape.prefetch == PRE:
+        if shape.prefetch == PRE and not shape.loss_outside:
             yield _block(base, "prefetch", "gather the last layer", top)
         yield FsdpInstant(base, "loss.backward", top)
     elif base.work == "head":

@@ -12,7 +12,7 @@ from ...step.layer_groups import LayerGroup
 from .flat_instants import POST, PRE, FlatShape, flat_instants
 from .flat_units import FlatOptions, FlatUnit, flat_unit
 from .instants import FsdpInstant
-from .options import HYBRID, KEEP_GATHERED, option, shard_ranks, unit_bits
+from .options import HYBRID, KEEP_GATHERED, loss_outside, option, shard_ranks, unit_bits
 from .units import UnitBits, embedding_parameters, head_parameters, layer_parameters
 
 # Its CUDA streams beside torch's own, each with a pool of allocator blocks
@@ -84,7 +84,8 @@ def flat_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FlatLayout:
     arch, ahead = run.arch, bool(option(run, "forward_prefetch"))
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     root = [*embedding_parameters(run, base), *head_parameters(run, base)]
-    shape = FlatShape(prefetch=below, ahead=ahead, every=run.unrolled)
+    outside = loss_outside(run)
+    shape = FlatShape(prefetch=below, ahead=ahead, every=run.unrolled, loss_outside=outside)
     return FlatLayout(
         run=run,
         kinds=tuple(
