@@ -123,7 +123,9 @@ def test_validate_the_file_alone(made: Make, capsys: pytest.CaptureFixture[str])
     path = made()
     assert main(["validate", path, *EIGHT]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"✓ {path} is valid without its model; to check the model too, add --model NAME\n")
+    assert out.startswith(
+        f"✓ {path} is valid without its model; to check the model too, add --model NAME\n"
+    )
     assert "takes no memory: steps_per_print, optimizer.params.lr" in out
     assert main(["validate", path, "--set", "training.batchsize=1"]) == 2
     assert "did you mean 'batch_size'?" in capsys.readouterr().err

@@ -90,12 +90,12 @@ def _whole_entries(plan: FlatLayout) -> Iterator[Entry]:
 def _tied_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The sum of the two gradients of a table that embedding and head share: a new tensor on the
     CUDA stream that gathers, where autograd adds them. The head's gradient stays, too, until the
-    flat one is allocated.
+    flat one is allocated. While the embedding runs backward, its own entries count the sum.
     """
     if plan.run.arch.tied and not plan.run.frozen:
         part = UnitPart("sum of the tied table's gradients", GRAD, TIED_CODE, UNSHARD)
         size = sized(plan.run.arch.embedding[0].numel, plan.bits.compute)
-        yield part.of_root(plan, size, during("embedding", "flatten.root"))
+        yield part.of_root(plan, size, during("flatten.root"))
 
 
 def _alone_entries(plan: FlatLayout) -> Iterator[Entry]:
