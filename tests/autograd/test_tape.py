@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator.autograd.events import EventRecorder
+from gpu_mem_calculator.autograd.op_recompute import EVERY_SECOND_MM
+from gpu_mem_calculator.autograd.op_walk import walk_by_operation
 from gpu_mem_calculator.autograd.peak import PeakTracker
-from gpu_mem_calculator.autograd.tape import Tape
+from gpu_mem_calculator.autograd.tape import MM, Tape
 from gpu_mem_calculator.autograd.walk import PeakParts, walk
 
 
@@ -169,3 +171,24 @@ def test_what_runs_once_has_neither_input_nor_output() -> None:
     events = recorder.forward_only((mask,))
     assert (events.entry, events.exit) == (-1, -1)
     assert (events.forward, events.left) == ((mask,), (mask,))
+
+
+def test_the_peak_after_the_first_gradient_has_the_workspace() -> None:
+    """A norm before a linear layer: its input, both gradients and its workspace are alive."""
+    tape = Tape()
+    x, scale, weight = tape.value("x", 10, 8), tape.param("n", 3, 8), tape.param("w", 5, 8)
+    normed = tape.op("norm", x, scale, saves=(x,), back_temp=7)
+    y = tape.op("y", normed, weight, elements=20, saves=(normed, weight))
+    assert walk(tape, x, y).after_first == 10 + 10 + 10 + 7
+
+
+def test_a_kept_result_that_recompute_does_not_reach_is_freed() -> None:
+    """Recompute ends at the first operation, whose own result forward has kept."""
+    tape = Tape()
+    x, weight = tape.value("x", 10, 8), tape.param("w", 5, 8)
+    product = tape.op("product", x, weight, elements=20, saves=(x, weight), kernel=MM)
+    y = tape.op("y", product, elements=30)
+    events = walk_by_operation(tape, x, y, (EVERY_SECOND_MM,)).script
+    kept = events.sizes.index(20)
+    assert events.forward == (kept, events.exit)
+    assert events.backward[-1] == ~kept  # with the checkpoint

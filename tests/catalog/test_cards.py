@@ -111,7 +111,9 @@ def test_of_several_cards_the_one_with_the_least_memory_is_assumed(typed: str, n
     row, assumed = found
     assert row["name"] == name
     assert row["memory_bytes"] == min(one["memory_bytes"] for one in meant(typed))
-    assert assumed[0].startswith(f"{typed!r} taken as {name}, which has the least memory (also ")
+    others = ", ".join(one["name"] for one in meant(typed)[1:])
+    least = f"{typed!r} taken as {name}, which has the least memory"
+    assert assumed == (f"{least} (also {others})",)
 
 
 @pytest.mark.parametrize(("typed", "part"), NONE.items())

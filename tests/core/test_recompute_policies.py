@@ -157,3 +157,11 @@ def test_selective_that_saves_nothing_has_a_note() -> None:
 def test_the_command_line_knows_every_name() -> None:
     """Names of policies that are no level of activation_checkpointing are levels there."""
     assert {*POLICIES, "none", "full"} == {*NAMES}
+
+
+@pytest.mark.parametrize("option", ["partition_activations", "cpu_checkpointing"])
+def test_deepspeeds_checkpoint_does_not_stop_early(option: str) -> None:
+    """Its own checkpoint takes the place of the one that the policy sets."""
+    options = {"zero_stage": 2, option: True}
+    sentence = problem({"mode": "full"}, "deepspeed", options)
+    assert sentence.startswith(f"engine.{option}=true replaces torch's checkpoint")

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
+from gpu_mem_calculator.core.change_candidates import savings
 from gpu_mem_calculator.core.remedies import Remedy, remedies
 from gpu_mem_calculator.core.runfile import with_settings
 from gpu_mem_calculator.ledger.units import GIB
+from tests.conftest import small_run
 
 
 def run(model: str, engine: dict[str, Any], gpus: int, gpu: str, **training: Any) -> dict[str, Any]:
@@ -140,3 +142,22 @@ def test_more_gpus_are_counted_from_those_of_the_run() -> None:
             counts = [int(s.partition("=")[2]) for s in remedy.settings if "num_gpus" in s]
             assert max(counts, default=1) <= 8
             assert "twice the GPUs" not in remedy.cost or max(counts) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "training", "titles"),
+    [
+        ("pytorch_ddp", {}, ["Liger kernels"]),
+        ("pytorch_ddp", {"loss": "cut"}, []),
+        ("pytorch_ddp", {"label_smoothing": 0.1}, []),
+        ("pytorch_ddp", {"liger": True}, []),
+        ("megatron_lm", {}, []),
+    ],
+)
+def test_a_smaller_loss_is_for_runs_with_transformers_own(
+    engine: str, training: dict[str, Any], titles: list[str]
+) -> None:
+    """A loss that was chosen stays."""
+    made = full_estimate(small_run(engine, training=training), replay=False)
+    found = [one.title for one in savings(made)]
+    assert [one for one in found if one in ("Liger kernels", "cut cross entropy")] == titles

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.core import serving_remedies
 from gpu_mem_calculator.core.batch_bytes import batch_lines, context_lines
 from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.inference_config import InferenceConfig
+from gpu_mem_calculator.core.resolve_inference import find_server
 from gpu_mem_calculator.core.serving_answers import answers
 from gpu_mem_calculator.core.serving_capacity import CONTEXTS, matrix
 from gpu_mem_calculator.core.serving_changes import (
@@ -17,6 +21,8 @@ from gpu_mem_calculator.core.serving_changes import (
     try_settings,
     what_ifs,
 )
+from gpu_mem_calculator.core.serving_moves import Move, Step, context_moves
+from gpu_mem_calculator.core.serving_question import question_keys
 
 
 def served(engine: str = "sglang", model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:
@@ -138,3 +144,47 @@ def test_where_it_does_not_fit_the_fewest_gpus_are_looked_for() -> None:
     assert short.fewest_gpus is not None
     assert fits.speed is not None
     assert fits.speed.decode[0].sequences == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "shorter"),
+    [
+        ({"max_seq_len": 8192}, True),
+        ({"batch_size": 4}, True),
+        ({"batch_size": 4, "max_seq_len": 8192}, False),
+    ],
+)
+def test_a_context_that_is_asked_for_stays(keys: dict[str, Any], shorter: bool) -> None:
+    """Users and their context together are the question; either alone may have less context."""
+    assert bool(list(context_moves(server(served(**keys))))) == shorter
+
+
+@pytest.mark.parametrize(
+    ("engine", "users", "keys"),
+    [
+        ("vllm", None, {"max_seq_len": 4096}),
+        ("vllm", 3, {"batch_size": 3, "max_seq_len": 4096}),
+        ("llamacpp", None, {"max_seq_len": 4096}),
+        ("llamacpp", 3, {"batch_size": 3, "max_seq_len": 3 * 4096}),
+    ],
+)
+def test_users_and_their_context_are_keys(
+    engine: str, users: int | None, keys: dict[str, int]
+) -> None:
+    """llama.cpp divides its context among the users; without their number it is one user's."""
+    assert question_keys(find_server(InferenceConfig(engine=engine)), users, 4096) == keys
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_the_first_step_that_fits_is_found(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of seven steps, whichever it is."""
+    steps = tuple(Step(str(number), ()) for number in range(7))
+
+    def tried(_server: object, _chosen: object, picked: list[Step]) -> SimpleNamespace:
+        number = int(picked[0].title)
+        return SimpleNamespace(fits=number >= first, users=1, number=number)
+
+    monkeypatch.setattr(serving_remedies, "_tried", tried)
+    server: Any = None
+    found: Any = serving_remedies.first_fitting(server, (Move("context", steps, ""),))
+    assert found.number == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,7 +14,14 @@ from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.stage_replay import replay_stage, survives, with_block_rounding
+from gpu_mem_calculator.core.stage_replay import (
+    MOST_BYTES,
+    MOST_LAYERS,
+    replay_stage,
+    survives,
+    too_large,
+    with_block_rounding,
+)
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.properties.test_engines import RUNS
@@ -174,3 +182,19 @@ def test_the_first_forward_has_no_workspace_of_backward() -> None:
     assert made.replayed is not None
     (entry,) = (e for e in made.ledger.entries if e.name == "cuBLAS workspace of backward")
     assert [entry.at(name) for name in ("first.forward", "forward")] == [0, 32 * 2**20]
+
+
+@pytest.mark.parametrize(
+    ("layers", "peak", "beyond"),
+    [
+        (MOST_LAYERS, MOST_BYTES, False),
+        (MOST_LAYERS + 1, MOST_BYTES, True),
+        (MOST_LAYERS, MOST_BYTES + 1, True),
+    ],
+)
+def test_runs_up_to_the_bounds_are_replayed(layers: int, peak: int, beyond: bool) -> None:
+    """2,048 layers and 64 TiB are the most."""
+    run = SimpleNamespace(arch=SimpleNamespace(layers=(None,) * layers))
+    resolved: Any = SimpleNamespace(run=run)
+    ledger: Any = SimpleNamespace(peak=lambda: peak)
+    assert too_large(resolved, ledger) == beyond

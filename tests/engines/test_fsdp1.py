@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.fsdp.flat_layout import ALL_REDUCE, POST_BACKWARD, UNSHARD
 from gpu_mem_calculator.engines.fsdp.flat_units import FlatOptions, FlatUnit, flat_unit
 from gpu_mem_calculator.engines.fsdp.units import UnitBits, UnitParameter
 from gpu_mem_calculator.ledger.ledger import Ledger
@@ -103,6 +104,26 @@ def test_less_sharding_takes_more(strategy: str, least: int) -> None:
     peaks = [int(ledger(sharding_strategy=one).peak()) for one in order]
     assert sorted(peaks) == peaks
     assert order.index(strategy) == least
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "stream"),
+    [
+        ("full_shard", "fp32", POST_BACKWARD),
+        ("full_shard", "bf16_mixed", POST_BACKWARD),
+        ("hybrid_shard", "fp32", POST_BACKWARD),
+        ("hybrid_shard", "bf16_mixed", ALL_REDUCE),
+        ("no_shard", "fp32", UNSHARD),
+    ],
+)
+def test_a_reduced_gradient_is_of_the_stream_that_casts_it(
+    strategy: str, precision: str, stream: int
+) -> None:
+    """Or, where nothing is cast, of the one that reduces it; alone it is the flat gradient."""
+    hybrid = {"hybrid_shard_size": 4} if strategy == "hybrid_shard" else {}
+    found = ledger(training={"precision": precision}, sharding_strategy=strategy, **hybrid)
+    names = [entry for entry in found.entries if entry.name.endswith("sharded gradients")]
+    assert {entry.cuda_stream for entry in names} == {stream}
 
 
 def test_the_host_is_two_gathers_ahead() -> None:

@@ -108,6 +108,14 @@ def test_1f1b(flight: int, expected: str) -> None:
     assert titles == ["startup", *[*expected.split(), "opt"] * 2]
 
 
+def test_start_up_runs_when_the_model_is_built() -> None:
+    """Its events are the first instant's; the other instants of start-up only hold entries."""
+    ledger = ENGINE.ledger(run(unrolled=True, options=UNFUSED))
+    startup = [instant.name for instant in ledger.instants if instant.phase == "startup"]
+    assert [name for name in ledger.plays if name.startswith("startup")] == startup[:1]
+    assert ledger.instants[0].name == startup[0] == "startup.model"
+
+
 @pytest.mark.parametrize("numbers", [{}, GPT, EXPERTS])
 @pytest.mark.parametrize("settings", LAYOUTS)
 def test_every_tensor_is_listed(numbers: dict[str, Any], settings: dict[str, Any]) -> None:

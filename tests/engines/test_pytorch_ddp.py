@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
@@ -68,3 +70,28 @@ def test_fp32_attention_with_grouped_heads_takes_the_math_path() -> None:
     config = small_run()["model"]["config"]
     every = small_run(training=fp32, model={"config": {**config, "num_key_value_heads": 8}})
     assert grouped.allocated_bytes > estimate(every).allocated_bytes
+
+
+def entry_bytes(name: str, **changes: Any) -> int:
+    """Bytes of the entry with this name."""
+    ledger = full_estimate(small_run(**changes), replay=False).ledger
+    return next(int(entry.bytes) for entry in ledger.entries if entry.name == name)
+
+
+def test_gradient_buckets_need_a_second_gpu() -> None:
+    """Buckets are as large as all gradients; the reducer of one rank has none."""
+    assert entry_bytes("gradient buckets") == entry_bytes("parameters")
+    assert entry_bytes("gradient buckets", gpus=1) == 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "width"), [("fp32", 4), ("bf16_mixed", 4), ("fp16_mixed", 4), ("bf16_pure", 2)]
+)
+def test_weights_and_inputs_of_layers_have_the_width_of_the_precision(
+    precision: str, width: int
+) -> None:
+    """Autocast leaves both in 32 bits."""
+    training = {"precision": precision, "activation_checkpointing": "full"}
+    assert entry_bytes("parameters", training=training) == 3_426_560 * width
+    inputs = entry_bytes("dense layers: checkpointed inputs", training=training)
+    assert inputs == 2 * 512 * 256 * width

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from msgspec.structs import replace
 
 from gpu_mem_calculator.autograd.peak import PeakParts
+from gpu_mem_calculator.autograd.tape import Tape
+from gpu_mem_calculator.autograd.walk import walk
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.deepspeed.block_peaks import _peaks
@@ -21,7 +24,7 @@ from gpu_mem_calculator.engines.deepspeed.coordinator import (
 from gpu_mem_calculator.engines.deepspeed.engine import _zero_layout
 from gpu_mem_calculator.engines.deepspeed.gather import GatherAllocator, WeightReader
 from gpu_mem_calculator.engines.deepspeed.levels import CountingAllocator
-from gpu_mem_calculator.engines.deepspeed.reduce_at_end import reduction
+from gpu_mem_calculator.engines.deepspeed.reduce_at_end import _added_bytes, reduction
 from tests.conftest import small_run
 
 LAYER = (((),), ((), (30,), (50,)))  # a module without parameters, and one with two projections
@@ -101,3 +104,14 @@ def test_a_workspace_that_is_alive_at_a_hook_counts_there() -> None:
     block = SimpleNamespace(sizes=(10, 5), work=(1,))
     before, at_hook, after = _peaks(block, (0, 1, ~1), [(2,)], 100, ())
     assert before == at_hook == after == (115, PeakParts(110, 0, 5))
+
+
+def test_a_bucket_raises_a_peak_from_the_first_gradient_on() -> None:
+    """55 bytes are the most before the hook of the first gradient, 45 after it."""
+    tape = Tape()
+    x, scale, weight = tape.value("x", 10, 8), tape.param("n", 3, 8), tape.param("w", 5, 8)
+    normed = tape.op("norm", x, scale, saves=(x,), back_temp=7)
+    y = tape.op("y", normed, weight, elements=20, saves=(normed, weight))
+    group: Any = SimpleNamespace(recompute="none", reentrant=False)
+    added = [_added_bytes(walk(tape, x, y), group, size) for size in (0, 10, 11, 30)]
+    assert added == [0, 0, 1, 20]

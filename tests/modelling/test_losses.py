@@ -124,6 +124,14 @@ def test_a_tile_of_the_chunked_loss() -> None:
     assert int(wide.backward.temp) - int(narrow.backward.temp) == tile * (8192 - 1024)
 
 
+@pytest.mark.parametrize(("loss", "precision"), LOGIT_BYTES)
+def test_a_loss_is_one_number(loss: str, precision: str) -> None:
+    """In fp32, unless the logits stay in 16 bits."""
+    events = head(loss=loss, precision=precision).script
+    assert events is not None
+    assert events.sizes[events.exit] == (2 if (loss, precision) == ("full_no_upcast", PURE) else 4)
+
+
 def kept(family: str, *kernels: str, precision: str = MIXED) -> int:
     """Bytes that a layer keeps for backward."""
     run = found(family, liger=list(kernels), precision=precision)

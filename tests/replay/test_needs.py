@@ -219,3 +219,21 @@ def test_the_fast_model_equals_the_reference(
     stream.uses = []
     chosen, most = AllocatorSettings.parse(conf), None if cap is None else cap * 2 * MIB
     assert history(stream, chosen, most) == reference_history(stream, chosen, most)
+
+
+class KnownCaps(NeedsSearch):
+    """A search whose answers about caps are given: 10,101 to 10,200 and from 10,400 on survive."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def survives(self, cap: int) -> bool:
+        """As given."""
+        return 10_100 < cap <= 10_200 or cap >= 10_400
+
+
+def test_the_answer_is_below_the_first_probe_that_survives_above_failing_ones() -> None:
+    """The probes are 1, 2 and 4 % above 10,000, and only the first fails."""
+    assert 10_100 < KnownCaps()._above_failing_probes(10_000, 20_000) <= 10_200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.ledger.units import MIB
@@ -15,7 +17,10 @@ from gpu_mem_calculator.serving.sglang.defaults import (
 )
 from gpu_mem_calculator.serving.sglang.options import vision_factor
 from gpu_mem_calculator.serving.sglang.segments import reserved_bytes
+from gpu_mem_calculator.serving.sglang.speculative import draft_depth
 from gpu_mem_calculator.serving.sglang.versions import Version
+
+from .vllm_servers import run
 
 H100, H200, L4, B200 = 81559, 143771, 23034, 183359  # MiB, as nvidia-smi says
 
@@ -43,6 +48,13 @@ def share(version: Version, mib: int, graph: int | None = None, tp: int = 1) -> 
 def test_the_share_of_logs(version: Version, mib: int, graph: int, tp: int, printed: float) -> None:
     """mem_fraction_static as server_args prints it."""
     assert share(version, mib, graph, tp) == pytest.approx(printed, abs=1e-9)
+
+
+@pytest.mark.parametrize("mib", [100_000, H200, 170_000])
+def test_0_4_6_leaves_18_gib_of_large_cards_free(mib: int) -> None:
+    """From 96 GiB to 180,000 MiB; larger cards have a fixed share."""
+    assert share((0, 4, 6), mib, 160) == pytest.approx((mib - 18 * 1024) / mib, abs=1e-9)
+    assert share((0, 4, 6), B200, 160) == 0.79
 
 
 @pytest.mark.parametrize(
@@ -76,6 +88,25 @@ def test_graphs_of_logs() -> None:
     assert len(decode_sizes(new, 512, 4096)) == 52
     assert max(decode_sizes(new, 512, 100)) == 100
     assert len(prefill_sizes(8192)) == 58
+
+
+@pytest.mark.parametrize(
+    ("model", "ahead", "depth"),
+    [
+        ("llama3.1-8b", None, (5, 4, 8)),
+        ("deepseek-v3", None, (3, 1, 4)),
+        ("llama3.1-8b", 4, (3, 1, 4)),
+        ("llama3.1-8b", 1, (1, 1, 1)),
+    ],
+)
+def test_a_draft_runs_ahead_by_the_family(
+    model: str, ahead: int | None, depth: tuple[int, int, int]
+) -> None:
+    """Passes, candidates and verified tokens, unless the run says how many tokens."""
+    keys: dict[str, Any] = {"engine": "sglang", "speculative_method": "ngram"}
+    keys |= {"num_speculative_tokens": ahead} if ahead else {}
+    found = draft_depth(run(model, "h200-141gb-sxm", **keys))
+    assert (found.steps, found.branches, found.tokens) == depth
 
 
 def test_towers_take_from_the_share() -> None:

@@ -86,6 +86,15 @@ def test_the_launcher_chooses_what_the_card_computes_in_a_second(gpu: str, token
     assert prefill_tokens(run(gpu=gpu)) == tokens
 
 
+def test_the_launcher_chooses_no_more_than_fits_beside_the_weights() -> None:
+    """A T4 could compute 4,323 tokens in a second; its memory by launcher/src/main.rs has fewer."""
+    tgi_run = run(gpu="t4")
+    layer = 3 * 14336 * 4096 + (32 + 2 * 8) * 128 + 32 * 128 * 4096
+    left = int(tgi_run.card_bytes * 0.95) - 2 * (32 * layer + 2 * 4096 * 128256)
+    token = 2 * 2 * 8 * 128 * 32 + 3 * 2 * (14336 + 14336 // 2)
+    assert prefill_tokens(tgi_run) == left // token == 1525
+
+
 def test_2_x_takes_the_longest_prompt_and_50_more() -> None:
     """The lengths are those of the log: 4095, 4096 and 4145."""
     tgi_run = run(engine_version="2.0.3")

@@ -14,6 +14,7 @@ from gpu_mem_calculator.run.served import ACTIVATION
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
 from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
 from gpu_mem_calculator.serving.vllm.experts import workspace_part
+from gpu_mem_calculator.serving.vllm.non_torch import counted_parts
 from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
 from gpu_mem_calculator.weights.layer_widths import distinct_widths
 
@@ -268,3 +269,15 @@ def test_the_command() -> None:
         "--enforce-eager",
         "--no-enable-prefix-caching",
     )
+
+
+@pytest.mark.parametrize(("free", "others"), [(None, []), (60, ["other processes"])])
+def test_other_processes_are_deducted_where_there_are_some(
+    free: float | None, others: list[str]
+) -> None:
+    """Until 0.9.1 all memory in use is counted; an idle card has none of others."""
+    found = apply_defaults(run(free=free, engine_version="0.9.0"))
+    names = [part.name for part in counted_parts(found)]
+    assert names[:1] == ["CUDA context"]
+    assert names[1 : 1 + len(others)] == others
+    assert names.count("other processes") == len(others)

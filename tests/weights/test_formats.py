@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.serving.vllm.formats import loaded_format
 from gpu_mem_calculator.weights import FormatError, WeightFormat, find_format
 from gpu_mem_calculator.weights.recipes import RECIPES
+from gpu_mem_calculator.weights.scheme import MatrixFormat
 from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
 from tests.serving.vllm_runs import arch
 
@@ -284,3 +286,11 @@ def test_a_config_with_junk_is_a_sentence(config: dict[str, Any]) -> None:
     """A malformed quantization_config is refused with one sentence."""
     with pytest.raises(FormatError, match="quantization_config"):
         find_format("none", config, "llama")
+
+
+def test_scales_are_not_rounded_up_unless_a_format_says_so() -> None:
+    """Three blocks by five have 15 scales; in multiples of 2 they have 24."""
+    plain = MatrixFormat(bits=8, rows=128, columns=128)
+    assert plain.stored(1, 384, 640) == (("", 384 * 640), ("scales", 15 * 4))
+    padded = replace(plain, scale_rows=2, scale_columns=2)
+    assert padded.stored(1, 384, 640)[1] == ("scales", 24 * 4)
