@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_mem_calculator.jobs.model import recompute  # noqa: E402
+from gpu_mem_calculator.jobs.recompute import recompute  # noqa: E402
 from gpu_mem_calculator.trace import cuda, shapes, workspaces  # noqa: E402
 from gpu_mem_calculator.trace.device_names import DeviceNames  # noqa: E402
 from gpu_mem_calculator.trace.host_storages import HostStorages  # noqa: E402
