@@ -20,9 +20,11 @@ from gpu_mem_calculator.step.chunks import (
     chunk_passes,
     chunk_range,
     chunks_in_flight,
+    schedule,
     stage_moments,
 )
 from gpu_mem_calculator.step.pipeline import pipeline_stage, pipeline_stages, stage_layers
+from gpu_mem_calculator.step.stream import allocation_stream
 from tests.conftest import small_run
 
 NUMBERS = {"num_layers": 16, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1024}
@@ -169,20 +171,10 @@ def test_the_number_of_layers_that_is_suggested_works(first: int | None, last: i
     assert sum(stage_layers(made(**given | {written[1]: int(written[2])}))) == 16
 
 
-def schedule(batches: int, chunks: int, group: int) -> list[int]:
-    """The chunk of each forward pass, group by group."""
-    return [
-        chunk
-        for start in range(0, batches, group)
-        for chunk in range(chunks)
-        for _ in range(start, min(start + group, batches))
-    ]
-
-
 @pytest.mark.parametrize(("batches", "chunks", "group"), [(8, 2, 4), (5, 2, 3), (14, 3, 5)])
 def test_passes_of_a_chunk(batches: int, chunks: int, group: int) -> None:
     """As the schedule's table has them, with a smaller last group, too."""
-    table = schedule(batches, chunks, group)
+    table = [chunk for chunk, _ in schedule(batches, chunks, group)]
     for count in range(len(table) + 1):
         for chunk in range(chunks):
             wanted = table[:count].count(chunk)
@@ -233,6 +225,26 @@ def test_losses_that_wait() -> None:
     assert entry.at("loss") == 2 * entry.bytes
     assert stage_moments(replace(run, micro_batches=12)) == ()
     assert stage_moments(replace(run, stage=2)) == ()
+
+
+def test_the_order_of_passes() -> None:
+    """Two micro-batches a group: both go through a chunk before the next one begins."""
+    assert schedule(3, 2, 2) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stream_has_every_pass(stage: int) -> None:
+    """Each chunk runs forward and backward once for each micro-batch, the last one first; passes
+    wait on the stage as its warm-up says.
+    """
+    run = replace(made(pp=2, chunks=2, batches=4), stage=stage, unrolled=True)
+    marks = [title for _, title in allocation_stream(ENGINE.ledger(run), 4, 1).marks]
+    flight = int(pipeline_stage(run).flight)
+    order = [0, 1, 2, 3, 4, 5, 6, 7]
+    back = [2, 3, 0, 1, 6, 7, 4, 5]
+    assert [m for m in marks if "fwd" in m] == [f"s0.a{n}.fwd" for n in order]
+    assert [m for m in marks if "bwd" in m] == [f"s0.a{n}.bwd" for n in back]
+    assert marks.index("s0.a2.bwd") == 1 + flight
 
 
 # Stage, chunks, micro-batches, group: tensors between four stages at the peak, beyond two for each

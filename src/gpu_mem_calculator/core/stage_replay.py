@@ -117,7 +117,9 @@ class StageRequests(Struct, frozen=True, dict=True):
 def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
     """The requests of a stage, from its ledger with every layer unrolled."""
     run = resolved.run
-    count = min(int(run.micro_batches), MICRO_BATCHES * int(run.mesh.pp))
+    group = int(run.micro_batch_group or run.mesh.pp)
+    rest = int(run.micro_batches) % group if run.virtual_stages > 1 else 0  # a smaller last group
+    count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
     ledger = replace(resolved.engine.ledger(run), scaled=run.parameters_given is not None)
     return StageRequests(ledger, count)

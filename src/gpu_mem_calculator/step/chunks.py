@@ -35,6 +35,16 @@ def chunk_passes(passes: Num, group: Num, chunks: Num, chunk: int, micro_batches
     return cycles * group + smaller(rest, size)
 
 
+def schedule(micro_batches: int, chunks: int, group: int) -> list[tuple[int, int]]:
+    """Chunk and micro-batch of each forward pass in order (schedules.py get_schedule_table)."""
+    return [
+        (chunk, batch)
+        for start in range(0, micro_batches, group)
+        for chunk in range(chunks)
+        for batch in range(start, min(start + group, micro_batches))
+    ]
+
+
 def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
     """The first layer of one chunk of the run's stage, and how many layers it has."""
     pp, stage = run.mesh.pp, run.stage

@@ -31,7 +31,8 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
       `held`: on the stage; `opening`, `closing`: in its first and its last chunk; `working`: in the
       chunk that runs backward, the last one unless chunks are unequal. `waiting`: checkpoints, else
       layers, whose activations are alive meanwhile.
-    - `flight`: forward passes of a chunk whose activations are alive.
+    - `chunk`: the one that runs; `chunks`: indices of each chunk's blocks in an unrolled run of
+      several; `flight`: forward passes of a chunk whose activations are alive.
     - `first`: 1 where the stage has the embedding; `last`: 1 where it has the loss; `loss`: 1 where
       the chunk with the loss runs; `losses`: losses that wait for their backward meanwhile.
     """
@@ -42,11 +43,23 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
     closing: tuple[Num, ...]
     working: tuple[Num, ...]
     waiting: tuple[Num, ...]
+    chunk: Num
     flight: Num
     first: Num
     last: Num
     loss: Num
     losses: Num
+    chunks: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def receiving(self) -> set[int]:
+        """The last blocks of chunks that do not run at the peak: another stage sends the gradient
+        of their output. None of the chunk with the loss.
+        """
+        if not self.chunks:
+            return set()
+        running = {self.chunk, len(self.chunks) - 1} if self.last else {self.chunk}
+        return {b[-1] for chunk, b in enumerate(self.chunks) if b and chunk not in running}
 
 
 def pipeline_stages(run: Run) -> list[PipelineStage]:
@@ -83,15 +96,36 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
         rows.sort(key=lambda row: int(row[4]) > 0)
     last = holds(stage == pp - 1)
     runs_loss = last if moment is None else last * int(moment.chunk == chunks - 1)
+    chunk = chunks - 1 if moment is None else moment.chunk
     names = ("blocks", "held", "opening", "closing", "working", "waiting")
     return PipelineStage(
         **dict(zip(names, zip(*rows, strict=True), strict=True)),
+        chunk=chunk,
         flight=flight,
         first=holds(stage == 0),
         last=last,
         loss=runs_loss,
         losses=0 if moment is None else last * moment.alive[-1] - runs_loss,
+        chunks=_chunk_blocks(run, [row[1] for row in rows], chunk),
     )
+
+
+def _chunk_blocks(run: Run, held: list[Num], running: Num) -> tuple[tuple[int, ...], ...]:
+    """The indices of each chunk's blocks; those of the chunk that runs are the last. `held`: layers
+    of each block.
+    """
+    if not run.unrolled or run.virtual_stages == 1:
+        return ()
+    chunks = range(int(run.virtual_stages))
+    blocks: list[tuple[int, ...]] = [() for _ in chunks]
+    at = 0
+    for chunk in sorted(chunks, key=lambda c: c == running):
+        left = int(chunk_range(run, chunk)[1])
+        while left > 0:
+            blocks[chunk] += (at,)
+            left -= int(held[at])
+            at += 1
+    return tuple(blocks)
 
 
 def _group_counts(

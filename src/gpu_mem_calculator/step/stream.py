@@ -30,9 +30,10 @@ def allocation_stream(
     writer = (ledger.tight or usual if tight else usual)(ledger)
     assert isinstance(writer, StreamWriter)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
+    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     for number, phase in enumerate(phases):
         is_step = phase.kind == OPTIMIZER
-        writer.first = number <= 2 * micro_batches + 1  # start-up, the first step's phases
+        writer.first = number <= first_step
         writer.begin(phase)
         for name in phase.names:
             writer.visit(name)

@@ -16,7 +16,7 @@ from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.layer_sources import LayerSources
-from ...step.pipeline import PipelineStage, waiting_entries
+from ...step.pipeline import PipelineStage
 from .model_inputs import model_input_entries
 from .options import setting as megatron_setting
 from .walks import sent_gradient
@@ -29,23 +29,18 @@ def activation_entries(
 ) -> Iterator[Entry]:
     """Entries of layers, head, embedding, micro-batches in flight, and buffers that stay.
 
-    In an unrolled run the events of layers and head contain theirs; where chunks interleave, what
-    other micro-batches save has entries.
+    In an unrolled run the events of layers and head contain theirs.
     """
     for index, group in enumerate(stage.blocks):
         walk = walks.layers[index]
-        if run.unrolled and run.virtual_stages > 1:
-            sources = walks.sources
-            layer, checkpoint = sources.layer, sources.checkpoint
-            yield from waiting_entries(index, group, walk, instants, layer, checkpoint)
-        elif not run.unrolled:
+        if not run.unrolled:
             yield _saved_entry(index, group, walk, instants, walks.sources)
             yield from _layer_entries(index, stage, walks, instants)
         if isinstance(group.layer.mlp, Moe) and _experts_recomputed(group):
             yield _dispatcher_entry(index, group, walk, instants)
     if not run.unrolled:
         yield from _head_entries(walks, instants)
-    if not nothing(stage.losses):
+    if not run.unrolled and not nothing(stage.losses):
         yield _waiting_losses(stage, walks, instants)
     yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
 

@@ -170,7 +170,7 @@ def _between_stages(
         none = {i.name: 1 if i.instant.phase == FORWARD else alone[i.name] for i in working}
         live: dict[str, Num] = {name: stage.flight - less for name, less in none.items()}
         yield Entry("stage outputs", COMM, stream, live, PIPELINE_CODE, role=PER_MICRO_BATCH)
-    back = [i for i in working if i.instant.phase == BACKWARD]
+    back = [i for i in working if i.instant.phase == BACKWARD and not _is_given(stage, i)]
     live = {i.name: 1 - alone[i.name] - sent_gradient(stage, i) for i in back}
     yield Entry("gradient received from the next stage", COMM, stream, live, PIPELINE_CODE)
     live = dict.fromkeys(names, larger(1 - stage.first, woven) * steady)
@@ -182,6 +182,11 @@ def _between_stages(
     live = {i.name: idle_chunks(run) if i.work else fed for i in waiting}
     name = "last inputs of idle chunks, and their gradients"
     yield Entry(name, COMM, 2 * stream, live, INPUT_CODE)
+
+
+def _is_given(stage: PipelineStage, instant: StepInstant) -> bool:
+    """Whether the walk of the layer at work has the gradient that its chunk receives."""
+    return instant.work == "layer" and instant.stretch in stage.receiving
 
 
 def _received_early(run: Run, stage: PipelineStage, names: Iterable[str], stream: Bytes) -> Entry:

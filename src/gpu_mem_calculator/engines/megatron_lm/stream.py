@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from ...ledger.ledger import PER_MICRO_BATCH, Ledger
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER
 from ...run.run import Run
 from ...step.entry_writer import Tensors
-from ...step.pipeline import PipelineStage
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
-from .model_inputs import embedding_steps
 from .options import option
 from .parameters import stepped_parameters
 from .states import implementation
@@ -20,18 +15,7 @@ from .states import implementation
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
 
-def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWriter] | None:
-    """The writer of a stage's stream, None in a rolled run. Where chunks interleave, entries
-    contain what other micro-batches save.
-    """
-    if not run.unrolled:
-        return None
-    front = embedding_steps(run)[:-1] if stage.first else ()
-    flight = 1 if run.virtual_stages > 1 else int(stage.flight)
-    return partial(PipelineStreamWriter, flight=flight, front=front, clipped=_clipped(run))
-
-
-def _clipped(run: Run) -> tuple[int, ...]:
+def clipped_gradients(run: Run) -> tuple[int, ...]:
     """Bytes of each gradient that clipping scales in a new tensor: where Transformer Engine has no
     kernel for it (optimizer/clip_grads.py, utils.py:local_multi_tensor_scale).
     """

@@ -35,7 +35,9 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     `first` of the result is here the layer that runs backward first, where another stage sends the
     gradient of its output; an unrolled run has it among the layers.
     """
-    layers = tuple(_layer(run, group) for group in stage.blocks)
+    layers = tuple(
+        _layer(run, group, sent=i in stage.receiving) for i, group in enumerate(stage.blocks)
+    )
     sent = None
     if not nothing(1 - stage.loss):
         sent = _layer(run, stage.blocks[-1], sent=True)
