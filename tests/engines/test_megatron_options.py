@@ -276,5 +276,5 @@ def test_refused_dispatch(options: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize("loss", ["liger_fused", "cut", "full_upcast"])
 def test_losses_of_other_frameworks(loss: str) -> None:
     """Megatron has three."""
-    with pytest.raises(InputError, match="use 'full' or 'megatron_fused' or 'te_fused'"):
+    with pytest.raises(InputError, match="choose from 'full', 'megatron_fused', 'te_fused'"):
         resolve(read(small_run("megatron_lm", training={"loss": loss})))
