@@ -33,7 +33,7 @@ TRACE_METRICS = ("allocated", "reserved", "needs")
 GROUPS = {
     "single": "one GPU",
     "ddp": "DDP",
-    "fsdp": "FSDP2",
+    "fsdp": "FSDP",
     "deepspeed": "DeepSpeed",
     "peft": "LoRA, QLoRA, 8-bit",
     "megatron": "Megatron-Core",
@@ -83,14 +83,14 @@ FILES = {
         "found and fixed; the others were within 0.12 %.",
     ),
     "features": (
-        "losses, recompute, FSDP 1, torchtitan, Megatron's pipelines; errors then fixed",
+        "newer features (losses, recompute, FSDP 1, pipelines), errors then fixed",
         "Losses and Liger's kernels over eight families, recompute policies, FSDP 1, torchtitan's "
         "code, unequal and interleaved pipelines, expert options of Megatron-Core. Every run was "
         "predicted before it was measured. The errors were then fixed from the frameworks' "
         "source.",
     ),
     "features_drawn": (
-        "random sample of the same features",
+        "newer features (losses, recompute, FSDP 1, pipelines), random sample",
         "75 runs of the same features, drawn at random and predicted before they were measured. "
         "Four runs under FSDP 1 showed two errors that were then fixed; the other 71 were not used "
         "for any change.",
