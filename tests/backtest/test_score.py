@@ -11,6 +11,8 @@ from gpu_mem_calculator.backtest.predict import Prediction
 from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.backtest.score import BacktestReport, Comparison, as_data, backtest, summary
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.report.backtest import text_score
+from gpu_mem_calculator.report.lines import plain
 from tests.conftest import measured_runs
 
 from .conftest import measured_row
@@ -155,3 +157,17 @@ def test_the_measured_runs_score_as_published() -> None:
     assert found.mean_abs_pct is not None
     assert found.mean_abs_pct < 0.06
     assert not report.refused
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"), [("abc", "a, b, c"), ("abcd", "a, b, c and 1 more"), ("a", "a")]
+)
+def test_three_rows_of_a_reason_are_named(names: str, shown: str) -> None:
+    """Others are counted."""
+
+    def refuse(row: MeasuredRun) -> Prediction:
+        raise InputError([f"no {row.group}"])
+
+    rows = rows_from([measured_row(name, "x", measured={"allocated_bytes": 1}) for name in names])
+    text = plain(text_score(backtest(rows, refuse), "runs.jsonl"))
+    assert text.splitlines()[-1].strip() == shown

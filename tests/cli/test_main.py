@@ -30,6 +30,12 @@ def test_nothing_gives_the_help(command: Command) -> None:
     assert all(f"\n  {verb} " in answer.out for verb in VERBS)
 
 
+@pytest.mark.parametrize("words", [["help"], ["--help"], ["-h", "quick"]])
+def test_help_alone_is_the_help(command: Command, words: list[str]) -> None:
+    """`help` takes a command, or none."""
+    assert command(*words) == command()
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_command_has_help_with_an_example(command: Command, verb: str) -> None:
     """Every command's help ends in commands to copy, and fits a terminal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,15 @@ def test_sizes_are_binary() -> None:
     """A card sold as 24 GB has 24 GiB."""
     sizes = [verb.memory_size(text) for text in ("24GiB", "24GB", "24", "0.5g", "500MiB", "9B")]
     assert sizes == [24 * GIB, 24 * GIB, 24 * GIB, GIB // 2, 500 * 2**20, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("12GiB:16GiB", (12, 16)), ("12:12", None), ("16:12", None)]
+)
+def test_a_range_has_its_lower_size_first(text: str, sizes: tuple[int, int] | None) -> None:
+    """Equal sizes are no range."""
+    if sizes is None:
+        with pytest.raises(argparse.ArgumentTypeError, match="the lower one first"):
+            verb.memory_range(text)
+    else:
+        assert verb.memory_range(text) == (sizes[0] * GIB, sizes[1] * GIB)

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import STEP, Estimate, full_estimate
 from gpu_mem_calculator.core.explain import explain
-from gpu_mem_calculator.core.worked_formula import FormulaTerm, kind_terms
+from gpu_mem_calculator.core.worked_formula import FormulaTerm, kind_terms, parameter_product
 from gpu_mem_calculator.ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM
 from gpu_mem_calculator.ledger.units import GIB
 
@@ -115,3 +115,13 @@ def test_explained_entries_have_the_same_words() -> None:
     kept = "32 layers × 2,048 tokens × 186,504 bytes = 11.38 GiB"
     assert found["dense layers: kept for backward"] == kept
     assert found["gradient bucket"] == ""
+
+
+@pytest.mark.parametrize(
+    ("each", "found"), [(2, 2), (4, 4), (6, 6), (8, 8), (10, 10), (12, 12), (5, None), (20, None)]
+)
+def test_optimizer_states_have_2_to_12_bytes_a_parameter(each: int, found: int | None) -> None:
+    """Even numbers, as moments, main weights and gradients of 2 or 4 bytes add up."""
+    made = estimate(**LLAMA)
+    product = parameter_product(made, OPTIM, each * made.result.num_parameters)
+    assert (product and product.bytes_each) == found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 
 from gpu_mem_calculator.families import families, read_config
+from gpu_mem_calculator.families.config import Config, ConfigError
+from gpu_mem_calculator.families.vision import intern, pixtral, siglip
 from gpu_mem_calculator.model.arch import Arch
 
 # Their classes write no number of experts.
@@ -40,3 +43,32 @@ def test_what_is_left_out_is_what_transformers_would_take(family: str) -> None:
     if "text_config" in full:
         pytest.skip("a config of several parts: its text model is a family of this list")
     assert sizes(read_config({"model_type": family})) == sizes(read_config(full))
+
+
+def test_llada_is_the_8b_unless_told() -> None:
+    """Its code is not in transformers: hidden size, layers and vocabulary of LLaDA-8B-Base."""
+    arch = read_config({"model_type": "llada"})
+    assert (arch.hidden, len(arch.layers), arch.vocab) == (4096, 32, 126_464)
+
+
+@pytest.mark.parametrize(
+    ("tower", "layers", "hidden", "ffn"), [(siglip, 12, 768, 3072), (pixtral, 24, 1024, 4096)]
+)
+def test_a_tower_has_the_defaults_of_its_class(
+    tower: Any, layers: int, hidden: int, ffn: int
+) -> None:
+    """SiglipVisionConfig and PixtralVisionConfig of transformers 5.17."""
+    weights = {weight.name: weight.dims for weight in tower(Config({}), "tower")}
+    assert (
+        len({name.split(".layers.")[1].split(".")[0] for name in weights if ".layers." in name})
+        == layers
+    )
+    wide = {dims for name, dims in weights.items() if ".layers.0." in name and dims[0][0] == "ffn"}
+    assert wide >= {(("ffn", ffn), ("vision", hidden))}
+
+
+@pytest.mark.parametrize("key", [{"use_qk_norm": True}, {"norm_type": "rms_norm"}])
+def test_an_intern_tower_with_other_norms_is_refused(key: dict[str, Any]) -> None:
+    """Either key alone."""
+    with pytest.raises(ConfigError, match="not modelled; leave them out"):
+        list(intern(Config(key), "tower"))

@@ -226,3 +226,17 @@ def test_the_engine_s_rules_hold_without_a_model(data: dict[str, Any], words: st
     """Problems that do not depend on the model are raised before one is named."""
     (problem,) = problems(data)
     assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("value", "accepted"), [(False, True), (None, True), (0, False), (True, False)]
+)
+def test_a_flag_takes_its_value_and_no_number(value: Any, accepted: bool) -> None:
+    """16-bit master weights are not modelled; 0 is not `false`."""
+    bf16 = {"enabled": True, "bf16_master_weights_and_grads": value}
+    file = {"train_micro_batch_size_per_gpu": 1, "bf16": bf16}
+    if accepted:
+        assert read(file, num_gpus=1)
+    else:
+        with pytest.raises(InputError, match="bf16_master_weights_and_grads"):
+            read(file, num_gpus=1)

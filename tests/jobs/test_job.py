@@ -9,7 +9,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.jobs.job import Job, World, run
+from gpu_mem_calculator.jobs.job import NONE, Job, World, run
 from tests.conftest import small_run
 
 
@@ -32,3 +32,9 @@ def test_a_count_that_scales_an_estimate_is_refused() -> None:
     data["model"] = {**data["model"], "num_parameters": "4M"}
     with pytest.raises(InputError, match="leave it out"):
         run(job(data))
+
+
+def test_a_world_is_rank_0_without_other_processes_unless_told() -> None:
+    """The first rank of three steps, on its own."""
+    world = job(small_run(gpus=1)).world
+    assert (world.rank, world.steps, world.process_group) == (0, 3, NONE)

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.report.bars import LIMIT
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.steps import ROWS, picture, step_picture
 
@@ -66,3 +67,13 @@ def test_a_label_never_touches_its_number(gib: int) -> None:
     line = plain(picture("one step", rows, None, 80 * GIB)).splitlines()[1]
     assert f" {gib:,}.00 " in line
     assert len(line) <= 80
+
+
+@pytest.mark.parametrize("gib", [50, 80])
+def test_the_limit_is_marked_once(gib: int) -> None:
+    """Right of the bar, also where the bar ends at it."""
+    (line,) = plain(
+        picture("one step", [_row("step", "forward", gib)], None, 80 * GIB)
+    ).splitlines()[1:2]
+    assert line.count(LIMIT) == 1
+    assert line.endswith(LIMIT)

@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
 from gpu_mem_calculator.ledger.ledger import ACT, RUNTIME
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.tracing import LARGEST, TraceReport, _largest
+from gpu_mem_calculator.report.tracing import LARGEST, WIDTH, TraceReport, _largest
 
 
 def report(kinds: list[tuple[str, int, int]]) -> Any:
@@ -78,3 +78,12 @@ def test_torch_has_what_the_card_has_less_what_is_outside(
         trace=trace, estimate=estimate, advice="", num_parameters=1, num_trained=1
     ).verdict
     assert (found.word, found.needs, found.headroom) == (word, 80 + outside, headroom)
+
+
+def test_a_long_name_keeps_its_end_in_80_columns() -> None:
+    """The module's own name is last."""
+    made = report([(ACT, 2048, 3)])
+    made.trace.ledger.entries[0].name = f"{'layers.' * 20}attention: mul"
+    line = plain(_largest(made)).splitlines()[1]
+    assert len(line) <= WIDTH
+    assert line.endswith("layers.attention")

@@ -30,7 +30,7 @@ def remedy_words(remedy: Remedy) -> str:
 
 def _saved(remedy: Remedy) -> str:
     """What a remedy saves of the tensors; allocator settings save fragmentation alone."""
-    if remedy.saves_bytes < GIB // 2:
+    if remedy.saves_bytes <= GIB // 2:
         return "less fragmentation" if remedy.saves_bytes <= 0 else "saves less than 1 GiB"
     return f"saves {gib(remedy.saves_bytes, 0)} GiB"
 
