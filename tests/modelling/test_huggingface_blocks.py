@@ -19,9 +19,11 @@ from gpu_mem_calculator.engines.pytorch_ddp.engine import PRECISIONS
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import ACT, GRAD, TEMP, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
+from gpu_mem_calculator.modelling.huggingface.layer import layer_walk
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.activations import setting, walks
 from gpu_mem_calculator.step.layer_groups import layer_groups
+from tests.conftest import SMALL_LLAMA
 
 DATA = Path(__file__).parent / "data" / "traces.json"
 ROWS: list[dict[str, Any]] = json.loads(DATA.read_text())["runs"]
@@ -128,3 +130,21 @@ def test_arrays_give_what_their_elements_give(name: str) -> None:
     together = peak(ledger(resolved(row, batch=numpy.array([1, 3]))), "backward")
     alone = [int(peak(ledger(resolved(row, batch=n)), "backward")) for n in (1, 3)]
     assert together.tolist() == alone
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "noises"),
+    [
+        ("mixtral", "router_jitter_noise", ["moe.noise"]),
+        ("phimoe", "input_jitter_noise", ["moe.noise", "router.noise"]),
+    ],
+)
+def test_noise_on_the_input_of_experts_is_saved(family: str, key: str, noises: list[str]) -> None:
+    """Each is as large as the input; only SparseMixer has separate noise for its router."""
+    config = {**SMALL_LLAMA, "model_type": family, "num_local_experts": 4, "sliding_window": None}
+    for level, expected in ((0.0, []), (0.01, noises)):
+        row = {"config": {**config, key: level}, "precision": "bf16_pure", "attention": "sdpa"}
+        run = resolved({**row, "batch": 2, "seq": 512})
+        saved = layer_walk(setting(run, PRECISIONS["bf16_pure"]), run.arch.layers[0]).saved
+        found = {name: size for name, size in saved if "noise" in name}
+        assert found == dict.fromkeys(expected, 2 * 512 * 256 * 2)

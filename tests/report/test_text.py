@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.calculator import Estimate, estimate, full_estimate
 from gpu_mem_calculator.core.longest_sequence import longest_sequence
 from gpu_mem_calculator.core.models import OutOfMemory
-from gpu_mem_calculator.core.remedies import remedies
+from gpu_mem_calculator.core.remedies import Remedy, remedies
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.core.stage_replay import survives
@@ -31,8 +31,9 @@ from gpu_mem_calculator.report.lines import (
 )
 from gpu_mem_calculator.report.longest_sequence import failure_words, longest_sequence_words
 from gpu_mem_calculator.report.parts import parts
-from gpu_mem_calculator.report.remedy_lines import Commands
+from gpu_mem_calculator.report.remedy_lines import Commands, remedy_words
 from gpu_mem_calculator.report.text import text_report
+from tests.conftest import small_run
 
 RUNS: dict[str, dict[str, Any]] = {
     "one gpu": {"hardware": {"gpu": "rtx-4090"}},
@@ -318,3 +319,24 @@ def test_a_long_command_can_be_copied() -> None:
     text = plain(command("why:  ", words))
     assert max(map(len, text.splitlines())) <= 80
     assert text.replace("\\\n", " ").split()[1:] == words
+
+
+@pytest.mark.parametrize(
+    ("halves", "words"),
+    [
+        (0, "less fragmentation"),
+        (1, "saves less than 1 GiB"),
+        (2, "saves 1 GiB"),
+        (8, "saves 4 GiB"),
+    ],
+)
+def test_what_a_remedy_saves_is_never_0(halves: int, words: str) -> None:
+    """Half a GiB is less than one."""
+    remedy = Remedy(changes=("change",), settings=(), cost="slower", saves_bytes=halves * GIB // 2)
+    assert remedy_words(remedy) == f"change: {words}; slower"
+
+
+def test_one_process_is_singular() -> None:
+    """On a node with one GPU."""
+    made = full_estimate(small_run(gpus=1), replay=False)
+    assert "  1 process × " in _text(made)

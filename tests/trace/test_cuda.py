@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.trace.attention import AttentionKernels, choose_kernel  # noqa: E402
-from gpu_mem_calculator.trace.cuda import as_on_cuda  # noqa: E402
+from gpu_mem_calculator.trace.cuda import _dropout, as_on_cuda  # noqa: E402
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -133,3 +133,11 @@ def test_a_rms_norm_is_one_kernel() -> None:
 
     fake(program)
     assert saved == [((4, 64), BF16), ((64,), BF16), ((4,), FP32)]
+
+
+@pytest.mark.parametrize(("elements", "made"), [(0, False), (1, True), (8, True)])
+def test_dropout_makes_a_tensor_unless_there_is_nothing_to_drop(elements: int, made: bool) -> None:
+    """An empty input is its own result."""
+    x = torch.ones(elements)
+    assert (_dropout(x, 0.5, True) is not x) == made
+    assert _dropout(x, 0.5, False) is x

@@ -154,3 +154,12 @@ def test_grouped_matmuls_have_a_row_or_a_matrix_for_each_group(
         shapes.GROUPED, (meta(*left, dtype=FP32), meta(*right, dtype=FP32), ends), {}
     )
     assert tuple(product.shape) == shape
+
+
+def test_a_tensor_says_that_it_is_on_the_gpu_until_it_is_moved() -> None:
+    """And then that it is on the host."""
+    with DeviceNames(HostStorages()):
+        x = torch.ones(2)
+        moved = x.cpu()
+        assert (x.is_cuda, x.is_cpu, x.get_device()) == (True, False, 0)
+        assert (moved.is_cuda, moved.is_cpu, moved.get_device()) == (False, True, -1)

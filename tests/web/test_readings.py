@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.run_changes import ledger_bytes
+from gpu_mem_calculator.core.runfile import SECTIONS
 from gpu_mem_calculator.web import app
+from gpu_mem_calculator.web.changes import offered_changes
 from gpu_mem_calculator.web.compat import _references
 from gpu_mem_calculator.web.compat_bodies import _hardware, among
 from gpu_mem_calculator.web.compat_fields import inference_run
@@ -34,6 +39,7 @@ TOTAL = "total_gpu_memory_gb"
         ({TOTAL: 80}, True),
         ({TOTAL: None}, True),
         ({"num_gpus": "8", TOTAL: 640}, False),
+        ({"num_gpus": "8", "gpu_memory_gb": 40.0, TOTAL: 320}, False),
     ],
 )
 def test_a_total_that_follows_is_dropped(section: dict[str, Any], dropped: bool) -> None:
@@ -165,3 +171,19 @@ def test_a_pasted_text_comes_alone(body: Any) -> None:
     """A body with anything beside its text is refused."""
     with pytest.raises(InputError, match="an object with a text alone"):
         import_text(body, {})
+
+
+def test_a_file_with_every_section_is_a_run_file() -> None:
+    """Sections may be empty."""
+    file = {**{key: {} for key in SECTIONS}, "model": {"name": "gpt2"}}
+    assert read_pasted(json.dumps(file)) == {"run": file, "what": "run file"}
+
+
+def test_a_set_of_changes_leaves_what_it_does_not_save() -> None:
+    """Saved and left are the bytes of the run that does not fit."""
+    run = {"model": {"name": "llama2-7b"}, "hardware": {"gpu": "rtx-4090"}}
+    made = full_estimate(run, replay=False)
+    now = ledger_bytes(made)
+    sets = [one for one in offered_changes(made) if one["fits"]]
+    assert sets
+    assert {one["saves_bytes"] + one["total_bytes"] for one in sets} == {now}
