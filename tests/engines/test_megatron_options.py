@@ -12,6 +12,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors
 from gpu_mem_calculator.engines.megatron_lm.states import stage_shard, stepped_parts
 from gpu_mem_calculator.ledger.units import GIB, KIB, MIB
 from gpu_mem_calculator.modelling.megatron.feedforward import moe, routed_rows
@@ -165,6 +166,19 @@ def test_experts_over_tensor_parallel_ranks() -> None:
     assert stepped_parts(whole, stage_shard(whole, pipeline_stage(whole)))[1] == shards[1]
     (problem,) = ENGINE.problems(experts(tp=2, dp=4, ep=8, sequence_parallel=True))
     assert "does not divide the 4 ranks of data and context parallelism" in problem
+
+
+@pytest.mark.parametrize(
+    ("ranks", "apart"), [({}, 0), ({"tp": 2}, 0), ({"ep": 2}, 1), ({"tp": 2, "etp": 1}, 1)]
+)
+def test_experts_on_the_same_ranks_share_buffers(ranks: dict[str, int], apart: int) -> None:
+    """Experts have buffers and a step of their own only where they are sharded in another way."""
+    options = {"expert_tensor_parallel_size": ranks.get("etp")}
+    sizes = {key: size for key, size in ranks.items() if key != "etp"}
+    case = experts(dp=4, sequence_parallel=True, options=options, **sizes)
+    shard = stage_shard(case, pipeline_stage(case))
+    assert bool(shard.experts) == bool(apart) == any(t.expert for t in stage_tensors(case))
+    assert shard.total == sum(t.elements for t in stage_tensors(case))
 
 
 def test_the_experts_output_stays_named_while_it_is_reduced() -> None:

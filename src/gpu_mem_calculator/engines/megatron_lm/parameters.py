@@ -13,7 +13,15 @@ from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe, Weight
 from ...run.run import Run
 from ...step.chunks import chunk_layers
-from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices, stepped_shares
+from .shards import (
+    DENSE,
+    embedding_shard,
+    experts_apart,
+    layer_parts,
+    local_vocab,
+    matrices,
+    stepped_shares,
+)
 
 
 class MegatronParameter(Struct, frozen=True):
@@ -21,7 +29,7 @@ class MegatronParameter(Struct, frozen=True):
 
     elements: on this rank
     vector: a norm or bias, which the optimizer steps in another parameter group
-    expert: an expert's weight, which another optimizer steps
+    expert: an expert's weight, where another optimizer steps experts
     moved: torch.nn makes it on the host in fp32, and it is cast on the GPU
     chunk: the chunk of an interleaved stage that it belongs to
     """
@@ -78,7 +86,7 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
 
     transformer/attention.py makes the output projection in Attention.__init__, before the others.
     """
-    mixer, shard = layer.mixer, layer_shard(run, layer)
+    mixer, (shard, inside) = layer.mixer, layer_parts(run, layer)
     shapes = [shape for shape, _, _ in matrices(run, layer)]
     sizes = [(int(run.scaled(size)), int(count)) for _, size, count in matrices(run, layer)]
     count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
@@ -96,12 +104,13 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     if router > 0:
         yield MegatronParameter(router)
     num_experts = experts[0][1] if experts else 0
-    biased = int(shard.experts) > num_experts * sum(size for size, _ in experts)
+    apart = bool(experts_apart(run))
+    biased = int(inside.experts) > num_experts * sum(size for size, _ in experts)
     for _ in range(num_experts):
         for (size, _), shape in zip(experts, shapes[count:], strict=False):
-            yield MegatronParameter(size, expert=True)
+            yield MegatronParameter(size, expert=apart)
             if biased:  # one for each output (transformer/mlp.py linear_fc1, linear_fc2)
-                yield MegatronParameter(int(run.scaled(shape[0])), expert=True)
+                yield MegatronParameter(int(run.scaled(shape[0])), expert=apart)
     yield from (MegatronParameter(size) for size in dense[count:])
 
 

@@ -25,7 +25,7 @@ class MegatronShard(Struct, frozen=True):
     """Elements of parameters on one rank.
 
     dense: replicated over data-parallel ranks
-    experts: sharded by expert parallelism
+    experts: of the experts' own data-parallel ranks and buffers, where they have them
     vectors: of the dense ones, norms and biases, which the optimizer steps as another group
     largest: of the largest parameter
     """
@@ -100,12 +100,27 @@ def stepped_shares(run: Run, dense: Num, experts: Num) -> tuple[Num, Num]:
     return ceil_div(dense * copies, ranks), ceil_div(experts * owners, ranks * run.mesh.tp)
 
 
+def experts_apart(run: Run) -> Num:
+    """1 where experts are sharded in another way than the rest, and so have buffers and a step of
+    their own (tensor_parallel/layers.py:961 use_expert_pgs).
+    """
+    return larger(holds(run.mesh.ep > 1), holds(expert_tp(run) != run.mesh.tp))
+
+
 def layer_shard(run: Run, layer: Layer) -> MegatronShard:
     """One layer's parameters on one rank."""
+    dense, experts = layer_parts(run, layer)
+    apart = experts_apart(run)
+    moved = MegatronShard(dense=experts.experts * (1 - apart), largest=experts.largest)
+    return dense + moved + MegatronShard(experts=experts.experts * apart)
+
+
+def layer_parts(run: Run, layer: Layer) -> tuple[MegatronShard, MegatronShard]:
+    """One layer's parameters on one rank: all but the experts, and the experts."""
     experts = layer.mlp.experts if isinstance(layer.mlp, Moe) else ()
     names = {f"{layer.mlp_name}.{w.name}" if layer.mlp_name else w.name for w in experts}
     dense = [w for w in layer.weights() if w.name not in names]
-    return _shard(run, dense, DENSE) + _shard(run, experts, EXPERT, expert=True)
+    return _shard(run, dense, DENSE), _shard(run, experts, EXPERT, expert=True)
 
 
 def embedding_shard(run: Run) -> MegatronShard:

@@ -13,6 +13,7 @@ from .shards import (
     MegatronShard,
     after_shard,
     embedding_shard,
+    experts_apart,
     layer_shard,
     local_vocab,
     matrices,
@@ -60,11 +61,14 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, spli
     counts = stage.closing if split else stage.held
     front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
     table = local_vocab(run) * run.arch.hidden
+    apart = experts_apart(run)
+    merged = not (isinstance(apart, int) and apart)
     layers: Units = []
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
         dense, experts = _matrix_elements(run, block.layer)
-        layers.append((dense[::order], count))
+        within = experts * block.layer.mlp.num_experts if isinstance(block.layer.mlp, Moe) else []
+        layers.append(((dense + within * merged)[::order], count))
         if isinstance(block.layer.mlp, Moe):
             inside.append((experts[::order], count * (block.layer.mlp.num_experts // run.mesh.ep)))
     back = stage.last * (1 - stage.first if run.arch.tied else 1)
