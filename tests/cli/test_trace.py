@@ -15,8 +15,10 @@ import pytest
 pytest.importorskip("torch")
 
 from gpu_mem_calculator.cli import trace as verb
+from gpu_mem_calculator.cli.parser import Parser
 from gpu_mem_calculator.core.errors import InputError
 from tests.trace.conftest import TINY, tiny_run
+from tests.trace.test_foreign_model import CONFIG as STABLELM
 
 from .conftest import Command
 
@@ -214,3 +216,18 @@ def test_phases_are_told_on_a_terminal(
     answer = command("trace", "--config", file(), "--steps", "1")
     assert "step 1: backward" in answer.err
     assert answer.err.endswith("\r\033[K")
+
+
+@pytest.mark.parametrize(
+    ("engine", "device"), [("fsdp", "meta"), ("deepspeed", "cuda"), ("pytorch_ddp", "cpu")]
+)
+def test_a_foreign_model_is_made_where_its_engine_takes_it(
+    file: Write, engine: str, device: str
+) -> None:
+    """FSDP shards a model that has no memory yet; DeepSpeed's is on the GPU by name."""
+    parser = Parser()
+    verb.arguments(parser)
+    path = file(model={"config": STABLELM}, engine={"type": engine})
+    maker = verb.trace_input(parser.parse_args(["--config", path])).maker
+    assert maker is not None
+    assert maker.device == device

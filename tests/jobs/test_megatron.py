@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.jobs import megatron
 from gpu_mem_calculator.jobs.job import Job, World
 from gpu_mem_calculator.jobs.megatron import optimizer_arguments
 from gpu_mem_calculator.jobs.megatron_config import model_arguments, refusals, transformer_arguments
@@ -319,3 +320,46 @@ def test_transformer_engines_loss_is_not_run() -> None:
     """It is not installed where programs are measured."""
     (sentence,) = refusals(resolved(training={"loss": "te_fused"}))
     assert "try 'full' or 'megatron_fused'" in sentence
+
+
+class RecordedCalls:
+    """Stands for Megatron's modules: every call is recorded, and gives the same object."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any, **keys: Any) -> RecordedCalls:
+            self.calls.append((name, keys))
+            return self
+
+        return call
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> RecordedCalls:
+    """Megatron's modules, which only record."""
+    found = RecordedCalls()
+    monkeypatch.setattr(megatron, "import_extra", lambda *_: found)
+    for name in ("_plain_norms", "_layers"):
+        monkeypatch.setattr(megatron, name, lambda *_: None)
+    return found
+
+
+def test_only_the_first_chunk_has_buckets(calls: RecordedCalls) -> None:
+    """Megatron's training.py get_model disables them for the others."""
+    megatron._wrap(job().resolved.run, None, [None] * 3)
+    wrapped = [keys for name, keys in calls.calls if name == "DistributedDataParallel"]
+    assert [keys["disable_bucketing"] for keys in wrapped] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("precision", "cast"), [("bf16_mixed", ["bfloat16"]), ("fp16_mixed", ["half"]), ("fp32", [])]
+)
+def test_a_model_is_cast_to_its_precision(
+    calls: RecordedCalls, precision: str, cast: list[str]
+) -> None:
+    """After it has been moved to the GPU."""
+    megatron._chunk(job(training={"precision": precision}), None, 0)
+    names = [name for name, _ in calls.calls]
+    assert names[names.index("cuda") + 1 :] == cast
