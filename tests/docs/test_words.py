@@ -60,7 +60,7 @@ def found_in(text: str) -> list[str]:
     return [
         f"line {text.count(chr(10), 0, one.start()) + 1}: {one[0]!r}: write {better}"
         for pattern, better in BANNED.items()
-        for one in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE)
+        for one in re.finditer(rf"(?<![\w-])(?:{pattern})(?![\w-])", text, re.IGNORECASE)
     ]
 
 

@@ -42,5 +42,5 @@ def test_the_bounds_of_the_page_are_the_program_s(text: str) -> None:
     assert (Access().size, Access().seconds) == (256 * 2**20, 600)
     assert "256 MiB and ten minutes" in text
     assert (request.TRIES, bucket.TRIES) == (4, 3)
-    assert "is repeated three times" in text
+    assert "is repeated up to three times" in text
     assert f"up to {refusals.MOST_WAIT:.0f} seconds" in text

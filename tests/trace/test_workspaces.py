@@ -115,7 +115,7 @@ def test_a_share_of_the_layers_is_recomputed(quarters: int, on: int) -> None:
         layer.gradient_checkpointing = True
     model.gradient_checkpointing_enable = lambda **_: None
     run: Any = SimpleNamespace(recompute="full", reentrant=False, recompute_quarters=quarters)
-    recompute(run, model)
+    recompute(run, model, list(model.stack))
     assert [layer.gradient_checkpointing for layer in model.stack] == [n < on for n in range(8)]
 
 
