@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.jobs.recompute import recompute  # noqa: E402
+from gpu_mem_calculator.run.recompute import EVERYTHING  # noqa: E402
 from gpu_mem_calculator.trace import cuda, shapes, workspaces  # noqa: E402
 from gpu_mem_calculator.trace.device_names import DeviceNames  # noqa: E402
 from gpu_mem_calculator.trace.host_storages import HostStorages  # noqa: E402
@@ -113,8 +114,10 @@ def test_a_share_of_the_layers_is_recomputed(quarters: int, on: int) -> None:
     model.stack = torch.nn.ModuleList(torch.nn.Identity() for _ in range(8))
     for layer in model.stack:
         layer.gradient_checkpointing = True
-    model.gradient_checkpointing_enable = lambda **_: None
-    run: Any = SimpleNamespace(recompute="full", reentrant=False, recompute_quarters=quarters)
+    model.gradient_checkpointing_enable = lambda *_, **__: None
+    run: Any = SimpleNamespace(
+        recompute="full", reentrant=False, recompute_quarters=quarters, rule=EVERYTHING
+    )
     recompute(run, model, list(model.stack))
     assert [layer.gradient_checkpointing for layer in model.stack] == [n < on for n in range(8)]
 

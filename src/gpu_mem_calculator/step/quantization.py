@@ -16,7 +16,8 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
 
     A 16-bit weight is freed after the loop over its module's projections has allocated the next
     one, and at the loop's end. PEFT's prepare_model_for_kbit_training then makes fp32 copies of the
-    other weights (`upcast_unquantized`).
+    other weights (`upcast_unquantized`). The first forward casts biases of 4-bit projections back
+    (bitsandbytes 0.50.2 nn/modules.py:634); here they are cast at once.
     """
     recorder = EventRecorder()
     left: list[int] = []
@@ -29,13 +30,14 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
                 left += _pack(recorder, run, linear)
                 previous = unpacked
             recorder.over(previous)
-    packed = {f"{one.name}.weight" for layer, _, _ in run.arch.runs for one in linears(layer)}
-    names = tuple(f".{name}" for name in packed)
-    others = [weight.numel for weight in run.arch.weights() if not weight.name.endswith(names)]
-    loaded = [recorder.weight(sized(numel, precision.weights)) for numel in others]
-    if run.upcast_unquantized:
-        for index, numel in enumerate(others):
-            copy = recorder.weight(sized(numel, 32))
+    packed = {one.name for layer, _, _ in run.arch.runs for one in linears(layer)}
+    weights, biases = (tuple(f".{name}.{kind}" for name in packed) for kind in ("weight", "bias"))
+    others = [weight for weight in run.arch.weights() if not weight.name.endswith(weights)]
+    loaded = [recorder.weight(sized(weight.numel, precision.weights)) for weight in others]
+    for index, weight in enumerate(others if run.upcast_unquantized else ()):
+        narrow = run.quantization == "nf4" and weight.name.endswith(biases)
+        for bits in (32, 16) if narrow else (32,):
+            copy = recorder.weight(sized(weight.numel, bits))
             recorder.over((loaded[index],))
             loaded[index] = copy
     return recorder.forward_only((*left, *loaded))

@@ -29,6 +29,7 @@ LAZY = Instant(
     phase=FORWARD,
     title="first step: buffers are allocated and freed",
     step=FIRST_STEP,
+    where="forward.lazy",
 )
 WHOLE_CODE = code("torch 2.13 D/_init_utils.py:500-545: moved to the GPU, or there already")
 FLAT_CODE = code("torch 2.13 D/_flat_param.py:838 flatten_tensors: cat")
