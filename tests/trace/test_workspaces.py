@@ -116,7 +116,11 @@ def test_a_share_of_the_layers_is_recomputed(quarters: int, on: int) -> None:
         layer.gradient_checkpointing = True
     model.gradient_checkpointing_enable = lambda *_, **__: None
     run: Any = SimpleNamespace(
-        recompute="full", reentrant=False, recompute_quarters=quarters, rule=EVERYTHING
+        recompute="full",
+        reentrant=False,
+        recompute_quarters=quarters,
+        rule=EVERYTHING,
+        arch=SimpleNamespace(layers=range(8)),
     )
     recompute(run, model, list(model.stack))
     assert [layer.gradient_checkpointing for layer in model.stack] == [n < on for n in range(8)]
