@@ -170,8 +170,9 @@ def estimated(data: dict[str, Any], batch_size: int = 1) -> dict[str, int]:
 def pipeline_predicted(name: str, stages: int) -> dict[str, Any]:
     """What each stage of a pipeline allocates."""
     data = run_file(name, stages)
-    resolved = resolve(read_run(with_record(data, record_of(data, SMALL))))
-    found = [replay_stage(resolved, stage) for stage in range(stages)]
+    estimate = full_estimate(with_record(data, record_of(data, SMALL)), replay=False)
+    ledgers = enumerate(estimate.ledgers)
+    found = [replay_stage(estimate.resolved, stage, ledger) for stage, ledger in ledgers]
     return {
         "configuration": name,
         "stages": stages,
