@@ -87,7 +87,7 @@ FILES = {
         "Losses and Liger's kernels over eight families, recompute policies, FSDP 1, torchtitan's "
         "code, unequal and interleaved pipelines, expert options of Megatron-Core. Every run was "
         "predicted before it was measured. The errors were then fixed from the frameworks' "
-        "source.",
+        "source. One run, FSDP 1 with offload on one GPU, is refused since and left out.",
     ),
     "features_drawn": (
         "newer features (losses, recompute, FSDP 1, pipelines), random sample",
