@@ -41,7 +41,7 @@ def test_link(visitor: Visitor) -> None:
 
 
 def test_bad_link(visit: Visit) -> None:
-    """All that cannot be read in a link is told, and the page works all the same."""
+    """Every problem of a link is shown, and the page still works."""
     wrong = ["nonsense", "train?batch_size=4&colour.of=red", *["train?model.name=gpt2"] * 3]
     page = visit.open("/#" + "|".join(wrong), settled=False)
     for says in ("is not a view", "write section.key=value", "is not a section", "4 are the most"):

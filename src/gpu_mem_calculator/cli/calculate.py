@@ -46,7 +46,7 @@ def add_check(parser: Parser) -> None:
     """Add --check, its options, and --save-run."""
     parser.flag("--check", "exit with code 1 if it does not fit, and say so in one sentence")
     parser.option(
-        "--margin", "GIB", "with --check: keep so many GiB free, or a share: 2, 5%%", margin
+        "--margin", "GIB", "with --check: GiB that must stay free, or a share: 2, 5%%", margin
     )
     parser.flag("--quiet", "with --check: print the sentence only")
     parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")

@@ -10,17 +10,17 @@ torch 2.13 distributed/fsdp/_runtime_utils.py: _pre_forward to _post_backward_ho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import FIRST, LAST
+from ...ledger.ledger import LAST
 from ...ledger.num import Num
 from ...run.phases import BACKWARD, FORWARD
 from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
-from .instants import UNIT, FsdpInstant, block_instant, forward_layers, layer_count, unit_instant
+from .instants import FsdpInstant, block_instant, forward_instant, unit_instant, without_saved
+from .waiting_layers import layer_count, waiting_layers
 
 PRE, POST, NONE = "backward_pre", "backward_post", "none"
 
@@ -57,13 +57,7 @@ def flat_instants(
     instants: list[FsdpInstant] = []
     for step_instant in step(ranges, micro_batches=micro_batches):
         instants += _with_actions(step_instant, stack, shape)
-    if shape.every:  # the blocks' events contain what they keep
-        none = tuple(0 for _ in stack)
-        instants = [
-            replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i
-            for i in instants
-        ]
-    return instants
+    return without_saved(instants, stack) if shape.every else instants
 
 
 def _with_actions(
@@ -96,16 +90,7 @@ def _forward(
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
     last = layer_count(stack) - 1
-    for layer, index in forward_layers(stack, every=shape.every):
-        low = layer_count(stack[:index])
-        saved = tuple(
-            int(group.count) if j < index else layer - low if j == index else 0
-            for j, group in enumerate(stack)
-        )
-        word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
-        title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
-        end = {"first": FIRST, "last": LAST}.get(word, "")
-        waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
+    for layer, word, title, end, waiting in waiting_layers(stack, every=shape.every):
         if not shape.ahead:
             flat = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
             yield FsdpInstant(flat, "flat", layer)
@@ -113,14 +98,7 @@ def _forward(
             words = f"gather the layer after {title}"
             ahead = unit_instant(base, f"gather.after.{word}", words, **waiting)
             yield FsdpInstant(ahead, "ahead", layer)
-        if layer == last:
-            yield FsdpInstant(base, "forward", layer)
-        else:
-            working = {**waiting, "work": "layer", "inside_forward": True}
-            forward = unit_instant(
-                base, f"forward.{layer}", f"forward, {title.removeprefix('the ')}", **working
-            )
-            yield FsdpInstant(forward, "forward", layer)
+        yield forward_instant(base, layer, title, waiting, last=layer == last)
 
 
 def _gather_root(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import TEMP, Entry, Instant
 from ...ledger.num import Num, larger, sized
-from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...run.phases import OPTIMIZER
 from ...run.run import Run
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
+from .cache import cached_without_tokens
 from .flat_gather import gathered_entries, lazy_entry, shard_copy_entries
 from .flat_layout import FlatLayout, flat_layout
 from .flat_offload import host_entries
@@ -43,22 +42,9 @@ class FlatEntries(Struct, frozen=True):
     units: tuple[Entry, ...]
 
 
+@cached_without_tokens
 def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> FlatEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
-    if run.unrolled:
-        return _make_entries(run, stack)
-    bare = replace(run, batch=0, seq=0, options=None)
-    return _cached_entries(bare, tuple(run.options.items()), stack)
-
-
-@remembered(64)
-def _cached_entries(
-    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
-) -> FlatEntries:
-    return _make_entries(replace(bare, options=dict(options)), stack)
-
-
-def _make_entries(run: Run, stack: tuple[LayerGroup, ...]) -> FlatEntries:
     plan = flat_layout(run, stack)
     startup = startup_instants(plan)
     buffers = buffer_entry(run, plan.step_instants)

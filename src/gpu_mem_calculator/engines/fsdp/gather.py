@@ -14,7 +14,7 @@ from ...ledger.num import Bytes, Num, nothing
 from ...ledger.source import code
 from .instants import FsdpInstant
 from .layout import COPY_IN, NO_LAYER, FsdpLayout, UnitPart, during, one_layer
-from .options import loss_outside, option
+from .options import loss_outside
 from .units import FsdpUnit, shard_copy_events, single_rank_events
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
@@ -48,9 +48,7 @@ def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
 
 def _root_freed(plan: FsdpLayout) -> bool:
     """Whether the root is resharded before the loss is computed, and gathered after it."""
-    keeps = option(plan.run, "reshard_root_after_forward")
-    reshards = not plan.stays_gathered if keeps is None else bool(keeps)
-    return loss_outside(plan.run) and reshards
+    return loss_outside(plan.run) and plan.reshards_root
 
 
 def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:

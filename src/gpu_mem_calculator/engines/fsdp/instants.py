@@ -9,17 +9,18 @@ F/_fsdp_param_group.py:429-489, 584, 647).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import FIRST, LAST, Instant
+from ...ledger.ledger import LAST, Instant
 from ...ledger.num import Num
 from ...run.phases import BACKWARD, FORWARD, STARTUP
 from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
+from .waiting_layers import layer_count, waiting_layers
 
 UNIT = "unit"  # what runs where no block computes
 START = Instant(name="startup", phase=STARTUP, title="start-up: shards allocated")
@@ -103,13 +104,15 @@ def fsdp_instants(
     adds_up = shape.replicas and not shape.every  # the outputs of a group's layers, up to its first
     for step_instant in step(ranges, micro_batches=micro_batches, both_ends=adds_up):
         instants += _with_actions(step_instant, stack, shape)
-    if shape.every:  # the blocks' events contain what they keep
-        none = tuple(0 for _ in stack)
-        instants = [
-            replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i
-            for i in instants
-        ]
-    return instants
+    return without_saved(instants, stack) if shape.every else instants
+
+
+def without_saved(instants: list[FsdpInstant], stack: tuple[LayerGroup, ...]) -> list[FsdpInstant]:
+    """The instants of an unrolled run: the blocks' events contain what they keep."""
+    none = tuple(0 for _ in stack)
+    return [
+        replace(i, step=replace(i.step, saved=none)) if i.step.work == UNIT else i for i in instants
+    ]
 
 
 def _with_actions(
@@ -152,40 +155,18 @@ def _head(
     yield FsdpInstant(base, "loss", top)
 
 
-def layer_count(stack: Iterable[LayerGroup]) -> int:
-    """Layers of these groups."""
-    return sum(int(group.count) for group in stack)
-
-
 def _forward(
     base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
 ) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
-    last = layer_count(stack) - 1
-    for layer, index in forward_layers(stack, every=shape.every):
-        low = layer_count(stack[:index])
-        saved = tuple(
-            int(group.count) if j < index else layer - low if j == index else 0
-            for j, group in enumerate(stack)
-        )
-        word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
-        title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
-        waiting: dict[str, Any] = {"saved": saved, "stretch": index, "inside_forward": layer > 0}
+    for layer, word, title, end, waiting in waiting_layers(stack, every=shape.every):
         if shape.every or shape.offload:
             flat = unit_instant(base, f"gather.{word}.flat", f"gather {title}, flat", **waiting)
             yield FsdpInstant(flat, "flat", layer)
-        end = {"first": FIRST, "last": LAST}.get(word, "")
         gather = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
         yield FsdpInstant(gather, "gather", layer)
-        if layer == last:
-            yield FsdpInstant(base, "forward", layer)
-        else:
-            working = {**waiting, "work": "layer", "inside_forward": True}
-            forward = unit_instant(
-                base, f"forward.{layer}", f"forward, {title.removeprefix('the ')}", **working
-            )
-            yield FsdpInstant(forward, "forward", layer)
+        yield forward_instant(base, layer, title, waiting, last=layer == layer_count(stack) - 1)
 
 
 def _gather_root(
@@ -209,21 +190,15 @@ def _gather_root(
             yield FsdpInstant(out, "root.out", -1)
 
 
-def forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
-    """Layers whose forward has instants, each with the index of its group.
-
-    Saved activations only grow in forward, so of equal layers that follow equal layers the last
-    one is the highest.
-    """
-    chosen: dict[object, tuple[int, int]] = {}
-    before: object = None
-    layer = 0
-    for index, group in enumerate(stack):
-        kind = (id(group.layer), group.window, group.recompute)
-        for _ in range(int(group.count)):
-            chosen[layer if every else (before, kind)] = (layer, index)
-            before, layer = kind, layer + 1
-    return sorted(chosen.values())
+def forward_instant(
+    base: StepInstant, layer: int, title: str, waiting: dict[str, Any], *, last: bool
+) -> FsdpInstant:
+    """A layer runs forward; `base` is the last layer's forward, `waiting` as above."""
+    if last:
+        return FsdpInstant(base, "forward", layer)
+    working = {**waiting, "work": "layer", "inside_forward": True}
+    words = f"forward, {title.removeprefix('the ')}"
+    return FsdpInstant(unit_instant(base, f"forward.{layer}", words, **working), "forward", layer)
 
 
 def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[FsdpInstant]:

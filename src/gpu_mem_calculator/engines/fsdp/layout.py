@@ -75,6 +75,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
     root: the unit of everything else: embedding, final norm, head; of the embedding alone where
         there is a `head`
     head: the unit of final norm and head, where they are one
+    reshards_root: the root is resharded after forward, and gathered again for backward
     head_grads: bytes of the whole gradients that the root has after the loss's backward
     several: 1 where a shard group has more than one rank; only then buffers are gathered
     stays_gathered: layers stay gathered from forward to backward
@@ -93,6 +94,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
     offload: bool = False
     instants: tuple[FsdpInstant, ...]
     head: FsdpUnit | None = None
+    reshards_root: bool = True
 
     @property
     def root_title(self) -> str:
@@ -123,6 +125,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     strategy = option(run, "sharding_strategy")
     stays_gathered = strategy in KEEP_GATHERED
     reshard_root = option(run, "reshard_root_after_forward")
+    reshards_root = not stays_gathered if reshard_root is None else bool(reshard_root)
     kinds: dict[int, tuple[int, str, Layer]] = {}
     for group in stack:
         title = f"{group.layer.kind} layers"
@@ -140,7 +143,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     replicas = strategy in (*HYBRID, "no_shard")
     shape = StepShape(
         replicas=replicas,
-        reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
+        reshards_root=reshards_root,
         ends=ends,
         loss_outside=loss_outside(run),
         reshards_layers=not stays_gathered,
@@ -156,6 +159,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         root=fsdp_unit(run, before if ends else [*before, *after], ranks, offload=offload),
         head=fsdp_unit(run, after, ranks, offload=offload) if ends else None,
         head_grads=EMPTY if run.frozen or ends else sized(head, base.compute),
+        reshards_root=reshards_root,
         several=several,
         stays_gathered=stays_gathered,
         replicas=replicas,

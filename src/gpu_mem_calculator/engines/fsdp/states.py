@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import PARAM, Entry
 from ...ledger.num import EMPTY, Bytes, Num, larger, sized
-from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...run.run import Run
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
+from .cache import cached_without_tokens
 from .gather import buffer_entries, gathered_entries
 from .instants import START
 from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
@@ -39,22 +38,9 @@ class ShardEntries(Struct, frozen=True):
     units: tuple[Entry, ...]
 
 
+@cached_without_tokens
 def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
-    if run.unrolled:
-        return _make_entries(run, stack)
-    bare = replace(run, batch=0, seq=0, options=None)
-    return _cached_entries(bare, tuple(run.options.items()), stack)
-
-
-@remembered(64)
-def _cached_entries(
-    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
-) -> ShardEntries:
-    return _make_entries(replace(bare, options=dict(options)), stack)
-
-
-def _make_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
     plan = fsdp_layout(run, stack)
     units = (
         *staging_entries(plan),

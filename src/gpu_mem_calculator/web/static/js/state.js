@@ -30,7 +30,7 @@ export const VIEWS = {
 };
 
 export const MOST = 4; // set-ups at once
-const LISTED = 8; // problems of a link that are told
+const LISTED = 8; // problems of a link that are shown
 const STEPS = 200; // changes that can be taken back
 const PAUSE = 1000; // milliseconds after which the same setting is a new step
 const KEPT = "gpu-mem-calc.link"; // the last state, for a page opened without a link
