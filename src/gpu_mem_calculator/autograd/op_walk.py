@@ -10,7 +10,7 @@ from .events import EventRecorder
 from .forward import run_forward, storage_owners
 from .op_recompute import OperationRecompute, kept_storages
 from .tape import Tape, Value
-from .walk import BlockWalk, last_saving, walk_once
+from .walk import BlockWalk, block_walk, last_saving, walk_once
 
 
 def walk_by_operation(
@@ -24,7 +24,7 @@ def walk_by_operation(
     owners = storage_owners(tape, entry)
     kept = kept_storages(tape, keeps)
     casts = [v.index for op in tape.ops for v in op.outs if v.cached]
-    transient, once = walk_once(tape, (entry,), exit_, owners, {entry.index})
+    once = walk_once(tape, (entry,), exit_, owners, {entry.index})
     recorder = EventRecorder()
     stays = {entry.index, *kept, *casts}
     forward, ids = run_forward(recorder, tape, (entry,), exit_, owners, stays, for_backward="free")
@@ -36,16 +36,5 @@ def walk_by_operation(
     back.run(tape, OperationRecompute(back, tape, (entry, exit_), kept, stop), unpacked=True)
     names = (entry.index, *sorted(kept))
     script = back.events(entry, exit_, events, set(), output_grad_held=False)
-    return BlockWalk(
-        saved=tuple((owners[index].name, owners[index].bytes) for index in names),
-        input_bytes=entry.bytes,
-        forward=forward,
-        transient=transient,
-        backward=back.peak.moment,
-        later=back.later_peak.moment,
-        hooks=tuple(back.hooks),
-        after_first=back.after_first,
-        keeps_input=True,
-        once=once,
-        script=replace(script, until_forward_ends=until_end),
-    )
+    script = replace(script, until_forward_ends=until_end)
+    return replace(block_walk(back, names, entry, forward, once, script), keeps_input=True)

@@ -12,6 +12,7 @@ Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cp
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -117,7 +118,7 @@ def walk(
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
     kept_on_gpu = {entry.index} if checkpoint and not offloaded else set()
-    transient, once = walk_once(tape, (entry, *outside), exit_, owners, kept_on_gpu)
+    once = walk_once(tape, (entry, *outside), exit_, owners, kept_on_gpu)
     holds = bool(checkpoint) and not (offloaded and checkpoint == "hooks")
     inputs = {entry.index} if holds else set()
     recorder = EventRecorder()
@@ -144,6 +145,28 @@ def walk(
         PartRecompute(back, parts, set(all_saved), tape.leaves),
         unpacked=checkpoint == "hooks",
     )
+    script = back.events(entry, exit_, events, pins, output_grad_held=output_grad_held)
+    given = tuple(ids[v.index] for v in outside)
+    return replace(
+        block_walk(back, saved, entry, forward, once, replace(script, given=given)),
+        pinned=pinned,
+        keeps_input=not offloaded and (entry.index in saved or bool(checkpoint)),
+        holds_input=bool(checkpoint),
+    )
+
+
+def block_walk(
+    back: BackwardPass,
+    saved: Iterable[int],
+    entry: Value,
+    forward: PeakParts,
+    once: tuple[PeakParts, BlockEvents],
+    script: BlockEvents,
+) -> BlockWalk:
+    """The figures of a backward pass that has run, with those of forward. `saved`: the storages
+    kept for it. `once`: what `walk_once` returned.
+    """
+    owners, (transient, events) = back.owners, once
     return BlockWalk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
         input_bytes=entry.bytes,
@@ -153,14 +176,8 @@ def walk(
         later=back.later_peak.moment,
         hooks=tuple(back.hooks),
         after_first=back.after_first,
-        pinned=pinned,
-        keeps_input=not offloaded and (entry.index in saved or bool(checkpoint)),
-        holds_input=bool(checkpoint),
-        once=once,
-        script=replace(
-            back.events(entry, exit_, events, pins, output_grad_held=output_grad_held),
-            given=tuple(ids[v.index] for v in outside),
-        ),
+        once=events,
+        script=script,
     )
 
 

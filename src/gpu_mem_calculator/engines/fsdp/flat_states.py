@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import TEMP, Entry, Instant
+from ...ledger.ledger import TEMP, Entry
 from ...ledger.num import Num, larger, sized
 from ...ledger.source import code
 from ...run.phases import OPTIMIZER
@@ -15,7 +14,7 @@ from ...run.run import Run
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
-from .cache import cached_without_tokens
+from .cache import ShardEntries, cached_without_tokens
 from .flat_gather import gathered_entries, lazy_entry, shard_copy_entries
 from .flat_layout import FlatLayout, flat_layout
 from .flat_offload import host_entries
@@ -27,23 +26,8 @@ NORM_CODE = code("torch 2.13 D/fully_sharded_data_parallel.py:1085 clip_grad_nor
 NORM_BYTES = 512  # a scalar's block
 
 
-class FlatEntries(Struct, frozen=True):
-    """The layout of a run and the entries that do not depend on its tokens.
-
-    plan: the units and the instants of the step
-    startup: the instants before it
-    shards: parameters as they are stored, and buffers
-    units: what units hold at work, and the optimizer
-    """
-
-    plan: FlatLayout
-    startup: tuple[Instant, ...]
-    shards: tuple[Entry, ...]
-    units: tuple[Entry, ...]
-
-
 @cached_without_tokens
-def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> FlatEntries:
+def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
     plan = flat_layout(run, stack)
     startup = startup_instants(plan)
@@ -60,7 +44,7 @@ def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> FlatEntries:
         *_step_entries(plan),
         *(host_entries(plan) if plan.offload else ()),
     )
-    return FlatEntries(plan, startup, shards, units)
+    return ShardEntries(plan, startup, shards, units)
 
 
 def _step_entries(plan: FlatLayout) -> Iterator[Entry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import PARAM, Entry
@@ -14,7 +13,7 @@ from ...run.run import Run
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
-from .cache import cached_without_tokens
+from .cache import ShardEntries, cached_without_tokens
 from .gather import buffer_entries, gathered_entries
 from .instants import START
 from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
@@ -23,19 +22,6 @@ from .options import PRECISIONS, shard_ranks, unit_bits
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
 from .startup import META, start_device, start_entries, startup_instants
 from .units import FsdpUnit, UnitBits, UnitParameter, fsdp_unit, tower_shards
-
-
-class ShardEntries(Struct, frozen=True):
-    """The layout of a run and the entries that do not depend on its tokens.
-
-    plan: the units and the instants of the step
-    shards: parameters as they are stored, and buffers
-    units: gathered parameters, gradients, communication buffers, the optimizer
-    """
-
-    plan: FsdpLayout
-    shards: tuple[Entry, ...]
-    units: tuple[Entry, ...]
 
 
 @cached_without_tokens
@@ -52,7 +38,7 @@ def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
         *_step_entries(plan),
     )
     shards = _host_shards(plan) if plan.offload else _gpu_shards(plan)
-    return ShardEntries(plan, tuple(shards), units)
+    return ShardEntries(plan, startup_instants(plan), tuple(shards), units)
 
 
 def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
