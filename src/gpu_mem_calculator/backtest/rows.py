@@ -33,7 +33,9 @@ METRICS = {
 UNSCORED = (
     *("fails_in_bytes", "context_bytes", "alloc_retries"),
     *("step_seconds", "average_bytes", "utilization_pct"),
+    *("step_peaks_bytes", "between_steps_bytes"),
 )
+LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
 OTHERS = "function with record rank num_parameters rank_parameters phases environment failed tries"
@@ -199,6 +201,9 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
         elif key == "fits":
             if not isinstance(value, bool):
                 yield f"measured.fits={_short(value)} must be true or false"
+        elif key in LISTS:
+            if not isinstance(value, list) or not all(map(_whole_number, value)):
+                yield f"measured.{key}={_short(value)} must be a list of whole numbers of bytes"
         elif key in NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 yield f"measured.{key}={_short(value)} must be a number, 0 or more"

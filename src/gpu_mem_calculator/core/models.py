@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from ..programs.program import Program
 from .field_types import (
     Card,
     Count,
@@ -202,7 +203,10 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):
-    """A whole run file: training, or inference instead."""
+    """A whole run file: training, or inference instead.
+
+    Where it has a `program`, training, parallelism and engine have the keys that it means.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     inference: InferenceConfig | None = None
@@ -210,3 +214,4 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
     parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     hardware: GPUConfig = field(default_factory=GPUConfig)
+    program: Program | None = None

@@ -15,6 +15,7 @@ from .sections import SECTIONS, key_types, parts
 
 LORA = "training.lora"
 PRECISION = "training.precision"
+PROGRAM = "program."  # what follows has the tool's own names
 # Sections of a run of each kind; a key without a section is looked for in these.
 TRAINED = ("model", "training", "parallelism", "engine", "hardware")
 SERVED = ("inference", "model", "hardware")
@@ -89,6 +90,8 @@ def _meaning(path: str, value: Any, *, serving: bool) -> Settings:
     """Our keys and values for one setting; an unknown key stays, and is refused when it is read."""
     if is_own(path):
         return _own_value(path, value)
+    if path.startswith(PROGRAM):
+        return {path: value}
     meaning = translated(path, value, serving=serving)
     if isinstance(meaning, str):
         raise InputError(meaning)

@@ -20,6 +20,7 @@ from ..step.optimizers import OPTIMIZERS
 from ..step.workspaces import config_bytes
 from . import training_rules
 from .errors import InputError, Problems, nearest, quoted
+from .from_program import program_notes
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .loss_choices import loss_choices
@@ -92,6 +93,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **loss,
     )
     run = chosen.complete(run)
+    program = program_notes(file)
     problems += training_rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)
@@ -101,9 +103,10 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         hardware=hardware,
         model=model,
         allocator=allocator,
-        assumed=(*model.assumed, *hardware.assumed),
+        assumed=(*model.assumed, *hardware.assumed, *program.assumed),
         warnings=(
             *model.warnings,
+            *program.warnings,
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
             *recompute_note(run, chosen),

@@ -25,6 +25,8 @@ from .text_data import load_text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..programs.program import Program
+
 T = TypeVar("T", bound=Struct)
 MOST_LISTED = 9  # up to this bound a rule lists every value
 
@@ -52,12 +54,21 @@ def read(
         data = load_text(source)
     else:
         data = source
-    data, problems = own_names(as_run_file(data))
+    data, program = _with_program(as_run_file(data))
+    data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
         raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
-    return RunFile(**sections)
+    return RunFile(**sections, program=program)
+
+
+def _with_program(data: Any) -> tuple[Any, Program | None]:
+    if not isinstance(data, Mapping) or data.get("program") is None:
+        return data, None
+    from .from_program import with_program
+
+    return with_program(data)
 
 
 def gather_sections(*sections: Struct) -> RunFile:

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..run.run import Run
 from .job import Job
+from .materializer import Materializer
 
 NO_PROGRAM = (
     "model: plain numbers describe no program that could be run; give a preset or a config.json"
@@ -71,7 +72,21 @@ def auto_config(config: Mapping[str, Any]) -> Any:
 def build(job: Job, device: str) -> Any:
     """The run's model with random weights on a device, ready to train; "meta" allocates nothing."""
     import_extra("torch", "torch").manual_seed(0)
-    return causal_model(hf_config(job), job.resolved.run, device)
+    run = job.resolved.run
+    if job.resolved.engine.name == "pytorch_ddp" and run.options["init_device"] == "cpu":
+        return _moved(causal_model(hf_config(job), run, "meta"), device)
+    return causal_model(hf_config(job), run, device)
+
+
+def _moved(model: Any, device: str) -> Any:
+    """A model that was made elsewhere, on a device: each parameter is allocated once."""
+    import torch
+
+    Materializer(device).all_of(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.02)
+    return model
 
 
 def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:

@@ -14,4 +14,4 @@ PRECISIONS = {
     "bf16_pure": Precision(16, 16),
     "fp16_pure": Precision(16, 16),
 }
-OPTIONS: Mapping[str, Any] = {"gradient_as_bucket_view": False}
+OPTIONS: Mapping[str, Any] = {"gradient_as_bucket_view": False, "init_device": "cuda"}

@@ -45,7 +45,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
             {"startup": 1},
             code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
         )
-    elif run.arch.tied:
+    elif run.arch.tied and run.options.get("init_device") != "cpu":
         yield Entry(
             "head before it is tied to the embedding",
             PARAM,

@@ -1,0 +1,86 @@
+"""A run file with a `program` section: the tool's own arguments become keys of the run file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..ledger.quoting import quoted
+from ..programs.program import Program, Setup, Translation
+from ..programs.tools import translate
+from .errors import InputError, nearest
+from .models import RunFile
+
+TRANSLATED = ("training", "parallelism", "engine")
+
+
+def read_program(values: Any) -> Program:
+    """A checked `program` section; raises all problems of its form at once."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"program={quoted(values)} must be an object with a tool and its args")
+    known = Program.__struct_fields__
+    problems = [
+        f"program.{key} is not a known key{nearest(str(key), known)}"
+        for key in values
+        if key not in known
+    ]
+    if not isinstance(values.get("tool"), str):
+        problems.append("program.tool is missing; name it, such as 'transformers.Trainer'")
+    for key in known:
+        value = values.get(key)
+        if key in ("tool", "version"):
+            if value is not None and not isinstance(value, str):
+                problems.append(f"program.{key}={quoted(value)} must be a text")
+        elif value is not None and not isinstance(value, Mapping):
+            problems.append(f"program.{key}={quoted(value)} must be an object")
+    if problems:
+        raise InputError(problems)
+    return msgspec.convert({k: v for k, v in values.items() if v is not None}, Program)
+
+
+def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | None]:
+    """A run file's data with the keys that its program means, and the program.
+
+    A key that the run file itself has is kept.
+    """
+    rest = {name: values for name, values in data.items() if name != "program"}
+    if data.get("program") is None:
+        return rest, None
+    if data.get("inference") is not None:
+        raise InputError("program and inference are both there; a run is one: leave one out")
+    program = read_program(data["program"])
+    meant = translation(program, data)
+    if meant.problems:
+        raise InputError(meant.problems)
+    for name in TRANSLATED:
+        keys = getattr(meant, name)
+        given = rest.get(name) or {}
+        if keys:
+            rest[name] = {**keys, **given} if isinstance(given, Mapping) else given
+    return rest, program
+
+
+def translation(program: Program, data: Mapping[str, Any]) -> Translation:
+    """The translation of a program; `data` are the other sections of its run file."""
+    hardware, model = data.get("hardware") or {}, data.get("model") or {}
+    config = model.get("config") if isinstance(model, Mapping) else None
+    config = config if isinstance(config, Mapping) else {}
+    stored = config.get("dtype") or config.get("torch_dtype")
+    count = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
+    setup = Setup(
+        num_gpus=count if isinstance(count, int) else 1,
+        stored_dtype=stored if isinstance(stored, str) else None,
+    )
+    return translate(program, setup)
+
+
+def program_notes(file: RunFile) -> Translation:
+    """The translation of a run file's program, for what it assumes and warns of."""
+    if file.program is None:
+        return Translation()
+    model = {"config": file.model.config} if file.model.config else {}
+    return translation(
+        file.program, {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
+    )

@@ -1,0 +1,92 @@
+"""The arguments of each tool: its defaults, and which of them change memory.
+
+Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own dataclass:
+
+- `[defaults]`: the tool's own default; an argument that is not there has None.
+- `[memory]`: `names` of arguments that the translation honours.
+- `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
+- `[[refused]]`: `names` of which only the default is modelled, and `why`, the end of the sentence.
+- `base`: the table whose arguments the tool inherits; rows here replace those of the base.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ..ledger.quoting import quoted
+
+MEMORY, FREE, REFUSED = "memory", "free", "refused"
+
+
+class Argument(Struct, frozen=True, kw_only=True):
+    """One argument: its default, its effect (memory, free or refused), and why."""
+
+    default: Any
+    effect: str
+    why: str = ""
+
+
+ArgumentTable = Mapping[str, Argument]
+
+
+@cache
+def argument_table(path: str) -> ArgumentTable:
+    """The arguments of a tool; `path` is that of its table in this folder, without .toml."""
+    text = (Path(__file__).parent / f"{path}.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    base = argument_table(data["base"]) if "base" in data else {}
+    defaults, rows = data.get("defaults", {}), dict(base)
+    for name, effect, why in _rows(data):
+        rows[name] = Argument(default=defaults.get(name), effect=effect, why=why)
+    for name in defaults.keys() & base.keys():  # the tool changes a default of its base
+        if rows[name] is base[name]:
+            old = base[name]
+            rows[name] = Argument(default=defaults[name], effect=old.effect, why=old.why)
+    return rows
+
+
+def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name in data.get(MEMORY, {}).get("names", ()):
+        yield name, MEMORY, ""
+    for effect in (FREE, REFUSED):
+        for group in data.get(effect, ()):
+            for name in group["names"]:
+                yield name, effect, group["why"]
+
+
+def argument_values(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every argument: as given, else the tool's default."""
+    return {name: given.get(name, row.default) for name, row in table.items()}
+
+
+def argument_problems(title: str, table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each argument that the tool does not have, or whose value is refused."""
+    for name, value in given.items():
+        row = table.get(name)
+        if row is None:
+            hint = difflib.get_close_matches(str(name), table, n=1, cutoff=0.75)
+            near = f"; did you mean {hint[0]!r}?" if hint else "; leave it out"
+            yield f"program.args.{name} is not an argument of {title}{near}"
+        elif row.effect == REFUSED and value != row.default:
+            yield f"program.args.{name}={quoted(value)}: {row.why}"
+
+
+def assumed_defaults(title: str, table: ArgumentTable, given: Mapping[str, Any]) -> str:
+    """One sentence with the tool's defaults of the arguments that change memory."""
+    left_out = [
+        f"{name}={_word(row.default)}"
+        for name, row in table.items()
+        if row.effect == MEMORY and name not in given and row.default not in (None, False)
+    ]
+    return f"{title}'s defaults: {', '.join(left_out)}" if left_out else ""
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

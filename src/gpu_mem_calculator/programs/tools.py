@@ -1,0 +1,72 @@
+"""The tools whose programs are modelled, and the translation of a program."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from .arguments import argument_problems, argument_table, argument_values, assumed_defaults
+from .program import Program, Setup, Translation
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A tool: its package and the version that was read, its table of arguments, its translation.
+
+    - `arguments`: path of the table, without .toml
+    - `module`: the module here whose `translate(program, values, setup)` returns a Translation
+    """
+
+    package: str
+    version: str
+    arguments: str
+    module: str
+
+
+# One row for each tool, by the name in `program.tool`.
+TOOLS: Mapping[str, Tool] = {
+    "transformers.Trainer": Tool(
+        package="transformers",
+        version="5.17.0",
+        arguments="transformers/arguments",
+        module="transformers.translate",
+    )
+}
+LONGEST_VERSION = 40
+Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
+
+
+def translate(program: Program, setup: Setup) -> Translation:
+    """The keys of a run file that a program means; its problems are in the result."""
+    tool = TOOLS.get(program.tool)
+    if tool is None:
+        hint = difflib.get_close_matches(program.tool, TOOLS, n=1, cutoff=0.6)
+        near = f"did you mean {hint[0]!r}?" if hint else f"it can be {', '.join(TOOLS)}"
+        return Translation(problems=[f"program.tool={program.tool!r} is not modelled; {near}"])
+    title, table = f"{program.tool} {tool.version}", argument_table(tool.arguments)
+    problems = list(argument_problems(title, table, program.args))
+    if problems:
+        return Translation(problems=problems)
+    result = _translate(tool.module)(program, argument_values(table, program.args), setup)
+    result.warnings += _version_warning(program, tool)
+    assumed = assumed_defaults(title, table, program.args)
+    result.assumed += [assumed] if assumed else []
+    return result
+
+
+@cache
+def _translate(module: str) -> Translate:
+    found: Translate = import_module(f".{module}", __package__).translate
+    return found
+
+
+def _version_warning(program: Program, tool: Tool) -> Iterator[str]:
+    """A sentence where the program's version is not the one that was read."""
+    given = program.version
+    if given is not None and given[:LONGEST_VERSION] != tool.version:
+        read = f"{tool.package} {tool.version}, whose source was read"
+        yield f"program.version={given[:LONGEST_VERSION]!r} is treated as {read}"

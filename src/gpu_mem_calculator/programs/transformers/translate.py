@@ -1,0 +1,134 @@
+"""TrainingArguments as keys of a run file (transformers 5.17.0 trainer.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..adapters import adapter_keys
+from ..optimizers import optimizer_keys
+from ..precision import dtype_word, precision_keys
+from ..program import Program, Section, Setup, Translation
+from ..quantization import quantization_keys
+
+ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
+LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
+
+
+def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
+    """The keys of a plain Trainer, with the model prepared as PEFT's guide says."""
+    result = Translation()
+    training_keys(program, values, setup, result, prepared=True)
+    return result
+
+
+def training_keys(
+    program: Program,
+    values: Mapping[str, Any],
+    setup: Setup,
+    result: Translation,
+    *,
+    prepared: bool,
+) -> None:
+    """Add the keys that every program on top of Trainer has in common.
+
+    prepared: whether prepare_model_for_kbit_training is called for a quantized base
+    """
+    training = result.training
+    training["batch_size"] = values["per_device_train_batch_size"]
+    training["gradient_accumulation_steps"] = values["gradient_accumulation_steps"]
+    training["gradient_clipping"] = values["max_grad_norm"] or 0
+    _add(result, optimizer_keys(values["optim"], values))
+    _add_loading(program, values, setup, result)
+    _add_adapters(program, result, prepared=prepared)
+    training |= recompute_keys(values) | loss_keys(values)
+    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
+    if program.data.get("seq_len"):
+        training["seq_len"] = program.data["seq_len"]
+    result.problems += launch_problems(program, values)
+
+
+def first_device(program: Program) -> str:
+    """Where from_pretrained puts the weights: on the host, unless a device_map names GPUs.
+
+    A quantized model is loaded onto the GPU (quantizers/quantizer_bnb_4bit.py update_device_map).
+    """
+    return "cuda" if program.quantization or program.load.get("device_map") else "cpu"
+
+
+def recompute_keys(values: Mapping[str, Any]) -> Section:
+    """Gradient checkpointing; not reentrant unless asked for (modeling_utils.py)."""
+    if not values["gradient_checkpointing"]:
+        return {}
+    given = values["gradient_checkpointing_kwargs"] or {}
+    reentrant = {"checkpoint_reentrant": True} if given.get("use_reentrant") else {}
+    return {"activation_checkpointing": "full", **reentrant}
+
+
+def loss_keys(values: Mapping[str, Any]) -> Section:
+    """Label smoothing, Liger's kernels and torch.compile."""
+    keys: Section = {}
+    if values["label_smoothing_factor"]:
+        keys["label_smoothing"] = values["label_smoothing_factor"]
+    if values["use_liger_kernel"]:
+        config = values["liger_kernel_config"]
+        keys["liger"] = True if config is None else [name for name, on in config.items() if on]
+    if values["torch_compile"] or values["torch_compile_mode"] or values["torch_compile_backend"]:
+        keys["compile"] = values["torch_compile_mode"] or True
+    return keys
+
+
+def launch_problems(program: Program, values: Mapping[str, Any]) -> list[str]:
+    """Launches that are not translated yet."""
+    given = {
+        "program.args.fsdp": values["fsdp"],
+        "program.args.deepspeed": values["deepspeed"],
+        "program.accelerate": program.accelerate,
+        "program.deepspeed": program.deepspeed,
+        "program.fsdp_config": program.fsdp_config,
+    }
+    fix = "use training and engine sections instead of program"
+    return [f"{name} is not read yet; {fix}" for name, value in given.items() if value]
+
+
+def _add(result: Translation, keys: Section | str) -> None:
+    if isinstance(keys, str):
+        result.problems.append(keys)
+    else:
+        result.training |= keys
+
+
+def _add_loading(
+    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
+) -> None:
+    """The dtype of the weights and the attention that from_pretrained chooses.
+
+    transformers 5.17.0 modeling_utils.py: dtype is "auto", the checkpoint's own, unless given.
+    """
+    load = program.load
+    for name in load:
+        if name not in LOAD_KEYS:
+            result.problems.append(f"program.load.{name} is not read; leave it out")
+    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
+    if dtype == "auto":
+        dtype = setup.stored_dtype or "bfloat16"
+        source = "as the checkpoint says" if setup.stored_dtype else "as most checkpoints have it"
+        result.assumed.append(f"program.load.dtype={dtype}, {source}")
+    mixed = "bf16" if values["bf16"] else "fp16" if values["fp16"] else ""
+    _add(result, precision_keys(dtype_word(dtype), mixed, adapters=program.peft is not None))
+    attention = load.get("attn_implementation", "sdpa")
+    if attention in ATTENTION:
+        result.training["attention"] = attention
+    else:
+        choice = " or ".join(map(repr, ATTENTION))
+        result.problems.append(f"program.load.attn_implementation={attention!r} must be {choice}")
+
+
+def _add_adapters(program: Program, result: Translation, *, prepared: bool) -> None:
+    if program.peft is not None:
+        result.training["lora"], problems = adapter_keys(program.peft)
+        result.problems += problems
+    if program.quantization is not None:
+        keys, problems = quantization_keys(program.quantization, prepared=prepared)
+        result.training |= keys
+        result.problems += problems
