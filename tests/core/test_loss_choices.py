@@ -65,6 +65,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"loss": "cut", "liger": True}}, "contradicts training.liger"),
     ({"training": {"liger": ["cross_entropy", BASE[-1]]}}, "both compute the loss"),
     ({"training": {"loss_chunk_size": 5}}, "needs loss 'chunked'"),
+    ({"training": {"labelled_tokens": 5}}, "needs loss 'chunked', which skips"),
+    ({"training": {"labelled_tokens": 10**6, "loss": "chunked"}}, "is more than a sequence has"),
     ({"training": {"label_smoothing": 0.1, "loss": "cut"}}, "use loss 'full'"),
     ({"training": {"loss": "te_fused"}}, "is Megatron's"),
     ({"training": {"loss": "cut", "precision": "fp32"}}, "has no fp32 kernel"),

@@ -124,6 +124,14 @@ def test_a_tile_of_the_chunked_loss() -> None:
     assert int(wide.backward.temp) - int(narrow.backward.temp) == tile * (8192 - 1024)
 
 
+def test_the_chunked_loss_skips_tokens_without_a_label() -> None:
+    """Its tile, and what it saves, have a row for each label."""
+    whole, few = (head(loss="chunked", labelled_tokens=n, precision=PURE) for n in (None, 10))
+    assert int(whole.saved_bytes) > int(few.saved_bytes)
+    assert dict(few.saved)["loss.picked"] == BATCH * 10 * HIDDEN * 2
+    assert int(whole.forward.temp) - int(few.forward.temp) == BATCH * (SEQ - 11) * (32768 * 2 + 28)
+
+
 @pytest.mark.parametrize(("loss", "precision"), LOGIT_BYTES)
 def test_a_loss_is_one_number(loss: str, precision: str) -> None:
     """In fp32, unless the logits stay in 16 bits."""

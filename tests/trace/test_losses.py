@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "no upcast": ("qwen2", {"loss": "full_no_upcast", "precision": "fp16_mixed"}, {}),
     "flash": ("llama", {"loss": "flash_fused"}, {}),
     "chunked": ("llama", {"loss": "chunked", "loss_chunk_size": 4096}, {}),
+    "labels": ("qwen2", {"loss": "chunked", "labelled_tokens": 100}, {}),
     "flash in place": ("llama", {"loss": "flash_fused_inplace"}, {}),
     "liger logits": ("olmo2", {"liger": ["cross_entropy", "rope", "rms_norm"]}, {}),
     "smoothed": ("llama", {"label_smoothing": 0.1, "precision": "bf16_pure"}, {}),

@@ -37,6 +37,7 @@ def loss_choices(config: TrainingConfig, family: str) -> dict[str, Any]:
     return {
         "loss": "full" if loss in SAME_AS_FULL else loss,
         "loss_chunk": (config.loss_chunk_size or CHUNK) if loss == "chunked" else 0,
+        "labelled": config.labelled_tokens,
         "label_smoothing": config.label_smoothing or 0.0,
         "liger": (*others, needed) if needed is not None else others,
     }
@@ -81,6 +82,9 @@ def _contradictions(config: TrainingConfig, loss: str, kernels: tuple[str, ...])
     if config.loss_chunk_size and loss != "chunked":
         size = config.loss_chunk_size
         yield f"training.loss_chunk_size={size} needs loss 'chunked'; leave it out"
+    if config.labelled_tokens and loss != "chunked":
+        tokens = config.labelled_tokens
+        yield f"training.labelled_tokens={tokens} needs loss 'chunked', which skips other tokens"
     if config.label_smoothing and loss not in SAME_AS_FULL:
         why = "is computed from all logits by transformers' LabelSmoother; use loss 'full'"
         yield f"training.label_smoothing={config.label_smoothing} with loss {loss!r} {why}"
@@ -88,7 +92,8 @@ def _contradictions(config: TrainingConfig, loss: str, kernels: tuple[str, ...])
 
 def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[str]:
     """A sentence for each loss that an engine, a precision or a model does not have."""
-    given = [key for key in ("liger", "label_smoothing", "loss_chunk_size") if getattr(config, key)]
+    keys = ("liger", "label_smoothing", "loss_chunk_size", "labelled_tokens")
+    given = [key for key in keys if getattr(config, key)]
     if not engine.transformers:
         for key in given:
             value = quoted(getattr(config, key))
@@ -105,6 +110,9 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.liger and run.arch.family == PLAIN and not _like_llama(run):
         fix = "set gated_mlp=true and normalization='rmsnorm', or give a config.json"
         yield f"training.liger: for plain numbers Liger needs a model like Llama; {fix}"
+    if run.labelled is not None and run.labelled >= run.seq:
+        fix = f"use at most {int(run.seq) - 1}: the first token of a sequence has none"
+        yield f"training.labelled_tokens={run.labelled} is more than a sequence has; {fix}"
     if run.loss in MEGATRON:
         fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
         yield f"training.loss={run.loss!r} is Megatron's, and {fix}"

@@ -97,6 +97,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
     loss: Loss | None = None
     loss_chunk_size: Count | None = None
+    labelled_tokens: Count | None = None
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None
     lora: LoraConfig | None = None

@@ -128,7 +128,15 @@ def _chunked_loss(model: Any, run: Run) -> None:
     utils: Any = import_kernels("trl.trainer.utils")
     utils._CHUNKED_LOGPROB_CHUNK_SIZE = run.loss_chunk
     utils.add_fused_lm_head(model)
-    model.forward = partial(model.forward, fused_lm_head=True)
+    scored = partial(model.forward, fused_lm_head=True)
+
+    def forward(*args: Any, labels: Any = None, **kwargs: Any) -> Any:
+        if run.labelled is not None and labels is not None:
+            labels = labels.clone()
+            labels[:, : -int(run.labelled)] = IGNORED
+        return scored(*args, labels=labels, **kwargs)
+
+    model.forward = forward
 
 
 def _cut_loss(model: Any, run: Run) -> None:

@@ -52,6 +52,7 @@ class Run(Struct, frozen=True, kw_only=True):
     attention: str = "sdpa"
     loss: str = "full"  # how it is computed, by the name in the run file
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
+    labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
     label_smoothing: float = 0.0
     liger: tuple[str, ...] = ()  # Liger's kernels in the place of transformers' code
     adapter: Adapter | None = None

@@ -108,6 +108,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         multiprocessors=run.multiprocessors if run.liger else 132,
         loss=run.loss,
         loss_chunk=run.loss_chunk,
+        labelled=run.labelled,
         smoothed=run.label_smoothing > 0,
         quirks=quirks,
     )

@@ -85,7 +85,7 @@ def _chunked(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
     chosen by their indices.
     """
     hidden, labels = hidden[:, :-1], labels[:, 1:]
-    rows, columns = hidden.shape[:2]
+    rows, columns = len(hidden), run.labelled or hidden.shape[1]
     index = [torch.zeros(rows * columns, dtype=torch.int64, device=hidden.device) for _ in "01"]
     picked, targets = hidden[index[0], index[1]], labels[index[0], index[1]]
     each = ChunkedLoss.apply(picked, weight, targets, run.loss_chunk)

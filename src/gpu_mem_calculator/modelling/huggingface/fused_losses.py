@@ -78,15 +78,15 @@ def _liger_temp(setting: BlockSetting, x: Value, weight: Value, layer: Linear) -
 
 def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """ChunkedLogProbFunction in add_fused_lm_head (trl 1.16.0 trainer/utils.py,
-    kernels/chunked_logprob.py), on the tokens that have a label: all but the last of a sequence.
+    kernels/chunked_logprob.py), on the tokens that have a label.
 
     Logits are computed in tiles of 4,096 tokens and `loss_chunk` vocabulary entries, in forward and
     again in backward, where both gradients are summed in fp32, then cast. There a part of the
     weight that is cast has a name until the next one exists.
     """
     weight, hidden = _weight(tape, setting, layer), layer.ins[1]
-    rows = setting.batch * (setting.seq - 1)
-    kept = tape.view("loss.shifted", x, rows * hidden)
+    rows = setting.labels
+    kept = tape.view("loss.shifted", x, setting.batch * (setting.seq - 1) * hidden)
     index = [tape.value(f"loss.index{n}", rows, 64, grad=False) for n in (0, 1)]
     picked = tape.op("loss.picked", kept, elements=rows * hidden, saves=index)
     bits = 16 if setting.autocast else x.bits

@@ -33,7 +33,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - liger: Liger's kernels; multiprocessors: of the card, each of which sums a part of a norm's
       gradient there
     - loss: how the loss is computed; loss_chunk: vocabulary entries of a tile; smoothed: the labels
-      are smoothed
+      are smoothed; labelled: tokens of a sequence with a label, where not all but the first
     - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
       _assisted_decoding do not call _optimize_model_for_decode)
     """
@@ -65,6 +65,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     loss: str = "full"
     loss_chunk: int = 0
     smoothed: bool = False
+    labelled: Num | None = None
 
     @cached_property
     def only_ints(self) -> bool:
@@ -75,6 +76,11 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     def tokens(self) -> Num:
         """Tokens of one micro-batch on this rank."""
         return self.batch * self.seq
+
+    @property
+    def labels(self) -> Num:
+        """Tokens of one micro-batch that have a label."""
+        return self.batch * (self.seq - 1 if self.labelled is None else self.labelled)
 
     @property
     def keys(self) -> Num:
