@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 
 from ..replay.allocator import ReplayPhase
-from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from .models import OutOfMemory, PhaseResult, StepResult
 from .stage_replay import StageReplay
 
 PHASES = {
+    "gen": GENERATION,
     "fwd": FORWARD,
     "bwd": BACKWARD,
     "fwdbwd": "forward and backward",

@@ -36,6 +36,7 @@ from .token_choice import TokenChoice, choose_token, named_tensors
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
 STATIC_CODE = code("transformers 5.17.0 cache_utils.py StaticLayer.lazy_initialization")
+CAST_CODE = code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits")
 REORDER_CODE = code("transformers 5.17.0 cache_utils.py CacheLayerMixin.reorder_cache")
 
 
@@ -144,6 +145,27 @@ def layer_entries(case: GenerationCase) -> Iterator[Entry]:
                 yield from work_entries(name, peak, instant, REORDER_CODE, CACHE)
 
 
+def cast_entries(case: GenerationCase) -> Iterator[Entry]:
+    """16-bit copies of the weights of layers that have run, which autocast keeps until the model's
+    forward ends.
+    """
+    passes = layer_passes(case) if case.how.autocast else {}
+    for (index, name, _), layer in passes.items():
+        kind, sizes = case.found[index], layer.script.sizes
+        size = sum((sizes[number] for number in layer.casts), EMPTY)
+        forward = [
+            i for i in case.table if i.step == name and i.work in ("layer", "norm", "logits")
+        ]
+        if not nothing(size):
+            yield Entry(
+                name=f"{kind.title}: 16-bit weights cached by autocast",
+                kind=TEMP,
+                bytes=size,
+                live={i.name: i.layers_before(kind) for i in forward},
+                source=CAST_CODE,
+            )
+
+
 def work_entries(
     name: str,
     peak: PeakParts,
@@ -208,7 +230,10 @@ def pass_events(case: GenerationCase) -> dict[str, PassEvents]:
             events[instant.name] = choice_events(choice)
         else:
             block = head_pass(case, instant).script
-            events[instant.name] = PassEvents(block=HEAD, script=block, forward=True)
+            returns = instant.work == "logits"
+            events[instant.name] = PassEvents(
+                block=HEAD, script=block, forward=True, returns=returns
+            )
     return events
 
 
@@ -221,6 +246,7 @@ def layer_events(layer: InferenceLayer, block: int, *, embedded: bool) -> PassEv
         cache_before=layer.given,
         cache_after=layer.kept,
         named=layer.named,
+        casts=layer.casts,
         embedded=embedded,
     )
 

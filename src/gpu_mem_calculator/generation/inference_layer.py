@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.peak import PeakParts
-from ..autograd.tape import Tape
+from ..autograd.tape import Tape, Value
 from ..ledger.num import EMPTY, Num
+from ..ledger.remember import remembered
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
@@ -24,10 +25,12 @@ from .decode_steps import DecodeStep
 class InferenceLayer(ForwardPass, frozen=True, kw_only=True):
     """The pass of a layer, with its cache before (`given`) and after it (`kept`).
 
-    `named`: tensors to which the model's loop still refers when the next layer runs.
+    `named`: tensors to which the model's loop still refers when the next layer runs. `casts`:
+    weights that autocast has cast, and keeps until the model's forward ends.
     """
 
     named: tuple[int, ...] = ()
+    casts: tuple[int, ...] = ()
 
 
 def layer_pass(
@@ -45,13 +48,27 @@ def layer_pass(
     tape.hold(x, *tape.returned)  # the model's loop and the layer's code refer to them
     others = tape.returned if setting.quirks.layer_outputs_named else ()
     named = [v for v in others if v.base != y.base and v.name.startswith("attn")]
-    run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
+    casts = _cached_casts(tape)
+    run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *casts, *named))
     peak = run.moment
     for value in named:  # the layer before has left one
         peak = PeakParts(peak.act + value.bytes, EMPTY, peak.temp)
-    count, kept = len(cache.kept), run.kept
-    fields = {"given": run.given, "kept": kept[:count], "named": kept[count:]}
-    return InferenceLayer(moment=peak, script=run.script, **fields)
+    first, second = len(cache.kept), len(cache.kept) + len(casts)
+    return InferenceLayer(
+        moment=peak,
+        script=run.script,
+        given=run.given,
+        kept=run.kept[:first],
+        casts=run.kept[first:second],
+        named=run.kept[second:],
+    )
+
+
+def _cached_casts(tape: Tape) -> list[Value]:
+    """Casts of weights that autocast keeps: without gradients, too, it caches those of weights
+    that take one (torch 2.11 autocast_mode.cpp cached_cast).
+    """
+    return [value for op in tape.ops for value in op.outs if value.cached]
 
 
 def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> InferenceLayer:
@@ -81,13 +98,25 @@ def cached_parts(
     block, rows = layer.mixer, setting.batch * tokens
     if isinstance(block, Attention):
         heads = block.heads if block.expanded else block.kv_heads
-        yield "cache.keys", rows * (heads * block.head_dim), setting.bits
-        yield "cache.values", rows * (heads * (block.value_dim or block.head_dim)), setting.bits
+        bits = _key_bits(setting, layer) if setting.autocast else setting.bits
+        yield "cache.keys", rows * (heads * block.head_dim), bits
+        yield "cache.values", rows * (heads * (block.value_dim or block.head_dim)), bits
     elif isinstance(block, LatentAttention):
         yield "cache.latents", rows * block.kv_rank, setting.bits
         yield "cache.rotary", rows * block.rope_dim, setting.bits
     elif isinstance(block, StateSpace):
         yield from state_parts(setting, block)
+
+
+@remembered(64)
+def _key_bits(setting: BlockSetting, layer: Layer) -> int:
+    """Bits of a key, and so of a value, that a layer caches: rotary tables in fp32 widen it."""
+    tape = Tape()
+    setting = replace(setting, batch=1, seq=1, past=0, decoding=False)
+    cache = LayerCache(tape)
+    x = tape.value("layer.input", setting.hidden, setting.bits, grad=False)
+    run_layer(tape, setting, x, layer, masked=False, cache=cache)
+    return cache.kept[0].bits
 
 
 def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:

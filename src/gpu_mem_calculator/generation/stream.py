@@ -17,6 +17,8 @@ class PassEvents(BlockRun, frozen=True, kw_only=True):
 
     - `cache_before`, `cache_after`: the cache before and after the pass.
     - `named`: those to which the model's loop still refers when the next layer runs.
+    - `casts`: weights that autocast has cast; `returns`: the model's forward ends with this block,
+      and frees them.
     - `embedded`: its input is the embedding's output, to which the model refers until the last
       layer has run.
     """
@@ -24,6 +26,8 @@ class PassEvents(BlockRun, frozen=True, kw_only=True):
     cache_before: tuple[int, ...] = ()
     cache_after: tuple[int, ...] = ()
     named: tuple[int, ...] = ()
+    casts: tuple[int, ...] = ()
+    returns: bool = False
     embedded: bool = False
 
 
@@ -65,9 +69,22 @@ class GenerationStreamWriter(StreamWriter):
         self._play(ids, events)
         self.free(self.named)
         self.named = [ids[number] for number in block_run.named]
+        self.cached += [ids[number] for number in block_run.casts]
+        if block_run.returns:
+            self.free(self.cached)
+            self.cached = []
         if block_run.cache_after:
             self.cache[block_run.block] = [ids[number] for number in block_run.cache_after]
         self.flow = -1 if block_run.block == SCORES or block.exit < 0 else ids[block.exit]
+
+    def finish(self) -> None:
+        """Free all that is alive: the generation is over."""
+        flow = [] if self.flow < 0 else [self.flow]
+        caches = [tensor for tensors in self.cache.values() for tensor in tensors]
+        self.free([*self.named, *flow, *caches])
+        self.cache, self.named, self.flow = {}, [], -1
+        for index in list(self.held):
+            self.keep(index, 0)
 
     def _embedded(self) -> int:
         """The tensor number of the embedding's output."""

@@ -28,6 +28,8 @@ class TokenChoice(Struct, frozen=True, kw_only=True):
     - `vocab`: logits of a row, of `bits` each.
     - `length`: tokens of a finished sequence, of which `new` are generated.
     - `top_k`, `top_p`: 0 and 1 leave the distribution as it is.
+    - `temperature`: scores are divided by it, unless it is 1.
+    - `upcast`: the model returns 16-bit logits in fp32 (accelerate 1.15 convert_outputs_to_fp32).
     - `before`: rows of the choice before, where they differ.
     """
 
@@ -39,6 +41,8 @@ class TokenChoice(Struct, frozen=True, kw_only=True):
     new: Num = 0
     top_k: int = 0
     top_p: float = 1.0
+    temperature: float = 1.0
+    upcast: bool = False
     before: Num | None = None
 
     @property
@@ -71,7 +75,7 @@ def named_tensors(choice: TokenChoice) -> Iterator[tuple[str, Num, int]]:
         yield "new_logits", choice.logits, 32
     yield "next_token_logits", choice.logits, 32
     if choice.how == SAMPLE:
-        if choice.top_k or choice.top_p < 1:
+        if choice.top_k or choice.top_p < 1 or choice.temperature != 1:
             yield "next_token_scores", choice.logits, 32
         yield "probs", choice.logits, 32
     if choice.how == BEAMS:
@@ -98,9 +102,13 @@ def _sample(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list
     """Sampling: the warpers, a softmax, and one draw, for which torch allocates random numbers
     (torch 2.11 Distributions.cpp multinomial: q = exponential).
     """
+    if choice.upcast:
+        x = tape.cast(x, 32)
     logits = tape.op("next_token_logits", x, bits=32)
     _reassign(tape, old)
     scores = logits
+    if choice.temperature != 1:
+        scores = tape.op("scores.divided", scores)
     if choice.top_k:
         scores = _top_k(tape, choice, scores)
     if choice.top_p < 1:

@@ -18,6 +18,7 @@ from ..model.arch import Arch
 from ..model.blocks import Weight
 from .recompute import EVERYTHING, RecomputeRule
 from .record import ModuleRecord
+from .rollout import Rollout
 
 Options = Mapping[str, Any]
 # A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.
@@ -83,6 +84,7 @@ class Run(Struct, frozen=True, kw_only=True):
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
     stored_form: str = ""  # safetensors or gguf, where the tensors are known
     record: ModuleRecord | None = None  # of a module whose architecture is not known
+    rollout: Rollout | None = None  # a generation before the micro-batches that train on it
     draft: Arch | None = None  # the smaller model of speculative decoding
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import AllocationStream
-from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
 
@@ -62,9 +62,11 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
         for n in range(micro_batches)
         for kind, word in words
     ]
+    before = list(_names(ledger, GENERATION, later=False))
+    first = [Phase("gen", before, GENERATION)] if before else []
     end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
     for step in range(steps):
-        for phase in (*each, end):
+        for phase in (*first, *each, end):
             yield phase._replace(title=f"s{step}.{phase.title}")
 
 

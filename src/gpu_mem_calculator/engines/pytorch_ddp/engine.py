@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ...generation.rollout import with_rollout
 from ...ledger.ledger import Ledger
 from ...run.engine import Engine
 from ...run.run import Run
@@ -47,7 +48,8 @@ def ledger(run: Run) -> Ledger:
         block_runs(stack, instants, walks) if run.unrolled else {},
         writer=BucketStreamWriter,
     )
-    return with_first_step(run, whole_step, trained_bits(run, precision))
+    whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
+    return with_rollout(run, setting, whole_step)
 
 
 ENGINE = Engine(

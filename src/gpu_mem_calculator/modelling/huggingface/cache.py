@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import Num
+from ...ledger.num import EMPTY, Num, sized
 from .setting import BlockSetting
 
 NAMES = ("keys", "values")
@@ -34,9 +34,21 @@ class LayerCache:
         ]
 
     def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
-        """Append the new tokens' keys and values; returns what attention reads."""
+        """Append the new tokens' keys and values; returns what attention reads.
+
+        Both have the keys' dtype: values begin as an empty tensor of it. Autocast casts narrower
+        ones before torch.cat.
+        """
+        bits = max(key.bits, value.bits)
         new = [
-            tape.op(f"cache.{name}", x, *old, elements=x.elements() // setting.seq * setting.keys)
+            tape.op(
+                f"cache.{name}",
+                x,
+                *old,
+                elements=x.elements() // setting.seq * setting.keys,
+                bits=bits,
+                temp=EMPTY if x.bits == bits else sized(x.elements(), bits),
+            )
             for name, x, old in zip(NAMES, (key, value), self._parts(), strict=True)
         ]
         tape.hold(key, value, *(self.old if self.slides else ()))
@@ -76,7 +88,9 @@ class StaticLayerCache(LayerCache):
         values where `over`.
         """
         self.kept += self.old or [
-            tape.op(f"cache.{name}", x, elements=x.elements() // setting.seq * self.room)
+            tape.op(
+                f"cache.{name}", x, elements=x.elements() // setting.seq * self.room, bits=key.bits
+            )
             for name, x in zip(NAMES, (key, value), strict=True)
         ]
         if self.rolls:

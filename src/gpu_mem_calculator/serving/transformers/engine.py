@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation import assisted, decode_steps, entries, model_inputs
+from ...generation import assisted, entries, model_inputs
+from ...generation.case import build_case
 from ...generation.decode_steps import CacheMode, DecodeStep, layer_kinds
 from ...generation.entries import GenerationCase
-from ...generation.instants import generation_instants, unrolled_instants
 from ...generation.stream import GenerationStreamWriter
 from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
@@ -105,29 +105,11 @@ def generation_case(run: Run) -> GenerationCase:
     copies = max(beams, answers)
     run = replace(run, batch=run.batch * copies)
     how = setting(run, beams=beams > 1)
-    found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
     if options["cache_implementation"] == "static":
         room = larger(run.seq + run.generated - 1, options["max_seq_len"] or 0)
-    whole = model_inputs.reads_whole_cache(run, found)
-    manner = CacheMode(room=room, beams=beams, copies=copies, whole=whole)
-    walk = decode_steps.replayed_passes if run.unrolled else decode_steps.rolled_passes
-    passes = [walk(kind, run.seq, run.generated, manner) for kind in found]
-    if run.unrolled:
-        table = unrolled_instants(found, int(run.generated), beams=beams > 1)
-    else:
-        prompts = [each[decode_steps.PROMPT] for each in passes]
-        first = model_inputs.inputs_before_layers(run, how, found, prompts)
-        table = generation_instants(found, run.generated, first, beams=beams > 1)
-    return GenerationCase(
-        run=run,
-        how=how,
-        manner=manner,
-        found=found,
-        passes=passes,
-        table=table,
-        choice=_token_choice(run, how.bits),
-    )
+    mode = CacheMode(room=room, beams=beams, copies=copies)
+    return build_case(run, how, mode, _token_choice(run, how.bits))
 
 
 def _token_choice(run: Run, bits: int) -> TokenChoice:

@@ -1,0 +1,160 @@
+"""A generation before the micro-batches that train on its completions (trl 1.16.0
+trainer/grpo_trainer.py _generate_and_score_completions).
+
+The policy generates as transformers' generate does elsewhere, with its gradients off. Accelerate's
+autocast is around the forward of the model that it has wrapped: with adapters that is PEFT's, whose
+generate calls the model inside, so nothing is cast then (peft 0.21.2 peft_model.py generate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ..autograd.events import BlockEvents
+from ..ledger.ledger import ACT, AFTER_MASKS, GRAD, Entry, Instant, Ledger
+from ..ledger.num import EMPTY, Bytes, Num, sized
+from ..ledger.source import code
+from ..modelling.huggingface.setting import BlockSetting
+from ..run.phases import FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.rollout import Rollout
+from ..run.run import Run
+from . import entries, model_inputs
+from .case import build_case
+from .decode_steps import CacheMode
+from .entries import GenerationCase
+from .stream import GenerationStreamWriter
+from .token_choice import SAMPLE, TokenChoice
+
+TRL_CODE = code("trl 1.16.0 trainer/grpo_trainer.py _generate_and_score_completions")
+
+
+def with_rollout(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
+    """The ledger of a step with the generation before it. `setting`: how the step runs blocks."""
+    if run.rollout is None:
+        return ledger
+    case = rollout_case(run, run.rollout, setting)
+    part = rollout_ledger(case)
+    if run.unrolled:
+        whole = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
+        instants: tuple[Instant, ...] = (whole,)
+        more: tuple[Entry, ...] = (_played(run.rollout, part, whole),)
+    else:
+        instants, more = part.instants, part.entries
+    starts = [i for i in ledger.instants if i.phase == STARTUP]
+    rest = [i for i in ledger.instants if i.phase != STARTUP]
+    names = [i.name for i in instants]
+    kept = [_between_steps(entry, ledger, names) for entry in ledger.entries]
+    batch = _batch_entry(run.rollout, (*instants, *rest))
+    return replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
+
+
+def rollout_case(run: Run, rollout: Rollout, setting: BlockSetting) -> GenerationCase:
+    """The passes of a rollout, by the policy itself."""
+    autocast = setting.autocast and run.adapter is None
+    how = replace(
+        setting,
+        batch=rollout.sequences,
+        seq=rollout.prompt,
+        training=False,
+        autocast=autocast,
+        matmul_bits=setting.matmul_bits if autocast else setting.bits,
+    )
+    room = rollout.prompt + rollout.new_tokens - 1 if rollout.static else None
+    choice = TokenChoice(
+        how=SAMPLE,
+        rows=rollout.sequences,
+        vocab=run.arch.vocab,
+        bits=how.matmul_bits,
+        new=rollout.new_tokens,
+        length=rollout.prompt + rollout.new_tokens,
+        top_k=rollout.top_k,
+        top_p=rollout.top_p,
+        temperature=rollout.temperature,
+        upcast=autocast,
+    )
+    generating = replace(
+        run, batch=rollout.sequences, seq=rollout.prompt, new_tokens=rollout.new_tokens
+    )
+    return build_case(generating, how, CacheMode(room=room), choice)
+
+
+def rollout_ledger(case: GenerationCase) -> Ledger:
+    """What a rollout itself allocates; weights and workspaces are the step's."""
+    model = (case.run, case.how, case.found, case.passes, case.table)
+    common = (
+        *model_inputs.input_entries(*model, case.manner),
+        *model_inputs.rotary_entries(*model),
+    )
+    instants = tuple(
+        replace(one.instant, phase=GENERATION, title=f"generation: {one.instant.title}")
+        for one in case.table
+    )
+    if case.run.unrolled:
+        return Ledger(instants, common, plays=entries.pass_events(case))
+    makers = (
+        entries.cache_entries,
+        entries.layer_entries,
+        entries.cast_entries,
+        entries.head_entries,
+    )
+    return Ledger(instants, (*common, *(entry for make in makers for entry in make(case))))
+
+
+def _between_steps(entry: Entry, ledger: Ledger, names: Iterable[str]) -> Entry:
+    """The entry, alive during the generation as well if it outlives a step."""
+    forward = next(i.name for i in ledger.instants if i.phase == FORWARD)
+    end = next(i.name for i in ledger.instants if i.phase == OPTIMIZER)
+    first, last = entry.live.get(forward, 0), entry.live.get(end, 0)
+    if entry.kind == GRAD or not _always(first) or not _always(last):
+        return entry
+    role = "" if entry.role == AFTER_MASKS else entry.role  # the generation makes workspaces
+    return replace(entry, live={**dict.fromkeys(names, 1), **entry.live}, role=role)
+
+
+def _always(copies: Num) -> bool:
+    return isinstance(copies, int) and copies == 1
+
+
+def _batch_entry(rollout: Rollout, instants: Iterable[Instant]) -> Entry:
+    """What the trainer buffers of a generation: ids and masks of prompts and completions, and the
+    advantages, until the next one has replaced them.
+    """
+    sizes = _batch_sizes(rollout)
+    return Entry(
+        name="prompts and completions, with their masks",
+        kind=ACT,
+        bytes=sum(sizes, EMPTY),
+        live={i.name: 1 for i in instants},
+        source=TRL_CODE,
+        tensors=lambda: sizes,
+    )
+
+
+def _batch_sizes(rollout: Rollout) -> list[Bytes]:
+    each = (rollout.prompt, rollout.prompt, rollout.new_tokens, rollout.new_tokens)
+    return [sized(rollout.sequences * n, 64) for n in each] + [sized(rollout.sequences, 32)]
+
+
+def _played(rollout: Rollout, part: Ledger, whole: Instant) -> Entry:
+    """A whole rollout as one entry of an unrolled ledger: its events, which leave the generated
+    ids.
+    """
+    writer = GenerationStreamWriter(part)
+    for one in part.instants:
+        if one.present:
+            writer.visit(one.name)
+    writer.finish()
+    ids = sized(rollout.sequences * (rollout.prompt + rollout.new_tokens), 64)
+    stream, left = writer.stream, writer.make(int(ids))
+    events = BlockEvents(
+        sizes=tuple(sized(size, 8) for size in stream.sizes),
+        entry=-1,
+        exit=-1,
+        forward=tuple(stream.events),
+        left=(left,),
+    )
+    return Entry(
+        name="generation", kind=ACT, bytes=ids, live={whole.name: 1}, source=TRL_CODE, script=events
+    )
