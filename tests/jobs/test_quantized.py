@@ -10,24 +10,32 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.engines import engine
 from gpu_mem_calculator.jobs import quantized
+from gpu_mem_calculator.jobs.optimizers import TORCH, TRANSFORMERS
 from gpu_mem_calculator.step.optimizers import OPTIMIZERS
 
 
 def test_there_is_a_class_for_every_optimizer_that_torch_lacks() -> None:
-    """An optimizer that DDP accepts is either torch's or one of bitsandbytes'."""
-    torch = {"adamw", "adam", "sgd", "sgd_momentum", "adafactor", "muon"}
+    """An optimizer that DDP accepts is torch's, transformers' or one of bitsandbytes'."""
     accepted = engine("pytorch_ddp").optimizers
-    assert (accepted & set(OPTIMIZERS)) - torch == set(quantized.OPTIMIZERS)
+    assert accepted == {*TORCH, *TRANSFORMERS, *quantized.OPTIMIZERS}
 
 
-@pytest.mark.parametrize(("name", "kind"), quantized.OPTIMIZERS.items())
-def test_optimizers_are_made_by_name(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is bitsandbytes' class of that name over the parameters."""
+@pytest.mark.parametrize("name", quantized.OPTIMIZERS)
+def test_optimizers_are_made_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is bitsandbytes' class over the parameters, with the states that the table has."""
+    kind, bits = quantized.OPTIMIZERS[name]
     seen: list[Any] = []
-    made = SimpleNamespace(optim=SimpleNamespace(**{kind: lambda *a, **k: seen.append((a, k))}))
-    monkeypatch.setattr(quantized, "import_extra", lambda *_: made)
-    quantized.optimizer(name, ["weight"])
-    assert seen == [((["weight"],), {"lr": 1e-5})]
+    manager = SimpleNamespace(register_module_override=lambda *a: seen.append(a))
+    optim = SimpleNamespace(
+        **{kind: lambda *a, **k: seen.append((a, k))},
+        GlobalOptimManager=SimpleNamespace(get_instance=lambda: manager),
+    )
+    monkeypatch.setattr(quantized, "import_extra", lambda *_: SimpleNamespace(optim=optim))
+    quantized.optimizer(name, ["weight"], ["table"])
+    paged = {"is_paged": True} if OPTIMIZERS[name].paged else {}
+    assert OPTIMIZERS[name].bits == bits
+    made = ((["weight"],), {"lr": 1e-5, "optim_bits": bits, **paged})
+    assert seen == [made, ("table", "weight", {"optim_bits": 32})]
 
 
 def test_unknown_optimizers_are_refused() -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy
 import pytest
 
-from gpu_mem_calculator.step.optimizers import (
-    OPTIMIZERS,
+from gpu_mem_calculator.model.neighbours import neighbours
+from gpu_mem_calculator.step.optimizer_temps import (
     clip_temp_bytes,
-    default_implementation,
+    loop_events,
     muon_temps,
-    paged_bytes,
-    state_bytes,
     step_temp_bytes,
     step_temps,
+)
+from gpu_mem_calculator.step.optimizers import (
+    OPTIMIZERS,
+    by_width,
+    default_implementation,
+    paged_bytes,
+    state_bytes,
     tensor_state_bytes,
+    tensor_states,
 )
 
 N = 1 << 20
@@ -136,3 +144,38 @@ def test_foreach_has_a_temporary_for_each_parameter() -> None:
     temps = step_temps(OPTIMIZERS["adamw"], "foreach", sizes, 32, (), 10, 10)
     assert list(temps) == [40, 40, 40, 28]
     assert list(step_temps(OPTIMIZERS["sgd"], "foreach", sizes, 32, (), 10, 10)) == []
+
+
+@pytest.mark.parametrize(("bits", "copies"), [(16, 4), (32, 2)])
+def test_adafactor_of_transformers_holds_the_previous_update(bits: int, copies: int) -> None:
+    """At its peak: the update before, fp32 copies of a 16-bit parameter and its gradient, the
+    squared gradient and its sum with eps; the events have the same peak.
+    """
+    row, shapes = OPTIMIZERS["adafactor_transformers"], [(100, 50), (200, 100), (7,)]
+    temps = step_temps(row, "forloop", (), bits, neighbours(shapes), 20_000, 100)
+    assert sum(temps) == 4 * 5_000 + copies * 4 * 20_000
+    events = loop_events(row, shapes, bits)
+    assert events is not None
+    changes = [events.sizes[e] if e >= 0 else -events.sizes[~e] for e in events.forward]
+    alive = list(accumulate(changes))
+    assert (max(alive), alive[-1]) == (sum(temps), 0)
+
+
+def test_tables_have_wide_states_once() -> None:
+    """The embedding has fp32 states, and a head of its size has 8-bit ones."""
+    row = OPTIMIZERS["adamw_8bit"]
+    rows = list(by_width(row, [(5_000, 1), (9_000, 3), (5_000, 1)], (5_000,)))
+    assert [(one.bits, n, count) for one, n, count in rows] == [
+        (32, 5_000, 1),
+        (8, 9_000, 3),
+        (8, 5_000, 1),
+    ]
+    assert tensor_states(rows[0][0], 5_000, 16) == [20_000, 20_000]
+    plain = OPTIMIZERS["paged_adamw"]
+    assert [one.bits for one, _, _ in by_width(plain, [(5_000, 1)], (5_000,))] == [32]
+
+
+def test_ademamix_has_both_averages_in_one_tensor() -> None:
+    """Two of its three states are one tensor, and so are their scales."""
+    assert tensor_states(OPTIMIZERS["ademamix"], 5_000, 16) == [40_000, 20_000]
+    assert tensor_states(OPTIMIZERS["ademamix_8bit"], 5_120, 16) == [10_240, 5_120, 160, 80]

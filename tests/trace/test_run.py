@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STEP = ("forward", "backward", "optimizer")
 
+OTHERS = ("adafactor", "adafactor_transformers", "adagrad", "muon", "rmsprop")
+
 
 def test_the_ledger_adds_up_to_the_peak(traced: RunTrace) -> None:
     """Entries at the highest instant are the allocated bytes, to the byte."""
@@ -53,7 +55,7 @@ def test_every_phase_is_marked(traced: RunTrace) -> None:
             for name in ("adamw", "adam", "sgd", "sgd_momentum")
             for way in ("foreach", "fused", "forloop")
         ]
-        + [{"optimizer": "adafactor"}, {"optimizer": "muon"}],
+        + [{"optimizer": name} for name in OTHERS],
         keep=5,
     ),
     ids=lambda given: "-".join(given.values()),

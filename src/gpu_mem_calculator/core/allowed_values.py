@@ -78,6 +78,7 @@ TINY = {
 COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
     "training.quantization": ("training.lora.r=8",),
+    "training.embedding_states_32bit": ("training.optimizer=adamw_8bit",),
     "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
     "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
     "training.optimizer_implementation": ("engine.zero_stage=1",),

@@ -88,6 +88,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     autocast: Flag | None = None
     optimizer: Text | None = None
     optimizer_implementation: Literal["foreach", "fused", "forloop"] | None = None
+    embedding_states_32bit: Flag | None = None
     gradient_clipping: Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None = (
         None
     )

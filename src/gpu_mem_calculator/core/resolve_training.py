@@ -195,6 +195,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "autocast": bool(config.autocast),
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
+        "embedding_states_32bit": bool(config.embedding_states_32bit),
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,
         "recompute_quarters": policy.quarters,

@@ -95,6 +95,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
                 yield f"training.{key} is for engines that run transformers; {own}"
     elif given.checkpoint_reentrant and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
+    if given.embedding_states_32bit and not OPTIMIZERS[run.optimizer].block:
+        yield "training.embedding_states_32bit is for 8-bit optimizers; leave it out"
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
     if given.freeze_vision_tower and not run.arch.tower:

@@ -25,7 +25,7 @@ def train(job: Job) -> None:
     owner = runner if _flattens(job) else module
     params = [p for p in owner.parameters() if p.requires_grad]
     job.world.mark("model")
-    optim = optimizer(job, params)
+    optim = optimizer(job, params, module)
     if job.world.watch is not None:
         job.world.watch(module, optim)
     for step in range(job.world.steps):

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..ledger.remember import fields_only_ints
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
+from .neighbours import Neighbours, neighbours
 
 
 class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
@@ -221,18 +222,10 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         return sum(1 for _ in self.weights())
 
     @cached_property
-    def neighbours(self) -> frozenset[tuple[int, int, int, int]]:
-        """For each parameter, in the order of the model: elements of the one before it, its own
-        elements, and its rows and columns (0 for a vector).
-        """
-        pairs = set()
-        before = 0
-        for weight in self.weights():
-            sizes = [size for _, size in weight.dims]
-            rows, columns = sizes[-2:] if len(sizes) > 1 else (0, 0)
-            pairs.add((before, weight.numel, rows, columns))
-            before = weight.numel
-        return frozenset(pairs)
+    def neighbours(self) -> frozenset[Neighbours]:
+        """The neighbours of each parameter, in the order of the model."""
+        weights = tuple(self.weights())
+        return neighbours((w.shape for w in weights), (w.numel for w in weights))
 
     def of_layer(self, buffer: Buffer) -> bool:
         """Whether a buffer belongs to a layer."""

@@ -45,6 +45,11 @@ class Weight(Struct, frozen=True):
             count *= size
         return count if self.share is None else in_share(count, self.share)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the dimensions."""
+        return tuple(size for _, size in self.dims)
+
 
 class Linear(Struct, frozen=True):
     """y = x Wᵀ + b. `transposed` is GPT-2's Conv1D, which stores W as (in, out)."""

@@ -45,6 +45,7 @@ class Run(Struct, frozen=True, kw_only=True):
     autocast: bool = False
     optimizer: str = "adamw"
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
+    embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True
     recompute: str = "none"  # none, selective, op (by operation), full
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to

@@ -15,20 +15,24 @@ from ..replay.rounding import block_bytes
 from ..run.phases import OPTIMIZER
 from ..run.run import Run
 from .instants import Instants
+from .optimizer_temps import (
+    clip_temp_bytes,
+    loop_events,
+    loop_temp_bytes,
+    step_temp_bytes,
+    step_temps,
+)
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
     Optimizer,
-    clip_temp_bytes,
-    loop_temp_bytes,
+    by_width,
     paged_bytes,
     state_bytes,
-    step_temp_bytes,
-    step_temps,
     tensor_state_bytes,
     tensor_states,
 )
-from .weights import trained_shapes
+from .weights import stepped_shapes, trained_shapes, wide_tables
 
 # Start-up: the model, its adapters; DDP broadcasts the parameters, then allocates its buckets.
 STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
@@ -119,6 +123,7 @@ def optimizer_entries(
         tensors=lambda: step_temps(
             row, implementation, sizes, bits, neighbours, int(largest), int(side)
         ),
+        script=loop_events(row, stepped_shapes(run), bits) if run.unrolled else None,
     )
     yield Entry(
         name="gradient norms, beyond the step's own temporaries",
@@ -142,25 +147,27 @@ def _state_entries(
     Paged states are CUDA unified memory, which torch does not allocate: the driver moves them to
     the GPU for the step and back to the host when the GPU is full.
     """
+    each = tuple(by_width(row, sizes, wide_tables(run)))
     if row.factored:
-        size = sized(run.scaled(sum(factored_states(run))), bits)
+        size = sized(run.scaled(sum(factored_states(run))), row.bits or bits)
     elif row.block and sizes:
-        size = sum((n * tensor_state_bytes(row, one, bits) for one, n in sizes), EMPTY)
+        size = sum((n * tensor_state_bytes(one, size, bits) for one, size, n in each), EMPTY)
     else:
         size = state_bytes(row, elements, bits)
-    paged = sum((n * paged_bytes(row, one, bits) for one, n in sizes), EMPTY)
-    yield Entry(
+    paged = sum((n * paged_bytes(one, size, bits) for one, size, n in each), EMPTY)
+    entry = Entry(
         name=f"{run.optimizer} states",
         kind=OPTIM,
         bytes=size - paged,
         live=at_every_instant(instants),
         source=OPTIMIZER_CODE,
         tensors=lambda: (
-            [sized(n, bits) for n in factored_states(run)]
+            [sized(n, row.bits or bits) for n in factored_states(run)]
             if row.factored
-            else _for_each(sizes, lambda n: tensor_states(row, n, bits))
+            else [s for one, n, k in each for _ in range(k) for s in tensor_states(one, n, bits)]
         ),
     )
+    yield with_startup(entry) if row.from_start else entry
     if row.paged and sizes:
         yield Entry(
             name=f"{run.optimizer} states in unified memory",
@@ -172,26 +179,22 @@ def _state_entries(
         )
 
 
-def _for_each(
-    sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Bytes]]
-) -> list[Bytes]:
-    """Bytes of the states of every parameter, by parameter."""
-    return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
-
-
 def factored_states(run: Run) -> list[Num]:
     """Elements of each second moment that Adafactor keeps for the parameters it steps.
 
     One row and one column for each matrix, all of a vector (torch 2.11 optim/_adafactor.py
-    _init_group: row_var, col_var, variance).
+    _init_group: row_var, col_var, variance). transformers' also keeps the norm of each parameter
+    (transformers 5.17.0 optimization.py Adafactor.step).
     """
     states: list[Num] = []
+    norms: list[Num] = [1] if OPTIMIZERS[run.optimizer].copies else []
     for *stacked, last in trained_shapes(run):
         if stacked:
             *stacked, rows = stacked
             states += [size * prod(stacked) for size in (rows, last)]
         else:
             states.append(last)
+        states += norms
     return states
 
 

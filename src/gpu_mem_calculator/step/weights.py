@@ -9,9 +9,11 @@ from ..ledger.num import EMPTY, Bytes, Num, sized
 from ..model.adapters import adapted_linears, adapter_parameters, linears
 from ..model.arch import Layer
 from ..model.blocks import Linear
+from ..model.neighbours import Neighbours, neighbours
 from ..run.run import Precision, Run
 from ..weights.recipes import INT8_ROW, NF4, NF4_PLAIN
 from ..weights.scheme import MatrixFormat
+from .optimizers import OPTIMIZERS
 
 
 def trained_elements(run: Run, layer: Layer) -> Num:
@@ -103,9 +105,35 @@ def _trained_in_order(run: Run) -> Iterator[int]:
 def trained_shapes(run: Run) -> Iterator[tuple[int, ...]]:
     """The shape of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
-        weights = (*run.trained_tower, *run.arch.weights())
-        return (tuple(size for _, size in weight.dims) for weight in weights)
+        return (weight.shape for weight in (*run.trained_tower, *run.arch.weights()))
     return (shape for layer in run.arch.layers for shape in adapter_shapes(run, layer))
+
+
+def wide_tables(run: Run) -> tuple[int, ...]:
+    """Elements of each trained table whose optimizer states have 32 bits: that of an nn.Embedding,
+    where the run asks for it (transformers 5.17.0 trainer.py:1285-1296).
+    """
+    if not run.embedding_states_32bit or run.frozen:
+        return ()
+    return tuple(weight.numel for weight in run.arch.embedding)
+
+
+def stepped_shapes(run: Run) -> list[tuple[int, ...]]:
+    """The shape of each parameter that takes a gradient, in the order in which the optimizer steps
+    them. transformers.Trainer puts those that decay first, which norms and biases do not
+    (transformers 5.17.0 trainer.py create_optimizer, get_decay_parameter_names).
+    """
+    shapes = list(trained_shapes(run))
+    if OPTIMIZERS[run.optimizer].decayed_first:
+        shapes.sort(key=lambda shape: len(shape) < 2)
+    return shapes
+
+
+def stepped_neighbours(run: Run) -> frozenset[Neighbours]:
+    """The neighbours of each parameter, in the order in which the optimizer steps them."""
+    if OPTIMIZERS[run.optimizer].decayed_first:
+        return neighbours(stepped_shapes(run))
+    return frozenset() if run.frozen else run.arch.neighbours
 
 
 def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.errors import InputError
 from ..core.resolved_run import ResolvedRun
 from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
-from ..jobs.optimizers import TORCH
+from ..jobs.optimizers import TORCH, TRANSFORMERS
 from ..modelling.huggingface.attention_kernels import FLASH
 from ..run.run import Run
 
@@ -58,7 +58,7 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
         yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"
     if engine.name == "deepspeed":
         yield from _deepspeed(run)
-    elif run.optimizer not in TORCH:
+    elif run.optimizer not in TORCH and run.optimizer not in TRANSFORMERS:
         why = f"it is bitsandbytes', whose kernels {fake}"
         yield f"training.optimizer={run.optimizer!r} is not traced: {why}; {INSTEAD}"
 

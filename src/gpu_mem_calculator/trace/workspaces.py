@@ -13,7 +13,7 @@ import torch
 from ..autograd.reductions import row_sum_workspace
 from ..ledger.num import ceil_div, round_up
 from ..modelling.huggingface.attention_kernels import flash_head_size
-from ..step.optimizers import NORM_CHUNK
+from ..step.optimizer_temps import NORM_CHUNK
 
 aten = torch.ops.aten
 Find = Callable[..., Iterator[int]]

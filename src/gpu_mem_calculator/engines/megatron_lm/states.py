@@ -14,7 +14,8 @@ from ...model.blocks import Moe
 from ...run.phases import OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
-from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
+from ...step.optimizer_temps import step_temp_bytes
+from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
 from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
 from .parameters import stepped_parameters

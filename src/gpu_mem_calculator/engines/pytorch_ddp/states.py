@@ -46,7 +46,7 @@ def state_entries(
         side=weights.shorter_side(run),
         tensors=weights.trained_tensors(run),
         sizes=trained_sizes(run),
-        neighbours=frozenset() if run.frozen else run.arch.neighbours,
+        neighbours=weights.stepped_neighbours(run),
     )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
