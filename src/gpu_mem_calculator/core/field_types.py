@@ -40,6 +40,7 @@ Loss = Literal[
     "liger_fused",
     "cut",
 ]
+Reference = Annotated[bool, Meta(description="true or false")] | Literal["precomputed"]
 Policy = Annotated[
     str | dict[str, Any],
     Meta(description="a policy's name, or an object with a framework's own keys"),

@@ -32,6 +32,7 @@ DEFAULT: Mapping[str, Any] = {
     "training.attention": "sdpa",
     "training.gradient_clipping": 1.0,
     "training.loss": "full",
+    "training.reference_model": False,
     "training.label_smoothing": 0.0,
     "training.liger": False,
     "training.double_quant": True,

@@ -23,6 +23,7 @@ from .field_types import (
     Policy,
     Positive,
     Rate,
+    Reference,
     Revision,
     Size,
     Text,
@@ -99,6 +100,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     loss: Loss | None = None
     loss_chunk_size: Count | None = None
     labelled_tokens: Count | None = None
+    reference_model: Reference | None = None
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None
     lora: LoraConfig | None = None

@@ -29,6 +29,7 @@ from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .recompute_policies import find_recompute
 from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
+from .reference_choices import reference_kind
 from .resolved_run import ResolvedRun
 from .runfile import given_keys
 
@@ -91,6 +92,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         record=model.record,
         **training,
         **loss,
+        reference=reference_kind(file.training),
     )
     run = chosen.complete(run)
     program = program_notes(file)

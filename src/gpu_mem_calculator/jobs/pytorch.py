@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from ..step.reference import PRECOMPUTED
 from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp
@@ -15,12 +16,16 @@ from .losses import refuse_with_function, step_loss, use_kernels
 from .model import autocast_dtype, build, inputs, layers
 from .optimizers import clip, optimizer
 from .recompute import recompute, recompute_module
+from .reference import Reference, precompute, reference
 
 
 def train(job: Job) -> None:
     """Build, wrap, and run the world's number of steps; marks the end of every phase."""
     start_group(job)
     module, batch = _module(job)
+    second = reference(job, module)
+    if job.resolved.run.reference == PRECOMPUTED:
+        precompute(job, module)
     runner = _wrap(job, module)
     owner = runner if _flattens(job) else module
     params = [p for p in owner.parameters() if p.requires_grad]
@@ -29,7 +34,7 @@ def train(job: Job) -> None:
     if job.world.watch is not None:
         job.world.watch(module, optim)
     for step in range(job.world.steps):
-        _step(job, runner, optim, params, batch, f"s{step}")
+        _step(job, runner, optim, params, batch, f"s{step}", second)
 
 
 def _module(job: Job) -> tuple[Any, Any]:
@@ -78,7 +83,15 @@ def _wrap(job: Job, model: Any) -> Any:
     return torchtitan.LossOf(runner) if own else runner
 
 
-def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name: str) -> None:
+def _step(
+    job: Job,
+    runner: Any,
+    optim: Any,
+    params: list[Any],
+    batch: Any,
+    name: str,
+    second: Reference | None = None,
+) -> None:
     """One step: every micro-batch forward and backward, clipping, the optimizer."""
     import torch
 
@@ -88,6 +101,8 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
         arguments = inputs(job, batch)
         cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
         loss = step_loss(job, runner, arguments, cast)
+        if second is not None:
+            second(arguments)
         mark(f"{name}.a{micro}.fwd")
         (loss / count).backward()
         del loss

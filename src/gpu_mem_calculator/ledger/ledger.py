@@ -38,6 +38,7 @@ GATHERED = "gathered unit, which another CUDA stream reads"
 RECORDED = "read by another CUDA stream when it is freed"
 TIED = "gradient of a table that head and embedding share"
 HEAD_GRADIENT = "the head's gradient of such a table, which waits for the embedding's"
+REFERENCE = "forward of the reference model"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 
 

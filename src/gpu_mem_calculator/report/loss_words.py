@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED
 from ..run.run import Run
+from ..step.reference import BASE, COPY, PRECOMPUTED
 
 TITLES = {
     "full_no_upcast": "loss without upcast",
@@ -18,6 +19,11 @@ TITLES = {
     "te_fused": "Transformer Engine's loss",
     "megatron_fused": "Megatron's fused loss",
 }
+REFERENCES = {
+    COPY: "a reference model",
+    BASE: "the base model as reference",
+    PRECOMPUTED: "a reference computed before",
+}
 
 
 def loss_words(run: Run) -> Iterator[str]:
@@ -27,5 +33,7 @@ def loss_words(run: Run) -> Iterator[str]:
         yield f"Liger's {', '.join(kernels)}"
     if run.loss in TITLES:
         yield TITLES[run.loss]
+    if run.reference:
+        yield REFERENCES[run.reference]
     if run.label_smoothing:
         yield f"labels smoothed by {run.label_smoothing:g}"

@@ -55,6 +55,7 @@ class Run(Struct, frozen=True, kw_only=True):
     loss: str = "full"  # how it is computed, by the name in the run file
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
+    reference: str = ""  # a reference model: copy, base (adapters off), precomputed; "": none
     label_smoothing: float = 0.0
     liger: tuple[str, ...] = ()  # Liger's kernels in the place of transformers' code
     adapter: Adapter | None = None

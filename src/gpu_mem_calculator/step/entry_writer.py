@@ -13,6 +13,7 @@ from ..ledger.ledger import (
     GPU,
     GRAD,
     OPTIM,
+    REFERENCE,
     WITH_INPUT,
     Entry,
     Ledger,
@@ -130,6 +131,9 @@ class EntryWriter:
             if entry.role == FIRST_INPUT:
                 present.append([self.input(int(entry.bytes))])
             elif entry.script is not None:
+                if entry.role == REFERENCE:  # autocast has ended, and frees its casts
+                    self.free(self.cached)
+                    self.cached = []
                 assert isinstance(entry.script, BlockEvents)
                 ids = self._bind(entry.script, -1)
                 self._play(ids, entry.script.forward)

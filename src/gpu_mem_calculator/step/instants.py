@@ -31,7 +31,8 @@ class StepInstant(Struct, frozen=True, kw_only=True, gc=False):
     - `saved[i]`, `grads[i]`: layers of range i whose activations, whose gradients are alive; the
       layer that runs is not counted.
     - `head_grads`, `embedding_grads`: 1 where the gradients of the head, of the embedding are.
-    - `work`: what runs: "layer", "head", "loss", "embedding", or "" for nothing of these.
+    - `work`: what runs: "layer", "head", "loss", "embedding", "reference", or "" for nothing of
+      these.
     - `stretch`: the index of the range whose layer runs.
     - `later`: an earlier micro-batch has allocated the gradients.
     - `inside_forward`: the model's forward has not returned.
@@ -70,15 +71,17 @@ def step(
     embedding: Num = 1,
     every: bool = False,
     both_ends: bool = False,
+    reference: bool = False,
 ) -> Instants:
     """The instants of one step. `head` and `embedding` are 1 where the stage has them.
 
     `flight`: micro-batches whose activations are alive at once. `every`: forward has an instant for
     every range, not only for the last; without it, steps of plain numbers are cached. `both_ends`:
-    later micro-batches, too, have an instant at the first layer of a range.
+    later micro-batches, too, have an instant at the first layer of a range. `reference`: a
+    reference model runs forward before backward begins.
     """
     build = _step if every else _rolled_step
-    return build(ranges, flight, micro_batches, head, embedding, every, both_ends)
+    return build(ranges, flight, micro_batches, head, embedding, every, both_ends, reference)
 
 
 def _step(
@@ -89,12 +92,22 @@ def _step(
     embedding: Num,
     every: bool,
     both_ends: bool,
+    reference: bool,
 ) -> Instants:
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
     first = _micro_batch(
-        ranges, counts, full, flight, head, embedding, none, later=False, every=every
+        ranges,
+        counts,
+        full,
+        flight,
+        head,
+        embedding,
+        none,
+        later=False,
+        every=every,
+        reference=reference,
     )
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
@@ -115,6 +128,7 @@ def _step(
             forwards=holds(micro_batches > flight),
             every=every,
             both_ends=both_ends,
+            reference=reference,
         )
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
@@ -163,6 +177,7 @@ def _micro_batch(
     forwards: Num = 1,
     every: bool = False,
     both_ends: bool = False,
+    reference: bool = False,
 ) -> Instants:
     """Forward, loss and backward of the micro-batch with which most activations are alive.
 
@@ -197,6 +212,9 @@ def _micro_batch(
         add(name, FORWARD, "forward, last layer", ends * some * forwards, **fields)
     in_head: dict[str, Any] = {"saved": full, "work": "head"}
     add("loss", FORWARD, "loss", head * some * forwards, **in_head, inside_forward=True)
+    if reference:
+        title = "forward of the reference model"
+        add("reference", FORWARD, title, head * some, saved=full, work="reference")
     add("loss.backward", BACKWARD, "backward of the loss", head * some, **in_head)
     for i in range(last, -1, -1):
         title = f"backward, {ranges[i].title}"

@@ -221,7 +221,7 @@ def _embedding_output(
     backward.
     """
     normed = run.arch.embedding_norm is not None
-    sizes = _named_sizes(run, setting, kept)
+    sizes = named_sizes(run, setting, kept=kept)
     if not sizes:
         return
     alone = type(groups[0].count) is int and groups[0].count == 1
@@ -240,7 +240,7 @@ def _embedding_output(
     )
 
 
-def _named_sizes(run: Run, setting: BlockSetting, kept: bool) -> tuple[Bytes, ...]:
+def named_sizes(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[Bytes, ...]:
     """Bytes of the embedding's outputs, apart from one that the first layer keeps (`kept`)."""
     tables = len(run.arch.embedding)
     if kept and tables == 1 and not run.arch.embedding_norm:
@@ -255,7 +255,7 @@ def named_until_return(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[
     pipeline have no such forward. `kept`: the first layer keeps its input for backward.
     """
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
-    return _named_sizes(run, setting, kept) if alone and not run.arch.embedding_norm else ()
+    return named_sizes(run, setting, kept=kept) if alone and not run.arch.embedding_norm else ()
 
 
 def _lt_workspaces(run: Run, groups: LayerGroups, instants: Instants) -> Iterator[Entry]:

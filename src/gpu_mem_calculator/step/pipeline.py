@@ -241,8 +241,8 @@ def waiting_entries(
     """
 
     def in_events(i: StepInstant) -> int:
-        runs = group.count and (i.work == "head" or (i.work == "layer" and index < i.stretch))
-        return int(bool(runs))
+        done = i.work in ("head", "reference") or (i.work == "layer" and index < i.stretch)
+        return int(bool(group.count and done))
 
     live = {
         i.name: i.saved[index] - in_events(i) for i in instants if i.saved[index] > in_events(i)

@@ -34,8 +34,9 @@ from .optimizers import (
 )
 from .weights import stepped_shapes, trained_shapes, wide_tables
 
-# Start-up: the model, its adapters; DDP broadcasts the parameters, then allocates its buckets.
-STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
+# Start-up: the model, its adapters, a reference model; DDP broadcasts the parameters, then makes
+# its buckets.
+STARTUPS = ("startup", "startup.adapted", "startup.reference", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 

@@ -15,6 +15,7 @@ from ...step.block_events import block_runs
 from ...step.instants import step
 from ...step.layer_groups import layer_groups
 from ...step.optimizers import OPTIMIZERS
+from ...step.reference import BASE, COPY, reference_entries
 from ...step.weights import trained_bits
 from ...step.workspaces import workspace_entries
 from .checks import problems
@@ -31,7 +32,12 @@ def ledger(run: Run) -> Ledger:
     setting = block_setting(run, precision)
     stack = layer_groups(run, 0, len(run.arch.layers))
     ranges = tuple(group.stretch for group in stack)
-    instants = step(ranges, micro_batches=run.micro_batches, every=run.unrolled)
+    instants = step(
+        ranges,
+        micro_batches=run.micro_batches,
+        every=run.unrolled,
+        reference=run.reference in (COPY, BASE),
+    )
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
     if run.options.get("gradient_as_bucket_view"):
@@ -42,6 +48,7 @@ def ledger(run: Run) -> Ledger:
         entries += weight_gradients(run, precision, stack, instants)
         entries += tower_gradients(run, precision, instants)
     entries += activation_entries(run, setting, stack, instants, walks)
+    entries += reference_entries(run, precision, setting, stack, instants, walks.head)
     whole_step = Ledger(
         (*startup_instants(run), *(i.instant for i in instants)),
         tuple(entries),

@@ -10,6 +10,7 @@ from ...ledger.source import code
 from ...run.phases import STARTUP
 from ...run.run import Precision, Run
 from ...step.broadcast import broadcast_bytes, broadcast_events
+from ...step.reference import COPY, PRECOMPUTED
 
 
 def startup_instants(run: Run) -> tuple[Instant, ...]:
@@ -22,6 +23,12 @@ def startup_instants(run: Run) -> tuple[Instant, ...]:
             phase=STARTUP,
             title="start-up: adapters added",
             present=int(run.adapter is not None),
+        ),
+        Instant(
+            name="startup.reference",
+            phase=STARTUP,
+            title="start-up: reference model",
+            present=int(run.reference in (COPY, PRECOMPUTED)),
         ),
         Instant(
             name="startup.sent",
