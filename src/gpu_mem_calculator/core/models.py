@@ -93,6 +93,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     gradient_clipping: Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None = (
         None
     )
+    zero_grad: Literal["after_step", "before_forward", "before_backward"] | None = None
     activation_checkpointing: Levels | None = None
     recompute: Policy | None = None
     checkpoint_reentrant: Flag | None = None

@@ -198,6 +198,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
         "embedding_states_32bit": bool(config.embedding_states_32bit),
+        "zero_grad": config.zero_grad or "after_step",
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,
         "recompute_quarters": policy.quarters,

@@ -99,6 +99,9 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.embedding_states_32bit and not OPTIMIZERS[run.optimizer].block:
         yield "training.embedding_states_32bit is for 8-bit optimizers; leave it out"
+    if run.zero_grad != "after_step" and engine.name not in ("pytorch_ddp", "fsdp"):
+        own = f"{engine.title} frees or zeroes gradients itself, after its own step"
+        yield f"training.zero_grad={run.zero_grad!r} is for a PyTorch loop; {own}: leave it out"
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
     if given.freeze_vision_tower and not run.arch.tower:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 from ..ledger.units import MIB
@@ -23,18 +24,20 @@ def wrap_ddp(job: Job, model: Any) -> Any:
     wrapped = wrap(model, init_sync=False, gradient_as_bucket_view=view)
     sent: list[list[Any]] = []  # the buckets of each micro-batch
     wrapped.register_comm_hook(None, _all_reduce_hook(sent))
-    wrapped.register_forward_pre_hook(lambda *_: _before_forward(wrapped, sent))
+    micro_batches = cycle(range(int(job.resolved.run.micro_batches)))
+    wrapped.register_forward_pre_hook(
+        lambda *_: _before_forward(wrapped, sent, step_begins=next(micro_batches) == 0)
+    )
     return wrapped
 
 
-def _before_forward(wrapped: Any, sent: list[list[Any]]) -> None:
+def _before_forward(wrapped: Any, sent: list[list[Any]], *, step_begins: bool) -> None:
     """Free the buckets sent before the last micro-batch, or in the last step; rebuild the buckets.
 
     NCCL's tensors are freed by the first collective after its watchdog has run, every 100 ms (torch
     2.11 ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_), so usually not in the micro-batch
     that follows.
     """
-    step_begins = all(p.grad is None for p in wrapped.parameters())
     del sent[: len(sent) if step_begins else -1]
     _rebuild_in_backward_order(wrapped.reducer)
 

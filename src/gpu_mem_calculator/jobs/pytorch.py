@@ -96,14 +96,18 @@ def _step(
     import torch
 
     dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
-    mark = job.world.mark
+    mark, zero_grad = job.world.mark, job.resolved.run.zero_grad
     for micro in range(count):
         arguments = inputs(job, batch)
+        if zero_grad == "before_forward" and micro == 0:
+            optim.zero_grad(set_to_none=True)
         cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
         loss = step_loss(job, runner, arguments, cast)
         if second is not None:
             second(arguments)
         mark(f"{name}.a{micro}.fwd")
+        if zero_grad == "before_backward" and micro == 0:
+            optim.zero_grad(set_to_none=True)
         (loss / count).backward()
         del loss
         mark(f"{name}.a{micro}.bwd")
@@ -113,4 +117,5 @@ def _step(
         clip(job, params)
     optim.step()
     mark(f"{name}.opt")
-    optim.zero_grad(set_to_none=True)
+    if zero_grad == "after_step":
+        optim.zero_grad(set_to_none=True)

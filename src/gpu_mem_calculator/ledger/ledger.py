@@ -179,6 +179,7 @@ class Ledger(Struct, frozen=True, dict=True):
       instant's name; its entries then leave out what blocks hold
     - writer: writes the stream, where the engine needs its own way
     - tight: writes the stream on a GPU with too little memory for the engine's usual way
+    - old_grads: gradients are freed after the first forward of the next step, not after the step
     - scaled: a published parameter count overrides the architecture's, and has scaled the entries
     """
 
@@ -188,6 +189,7 @@ class Ledger(Struct, frozen=True, dict=True):
     writer: Callable[[Ledger], Writer] | None = None
     tight: Callable[[Ledger], Writer] | None = None
     scaled: bool = False
+    old_grads: bool = False
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place: GPU, CPU, NVME or UNIFIED."""

@@ -47,6 +47,7 @@ class Run(Struct, frozen=True, kw_only=True):
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True
+    zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
     recompute: str = "none"  # none, selective, op (by operation), full
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to
     rule: RecomputeRule = EVERYTHING  # which layers, operations or modules
@@ -93,6 +94,11 @@ class Run(Struct, frozen=True, kw_only=True):
     def frozen(self) -> bool:
         """Whether the base model's weights take no gradient: adapters are trained."""
         return self.adapter is not None
+
+    @property
+    def gradients_in_forward(self) -> bool:
+        """Whether the last step's gradients are alive in the first forward of a step."""
+        return self.zero_grad == "before_backward"
 
     @property
     def trained_tower(self) -> tuple[Weight, ...]:

@@ -19,7 +19,7 @@ from ..ledger.ledger import (
     Ledger,
 )
 from ..replay.stream import AllocationStream
-from ..run.phases import OPTIMIZER, STARTUP
+from ..run.phases import FORWARD, OPTIMIZER, STARTUP
 from .block_events import BlockRun
 from .entry_tensors import head_gradient, tensor_bytes
 from .stream_phases import Phase
@@ -53,8 +53,12 @@ class EntryWriter:
         for index, entry in numbered:
             self.with_role[entry.role].append(index)
         self.new_states = {i for i, e in numbered if e.kind == OPTIM and i not in begun}
+        self.new_grads = {i for i, e in numbered if e.kind == GRAD}
         self.late = {i for i, e in numbered if e.since}
         self.head_gradient = head_gradient(self.entries)
+        self.first_forward = {
+            i.name for i in ledger.instants if i.phase == FORWARD and not i.micro_batch
+        }
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
         self.kept: dict[int, Tensors] = {}  # by block: the tensors of its events
@@ -100,6 +104,8 @@ class EntryWriter:
         table = self.alive[self.known_as(name)]
         before_states = self.first and name not in self.updates
         missing = self.late | self.new_states if before_states else self.late
+        if self.first and name in self.first_forward:
+            missing = missing | self.new_grads
         return {i: n for i, n in table.items() if i not in missing} if missing else table
 
     def leave(self, name: str, *, gradients: bool) -> None:

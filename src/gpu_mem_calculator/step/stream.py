@@ -31,6 +31,7 @@ def allocation_stream(
     assert isinstance(writer, StreamWriter)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
+    zeroed_after = FORWARD if ledger.old_grads else OPTIMIZER
     for number, phase in enumerate(phases):
         is_step = phase.kind == OPTIMIZER
         writer.first = number <= first_step
@@ -41,9 +42,10 @@ def allocation_stream(
         later = (*phases[number + 1 :], *phases[1:])
         following = next(name for more in later for name in more.names)
         writer.first = writer.first and not is_step
-        writer.leave(following, gradients=not is_step)
+        zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
+        writer.leave(following, gradients=not zeroes)
         writer.mark(phase)
-        if is_step:
+        if zeroes:
             writer.zero_grad()
     if writer.elsewhere:
         writer.stream.streams = [0] * len(writer.stream.sizes)

@@ -19,6 +19,8 @@ from .flat_layout import POST_BACKWARD, UNSHARD, FlatLayout
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
 from .layout import NO_LAYER, UnitPart, during, one_layer
+from .options import loss_outside, option
+from .reduce import has_old_grads
 
 FLAT_CODE = code("torch 2.13 autograd/FunctionsManual.cpp split_with_sizes_backward: cat")
 REDUCE_CODE = code("torch 2.13 D/_runtime_utils.py:707 _post_backward_hook, 891, 914")
@@ -136,6 +138,16 @@ def output_entries(plan: FlatLayout) -> Iterator[Entry]:
         )
 
 
+def _has_old_grads(plan: FlatLayout, instant: FsdpInstant) -> bool:
+    """Whether the last step's gradients are alive at an instant. Where the optimizer has the
+    model's own parameters, the root frees flat gradients when its backward begins (torch 2.13
+    D/_runtime_utils.py:659), so after that of a loss which is computed outside of it.
+    """
+    run, waits = plan.run, instant.action == "loss.backward" and not instant.step.later
+    outside = waits and loss_outside(run) and option(run, "use_orig_params")
+    return has_old_grads(plan, instant) or (run.gradients_in_forward and bool(outside))
+
+
 def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The gradient of each shard: until zero_grad, or under offload until backward is over."""
     top = len(plan.layers)
@@ -144,6 +156,8 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
         backward = instant.step.instant.phase == BACKWARD
         if plan.offload and not backward:
             return NO_LAYER
+        if _has_old_grads(plan, instant):
+            return range(top)
         ended = instant.layer < 0 and (backward or instant.action == "optimizer")
         if (instant.step.later and not plan.offload) or ended:
             return range(top)
@@ -152,8 +166,8 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
         return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
 
     def root(instant: FsdpInstant) -> Num:
-        later = instant.step.later and not plan.offload
-        return int(later or instant.action == "scatter.root")
+        old = instant.step.later or _has_old_grads(plan, instant)
+        return int((old and not plan.offload) or instant.action == "scatter.root")
 
     bits = plan.bits
     casts = bits.reduce != bits.stored

@@ -15,7 +15,16 @@ from ...ledger.num import EMPTY, Bytes, Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .instants import FsdpInstant
-from .layout import NO_LAYER, SCATTER, FsdpLayout, LayerPicker, UnitPart, during, one_layer
+from .layout import (
+    NO_LAYER,
+    SCATTER,
+    FsdpLayout,
+    LayerPicker,
+    UnitLayout,
+    UnitPart,
+    during,
+    one_layer,
+)
 from .units import FsdpUnit
 
 UNREDUCED = ("regather", "prefetch", "layer")  # the layer has not reduced its gradients yet
@@ -128,6 +137,12 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield casted.of_root(plan, plan.root.converted, root_cast)
 
 
+def has_old_grads(plan: UnitLayout, instant: FsdpInstant) -> bool:
+    """Whether the last step's sharded gradients are alive at an instant of the first forward."""
+    named, later = instant.step.instant, instant.step.later
+    return plan.run.gradients_in_forward and named.phase == FORWARD and not (later or named.step)
+
+
 def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) -> Iterator[Entry]:
     """Sharded gradients: a flat tensor for each unit, alive until zero_grad. `tower`: bytes of the
     shards of a vision tower's blocks, whose gradients are there when the root's are.
@@ -137,7 +152,7 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
 
     def reduced_layers(instant: FsdpInstant) -> range:
         ended = instant.layer < 0 and instant.step.instant.phase != FORWARD
-        if instant.step.later or ended:
+        if instant.step.later or ended or has_old_grads(plan, instant):
             return range(top)
         if instant.action in UNREDUCED or instant.action == "reduce":
             return range(instant.layer + 1, top)
@@ -145,13 +160,15 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
 
     def reduced_head(instant: FsdpInstant) -> Num:
         below = instant.layer < top and instant.step.instant.phase != FORWARD
-        return int(instant.step.later or instant.action == "scatter.head" or below)
+        old = instant.step.later or has_old_grads(plan, instant)
+        return int(old or instant.action == "scatter.head" or below)
 
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     def root(instant: FsdpInstant) -> Num:
-        return int(instant.step.later or instant.action == "scatter.root")
+        old = instant.step.later or has_old_grads(plan, instant)
+        return int(old or instant.action == "scatter.root")
 
     name, layers_stream = "sharded gradients", max(stream(unit) for _, unit in plan.kinds)
     part = UnitPart(name, GRAD, source, layers_stream)

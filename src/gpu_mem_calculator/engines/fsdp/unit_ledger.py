@@ -56,7 +56,8 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     )
     plays = _block_runs(plan, stack, walks, version) if run.unrolled else {}
     named = (*states.startup, *(i.instant for i in instants))
-    return Ledger(named, entries, plays, version.writer(plan))
+    writer, old_grads = version.writer(plan), run.gradients_in_forward
+    return Ledger(named, entries, plays, writer, old_grads=old_grads)
 
 
 def _block_runs(

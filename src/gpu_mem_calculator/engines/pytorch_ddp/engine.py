@@ -14,6 +14,7 @@ from ...step.activations import walks as walk_stage
 from ...step.block_events import block_runs
 from ...step.instants import step
 from ...step.layer_groups import layer_groups
+from ...step.old_gradients import with_old_gradients
 from ...step.optimizers import OPTIMIZERS
 from ...step.reference import BASE, COPY, reference_entries
 from ...step.weights import trained_bits
@@ -38,6 +39,8 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
         reference=run.reference in (COPY, BASE),
     )
+    if run.gradients_in_forward:
+        instants = with_old_gradients(instants)
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
     if run.options.get("gradient_as_bucket_view"):
@@ -54,6 +57,7 @@ def ledger(run: Run) -> Ledger:
         tuple(entries),
         block_runs(stack, instants, walks) if run.unrolled else {},
         writer=BucketStreamWriter,
+        old_grads=run.gradients_in_forward,
     )
     whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
     return with_rollout(run, setting, whole_step)
