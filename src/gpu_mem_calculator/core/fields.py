@@ -38,6 +38,7 @@ PROBE_VALUES: Mapping[str, Any] = {
     "training.lora.dropout": 0.1,
     "training.lora.dora": True,
     "training.lora.adapter_dtype": "bf16",
+    "training.lora.initial_dtype": "fp32",
     "engine.amp": True,
     "parallelism.virtual_pipeline_size": 2,
     "parallelism.sequence_parallel": True,

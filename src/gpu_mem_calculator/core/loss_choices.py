@@ -55,7 +55,8 @@ def _kernels(config: TrainingConfig, family: str) -> tuple[str, ...]:
     if family not in LIGER:
         raise InputError(f"training.liger={quoted(config.liger)}: {_no_liger(family)}")
     if config.liger is True:
-        return LIGER[family].default
+        own = LIGER_LOSSES.values() if config.loss == "chunked" else ()  # TRL leaves them out
+        return tuple(name for name in LIGER[family].default if name not in own)
     missing = [name for name in config.liger if name not in LIGER[family].kernels]
     if missing:
         raise InputError(f"training.liger: {_not_for(family, missing[0])}")

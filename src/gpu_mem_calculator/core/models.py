@@ -76,6 +76,7 @@ class LoraConfig(Struct, kw_only=True, omit_defaults=True):
     dropout: Rate = 0.0
     dora: Flag = False
     adapter_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    initial_dtype: Literal["fp32", "bf16", "fp16"] | None = None
 
 
 class TrainingConfig(Struct, kw_only=True, omit_defaults=True):

@@ -272,4 +272,6 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
         present = f"it has {', '.join(sorted(known))}"
         raise InputError(f"training.lora.target_modules: {absent}; {present}")
     lora = config.lora
-    return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)
+    bits, initial = (BITS[name] for name in (lora.adapter_dtype, lora.initial_dtype or "fp32"))
+    made = initial if lora.initial_dtype and initial != bits else 0
+    return Adapter(lora.r, targets, bits, lora.dropout, lora.dora, made)

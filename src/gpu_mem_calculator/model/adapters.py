@@ -52,10 +52,14 @@ def total_adapter_parameters(arch: Arch, rank: int, targets: frozenset[str], *, 
 
 
 class Adapter(Struct, frozen=True):
-    """LoRA as PEFT 0.21.2 runs it: y + scaling · B(A(dropout(x)))."""
+    """LoRA as PEFT 0.21.2 runs it: y + scaling · B(A(dropout(x))).
+
+    `bits`: of its weights; `initial_bits`: of those before they are cast.
+    """
 
     rank: int
     targets: frozenset[str]
     bits: int = 32
     dropout: float = 0.0
     dora: bool = False
+    initial_bits: int = 0

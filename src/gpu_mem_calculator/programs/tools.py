@@ -34,7 +34,16 @@ TOOLS: Mapping[str, Tool] = {
         version="5.17.0",
         arguments="transformers/arguments",
         module="transformers.translate",
-    )
+    ),
+    **{
+        f"trl.{name}Trainer": Tool(
+            package="trl",
+            version="1.16.0",
+            arguments=f"trl/{name.lower()}",
+            module=f"trl.{name.lower()}",
+        )
+        for name in ("SFT", "DPO", "KTO")
+    },
 }
 LONGEST_VERSION = 40
 Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]

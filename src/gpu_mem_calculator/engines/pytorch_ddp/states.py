@@ -11,6 +11,7 @@ from ...ledger.num import EMPTY, holds, sized
 from ...ledger.source import code
 from ...run.run import Precision, Run
 from ...step import states, weights
+from ...step.adapter_states import adapter_entries
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
@@ -31,10 +32,7 @@ def state_entries(
     if run.arch.tower:
         yield with_startup(_tower_entry(run, precision, instants))
     if run.adapter is not None:
-        adapters = parameter_entry(
-            "LoRA adapters", sized(trained, bits), instants, tensors=lambda: sizes
-        )
-        yield replace(adapters, live={**dict.fromkeys(states.STARTUPS[1:], 1), **adapters.live})
+        yield from adapter_entries(run, trained, sizes, instants)
     yield with_startup(buffer_entry(run, instants))
     yield from states.optimizer_entries(
         run,

@@ -1,0 +1,1 @@
+"""TRL's trainers (trl 1.16.0)."""
