@@ -11,10 +11,7 @@ import pytest
 from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
 
 # A table, and the dataclass that it lists.
-CLASSES = {
-    "transformers/arguments": "transformers.TrainingArguments",
-    "peft": "peft.LoraConfig",
-}
+CLASSES = {"transformers/arguments": "transformers.TrainingArguments", "peft": "peft.LoraConfig"}
 
 
 def _dataclass(path: str) -> Any:
@@ -32,6 +29,7 @@ def _default(field: Any) -> Any:
 
 @pytest.mark.parametrize(("table", "path"), CLASSES.items())
 def test_a_table_lists_every_argument_with_its_default(table: str, path: str) -> None:
+    """A new argument of a tool, or another default, is noticed."""
     fields = {one.name: _default(one) for one in dataclasses.fields(_dataclass(path)) if one.init}
     rows = argument_table(table)
     assert rows.keys() == fields.keys()
@@ -40,6 +38,7 @@ def test_a_table_lists_every_argument_with_its_default(table: str, path: str) ->
 
 @pytest.mark.parametrize("table", CLASSES)
 def test_every_argument_has_an_effect_and_a_reason(table: str) -> None:
+    """What is not honoured says why."""
     for row in argument_table(table).values():
         assert row.effect in (MEMORY, FREE, REFUSED)
         assert row.why or row.effect == MEMORY

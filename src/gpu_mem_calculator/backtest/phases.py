@@ -19,14 +19,21 @@ from ..replay.allocator import ReplayPhase as Replay
 from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..step.stream import STARTUP_MARK
 
-KINDS = {"fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,)}
-NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
+KINDS = {
+    "fwd": (FORWARD,),
+    "bwd": (BACKWARD,),
+    "fwdbwd": (FORWARD, BACKWARD),
+    "opt": (OPTIMIZER,),
+    "step": (FORWARD, BACKWARD, OPTIMIZER),
+}
+NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|step)")
 WORDS = {
     "fwd": "forward",
     "bwd": "backward",
     "fwdbwd": "forward and backward",
     "sync": "gradient sync",
     "opt": "optimizer",
+    "step": "whole step",
 }
 # The measured phases of an inference run, and the ledger's phases in them.
 SERVED = {"load": (STARTUP,), "prefill": (PREFILL,), "generate": (PREFILL, DECODE)}

@@ -61,6 +61,9 @@ def run(job: Job) -> None:
     if job.resolved.run.parameters_given is not None:
         why = "a model that runs has its own count: leave it out"
         raise InputError(f"model.num_parameters scales an estimate; {why}")
+    if job.file.program is not None:
+        import_module(".programs", __package__).train(job)
+        return
     if job.build is not None and engine not in FUNCTION_ENGINES:
         works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
         raise InputError(f"engine.type={engine!r} makes its model itself; {works}")

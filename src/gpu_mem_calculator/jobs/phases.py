@@ -26,11 +26,12 @@ MEGATRON = ("model", "ddp", "optimizer")
 DEEPSPEED = JobPhases(startup=("model", "init"), micro_batch=("fwd", "bwd", "opt"), step=())
 STAGE = JobPhases(startup=MEGATRON, letter="m", step=("sync", "opt"))
 PIPELINE = JobPhases(startup=MEGATRON, micro_batch=(), step=("fwdbwd", "sync", "opt"))
+PROGRAM = JobPhases(micro_batch=(), step=("step",))
 
 
-def training_phases(resolved: ResolvedRun, steps: int) -> tuple[str, ...]:
-    """The phases of a training run with this many steps."""
-    run, phases = resolved.run, _phases(resolved)
+def training_phases(resolved: ResolvedRun, steps: int, *, program: bool = False) -> tuple[str, ...]:
+    """The phases of a training run with this many steps; program: of a tool's own trainer."""
+    run, phases = resolved.run, PROGRAM if program else _phases(resolved)
     names = list(phases.startup)
     for step in (f"s{number}" for number in range(steps)):
         for micro in (f"{phases.letter}{number}" for number in range(int(run.micro_batches))):

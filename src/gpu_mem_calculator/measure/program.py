@@ -67,7 +67,7 @@ def program(
         num_ranks=resolved.hardware.num_gpus,
         process_group=_process_group(resolved),
         alloc_conf=getattr(file.training, "pytorch_alloc_conf", None),
-        phases=lambda steps: training_phases(resolved, steps),
+        phases=lambda steps: training_phases(resolved, steps, program=file.program is not None),
     )
 
 

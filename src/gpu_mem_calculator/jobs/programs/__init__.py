@@ -1,0 +1,28 @@
+"""Programs as users start them: the real trainer of transformers, TRL or Lightning.
+
+`train(job)` runs the program of a run file for the world's number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..job import Job
+from .launch import launch
+from .lightning import train_lightning
+from .trainer import train_trainer
+from .trl import train_trl
+
+# The first part of a tool's name, and what runs it.
+RUNNERS: dict[str, Callable[[Job], None]] = {
+    "transformers": train_trainer,
+    "trl": train_trl,
+    "lightning": train_lightning,
+}
+
+
+def train(job: Job) -> None:
+    """Run a program to the end of its last step; marks the end of start-up and of every step."""
+    assert job.file.program is not None
+    launch(job)
+    RUNNERS[job.file.program.tool.partition(".")[0]](job)

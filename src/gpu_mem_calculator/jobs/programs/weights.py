@@ -1,0 +1,86 @@
+"""The model of a program, loaded as users load it, with random weights."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InputError
+from ..job import Job
+from ..model import NO_PROGRAM, auto_config, import_extra
+
+BLOCK = 2**20  # random numbers, which every weight repeats
+FOLDER = "gpu-mem-calc-models"  # in the system's folder for temporary files
+
+
+def load_model(
+    job: Job,
+    auto: str = "AutoModelForCausalLM",
+    changes: Mapping[str, Any] | None = None,
+    *,
+    saved: bool = False,
+) -> Any:
+    """The model as from_pretrained gives it: on the host, or quantized on the GPU.
+
+    auto: the class of transformers that makes it; changes: of its configuration; saved: there must
+    be a checkpoint, because the program loads it again
+    """
+    torch, transformers = import_extra("torch", "torch"), import_extra("transformers", "torch")
+    program, config = job.file.program, job.resolved.model.config
+    assert program is not None
+    if config is None:
+        raise InputError(NO_PROGRAM)
+    settings = auto_config({**config, **(changes or {})})
+    load = dict(program.load)
+    dtype = load.pop("dtype", None) or load.pop("torch_dtype", None) or settings.dtype
+    dtype = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(dtype or "bfloat16"))
+    if load.get("attn_implementation"):
+        settings._attn_implementation = load["attn_implementation"]
+    make = getattr(transformers, auto)
+    if not program.quantization and not saved:
+        return filled(make.from_config(settings, dtype=dtype), torch)
+    folder = _saved(job, settings, torch.bfloat16, make)
+    if program.quantization:
+        given = _with_dtypes(program.quantization, torch)
+        load["quantization_config"] = transformers.BitsAndBytesConfig(**given)
+        load.setdefault("device_map", {"": 0})
+    return make.from_pretrained(folder, dtype=dtype, **load)
+
+
+def filled(model: Any, torch: Any) -> Any:
+    """A model on the host whose weights are random."""
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randn(BLOCK, generator=generator) * 0.02
+    with torch.no_grad():
+        for parameter in model.parameters():
+            values = parameter.data.view(-1)
+            for start in range(0, values.numel(), BLOCK):
+                part = values[start : start + BLOCK]
+                part.copy_(block[: part.numel()])
+    return model
+
+
+def _saved(job: Job, settings: Any, dtype: Any, make: Any) -> str:
+    """The folder of a checkpoint with random weights; it is written once for each model."""
+    torch = import_extra("torch", "torch")
+    text = json.dumps([job.resolved.model.config, make.__name__], sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    parent = Path(tempfile.gettempdir()) / FOLDER
+    parent.mkdir(exist_ok=True)
+    with (parent / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = parent / name
+        if not (folder / "config.json").exists():
+            filled(make.from_config(settings, dtype=dtype), torch).save_pretrained(folder)
+    return str(folder)
+
+
+def _with_dtypes(quantization: dict[str, Any], torch: Any) -> dict[str, Any]:
+    """BitsAndBytesConfig's arguments, with torch's dtypes for their names."""
+    names = ("bnb_4bit_compute_dtype", "bnb_4bit_quant_storage")
+    return {k: getattr(torch, v) if k in names and v else v for k, v in quantization.items()}
