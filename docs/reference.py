@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.core.keys import DEFAULT, MEANING
-from gpu_mem_calculator.core.models import LoraConfig
+from gpu_mem_calculator.core.models import INNER
 from gpu_mem_calculator.core.runfile import SECTIONS, key_types, rule
 from gpu_mem_calculator.engines import ALIASES, engines
 from gpu_mem_calculator.run.engine import Engine
@@ -71,12 +71,12 @@ def option_table(section: str, first: str, every: Mapping[str, Engine], own: str
     return lines
 
 
-def lora_table() -> list[str]:
-    """The keys of training.lora."""
+def inner_table(name: str) -> list[str]:
+    """The keys of an object in the training section."""
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
-    plain = LoraConfig()
-    for key, kind in key_types(LoraConfig).items():
-        default, last = shown(getattr(plain, key)), meaning(f"training.lora.{key}")
+    plain = INNER[name]()
+    for key, kind in key_types(INNER[name]).items():
+        default, last = shown(getattr(plain, key)), meaning(f"training.{name}.{key}")
         lines.append(f"| `{key}` | {said(kind)} | {default} | {last} |")
     return lines
 
@@ -125,7 +125,11 @@ def page() -> str:
         "",
         "### training.lora",
         "",
-        *lora_table(),
+        *inner_table("lora"),
+        "",
+        "### training.generation",
+        "",
+        *inner_table("generation"),
         "",
         "## parallelism",
         "",

@@ -12,7 +12,7 @@ from gpu_mem_calculator.core.allowed_values import accepts
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.fields import RunFileField, fields, form
 from gpu_mem_calculator.core.keys import DEFAULT, WORDS
-from gpu_mem_calculator.core.models import LoraConfig
+from gpu_mem_calculator.core.models import INNER
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import SECTIONS, key_types, read, with_settings
 from gpu_mem_calculator.engines import engines
@@ -24,7 +24,7 @@ FIELDS = {field.path: field for field in fields()}
 KINDS = {"count", "size", "number", "flag", "choice", "text", "list", "object", "parameters"}
 PATHS = [
     *(f"{name}.{key}" for name, struct in SECTIONS.items() for key in key_types(struct)),
-    *(f"training.lora.{key}" for key in key_types(LoraConfig)),
+    *(f"training.{name}.{key}" for name, struct in INNER.items() for key in key_types(struct)),
 ]
 
 

@@ -154,7 +154,8 @@ def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedV
 
 def _engines_to_ask(path: str) -> tuple[str, ...]:
     """The engines to try the values of a key on that all engines have."""
-    return engine_names() if path.startswith("training.") and "lora." not in path else ()
+    inner = path.count(".") > 1  # a key of an object in the section
+    return engine_names() if path.startswith("training.") and not inner else ()
 
 
 def _allowed_value(path: str, value: Any, names: Iterable[str]) -> AllowedValue:

@@ -18,7 +18,7 @@ from ..serving.transformers.checks import ONE_VALUE
 from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
 from .field_types import Object, Parameters
 from .keys import DEFAULT, WORDS
-from .models import LoraConfig
+from .models import INNER
 from .recipe_fields import recipes
 from .resolve_training import AXES
 from .runfile import SECTIONS, key_types, parts
@@ -87,7 +87,7 @@ class RunFileField(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def fields() -> list[RunFileField]:
-    """Every key of every section, in the order of the sections; keys of training.lora follow it.
+    """Every key of every section, in the order of the sections; keys of objects in it follow it.
 
     lora.r has no default, because giving it adds the adapter.
     """
@@ -100,10 +100,9 @@ def _fields() -> tuple[RunFileField, ...]:
     for section, struct in SECTIONS.items():
         for key, kind in key_types(struct).items():
             entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
-            if key == "lora":
-                for inner, type_ in key_types(LoraConfig).items():
-                    default = None if inner == "r" else getattr(LoraConfig(), inner)
-                    entries.append(_field(section, f"lora.{inner}", type_, default))
+            for inner, type_ in key_types(INNER[key]).items() if key in INNER else ():
+                default = None if inner == "r" else getattr(INNER[key](), inner)
+                entries.append(_field(section, f"{key}.{inner}", type_, default))
     return tuple(entries)
 
 
@@ -158,7 +157,7 @@ def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any]
 
 def _kind(kind: Any) -> str:
     """The kind of input that a form shows for a type (see `RunFileField.kind`)."""
-    if any(part in (Object, LoraConfig) for part in parts(kind)):
+    if any(part in (Object, *INNER.values()) for part in parts(kind)):
         return "object"
     names = []
     for part in parts(kind):

@@ -24,7 +24,8 @@ def loss_choices(config: TrainingConfig, family: str) -> dict[str, Any]:
     """The run's loss and kernels; raises a sentence for each contradiction."""
     kernels = _kernels(config, family)
     by_kernel = [name for name, kernel in LIGER_LOSSES.items() if kernel in kernels]
-    loss: str = config.loss or (by_kernel[0] if by_kernel else "full")
+    usual = "full" if config.generation is None else "chunked"
+    loss: str = config.loss or (by_kernel[0] if by_kernel else usual)
     needed = LIGER_LOSSES.get(loss)
     problems = list(_contradictions(config, loss, kernels))
     if needed is not None and family not in LIGER:
@@ -37,10 +38,15 @@ def loss_choices(config: TrainingConfig, family: str) -> dict[str, Any]:
     return {
         "loss": "full" if loss in SAME_AS_FULL else loss,
         "loss_chunk": (config.loss_chunk_size or CHUNK) if loss == "chunked" else 0,
-        "labelled": config.labelled_tokens,
+        "labelled": config.labelled_tokens or _completion(config),
         "label_smoothing": config.label_smoothing or 0.0,
         "liger": (*others, needed) if needed is not None else others,
     }
+
+
+def _completion(config: TrainingConfig) -> int | None:
+    """Tokens of a completion that the policy generates; None where there is none."""
+    return None if config.generation is None else config.generation.new_tokens
 
 
 def _kernels(config: TrainingConfig, family: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this in
 an exact integer.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -28,6 +29,7 @@ from .field_types import (
     Size,
     Text,
 )
+from .generation_config import GenerationConfig as GenerationConfig
 from .inference_config import InferenceConfig as InferenceConfig
 from .result import MemoryBreakdown as MemoryBreakdown
 from .result import MemoryResult as MemoryResult
@@ -105,6 +107,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     reference_model: Reference | None = None
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None
+    generation: GenerationConfig | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None
@@ -112,6 +115,10 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     freeze_vision_tower: Flag | None = None
     pytorch_alloc_conf: Text | None = None
     cublas_workspace_config: Text | None = None
+
+
+# Objects inside the training section, by key.
+INNER: Mapping[str, type[Struct]] = {"lora": LoraConfig, "generation": GenerationConfig}
 
 
 class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):

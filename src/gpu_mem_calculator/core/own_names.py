@@ -10,7 +10,7 @@ from typing import Any
 from .counts import as_count
 from .errors import InputError, quoted
 from .hf_names import DEFAULTS, DTYPE, Settings, translated, translated_value
-from .models import LoraConfig
+from .models import INNER
 from .sections import SECTIONS, key_types, parts
 
 LORA = "training.lora"
@@ -42,7 +42,7 @@ def _section(where: str, values: Mapping[Any, Any], foreign: list[tuple[str, Any
     own: Settings = {}
     for key, value in values.items():
         path = f"{where}.{key}"
-        if path == LORA and isinstance(value, Mapping):
+        if where == "training" and key in INNER and isinstance(value, Mapping):
             own[key] = _section(path, value, foreign)
         elif not is_own(path):
             foreign.append((path, value))
@@ -148,8 +148,9 @@ def _counted(path: str) -> bool:
 
 def _type(path: str) -> Any:
     section, _, key = path.partition(".")
-    if path.startswith(f"{LORA}."):
-        return key_types(LoraConfig).get(path.removeprefix(f"{LORA}."))
+    inner, dot, last = key.partition(".")
+    if section == "training" and dot and inner in INNER:
+        return key_types(INNER[inner]).get(last)
     return key_types(SECTIONS[section]).get(key) if section in SECTIONS else None
 
 

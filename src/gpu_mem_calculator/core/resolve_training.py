@@ -31,6 +31,7 @@ from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
 from .reference_choices import reference_kind
 from .resolved_run import ResolvedRun
+from .rollout_choices import find_rollout, trained_tokens
 from .runfile import given_keys
 
 AXES = {
@@ -76,13 +77,14 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         training["batch"] = model.record.batch
     adapter = attempt(_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
+    rollout = attempt(find_rollout, file.training)
     arch = attempt(in_implementation, model.arch, file, chosen)
     if problems:
         raise InputError(problems)
     run = Run(
         arch=scaled(arch, model.parameters_given),
         mesh=mesh,
-        seq=file.training.seq_len or model.arch.max_seq_len,
+        seq=file.training.seq_len or trained_tokens(file.training) or model.arch.max_seq_len,
         adapter=adapter,
         options={**options, **implementation_options(file)},
         virtual_stages=file.parallelism.virtual_pipeline_size or 1,
@@ -93,6 +95,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **training,
         **loss,
         reference=reference_kind(file.training),
+        rollout=rollout,
     )
     run = chosen.complete(run)
     program = program_notes(file)

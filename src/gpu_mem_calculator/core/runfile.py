@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from .errors import InputError, first_problems, nearest, quoted
 from .file_kinds import as_run_file
-from .models import LoraConfig, RunFile
+from .models import INNER, RunFile
 from .own_names import own_names, with_setting
 from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
@@ -101,8 +101,9 @@ def as_dict(value: Any) -> Any:
 def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
     types = key_types(kind)
     given = {k: v for k, v in values.items() if v is not None}
-    if isinstance(given.get("lora"), Mapping):
-        given["lora"] = _section(LoraConfig, given["lora"])
+    for key, inner in INNER.items():
+        if isinstance(given.get(key), Mapping):
+            given[key] = _section(inner, given[key])
     converted = _convert_all(kind, given)
     return converted or kind(**{k: _convert(v, types[k]) for k, v in given.items()})
 
@@ -178,14 +179,14 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
         yield f"{where}={quoted(values)} must be an object"
         return
     given = {k: v for k, v in values.items() if v is not None}
-    if "lora" not in given and _convert_all(kind, given) is not None:
+    if not given.keys() & INNER.keys() and _convert_all(kind, given) is not None:
         return
     types = key_types(kind)
     for key, value in values.items():
         if key not in types:
             yield f"{where}.{key} is not a known key{_other_section(key) or nearest(key, types)}"
-        elif key == "lora" and isinstance(value, Mapping):
-            yield from _check_section(f"{where}.{key}", LoraConfig, value)
+        elif key in INNER and isinstance(value, Mapping):
+            yield from _check_section(f"{where}.{key}", INNER[key], value)
         elif value is not None:
             try:
                 _convert(value, types[key])

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .models import LoraConfig, RunFile
+from .models import INNER, RunFile
 from .runfile import SECTIONS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -29,7 +29,7 @@ def definitions(template: str) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components((RunFile,), ref_template=template)
     for one in schemas.values():
         one["additionalProperties"] = False
-    kinds: tuple[type[Struct], ...] = (LoraConfig, *SECTIONS.values())
+    kinds: tuple[type[Struct], ...] = (*INNER.values(), *SECTIONS.values())
     for kind in kinds:
         _make_nullable(schemas[kind.__name__]["properties"])
     sections = schemas[RUN]["properties"]

@@ -22,8 +22,11 @@ class TrainingAnswers(Struct, frozen=True, kw_only=True):
 
 
 def longest_length(estimate: Estimate) -> int | None:
-    """The longest sequence that fits; None where none does or a record fixes it."""
-    return None if estimate.resolved.run.record is not None else longest_sequence(estimate)
+    """The longest sequence that fits; None where none does, or a record or a generation fixes
+    it.
+    """
+    run = estimate.resolved.run
+    return None if run.record is not None or run.rollout is not None else longest_sequence(estimate)
 
 
 def training_answers(estimate: Estimate) -> TrainingAnswers:

@@ -19,6 +19,7 @@ from .model_facts import positions
 from .models import RunFile, TrainingConfig
 from .recompute_rules import recompute_problems
 from .reference_choices import reference_problems
+from .rollout_choices import rollout_problems
 
 PACKED = {"awq": "AWQ", "gptq": "GPTQ", "bitsandbytes": "bitsandbytes"}  # of a checkpoint
 
@@ -29,6 +30,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from _unused_keys(run, file, engine)
     yield from loss_problems(run, file.training, engine)
     yield from reference_problems(run, file.training, engine)
+    yield from rollout_problems(run, file.training, engine)
     yield from recompute_problems(run, engine)
     yield from engine.problems(run)
     yield from runtime_problems(run, engine)

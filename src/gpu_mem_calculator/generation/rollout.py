@@ -8,7 +8,7 @@ generate calls the model inside, so nothing is cast then (peft 0.21.2 peft_model
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -20,6 +20,8 @@ from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import FORWARD, GENERATION, OPTIMIZER, STARTUP
 from ..run.rollout import Rollout
 from ..run.run import Run
+from ..step.layer_groups import LayerGroups
+from ..step.reference import most_bytes, no_grad_forward, reference_setting
 from . import entries, model_inputs
 from .case import build_case
 from .decode_steps import CacheMode
@@ -30,7 +32,7 @@ from .token_choice import SAMPLE, TokenChoice
 TRL_CODE = code("trl 1.16.0 trainer/grpo_trainer.py _generate_and_score_completions")
 
 
-def with_rollout(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
+def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: Ledger) -> Ledger:
     """The ledger of a step with the generation before it. `setting`: how the step runs blocks."""
     if run.rollout is None:
         return ledger
@@ -42,12 +44,45 @@ def with_rollout(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
         more: tuple[Entry, ...] = (_played(run.rollout, part, whole),)
     else:
         instants, more = part.instants, part.entries
+    scored = tuple(_scored(run, setting, groups))
+    instants += tuple(one for one, _ in scored)
+    more += tuple(entry for _, entry in scored)
     starts = [i for i in ledger.instants if i.phase == STARTUP]
     rest = [i for i in ledger.instants if i.phase != STARTUP]
     names = [i.name for i in instants]
     kept = [_between_steps(entry, ledger, names) for entry in ledger.entries]
     batch = _batch_entry(run.rollout, (*instants, *rest))
     return replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
+
+
+def _scored(
+    run: Run, setting: BlockSetting, groups: LayerGroups
+) -> Iterator[tuple[Instant, Entry]]:
+    """The forward passes that give log-probabilities of completions, without autograd, one
+    micro-batch at a time: of the policy before its update, and of the reference model.
+    """
+    rollout = run.rollout
+    assert rollout is not None
+    passes = (
+        ("policy", "the old policy", rollout.scores, setting),
+        ("reference", "the reference model", run.reference, reference_setting(run, setting)),
+    )
+    for name, words, wanted, how in passes:
+        if wanted:
+            events = no_grad_forward(run, how, groups)
+            title = f"generation: log-probabilities of {words}"
+            instant = Instant(name=f"scored.{name}", phase=GENERATION, title=title)
+            yield (
+                instant,
+                Entry(
+                    name=f"{words}: forward",
+                    kind=ACT,
+                    bytes=most_bytes(events),
+                    live={instant.name: 1},
+                    source=TRL_CODE,
+                    script=events if run.unrolled else None,
+                ),
+            )
 
 
 def rollout_case(run: Run, rollout: Rollout, setting: BlockSetting) -> GenerationCase:

@@ -6,15 +6,22 @@ from collections.abc import Iterator
 
 from ..core.calculator import Estimate
 from ..core.models import MemoryResult
-from ..run.phases import BACKWARD, FORWARD, OPTIMIZER
+from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 
-PHASES = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer step"}
+PHASES = {
+    GENERATION: "generation",
+    FORWARD: "forward pass",
+    BACKWARD: "backward pass",
+    OPTIMIZER: "optimizer step",
+}
 
 
 def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
-    """A sentence on how long the sequence can be; empty where a record fixes it."""
+    """A sentence on how long the sequence can be; empty where a record or a generation
+    fixes it.
+    """
     run = estimate.resolved.run
-    if run.record is not None:  # a record fixes the batch
+    if run.record is not None or run.rollout is not None:
         return ""
     what = "prompt" if estimate.serves else "sequence"
     if longest is None:

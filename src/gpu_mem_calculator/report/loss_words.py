@@ -35,5 +35,8 @@ def loss_words(run: Run) -> Iterator[str]:
         yield TITLES[run.loss]
     if run.reference:
         yield REFERENCES[run.reference]
+    if run.rollout is not None:
+        length = f"{run.rollout.prompt} + {run.rollout.new_tokens}"
+        yield f"{run.rollout.sequences} completions of {length} tokens"
     if run.label_smoothing:
         yield f"labels smoothed by {run.label_smoothing:g}"

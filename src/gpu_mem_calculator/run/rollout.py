@@ -16,6 +16,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
       same card
     - sequences: on one rank; prompt, new_tokens: tokens of each
     - static: the KV cache has its full length from the start
+    - scores: the policy's log-probabilities are computed before its update
     - temperature, top_k, top_p: of sampling; 1, 0 and 1 leave the distribution as it is
     """
 
@@ -24,6 +25,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     prompt: Num
     new_tokens: Num
     static: bool = False
+    scores: bool = False
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

@@ -64,7 +64,7 @@ def reference_entries(
         return
     if run.reference == COPY:
         yield _weights_entry(run, precision, instants)
-    events = no_grad_forward(run, _reference_setting(run, setting), groups)
+    events = no_grad_forward(run, reference_setting(run, setting), groups)
     live = {i.name: 1 for i in instants if i.work == WORK}
     if run.reference == PRECOMPUTED:
         live = {STARTUP_REFERENCE: 1}
@@ -78,7 +78,7 @@ def reference_entries(
     yield Entry(
         name="reference model: forward",
         kind=ACT,
-        bytes=_highest(events),
+        bytes=most_bytes(events),
         live=live,
         source=FORWARD_CODE,
         script=events if run.unrolled else None,
@@ -86,7 +86,7 @@ def reference_entries(
     )
 
 
-def _reference_setting(run: Run, setting: BlockSetting) -> BlockSetting:
+def reference_setting(run: Run, setting: BlockSetting) -> BlockSetting:
     """How the reference runs: without adapters. Of Liger's kernels a copy has the rotary one alone,
     which replaces a function of the module; the others replace methods of the trained model
     (liger-kernel 0.8.5 transformers/monkey_patch.py).
@@ -200,7 +200,7 @@ def _play(
     return ids
 
 
-def _highest(events: BlockEvents) -> Bytes:
+def most_bytes(events: BlockEvents) -> Bytes:
     """The most bytes alive during events."""
     total, most = EMPTY, EMPTY
     for event in events.forward:

@@ -37,7 +37,7 @@ def ledger(run: Run) -> Ledger:
         ranges,
         micro_batches=run.micro_batches,
         every=run.unrolled,
-        reference=run.reference in (COPY, BASE),
+        reference=run.reference in (COPY, BASE) and run.rollout is None,
     )
     if run.gradients_in_forward:
         instants = with_old_gradients(instants)
@@ -60,7 +60,7 @@ def ledger(run: Run) -> Ledger:
         old_grads=run.gradients_in_forward,
     )
     whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
-    return with_rollout(run, setting, whole_step)
+    return with_rollout(run, setting, stack, whole_step)
 
 
 ENGINE = Engine(
