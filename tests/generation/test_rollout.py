@@ -54,6 +54,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "accumulated": {"gradient_accumulation_steps": 3},
     "recomputed": {"activation_checkpointing": "full", "generation": MANY},
     "scored": {"reference_model": True, "generation": {"old_logprobs": True}},
+    "elsewhere": {"generation": {"engine": "elsewhere", "old_logprobs": True}},
     "windows": {"family": "gemma2", "generation": MANY},
     "learnt positions": {"family": "gpt2", "generation": MANY},
 }
@@ -135,6 +136,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_accumulation_steps": 2, "generation": {"sequences": 2}}, "use at least 4"),
     ({"zero_grad": "before_forward"}, "training.zero_grad with training.generation"),
     ({"reference_model": "precomputed"}, "does not exist; use true"),
+    ({"generation": {"engine": "elsewhere", "top_k": 5}}, "generates nothing on this card"),
     ({"generation": {"promt": 3}}, "promt is not a known key"),
 ]
 

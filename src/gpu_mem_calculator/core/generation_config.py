@@ -13,6 +13,7 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True):
     prompt: Count | None = None
     new_tokens: Count | None = None
     sequences: Count | None = None
+    engine: Literal["transformers", "elsewhere"] = "transformers"
     cache_implementation: Literal["dynamic", "static"] = "dynamic"
     temperature: Positive = 1.0
     top_k: Size = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..run.engine import Engine
-from ..run.rollout import Rollout
+from ..run.rollout import ELSEWHERE, Rollout
 from ..run.run import Run
 from ..serving.transformers.checks import NO_CACHE
 from ..step.reference import PRECOMPUTED
@@ -31,6 +31,7 @@ def _rollout(given: GenerationConfig, sequences: int) -> Rollout:
     assert given.prompt is not None
     assert given.new_tokens is not None
     return Rollout(
+        engine=given.engine,
         sequences=given.sequences or sequences,
         prompt=given.prompt,
         new_tokens=given.new_tokens,
@@ -79,5 +80,10 @@ def rollout_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
         fix = f"use at least {int(run.batch * run.micro_batches)}, those of a step"
         why = "would be generated between micro-batches, which is not modelled"
         yield f"{PATH}.sequences={rollout.sequences} {why}; {fix}"
+    usual = (False, 1.0, 0, 1.0)
+    chosen = (rollout.static, rollout.temperature, rollout.top_k, rollout.top_p)
+    if rollout.engine == ELSEWHERE and chosen != usual:
+        fix = "leave cache_implementation, temperature, top_k and top_p out"
+        yield f"{PATH}.engine='elsewhere' generates nothing on this card; {fix}"
     if run.quantization is not None and rollout.static:
         yield f"{PATH}.cache_implementation='static' is not modelled with quantized weights"

@@ -1,5 +1,5 @@
 """A generation before the micro-batches that train on its completions (trl 1.16.0
-trainer/grpo_trainer.py _generate_and_score_completions).
+trainer/grpo_trainer.py _generate_and_score_completions; rloo_trainer.py is the same).
 
 The policy generates as transformers' generate does elsewhere, with its gradients off. Accelerate's
 autocast is around the forward of the model that it has wrapped: with adapters that is PEFT's, whose
@@ -18,7 +18,7 @@ from ..ledger.num import EMPTY, Bytes, Num, sized
 from ..ledger.source import code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import FORWARD, GENERATION, OPTIMIZER, STARTUP
-from ..run.rollout import Rollout
+from ..run.rollout import ELSEWHERE, Rollout
 from ..run.run import Run
 from ..step.layer_groups import LayerGroups
 from ..step.reference import most_bytes, no_grad_forward, reference_setting
@@ -36,15 +36,8 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     """The ledger of a step with the generation before it. `setting`: how the step runs blocks."""
     if run.rollout is None:
         return ledger
-    case = rollout_case(run, run.rollout, setting)
-    part = rollout_ledger(case)
-    if run.unrolled:
-        whole = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
-        instants: tuple[Instant, ...] = (whole,)
-        more: tuple[Entry, ...] = (_played(run.rollout, part, whole),)
-    else:
-        instants, more = part.instants, part.entries
-    scored = tuple(_scored(run, setting, groups))
+    instants, more = _passes(run, run.rollout, setting)
+    scored = tuple(_scored(run, run.rollout, setting, groups))
     instants += tuple(one for one, _ in scored)
     more += tuple(entry for _, entry in scored)
     starts = [i for i in ledger.instants if i.phase == STARTUP]
@@ -55,14 +48,25 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     return replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
 
 
+def _passes(
+    run: Run, rollout: Rollout, setting: BlockSetting
+) -> tuple[tuple[Instant, ...], tuple[Entry, ...]]:
+    """The instants and entries of the passes that generate; none if they run elsewhere."""
+    if rollout.engine == ELSEWHERE:
+        return (), ()
+    part = rollout_ledger(rollout_case(run, rollout, setting))
+    if not run.unrolled:
+        return part.instants, part.entries
+    whole = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
+    return (whole,), (_played(rollout, part, whole),)
+
+
 def _scored(
-    run: Run, setting: BlockSetting, groups: LayerGroups
+    run: Run, rollout: Rollout, setting: BlockSetting, groups: LayerGroups
 ) -> Iterator[tuple[Instant, Entry]]:
     """The forward passes that give log-probabilities of completions, without autograd, one
     micro-batch at a time: of the policy before its update, and of the reference model.
     """
-    rollout = run.rollout
-    assert rollout is not None
     passes = (
         ("policy", "the old policy", rollout.scores, setting),
         ("reference", "the reference model", run.reference, reference_setting(run, setting)),

@@ -6,14 +6,14 @@ from msgspec import Struct
 
 from ..ledger.num import Num
 
-TRANSFORMERS, VLLM = "transformers", "vllm"
+TRANSFORMERS, ELSEWHERE = "transformers", "elsewhere"
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
     """One generation of a training run, whose sequences are the micro-batches that follow.
 
-    - engine: what generates: TRANSFORMERS, the policy itself by `generate`; VLLM, an engine on the
-      same card
+    - engine: what generates: TRANSFORMERS, the policy itself by `generate`; ELSEWHERE, a server on
+      other cards
     - sequences: on one rank; prompt, new_tokens: tokens of each
     - static: the KV cache has its full length from the start
     - scores: the policy's log-probabilities are computed before its update
