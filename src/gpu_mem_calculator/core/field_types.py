@@ -41,6 +41,10 @@ Loss = Literal[
     "cut",
 ]
 Reference = Annotated[bool, Meta(description="true or false")] | Literal["precomputed"]
+Compile = (
+    Annotated[bool, Meta(description="true or false")]
+    | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+)
 Policy = Annotated[
     str | dict[str, Any],
     Meta(description="a policy's name, or an object with a framework's own keys"),

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 from ..programs.program import Program
 from .field_types import (
     Card,
+    Compile,
     Count,
     Flag,
     Layers,
@@ -108,6 +109,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None
     generation: GenerationConfig | None = None
+    compile: Compile | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None

@@ -19,6 +19,7 @@ from ..serving import spellings as servers
 from ..step.optimizers import OPTIMIZERS
 from ..step.workspaces import config_bytes
 from . import training_rules
+from .compile_choices import compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
 from .from_program import program_notes
 from .hardware import Hardware, find_hardware
@@ -96,6 +97,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **loss,
         reference=reference_kind(file.training),
         rollout=rollout,
+        compile=compile_mode(file.training),
     )
     run = chosen.complete(run)
     program = program_notes(file)
@@ -115,6 +117,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
             *recompute_note(run, chosen),
+            *compile_note(run),
             *training_rules.long_sequence_note(run, model.assumed),
             *torch_notes(run, chosen),
             *runtime_notes(run),

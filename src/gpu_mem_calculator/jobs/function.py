@@ -26,7 +26,11 @@ STAND_IN: dict[str, Any] = {
 }
 """A model section with which a run file can be read; its values are never shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
-IN_FUNCTION = {"lora": "make the adapters", "quantization": "quantize the weights"}
+IN_FUNCTION = {
+    "lora": "make the adapters",
+    "quantization": "quantize the weights",
+    "compile": "compile the model",
+}
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 OURS = str(Path(__file__).parents[1]) + os.sep
 ON_CUDA = {

@@ -8,6 +8,7 @@ from typing import Any
 from ..step.reference import PRECOMPUTED
 from . import fsdp1, torchtitan
 from .adapters import add_adapters
+from .compiled import compile_model
 from .ddp import wrap_ddp
 from .fsdp import shard
 from .groups import start_group
@@ -80,6 +81,7 @@ def _wrap(job: Job, model: Any) -> Any:
     runner = model
     if job.resolved.engine.name != "fsdp" and job.resolved.run.mesh.dp > 1:
         runner = wrap_ddp(job, model)
+    runner = compile_model(job, runner)
     return torchtitan.LossOf(runner) if own else runner
 
 

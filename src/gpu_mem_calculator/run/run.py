@@ -58,6 +58,7 @@ class Run(Struct, frozen=True, kw_only=True):
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
     reference: str = ""  # a reference model: copy, base (adapters off), precomputed; "": none
     label_smoothing: float = 0.0
+    compile: str = ""  # the mode of torch.compile; "": the model is not compiled
     liger: tuple[str, ...] = ()  # Liger's kernels in the place of transformers' code
     adapter: Adapter | None = None
     quantization: str | None = None

@@ -24,6 +24,7 @@ from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
 from .cached_casts import cached_cast_entries
+from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
@@ -110,6 +111,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         loss_chunk=run.loss_chunk,
         labelled=run.labelled,
         smoothed=run.label_smoothing > 0,
+        compiled=bool(run.compile),
         quirks=quirks,
     )
 
@@ -141,6 +143,8 @@ def activation_entries(
 ) -> Iterator[Entry]:
     """Saved activations, what layers and head need while they run, tables and masks."""
     yield from block_entries(run, groups, instants, walks)
+    if setting.compiled:
+        yield from compiled_entries(run, setting, instants)
     if run.record is not None:
         recomputes = any(g.recompute == "full" for g in groups)
         if not under_init(run.options):

@@ -13,6 +13,7 @@ from ..modelling.huggingface.fused_losses import ON_WEIGHT
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
+from .compiled import waiting_bytes, waits_narrow
 from .instants import Instants
 from .weights import embedding_tensors
 
@@ -44,8 +45,10 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     head_grad = -1
     if run.arch.tied:
         table = recorder.sizes[grads[0]]
-        head_grad, table_grad = recorder.number(table), grads[0]
-        if _summed_anew(setting):
+        head_grad, table_grad = recorder.number(waiting_bytes(run, setting)), grads[0]
+        if waits_narrow(run, setting):
+            recorder.over((head_grad,))
+        elif _summed_anew(setting):
             grads[0] = recorder.weight(table)
             recorder.over((head_grad, table_grad))
         else:
@@ -116,7 +119,7 @@ def embedding_entries(
         yield Entry(
             name="head: gradient that waits for the embedding's",
             kind=GRAD,
-            bytes=table,
+            bytes=waiting_bytes(run, setting),
             live=waits,
             source=buffer,
             role=HEAD_GRADIENT,

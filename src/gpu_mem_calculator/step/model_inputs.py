@@ -42,6 +42,7 @@ from ..modelling.huggingface.inputs import (
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
+from .compiled import compiled_masks
 from .instants import Instants, StepInstant
 from .layer_groups import CHECKPOINTED_POLICIES, LayerGroup, LayerGroups, layer_policy
 from .optimizers import OPTIMIZERS
@@ -69,7 +70,8 @@ def input_entries(
     yield from _embedding_output(run, setting, groups, instants, kept=kept)
     yield from _mask_entries(run, setting, groups, instants)
     width = rotary_width((g.layer.mixer for g in groups), latent=False)
-    if width and not setting.quirks.stored_rotary_table:
+    computed_in_kernels = setting.quirks.stored_rotary_table or setting.compiled
+    if width and not computed_in_kernels:
         yield Entry(
             name="rotary tables",
             kind=ACT,
@@ -151,6 +153,9 @@ def _mask_entries(
     (modeling_gpt_neo.py:67). MPT makes its own boolean (modeling_mpt.py:324), and masked_fill keeps
     it.
     """
+    if setting.compiled:
+        yield compiled_masks(run, setting, groups, instants)
+        return
     mixers = [g.layer.mixer for g in groups]
     eager = runs_eager(run.attention, mixers)
     windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
@@ -243,6 +248,8 @@ def _embedding_output(
 def named_sizes(run: Run, setting: BlockSetting, *, kept: bool) -> tuple[Bytes, ...]:
     """Bytes of the embedding's outputs, apart from one that the first layer keeps (`kept`)."""
     tables = len(run.arch.embedding)
+    if setting.compiled:
+        return ()  # no Python name
     if kept and tables == 1 and not run.arch.embedding_norm:
         return ()
     if setting.quirks.embedding_output_unnamed:

@@ -101,7 +101,9 @@ def weight_gradients(
     """
     before = 0 if run.frozen else run.arch.embedding_parameters
     after = 0 if run.frozen else run.arch.after_parameters
-    shared = run.arch.embedding[0].numel if run.arch.tied and not run.frozen else 0
+    narrow = bool(run.compile) and precision.autocast  # it waits in 16 bits (step/compiled.py)
+    tied = run.arch.tied and not run.frozen and not narrow
+    shared = run.arch.embedding[0].numel if tied else 0
     return states.gradient_entries(
         run,
         tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack),

@@ -128,6 +128,8 @@ def _own_mask(
     (attention.cpp convert_boolean_attn_mask); for a mask with a row for every head (ALiBi), the
     copy that autocast makes.
     """
+    if setting.compiled:
+        return []  # all layers share one
     if heads.masked and not heads.own_mask and setting.bits != q.bits:
         area = setting.tokens * heads.heads * setting.seq
         return [tape.value("attn.mask", area, q.bits, grad=False)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...autograd.compiled import compiled_tape, keep_narrow
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import Bytes, Num
@@ -13,7 +14,7 @@ from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
 from .fused_losses import ON_WEIGHT
 from .linear import linear
-from .losses import ON_LOGITS, smoothed
+from .losses import ON_LOGITS, compiled, smoothed
 from .norms import norm
 from .setting import BlockSetting
 
@@ -94,6 +95,11 @@ def _walk(
             value.waits = value.name == f"{head.linears[-1].name}.weight"
     if default and not setting.frozen:
         tape.add_other_weights(head.parameters, setting.weight_bits)
+    if setting.compiled:
+        tape = compiled_tape(tape, x, loss)
+        for value in tape.weights():
+            if value.waits:
+                keep_narrow(tape, value)
     return walk(tape, x, loss, outside=outside)
 
 
@@ -108,4 +114,6 @@ def _loss_of_logits(tape: Tape, setting: BlockSetting, head: OutputHead, out: Va
         logits = tape.op("logits.scaled", logits)
     if setting.smoothed:
         return smoothed(tape, setting, logits, out)
+    if setting.compiled:
+        return compiled(tape, setting, logits, out)
     return ON_LOGITS[setting.loss](tape, setting, logits, out)

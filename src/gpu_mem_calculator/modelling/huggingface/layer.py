@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...autograd.compiled import compiled_tape
 from ...autograd.op_walk import walk_by_operation
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
@@ -174,6 +175,8 @@ def layer_walk(
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
         tape.add_other_weights(layer.num_parameters, setting.weight_bits)
+    if setting.compiled:
+        tape = compiled_tape(tape, x, y)
     if keeps is not None:
         return walk_by_operation(tape, x, y, keeps, early_stop=early_stop)
     return walk(

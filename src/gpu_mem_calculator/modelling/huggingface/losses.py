@@ -19,6 +19,19 @@ def full(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     return loss
 
 
+def compiled(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """The same under torch.compile: one kernel reads the logits. It saves two fp32 numbers of each
+    token, the largest logit and the logarithm of the sum.
+
+    Their gradient overwrites the logits, which the graph may reuse (torch 2.13 _functorch/config.py
+    donated_buffer), unless they are themselves what the model returns: under autocast accelerate
+    1.15.0 returns an fp32 copy (utils/operations.py convert_outputs_to_fp32).
+    """
+    stats = tape.value("loss.stats", 2 * setting.tokens, 32, grad=False)
+    donated = setting.autocast
+    return tape.op("loss", logits, elements=1, bits=32, saves=(logits, stats), hands_over=donated)
+
+
 def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """torch's cross entropy of the logits as they are, as in nanoGPT's and litgpt's loops.
 

@@ -34,6 +34,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
       gradient there
     - loss: how the loss is computed; loss_chunk: vocabulary entries of a tile; smoothed: the labels
       are smoothed; labelled: tokens of a sequence with a label, where not all but the first
+    - compiled: the model runs as torch.compile's kernels
     - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
       _assisted_decoding do not call _optimize_model_for_decode)
     """
@@ -65,6 +66,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     loss: str = "full"
     loss_chunk: int = 0
     smoothed: bool = False
+    compiled: bool = False
     labelled: Num | None = None
 
     @cached_property
