@@ -13,7 +13,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
 from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.models import GPUConfig
-from gpu_mem_calculator.core.runfile import parameter_count, read, with_settings
+from gpu_mem_calculator.core.parameter_count import parameter_count
+from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.core.serving_speed import find_card_rates
 from gpu_mem_calculator.core.text_data import parse_text
 

@@ -13,7 +13,8 @@ import yaml
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError, nearest
 from gpu_mem_calculator.core.models import LoraConfig
-from gpu_mem_calculator.core.runfile import parameter_count, read, run_file_problems, with_settings
+from gpu_mem_calculator.core.parameter_count import parameter_count
+from gpu_mem_calculator.core.runfile import read, run_file_problems, with_settings
 from gpu_mem_calculator.core.schema import schema
 from tests.conftest import ROOT, small_run
 

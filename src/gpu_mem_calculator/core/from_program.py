@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from ..ledger.quoting import quoted
-from ..programs.program import Program, Setup, Translation
+from ..programs.program import ModelFacts, Program, Setup, Translation
 from ..programs.tools import translate
 from .errors import InputError, nearest
-from .models import RunFile
+from .model_source import find_model
+from .models import ModelConfig, RunFile
 
 TRANSLATED = ("training", "parallelism", "engine")
 
@@ -64,23 +65,35 @@ def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | Non
 
 def translation(program: Program, data: Mapping[str, Any]) -> Translation:
     """The translation of a program; `data` are the other sections of its run file."""
-    hardware, model = data.get("hardware") or {}, data.get("model") or {}
-    config = model.get("config") if isinstance(model, Mapping) else None
-    config = config if isinstance(config, Mapping) else {}
-    stored = config.get("dtype") or config.get("torch_dtype")
+    hardware, model = data.get("hardware"), data.get("model")
     count = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
     setup = Setup(
-        num_gpus=count if isinstance(count, int) else 1,
-        stored_dtype=stored if isinstance(stored, str) else None,
+        num_gpus=count if isinstance(count, int) else 1, model=lambda: _model_facts(model)
     )
     return translate(program, setup)
+
+
+def _model_facts(model: Any) -> ModelFacts:
+    """Facts of the model; none where it cannot be found, which is reported when it is resolved."""
+    if not isinstance(model, Mapping):
+        return ModelFacts()
+    try:
+        found = find_model(msgspec.convert(dict(model), ModelConfig))
+    except (InputError, msgspec.ValidationError):
+        return ModelFacts()
+    config = found.config or {}
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return ModelFacts(
+        hidden_size=int(found.arch.hidden),
+        tied=bool(found.arch.tied),
+        stored_dtype=stored if isinstance(stored, str) else None,
+    )
 
 
 def program_notes(file: RunFile) -> Translation:
     """The translation of a run file's program, for what it assumes and warns of."""
     if file.program is None:
         return Translation()
-    model = {"config": file.model.config} if file.model.config else {}
-    return translation(
-        file.program, {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
-    )
+    model = {key: getattr(file.model, key) for key in file.model.__struct_fields__}
+    sections = {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
+    return translation(file.program, sections)

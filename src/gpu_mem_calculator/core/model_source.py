@@ -30,7 +30,7 @@ from .model_name import (
 from .model_size import nearest_by_size
 from .models import ModelConfig
 from .named_preset import NamedPreset, exact_preset, meant_preset, variant_preset
-from .runfile import parameter_count
+from .parameter_count import parameter_count
 from .text_data import load_text
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
@@ -32,12 +33,19 @@ class Program(Struct, kw_only=True, omit_defaults=True):
     fsdp_config: Section | None = None
 
 
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """What a translation needs to know of the model; None where it is not known."""
+
+    hidden_size: int | None = None
+    tied: bool = False
+    stored_dtype: str | None = None  # of the checkpoint, by its config.json
+
+
 class Setup(Struct, frozen=True, kw_only=True):
     """What a translation needs to know of the rest of the run file."""
 
     num_gpus: int = 1
-    stored_dtype: str | None = None  # of the model's checkpoint, by its config.json
-    max_seq_len: int | None = None  # of the model, where the run file says it
+    model: Callable[[], ModelFacts] = ModelFacts
 
 
 class Translation(Struct, kw_only=True):

@@ -16,7 +16,7 @@ def problems(run: Run) -> Iterator[str]:
             f"training.quantization={run.quantization!r}: fully_shard does not split packed "
             "weights; leave it out or use engine pytorch_ddp"
         )
-    if run.autocast:
+    if run.autocast and not run.precision.endswith("_mixed"):
         yield (
             "training.autocast=true: FSDP casts by its own policy; leave it out and set "
             "training.precision to bf16_mixed"

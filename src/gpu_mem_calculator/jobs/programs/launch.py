@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from .. import deepspeed
 from ..groups import start_group
 from ..job import NCCL, Job
 
@@ -18,6 +19,9 @@ QUIET = {
 def launch(job: Job) -> None:
     """Set what torchrun sets for this rank, and start the process group; nothing is downloaded."""
     os.environ.update(QUIET)
+    if job.resolved.engine.name == "deepspeed":
+        deepspeed.start(job)
+        return
     ranks = job.resolved.hardware.num_gpus
     if ranks == 1 or job.world.process_group == NCCL:
         start_group(job)

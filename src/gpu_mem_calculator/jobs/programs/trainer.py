@@ -17,8 +17,8 @@ def train_trainer(job: Job) -> None:
     transformers = import_extra("transformers", "torch")
     program = job.file.program
     assert program is not None
-    model = _prepared(job, load_model(job))
     arguments = transformers.TrainingArguments(**trainer_arguments(job))
+    model = _prepared(job, load_model(job))  # after the arguments, which turn on zero.Init
     length, vocab = int(job.resolved.run.seq), job.resolved.run.arch.vocab
     rows = [
         {"input_ids": ids, "labels": ids, "attention_mask": [1] * length}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..adapters import adapter_keys
+from ..launch import add_launch
 from ..optimizers import optimizer_keys
 from ..precision import dtype_word, precision_keys
 from ..program import Program, Section, Setup, Translation
@@ -42,18 +43,9 @@ def training_keys(
     _add_loading(program, values, setup, result)
     _add_adapters(program, result, prepared=prepared)
     training |= recompute_keys(values) | loss_keys(values)
-    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
     if program.data.get("seq_len"):
         training["seq_len"] = program.data["seq_len"]
-    result.problems += launch_problems(program, values)
-
-
-def first_device(program: Program) -> str:
-    """Where from_pretrained puts the weights: on the host, unless a device_map names GPUs.
-
-    A quantized model is loaded onto the GPU (quantizers/quantizer_bnb_4bit.py update_device_map).
-    """
-    return "cuda" if program.quantization or program.load.get("device_map") else "cpu"
+    add_launch(program, values, setup, result)
 
 
 def recompute_keys(values: Mapping[str, Any]) -> Section:
@@ -78,19 +70,6 @@ def loss_keys(values: Mapping[str, Any]) -> Section:
     return keys
 
 
-def launch_problems(program: Program, values: Mapping[str, Any]) -> list[str]:
-    """Launches that are not translated yet."""
-    given = {
-        "program.args.fsdp": values["fsdp"],
-        "program.args.deepspeed": values["deepspeed"],
-        "program.accelerate": program.accelerate,
-        "program.deepspeed": program.deepspeed,
-        "program.fsdp_config": program.fsdp_config,
-    }
-    fix = "use training and engine sections instead of program"
-    return [f"{name} is not read yet; {fix}" for name, value in given.items() if value]
-
-
 def _add(result: Translation, keys: Section | str) -> None:
     if isinstance(keys, str):
         result.problems.append(keys)
@@ -111,8 +90,9 @@ def _add_loading(
             result.problems.append(f"program.load.{name} is not read; leave it out")
     dtype = load.get("dtype", load.get("torch_dtype", "auto"))
     if dtype == "auto":
-        dtype = setup.stored_dtype or "bfloat16"
-        source = "as the checkpoint says" if setup.stored_dtype else "as most checkpoints have it"
+        stored = setup.model().stored_dtype
+        dtype, source = stored or "bfloat16", "as the checkpoint says"
+        source = source if stored else "as most checkpoints have it"
         result.assumed.append(f"program.load.dtype={dtype}, {source}")
     mixed = "bf16" if values["bf16"] else "fp16" if values["fp16"] else ""
     _add(result, precision_keys(dtype_word(dtype), mixed, adapters=program.peft is not None))
