@@ -114,6 +114,10 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None
     upcast_unquantized: Flag | None = None
+    nf4_compute_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    from_pretrained: Flag | None = None
+    int8_threshold: Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None = None
+    int8_outliers: Annotated[float, Meta(ge=0.0, le=1.0, description="from 0 to 1")] | None = None
     freeze_vision_tower: Flag | None = None
     pytorch_alloc_conf: Text | None = None
     cublas_workspace_config: Text | None = None

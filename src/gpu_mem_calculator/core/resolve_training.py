@@ -24,6 +24,7 @@ from .errors import InputError, Problems, nearest, quoted
 from .from_program import program_notes
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
+from .int8_outliers import with_outliers
 from .loss_choices import loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -99,6 +100,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         rollout=rollout,
         compile=compile_mode(file.training),
     )
+    run, outliers = with_outliers(run, file.training)
     run = chosen.complete(run)
     program = program_notes(file)
     problems += training_rules.problems(run, file, chosen)
@@ -110,7 +112,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         hardware=hardware,
         model=model,
         allocator=allocator,
-        assumed=(*model.assumed, *hardware.assumed, *program.assumed),
+        assumed=(*model.assumed, *hardware.assumed, *outliers, *program.assumed),
         warnings=(
             *model.warnings,
             *program.warnings,
@@ -214,6 +216,10 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "quantization": quantization,
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
+        "nf4_compute_bits": BITS[config.nf4_compute_dtype or "bf16"],
+        "from_pretrained": bool(config.from_pretrained),
+        "int8_threshold": config.int8_threshold or 0.0,
+        "int8_outliers": config.int8_outliers or 0.0,
         "freeze_vision_tower": bool(config.freeze_vision_tower),
         "cublas_workspace": workspace,
     }

@@ -108,6 +108,15 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield f"training.zero_grad={run.zero_grad!r} is for a PyTorch loop; {own}: leave it out"
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
+    if given.nf4_compute_dtype and run.quantization != "nf4":
+        yield "training.nf4_compute_dtype applies to quantization 'nf4' only; leave it out"
+    if given.from_pretrained and run.quantization is None:
+        fix = "use engine.init_device='cpu'"
+        yield f"training.from_pretrained applies to a quantized base only; {fix}"
+    if given.int8_threshold and run.quantization != "int8":
+        yield "training.int8_threshold applies to quantization 'int8' only; leave it out"
+    if given.int8_outliers and not run.int8_threshold:
+        yield "training.int8_outliers needs int8_threshold above 0; leave it out"
     if given.freeze_vision_tower and not run.arch.tower:
         yield "training.freeze_vision_tower is for models with a vision tower; leave it out"
     if given.upcast_unquantized and run.quantization is None:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
+from ..step.pretrained import natural_key
 from .job import Job
 from .model import hf_config, import_extra
 
@@ -58,14 +59,17 @@ class QuantizationSettings(Struct, frozen=True, kw_only=True):
     - `name`: nf4 or int8
     - `double`: nf4's scales are quantized, too
     - `threshold`: int8 treats larger inputs as outliers; 0 for none
-    - `dtype`: of the tensors that are not quantized, and of nf4's arithmetic
+    - `dtype`: of the tensors that are not quantized; `compute`: of nf4's arithmetic
+    - `pretrained`: as transformers' from_pretrained does it, and PEFT is told that it is quantized
     """
 
     name: str
     double: bool
     threshold: float = 0.0
     dtype: Any
+    compute: Any = None
     device: str
+    pretrained: bool = False
 
 
 def quantized_model(job: Job) -> Any:
@@ -75,7 +79,13 @@ def quantized_model(job: Job) -> Any:
     dtype = torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
     assert run.quantization is not None
     setting = QuantizationSettings(
-        name=run.quantization, double=run.double_quant, dtype=dtype, device=job.world.device
+        name=run.quantization,
+        double=run.double_quant,
+        threshold=run.int8_threshold,
+        dtype=dtype,
+        compute=torch.float32 if run.nf4_compute_bits == 32 else dtype,
+        device=job.world.device,
+        pretrained=run.from_pretrained,
     )
     model = quantize(hf_config(job), setting)
     if run.upcast_unquantized:
@@ -96,21 +106,58 @@ def quantize(config: Any, setting: QuantizationSettings) -> Any:
     import_extra("bitsandbytes", "measure")
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=setting.dtype)
-    _quantize_projections(setting, model)
-    _fill_rest(setting, model)
+    if setting.pretrained:
+        _load_by_name(setting, model)
+    else:
+        _quantize_projections(setting, model)
+        _fill_rest(setting, model)
     model.tie_weights()
-    if setting.device == "cuda":
+    if setting.device == "cuda" and not setting.pretrained:
         torch.cuda.empty_cache()
     return model
+
+
+def _load_by_name(setting: QuantizationSettings, model: Any) -> None:
+    """Weights in the order of from_pretrained, after one tensor as large as all of them was freed
+    (transformers 5.17.0 modeling_utils.py caching_allocator_warmup).
+    """
+    torch = import_extra("torch", "measure")
+    projections = {f"{name}.weight" for name, one in model.named_modules() if _packs(name, one)}
+    shapes = {name: one.shape for name, one in model.named_parameters()}
+    bits = 4 if setting.name == NF4 else 8
+    whole = sum(
+        shape.numel() * (bits if name in projections else 8 * setting.dtype.itemsize) // 8
+        for name, shape in shapes.items()
+    )
+    torch.empty(whole, dtype=torch.uint8, device=setting.device)
+    for name in sorted(shapes, key=natural_key):
+        path, _, kind = name.rpartition(".")
+        value = torch.empty(shapes[name], dtype=setting.dtype, device=setting.device)
+        value.normal_(0, SPREAD)
+        old = model.get_submodule(path)
+        if name in projections:
+            value = value.T if not hasattr(old, "in_features") else value
+            model.set_submodule(path, _projection(setting, old, value).to(setting.device))
+        else:
+            setattr(old, kind, torch.nn.Parameter(value, requires_grad=False))
+        del value
+    _fill_rest(setting, model)
+    setattr(model, "is_loaded_in_4bit" if setting.name == NF4 else "is_loaded_in_8bit", True)
+
+
+def _packs(name: str, layer: Any) -> bool:
+    """Whether a module is a projection that is packed."""
+    torch = import_extra("torch", "measure")
+    conv1d = import_extra("transformers", "measure").pytorch_utils.Conv1D
+    return isinstance(layer, torch.nn.Linear | conv1d) and name not in NOT_QUANTIZED
 
 
 def _quantize_projections(setting: QuantizationSettings, module: Any) -> None:
     """Replace every projection by a quantized one."""
     torch = import_extra("torch", "measure")
-    conv1d = import_extra("transformers", "measure").pytorch_utils.Conv1D
     weight = None  # as in a loading loop, it is freed after the next one is allocated
     for name, child in list(module.named_children()):
-        if isinstance(child, torch.nn.Linear | conv1d) and name not in NOT_QUANTIZED:
+        if _packs(name, child):
             weight = torch.empty(_sizes(child)[::-1], dtype=setting.dtype, device=setting.device)
             weight.normal_(0, SPREAD)
             setattr(module, name, _projection(setting, child, weight).to(setting.device))
@@ -132,7 +179,7 @@ def _projection(setting: QuantizationSettings, layer: Any, weight: Any) -> Any:
     sizes = {"input_features": ins, "output_features": outs, "bias": biased, "device": "meta"}
     if setting.name == NF4:
         kind = {"compress_statistics": setting.double, "quant_type": NF4}
-        new = modules.Linear4bit(**sizes, compute_dtype=setting.dtype, **kind)
+        new = modules.Linear4bit(**sizes, compute_dtype=setting.compute or setting.dtype, **kind)
         new.weight = modules.Params4bit(weight, requires_grad=False, **kind)
     else:
         new = modules.Linear8bitLt(**sizes, has_fp16_weights=False, threshold=setting.threshold)

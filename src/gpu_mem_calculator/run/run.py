@@ -64,6 +64,10 @@ class Run(Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     double_quant: bool = True
     upcast_unquantized: bool = False
+    nf4_compute_bits: int = 16  # of a 4-bit projection's matmul
+    from_pretrained: bool = False  # a quantized base is loaded by transformers
+    int8_threshold: float = 0.0  # larger inputs are outliers; 0: int8 does not search for them
+    int8_outliers: float = 0.0  # share of the MLPs' inner columns that have one
     freeze_vision_tower: bool = False
     options: Options = {}
     stage: Num = 0  # the pipeline stage of this rank

@@ -33,6 +33,7 @@ from .layer_sources import OPERATION_CODE, LayerSources, run_sources
 from .layer_walks import group_walk
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
+from .quantization import quantized_fields
 from .recorded import (
     RECORDED,
     before_events,
@@ -82,8 +83,8 @@ class StageWalks(Struct, frozen=True):
 def setting(run: Run, precision: Precision) -> BlockSetting:
     """How one rank runs the blocks of a run: sizes, bits and kernels.
 
-    Where the rest is upcast (PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training),
-    the embedding returns fp32, and quantized projections the dtype of their input.
+    Where the rest is upcast (PEFT 0.21.2 prepare_model_for_kbit_training), the embedding returns
+    fp32, and quantized projections the dtype of their input.
     """
     autocast = precision.autocast or run.autocast
     upcast = run.quantization is not None and run.upcast_unquantized
@@ -104,7 +105,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         flash=flash,
         frozen=run.frozen,
         adapter=run.adapter,
-        quantization=run.quantization,
+        **quantized_fields(run),
         liger=liger_kernels(run.arch.family, run.liger),
         multiprocessors=run.multiprocessors if run.liger else 132,
         loss=run.loss,

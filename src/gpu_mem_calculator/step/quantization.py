@@ -1,6 +1,8 @@
-"""Loading a quantized model: each projection is packed from its 16-bit weight."""
+"""A quantized base: how blocks run it, and how each projection is packed from its weight."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..autograd.events import BlockEvents, EventRecorder
 from ..ledger.num import ceil_div, sized
@@ -9,6 +11,19 @@ from ..model.arch import part_linears
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
 from .weights import quantized_bytes
+
+
+def quantized_fields(run: Run) -> dict[str, Any]:
+    """The fields of a block's setting that are about a quantized base."""
+    return {
+        "quantization": run.quantization,
+        "double_quant": run.quantization == "nf4" and run.double_quant,
+        "hopper": run.compute_capability == "9.0",
+        "nf4_bits": run.nf4_compute_bits,
+        "bnb_adapters": run.from_pretrained,
+        "int8_threshold": run.int8_threshold > 0,
+        "int8_outliers": run.int8_outliers,
+    }
 
 
 def loading_events(run: Run, precision: Precision) -> BlockEvents:

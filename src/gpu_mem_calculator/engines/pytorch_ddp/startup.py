@@ -52,7 +52,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
             {"startup": 1},
             code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
         )
-    elif run.arch.tied and run.options.get("init_device") != "cpu":
+    elif run.arch.tied and run.options.get("init_device") != "cpu" and not run.from_pretrained:
         yield Entry(
             "head before it is tied to the embedding",
             PARAM,

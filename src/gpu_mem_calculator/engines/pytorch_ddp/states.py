@@ -15,6 +15,7 @@ from ...step.adapter_states import adapter_entries
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
+from ...step.pretrained import pretrained_events
 from ...step.quantization import loading_events
 from ...step.states import buffer_entry, parameter_entry, with_startup
 from ...step.weights import trained_bits, trained_sizes
@@ -68,7 +69,8 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
         tensors=lambda: weights.base_tensors(run, precision),
     )
     if run.unrolled and run.quantization is not None:
-        return replace(base, script=loading_events(run, precision))
+        events = pretrained_events if run.from_pretrained else loading_events
+        return replace(base, script=events(run, precision))
     return base
 
 

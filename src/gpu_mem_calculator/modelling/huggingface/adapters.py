@@ -8,6 +8,7 @@ from ...ledger.num import Num, sized
 from ...model.adapters import Adapter
 from ...model.blocks import Linear
 from .ops import add, dropout, scale
+from .quantized import NF4
 from .setting import BlockSetting
 
 
@@ -16,10 +17,14 @@ def add_adapter(
 ) -> Value:
     """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py:1074).
 
-    x is cast to the adapter's dtype even under autocast; x and its cast stay named until the result
-    is complete. y is the base layer's output.
+    x is cast to the adapter's dtype even under autocast, but not in PEFT's layers for bitsandbytes
+    (tuners/lora/bnb.py); x and its cast stay named until the result is complete. y is the base
+    layer's output, of which a 4-bit layer makes a copy.
     """
-    adapter_in = tape.cast(x, adapter.bits)
+    kept = setting.bnb_adapters and setting.autocast
+    adapter_in = x if kept else tape.cast(x, adapter.bits)
+    if setting.bnb_adapters and setting.quantization == NF4:
+        y = tape.op(f"{layer.name}.clone", y, passes=True)
     if adapter.dora:
         total = _dora(tape, setting, adapter_in, y, layer, adapter)
     else:
@@ -27,7 +32,7 @@ def add_adapter(
         delta = _low_rank(tape, setting, dropped, layer, adapter)
         scaled = scale(tape, delta, f"{layer.name}.scaled")
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
-    result = tape.cast(total, y.bits)
+    result = total if kept else tape.cast(total, y.bits)
     tape.hold(adapter_in, x)
     return result
 

@@ -24,7 +24,7 @@ def mlp(tape: Tape, setting: BlockSetting, x: Value, block: Mlp) -> Value:
         gate = activation(tape, setting, first, block.activation)
         up = linear(tape, setting, x, block.inputs[1])
         inner = multiply(tape, gate, up, "mlp.product")
-    out = linear(tape, setting, inner, block.output)
+    out = linear(tape, setting, inner, block.output, setting.int8_outliers)
     if len(block.inputs) == 1 and block.gated:
         tape.hold(first)  # the gate is a view of it, and named until the block returns
     if setting.quirks.residual_inside:

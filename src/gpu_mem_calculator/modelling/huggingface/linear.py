@@ -11,20 +11,25 @@ from __future__ import annotations
 
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import MM, Tape, Value
-from ...ledger.num import EMPTY, Bytes, Num, larger, sized
+from ...ledger.num import EMPTY, Bytes, Num
 from ...model.blocks import Linear
 from .adapters import add_adapter
-from .quantized import NF4, eight_bits, four_bits
+from .frozen_quantized import frozen_eight_bits, frozen_four_bits
+from .quantized import INT8, NF4, eight_bits, four_bits
 from .setting import BlockSetting
 
 
-def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
-    """Record torch.nn.Linear or GPT-2's Conv1D, with its adapter where there is one."""
+def linear(
+    tape: Tape, setting: BlockSetting, x: Value, layer: Linear, outliers: float = 0.0
+) -> Value:
+    """Record torch.nn.Linear or GPT-2's Conv1D, with its adapter where there is one; `outliers`:
+    the share of x's columns that have one, for int8.
+    """
     rows = x.elements() // layer.ins[1]
     if setting.quantization is not None and not setting.training:
         return (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
     if setting.frozen:
-        y = _frozen_linear(tape, setting, x, layer, rows * layer.outs[1])
+        y = _frozen_linear(tape, setting, x, layer, rows * layer.outs[1], outliers)
     else:
         y = _trained_linear(tape, setting, x, layer, rows)
     adapter = setting.adapter
@@ -71,16 +76,18 @@ def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Valu
     return tape.cast(weight, setting.matmul_bits)
 
 
-def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
+def _frozen_linear(
+    tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num, outliers: float
+) -> Value:
     """A linear layer whose weight takes no gradient: its input is not saved.
 
     Autocast caches only casts of leaves that take gradients (torch 2.11 autocast_mode.cpp
     cached_cast), so a frozen fp32 weight is cast at each use, and that copy is saved for backward.
     """
-    if setting.quantization == "nf4":
-        return _four_bit(tape, setting, x, layer, out)
-    if setting.quantization == "int8":
-        return _eight_bit(tape, x, layer, out)
+    if setting.quantization == NF4:
+        return frozen_four_bits(tape, setting, x, layer, out)
+    if setting.quantization == INT8:
+        return frozen_eight_bits(tape, setting, x, layer, out, outliers)
     bits = setting.matmul_bits
     weight = _weight(tape, setting, layer.name, layer.numel)
     x, own = tape.cast(x, bits), setting.own_linear and not layer.transposed
@@ -95,37 +102,3 @@ def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, o
         saves_late=own,
         matmul=True,
     )
-
-
-def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
-    """Linear4bit: the matmul in 16 bits, the result in the dtype of x, the weight unpacked in both
-    directions.
-
-    bitsandbytes 0.50.2 nn/modules.py:626-637 casts x and casts the result back; autograd/
-    _functions.py MatMul4Bit saves the packed weight only. The weight is unpacked for more than
-    1,536 rows (backends/cuda/ops.py _dequant_linear_fallback; fewer may have a fused kernel,
-    which is left out) and in backward (_functions.py, dequantize_4bit).
-    """
-    unpacked = sized(layer.ins[1] * layer.outs[1], 16)
-    x16 = tape.cast(x, 16)
-    y = tape.op(layer.name, x16, elements=out, bits=16, temp=unpacked, back_temp=unpacked)
-    tape.hold(x, x16)
-    return tape.cast(y, x.bits)
-
-
-def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
-    """Linear8bitLt: x is quantized row by row, and saved unquantized.
-
-    bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: forward has x in fp16, then in int8
-    with a scale per row; int32 and fp16 products are alive besides the result (backends/cuda/ops.py
-    int8_mm_dequant). `ctx.tensors` names x, so it is freed with the graph, and a checkpoint does
-    not see it. Backward unpacks the weight to the dtype of x.
-    """
-    rows = x.elements() // layer.ins[1]
-    quantized, products = sized(x.elements(), 8) + sized(rows, 32), sized(out, 32 + 16)
-    half = sized(x.elements(), 16)
-    temp = larger(quantized + products, quantized + half - sized(out, x.bits))
-    weight = sized(layer.ins[1] * layer.outs[1], x.bits) + sized(layer.outs[1], 32)
-    if x.grad:
-        tape.pin(x)
-    return tape.op(layer.name, x, elements=out, saves=(x,), temp=temp, back_temp=weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...ledger.num import EMPTY, Num, ceil_div, choose, sized
+from ...ledger.num import EMPTY, Bytes, Num, ceil_div, choose, sized
 from ...model.blocks import Linear
 from .setting import BlockSetting
 
@@ -20,14 +20,19 @@ def four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Val
     (backends/cuda/ops.py _dequant_linear_fallback). Packed scales are unpacked first, then their
     offset is added.
     """
-    ins, outs = layer.ins[1], layer.outs[1]
-    rows = x.elements() // ins
-    scales = sized(ceil_div(ins * outs, BLOCK) if setting.double_quant else 0, 32)
-    few, unpacked = rows <= fused_rows(setting, ins, outs), sized(ins * outs, 16)
-    work = tuple(choose(few, EMPTY, size) for size in (scales, scales, unpacked))
-    y = tape.op(layer.name, x, elements=rows * outs, temp=work)
+    rows = x.elements() // layer.ins[1]
+    work = unpacking_work(setting, rows, layer)
+    y = tape.op(layer.name, x, elements=rows * layer.outs[1], temp=work)
     tape.hold(x)
     return y
+
+
+def unpacking_work(setting: BlockSetting, rows: Num, layer: Linear) -> tuple[Bytes, ...]:
+    """Bytes of the scales, of these with their mean, and of the unpacked weight of a matmul."""
+    ins, outs = layer.ins[1], layer.outs[1]
+    scales = sized(ceil_div(ins * outs, BLOCK) if setting.double_quant else 0, 32)
+    few, unpacked = rows <= fused_rows(setting, ins, outs), sized(ins * outs, 16)
+    return tuple(choose(few, EMPTY, size) for size in (scales, scales, unpacked))
 
 
 def fused_rows(setting: BlockSetting, ins: int, outs: int) -> int:

@@ -26,6 +26,10 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - training: there is a backward; frozen: the base weights take no gradient
     - adapter: LoRA or DoRA, if there is one
     - quantization: nf4, int8 or None; double_quant: the scales of packed weights are packed, too
+    - nf4_bits: of the matmuls of 4-bit projections
+    - bnb_adapters: PEFT has its own layers for bitsandbytes, as it knows that the base is quantized
+    - int8_threshold: whether int8 searches for outliers; int8_outliers: the share of the columns
+      of an MLP's inner activations that have one
     - past: tokens of a cache that attention reads besides the new ones
     - decoding: one token per sequence, with a cache
     - own_linear: torch's linear is replaced by DeepSpeed's (deepspeed 0.19.8 zero/linear.py
@@ -55,6 +59,10 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     adapter: Adapter | None = None
     quantization: str | None = None
     double_quant: bool = False
+    nf4_bits: int = 16
+    bnb_adapters: bool = False
+    int8_threshold: bool = False
+    int8_outliers: float = 0.0
     hopper: bool = False
     past: Num = 0
     quirks: Quirks = LLAMA
