@@ -112,15 +112,14 @@ class Tape:
     - discarded: parts whose outputs forward discards; freed: the operation after which it does
     - pinned: saved tensors that live as long as the graph; leaves: with their gradients
     - returned: what the block returns besides its output
-    - branch: what a branch names until it has added the residual itself
+    - until_end: what is named until forward ends; caches_casts: as are autocast's casts of weights
+    - branch: what a branch names until it has added the residual
     """
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.count = 0
-        self.core = False
-        self.inputs_first = False
-        self.checkpoint_holds = False
+        self.core = self.inputs_first = self.checkpoint_holds = False
         self.regions: list[list[Op]] = []
         self.checkpointed: tuple[str, ...] = ()
         self.discarded: list[Part] = []
@@ -128,6 +127,8 @@ class Tape:
         self.pinned: list[Value] = []
         self.leaves: list[Value] = []
         self.returned: list[Value] = []
+        self.until_end: list[Value] = []
+        self.caches_casts = True  # unless autocast's cache is off
         self.branch: list[Value] = []
 
     def _make(self, name: str, size: Bytes, bits: int, grad: bool) -> Value:
@@ -266,15 +267,13 @@ class Tape:
         return x if x.base == x.index else next(made, x)
 
     def cast(self, x: Value, bits: int) -> Value:
-        """x.to(dtype): x itself where it has that dtype.
-
-        Only autocast narrows a trained fp32 weight, and it caches the result (torch 2.11
-        autocast_mode.cpp cached_cast).
+        """x.to(dtype): x itself where it has that dtype. Only autocast narrows a trained fp32
+        weight, and it caches the result (torch 2.11 autocast_mode.cpp cached_cast).
         """
         if x.bits == bits:
             return x
         out = self.op(f"{x.name}.to", x, bits=bits)
-        out.cached = x.param and x.grad and x.bits == 32 > bits
+        out.cached = self.caches_casts and x.param and x.grad and x.bits == 32 > bits
         return out
 
     def pin(self, value: Value) -> None:

@@ -123,7 +123,8 @@ def walk(
     inputs = {entry.index} if holds else set()
     recorder = EventRecorder()
     stop = last_saving(tape) if checkpoint == "hooks" and early_stop else -1
-    stays = {*saved, *inputs}
+    until_end = [v.base for v in tape.until_end if v.base not in saved]
+    stays = {*saved, *inputs, *until_end}
     forward, ids = run_forward(
         recorder, tape, (entry, *outside), exit_, owners, stays, for_backward="keep", stop=stop
     )
@@ -146,9 +147,13 @@ def walk(
         unpacked=checkpoint == "hooks",
     )
     script = back.events(entry, exit_, events, pins, output_grad_held=output_grad_held)
-    given = tuple(ids[v.index] for v in outside)
+    script = replace(
+        script,
+        given=tuple(ids[v.index] for v in outside),
+        until_forward_ends=tuple(ids[index] for index in until_end),
+    )
     return replace(
-        block_walk(back, saved, entry, forward, once, replace(script, given=given)),
+        block_walk(back, saved, entry, forward, once, script),
         pinned=pinned,
         keeps_input=not offloaded and (entry.index in saved or bool(checkpoint)),
         holds_input=bool(checkpoint),

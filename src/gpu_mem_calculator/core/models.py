@@ -91,6 +91,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     dtype: Text | None = None
     precision: Literal["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"] | None = None
     autocast: Flag | None = None
+    autocast_cache: Flag | None = None
     optimizer: Text | None = None
     optimizer_implementation: Literal["foreach", "fused", "forloop"] | None = None
     embedding_states_32bit: Flag | None = None
@@ -102,6 +103,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     recompute: Policy | None = None
     checkpoint_reentrant: Flag | None = None
     attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] | None = None
+    use_cache: Flag | None = None
     loss: Loss | None = None
     loss_chunk_size: Count | None = None
     labelled_tokens: Count | None = None

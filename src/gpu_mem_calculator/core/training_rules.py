@@ -9,7 +9,7 @@ from ..catalog.variants import variant
 from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..cuda.runtimes import runtime_problems
 from ..model.arch import Arch
-from ..model.blocks import Moe
+from ..model.blocks import Attention, Moe
 from ..modelling.huggingface.attention_kernels import FLASH, NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
 from ..run.run import Run
@@ -106,6 +106,11 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if run.zero_grad != "after_step" and engine.name not in ("pytorch_ddp", "fsdp"):
         own = f"{engine.title} frees or zeroes gradients itself, after its own step"
         yield f"training.zero_grad={run.zero_grad!r} is for a PyTorch loop; {own}: leave it out"
+    mixed = run.autocast or (engine.name == "pytorch_ddp" and run.precision.endswith("_mixed"))
+    if not (run.autocast_cache or mixed):
+        yield "training.autocast_cache=false: this run has no autocast; leave it out"
+    if run.use_cache:
+        yield from _cache_problems(run, engine)
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
     if given.nf4_compute_dtype and run.quantization != "nf4":
@@ -125,6 +130,20 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
     if run.attention in FLASH:
         yield from _flash_problems(run)
+
+
+def _cache_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """Runs for which a KV cache in training is not modelled, or does not exist."""
+    what, loops = "training.use_cache=true", ("pytorch_ddp", "fsdp")
+    if engine.name not in loops or run.arch.implementation != "transformers" or run.record:
+        own = "is modelled for transformers' models under DDP and FSDP"
+        yield f"{what} {own}; leave it out"
+    elif run.compile:
+        yield f"{what} is not modelled for a compiled model; leave one out"
+    elif run.recompute != "none":
+        yield f"{what}: transformers turns it off under gradient checkpointing; leave it out"
+    elif not all(isinstance(layer.mixer, Attention) for layer, _, _ in run.arch.runs):
+        yield f"{what} is modelled for layers with keys and values alone; leave it out"
 
 
 def _flash_problems(run: Run) -> Iterator[str]:

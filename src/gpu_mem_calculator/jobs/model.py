@@ -96,7 +96,7 @@ def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
         make = transformers.AutoModelForCausalLM.from_config
         model = make(config, dtype=weight_dtype(run), **rest)
     model.train()
-    model.config.use_cache = False
+    model.config.use_cache = run.use_cache
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from ..step.reference import PRECOMPUTED
@@ -98,12 +99,13 @@ def _step(
     import torch
 
     dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
+    autocast = partial(torch.autocast, cache_enabled=job.resolved.run.autocast_cache)
     mark, zero_grad = job.world.mark, job.resolved.run.zero_grad
     for micro in range(count):
         arguments = inputs(job, batch)
         if zero_grad == "before_forward" and micro == 0:
             optim.zero_grad(set_to_none=True)
-        cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+        cast = autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
         loss = step_loss(job, runner, arguments, cast)
         if second is not None:
             second(arguments)

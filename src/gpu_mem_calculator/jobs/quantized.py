@@ -93,7 +93,7 @@ def quantized_model(job: Job) -> Any:
             if parameter.dtype == dtype and type(parameter).__name__ not in PACKED:
                 parameter.data = parameter.data.float()
     model.train()
-    model.config.use_cache = False
+    model.config.use_cache = run.use_cache
     return model
 
 

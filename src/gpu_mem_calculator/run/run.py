@@ -43,6 +43,7 @@ class Run(Struct, frozen=True, kw_only=True):
     micro_batches: Num  # of a step: gradient accumulation, or the pipeline's
     precision: str
     autocast: bool = False
+    autocast_cache: bool = True  # autocast caches the casts of weights
     optimizer: str = "adamw"
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
@@ -53,6 +54,7 @@ class Run(Struct, frozen=True, kw_only=True):
     rule: RecomputeRule = EVERYTHING  # which layers, operations or modules
     reentrant: bool = False
     attention: str = "sdpa"
+    use_cache: bool = False  # training's forward makes a KV cache, which nothing reads
     loss: str = "full"  # how it is computed, by the name in the run file
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first

@@ -23,7 +23,7 @@ from ..modelling.others.implementations import implementation_quirks
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
-from .cached_casts import cached_cast_entries
+from .cached_casts import cached_cast_entries, unused_cache_entries
 from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
@@ -99,6 +99,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         matmul_bits=matmul,
         weight_bits=weights,
         autocast=autocast,
+        autocast_cache=run.autocast_cache,
         half=run.precision.startswith("fp16"),
         attention=run.attention,
         cudnn=prefers_cudnn(run.compute_capability) or (quirks.cudnn_first and flash),
@@ -111,6 +112,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         loss=run.loss,
         loss_chunk=run.loss_chunk,
         labelled=run.labelled,
+        use_cache=run.use_cache,
         smoothed=run.label_smoothing > 0,
         compiled=bool(run.compile),
         quirks=quirks,
@@ -160,6 +162,7 @@ def activation_entries(
     if not run.unrolled:
         yield from masks_at_final_norm(run, inputs, instants, walks.head)
         yield from cached_cast_entries(groups, instants, [walk.once for walk in walks.layers])
+        yield from unused_cache_entries(groups, instants, [walk.script for walk in walks.layers])
     if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
         yield from embedding_entries(run, setting, instants, fresh=walks.gradients == FREE_TOGETHER)
 

@@ -1,11 +1,11 @@
-"""Weights that autocast has cast, and keeps while forward runs."""
+"""What stays while forward runs: weights that autocast has cast, and a KV cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import TEMP, Entry
+from ..ledger.ledger import CACHE, TEMP, Entry
 from ..ledger.num import EMPTY
 from ..ledger.source import code
 from .instants import Instants
@@ -28,4 +28,22 @@ def cached_cast_entries(
                 bytes=sum((once.sizes[tensor] for tensor in once.left), EMPTY),
                 live={at.name: at.saved[i] for at in instants if at.inside_forward},
                 source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+            )
+
+
+def unused_cache_entries(
+    groups: LayerGroups, instants: Instants, scripts: Sequence[BlockEvents]
+) -> Iterator[Entry]:
+    """Keys and values of layers that have run, which the model's output names until forward ends.
+
+    `scripts`: the events of each group's layer.
+    """
+    for i, (group, script) in enumerate(zip(groups, scripts, strict=True)):
+        if script.until_forward_ends and not group.checkpointed:
+            yield Entry(
+                name=f"{group.title}: KV cache that training does not read",
+                kind=CACHE,
+                bytes=sum((script.sizes[tensor] for tensor in script.until_forward_ends), EMPTY),
+                live={at.name: at.saved[i] for at in instants if at.inside_forward},
+                source=code("transformers 5.17.0 cache_utils.py DynamicLayer.update: torch.cat"),
             )

@@ -69,6 +69,23 @@ class LayerCache:
         ]
 
 
+class UnusedCache(LayerCache):
+    """The cache that a forward pass of training makes where `use_cache` is on: keys and values are
+    copied, attention reads the copies, and the model's output names them until the loss exists.
+    """
+
+    def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
+        """The copies. A copy's gradient is that of what was copied, as a view; values that are
+        narrower than the keys are cast first.
+        """
+        bits = max(key.bits, value.bits)
+        named = zip(NAMES, (tape.cast(x, bits) for x in (key, value)), strict=True)
+        copies = [tape.op(f"cache.{name}", x, passes=True) for name, x in named]
+        tape.hold(key, value)
+        tape.until_end += copies
+        return copies
+
+
 class StaticLayerCache(LayerCache):
     """A cache allocated for `room` tokens per sequence.
 

@@ -9,7 +9,7 @@ from ...autograd.walk import BlockWalk, Checkpoint, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from .attention import attention
-from .cache import LayerCache
+from .cache import LayerCache, UnusedCache
 from .experts import moe
 from .feedforward import mlp
 from .latent_attention import latent_attention
@@ -168,10 +168,11 @@ def layer_walk(
     `modules`: those that have a checkpoint each (ATTENTION, MLP).
     """
     tape = Tape()
-    tape.checkpointed = modules
+    tape.checkpointed, tape.caches_casts = modules, setting.autocast_cache
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
-    y = run_layer(tape, setting, x, layer, masked=masked)
+    cache = UnusedCache(tape) if setting.use_cache else None
+    y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
         tape.add_other_weights(layer.num_parameters, setting.weight_bits)

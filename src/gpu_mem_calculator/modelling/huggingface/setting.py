@@ -19,6 +19,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - batch: sequences of a micro-batch; seq: tokens of one sequence; hidden: the model's width
     - bits: of activations between matmuls; matmul_bits: of matmuls, which differ under autocast;
       weight_bits: of weights
+    - autocast_cache: autocast keeps the casts of weights until forward ends
     - half: 16 bits are fp16, for which torch has a separate softmax
     - attention: eager, sdpa, flash_attention_2 or flash_attention_3
     - cudnn: torch prefers cuDNN's attention on this card; flash: it runs FlashAttention
@@ -31,6 +32,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - int8_threshold: whether int8 searches for outliers; int8_outliers: the share of the columns
       of an MLP's inner activations that have one
     - past: tokens of a cache that attention reads besides the new ones
+    - use_cache: a forward pass of training makes a KV cache
     - decoding: one token per sequence, with a cache
     - own_linear: torch's linear is replaced by DeepSpeed's (deepspeed 0.19.8 zero/linear.py
       LinearFunctionForZeroStage3), which makes the input's gradient first, and no view
@@ -50,6 +52,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     matmul_bits: int
     weight_bits: int
     autocast: bool = False
+    autocast_cache: bool = True
     half: bool = False
     attention: str = "sdpa"
     cudnn: bool = True
@@ -66,6 +69,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     hopper: bool = False
     past: Num = 0
     quirks: Quirks = LLAMA
+    use_cache: bool = False
     decoding: bool = False
     own_linear: bool = False
     grouped_experts: bool = False
