@@ -120,7 +120,8 @@ class BackwardPass:
         if gradients:
             if op.hands_over:
                 self._free_saved(op)
-            work = [] if op.inside else self._work(op)
+            late = op.inside or op.grads_first
+            work = [] if late else self._work(op)
             for value in self._gradient_order(op):
                 if not value.grad:
                     continue
@@ -138,7 +139,7 @@ class BackwardPass:
                     input_grads.append((value, made))
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(recorder.events)
-            work += recorder.work(op.back_pieces) if op.inside else []
+            work += recorder.work(op.back_pieces) if late else []
             new_bytes = sum((size for size, _ in weight_grads), EMPTY)
             cast = self._peaks_of(op, new_bytes, work, casts, unpacked=unpacked)
             input_grads += zip(casts, cast, strict=True)

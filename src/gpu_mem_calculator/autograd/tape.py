@@ -59,6 +59,7 @@ class Op(Struct, eq=False, gc=False):
       operation's own kernel has returned
     - pieces: `temp` by tensor; back_pieces: `back_temp` by tensor, without `settle`
     - inside: workspace is allocated after the outputs, else before them
+    - grads_first: backward allocates its workspace after the gradients, whatever forward does
     - product: a matmul of activations; its backward makes the second factor's gradient first
     - casts: an input whose gradient is made in a wider dtype, as workspace, and cast after the
       kernel has returned
@@ -100,6 +101,7 @@ class Op(Struct, eq=False, gc=False):
     back_script: BlockEvents | None = None
     hands_over: bool = False
     kernel: str = ""
+    grads_first: bool = False
 
 
 class Tape:
@@ -187,6 +189,7 @@ class Tape:
         back_script: BlockEvents | None = None,
         hands_over: bool = False,
         kernel: str = "",
+        grads_first: bool = False,
     ) -> Value:
         """Record an operation, and return its output.
 
@@ -232,6 +235,7 @@ class Tape:
                 back_script,
                 hands_over,
                 kernel,
+                grads_first,
             )
         )
         return out

@@ -115,6 +115,7 @@ def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value
         saves=(picked, *saved),
         temp=(*[sized(rows, 32)] * 7, tile, *casts),
         back_temp=(*sums, tile, *casts, again),
+        grads_first=not sums,
         saves_late=True,
         inputs_first=True,
         matmul=True,
