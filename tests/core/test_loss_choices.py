@@ -69,6 +69,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"labelled_tokens": 10**6, "loss": "chunked"}}, "is more than a sequence has"),
     ({"training": {"label_smoothing": 0.1, "loss": "cut"}}, "use loss 'full'"),
     ({"training": {"loss": "te_fused"}}, "is Megatron's"),
+    ({"training": {"loss": "reward", "batch_size": 3}}, "use an even number"),
+    ({"training": {"loss": "reward"}, "family": "granite"}, "no sequence classifier"),
     ({"training": {"loss": "cut", "precision": "fp32"}}, "has no fp32 kernel"),
     (
         {"training": {"loss": "full_no_upcast", "precision": "fp32"}},

@@ -69,6 +69,13 @@ def test_pairs_and_references(name: str, batch: int, reference: bool | None) -> 
     assert keys.get("reference_model") == reference
 
 
+def test_a_reward_model_has_pairs_and_a_score() -> None:
+    """And neither labels nor a reference."""
+    keys = training("Reward", args={"per_device_train_batch_size": 3}, data=PAIRS)
+    assert (keys["batch_size"], keys["loss"]) == (6, "reward")
+    assert not {"labelled_tokens", "reference_model"} & keys.keys()
+
+
 def test_prompts_may_have_labels() -> None:
     """completion_only_loss=False; None depends on the columns of the data."""
     keys = training("SFT", data=PAIRS, args={"completion_only_loss": False})
@@ -154,6 +161,8 @@ def test_ligers_loss_is_left_out() -> None:
             {"args": {"liger_kernel_config": {"fused_linear_cross_entropy": True}}},
             "its own loss replaces Liger's",
         ),
+        ("Reward", {"peft": {"r": 8, "task_type": "CAUSAL_LM"}}, "use 'SEQ_CLS'"),
+        ("Reward", {"data": {"seq_len": 2048}}, "leaves such examples out"),
         ("DPO", {"args": {"rpo_alpha": 1.0}}, "is not an argument of trl.DPOTrainer 1.16.0"),
         ("DPO", {"args": {"sync_ref_model": True}, "peft": {"r": 8}}, "TRL refuses it"),
         (

@@ -27,6 +27,7 @@ DEEPSPEED, FSDP = {"type": "deepspeed", "zero_stage": 2}, {"type": "fsdp"}
 LORA = {"liger": True, "lora": {"r": 8}, "precision": "bf16_pure"}
 LIGER = {"liger": True}
 # family, training, engine
+REWARD = {"loss": "reward", "batch_size": 4}
 PAIRS = {"loss": "chunked", "reference_model": True, "labelled_tokens": 256}
 RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "liger gemma3": ("gemma3_text", LIGER, {}),
@@ -39,6 +40,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "chunked": ("llama", {"loss": "chunked", "loss_chunk_size": 4096}, {}),
     "labels": ("qwen2", {"loss": "chunked", "labelled_tokens": 100}, {}),
     "flash in place": ("llama", {"loss": "flash_fused_inplace"}, {}),
+    "reward": ("llama", {**REWARD, "activation_checkpointing": "full"}, {}),
     "reference copy": ("gemma2", {**PAIRS, "activation_checkpointing": "full"}, {}),
     "reference base": ("llama", {**PAIRS, "lora": {"r": 8}, "precision": "bf16_pure"}, {}),
     "liger logits": ("olmo2", {"liger": ["cross_entropy", "rope", "rms_norm"]}, {}),

@@ -39,6 +39,7 @@ Loss = Literal[
     "liger",
     "liger_fused",
     "cut",
+    "reward",
 ]
 Reference = Annotated[bool, Meta(description="true or false")] | Literal["precomputed"]
 Compile = (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..model.blocks import Attention, Mlp
+from ..model.score import SCORED
 from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED, KERNELS, LIGER, PLAIN
 from ..run.engine import Engine
 from ..run.run import Run
@@ -14,6 +15,7 @@ from .models import TrainingConfig
 
 CHUNK = 32_768  # trl 1.16.0 trainer/utils.py _CHUNKED_LOGPROB_CHUNK_SIZE
 LIGER_LOSSES = {"liger": CROSS_ENTROPY, "liger_fused": FUSED}  # loss -> Liger's kernel
+REWARD = "reward"  # of pairs of sequences, by a model with a score
 MEGATRON = ("te_fused", "megatron_fused")
 # Losses that compute the logits themselves, from the output layer's weight.
 READS_WEIGHT = ("chunked", "liger_fused", "cut")
@@ -120,6 +122,8 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.labelled is not None and run.labelled >= run.seq:
         fix = f"use at most {int(run.seq) - 1}: the first token of a sequence has none"
         yield f"training.labelled_tokens={run.labelled} is more than a sequence has; {fix}"
+    if run.loss == REWARD:
+        yield from _reward_problems(run)
     if run.loss in MEGATRON:
         fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
         yield f"training.loss={run.loss!r} is Megatron's, and {fix}"
@@ -137,6 +141,16 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.loss in READS_WEIGHT and run.options.get("zero_stage") == 3:
         why = "reads the output layer's weight outside its module, where ZeRO-3 does not gather it"
         yield f"training.loss={run.loss!r} {why}; use loss 'full', or engine.zero_stage 2"
+
+
+def _reward_problems(run: Run) -> Iterator[str]:
+    """What a model with a score needs."""
+    if run.arch.family not in SCORED:
+        family = run.arch.family
+        yield f"training.loss='reward': {family} has no sequence classifier that is modelled"
+    if run.batch % 2:
+        fix = "a chosen and a rejected one for each pair; use an even number"
+        yield f"training.batch_size={run.batch} with loss 'reward' counts sequences, {fix}"
 
 
 def _like_llama(run: Run) -> bool:

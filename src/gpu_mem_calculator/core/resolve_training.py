@@ -12,6 +12,7 @@ from ..ledger.mesh import Mesh
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ..model.arch import Arch
 from ..model.scaling import scaled
+from ..model.score import scored
 from ..replay.settings import AllocatorSettings, AllocatorSettingsError
 from ..run.engine import Engine
 from ..run.run import Run
@@ -25,7 +26,7 @@ from .from_program import program_notes
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .int8_outliers import with_outliers
-from .loss_choices import loss_choices
+from .loss_choices import REWARD, loss_choices
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .recompute_policies import find_recompute
@@ -81,6 +82,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(find_rollout, file.training)
     arch = attempt(in_implementation, model.arch, file, chosen)
+    if arch is not None and file.training.loss == REWARD:
+        arch = scored(arch)
     if problems:
         raise InputError(problems)
     run = Run(

@@ -38,7 +38,7 @@ def add_adapters(job: Job, model: Any = None) -> Any:
         lora_dropout=adapter.dropout,
         use_dora=adapter.dora,
         target_modules=sorted(adapter.targets),
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if run.loss == "reward" else "CAUSAL_LM",
     )
     model = peft.get_peft_model(model, config, autocast_adapter_dtype=adapter.bits == 32)
     return model if given else model.to(job.world.device)

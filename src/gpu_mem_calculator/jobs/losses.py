@@ -139,6 +139,20 @@ def _chunked_loss(model: Any, run: Run) -> None:
     model.forward = forward
 
 
+def _reward_loss(model: Any, run: Run) -> None:
+    """The loss of TRL's RewardTrainer on a model with a score: chosen sequences come first."""
+    from torch.nn.functional import logsigmoid
+
+    score = model.forward
+
+    def forward(*args: Any, labels: Any = None, **kwargs: Any) -> Any:
+        scores = score(*args, use_cache=False, **kwargs).logits
+        chosen, rejected = scores.squeeze(-1).chunk(2)
+        return {"loss": -logsigmoid(chosen - rejected).mean()}
+
+    model.forward = forward
+
+
 def _cut_loss(model: Any, run: Run) -> None:
     """cut-cross-entropy on the last hidden states, which it takes in 16 bits."""
     import torch
@@ -163,4 +177,5 @@ LOSSES: dict[str, Callable[[Any, Run], None]] = {
     "flash_fused_inplace": _flash_loss,
     "chunked": _chunked_loss,
     "cut": _cut_loss,
+    "reward": _reward_loss,
 }

@@ -90,10 +90,15 @@ def _moved(model: Any, device: str) -> Any:
 
 
 def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
-    """A causal model of transformers with random weights, ready to train."""
+    """A causal model of transformers with random weights, ready to train; one with a score for
+    loss reward.
+    """
     torch, transformers = import_extra("torch", "torch"), import_extra("transformers", "torch")
     with torch.device(device):
         make = transformers.AutoModelForCausalLM.from_config
+        if run.loss == "reward":
+            config.num_labels, config.pad_token_id = 1, 0
+            make = transformers.AutoModelForSequenceClassification.from_config
         model = make(config, dtype=weight_dtype(run), **rest)
     model.train()
     model.config.use_cache = run.use_cache

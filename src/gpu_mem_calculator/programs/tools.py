@@ -42,7 +42,7 @@ TOOLS: Mapping[str, Tool] = {
             arguments=f"trl/{name.lower()}",
             module=f"trl.{name.lower()}",
         )
-        for name in ("SFT", "DPO", "KTO", "GRPO", "RLOO")
+        for name in ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO")
     },
 }
 LONGEST_VERSION = 40

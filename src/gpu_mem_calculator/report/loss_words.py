@@ -16,6 +16,7 @@ TITLES = {
     "liger_fused": "Liger's fused loss",
     "chunked": "chunked loss",
     "cut": "cut cross entropy",
+    "reward": "a reward model's loss",
     "te_fused": "Transformer Engine's loss",
     "megatron_fused": "Megatron's fused loss",
 }

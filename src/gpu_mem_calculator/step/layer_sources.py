@@ -21,6 +21,7 @@ LOSS_CODES = {
     "liger": code("liger-kernel 0.8.5 ops/cross_entropy.py"),
     "liger_fused": code("liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py"),
     "chunked": code("trl 1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction"),
+    "reward": code("trl 1.16.0 trainer/reward_trainer.py compute_loss"),
     "cut": code("cut-cross-entropy 25.1.1 cce.py LinearCrossEntropyFunction"),
 }
 CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the layer's input")

@@ -108,7 +108,19 @@ def smoothed(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
     return tape.op("loss", picked, summed, elements=1, bits=32)
 
 
+def reward(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+    """The scores of the last tokens, one for each sequence, and a loss of their differences
+    (transformers 5.17.0 modeling_layers.py GenericForSequenceClassification; trl 1.16.0
+    trainer/reward_trainer.py compute_loss).
+    """
+    index = [tape.value(f"loss.index{n}", setting.batch, 64, grad=False) for n in (0, 1)]
+    scores = tape.op("loss.scores", logits, elements=setting.batch, saves=index)
+    tape.hold(logits, out)
+    return tape.op("loss", scores, elements=1, bits=32)
+
+
 ON_LOGITS = {
+    "reward": reward,
     "full": full,
     "full_no_upcast": full_no_upcast,
     "flash_fused": flash_fused,
