@@ -20,12 +20,14 @@ class ReplayPlan:
     - collects: garbage is collected under a cap
     - units: of each tensor's block; wanted: the smallest block that fits it, as blocks.py writes it
     - pool_of: the pool of each tensor
-    - least_rest: for each pool, a rest of more than this is split off a block
+    - least_rest: for each pool, a rest of more than this is split off a block; least_rest_block:
+      the largest such block that is not split off, as blocks.py writes it
     - oversize: a block from this size on serves only requests from this size on
     - rounding: such a block must exceed its request by less than this
     - unsplit: the block of a request from this size on is never split
     - large_segment: of the large pool
     - uses: for tensors used on other CUDA streams, the events after which they can be freed
+    - usual: blocks of any size are split, no segment grows and no tensor is used elsewhere
     - stops: where a replay pauses between events
     - marks: the stream's; mark_stops: the index of each among the stops
     - repeats: windows between marks that repeat the one before them
@@ -36,6 +38,7 @@ class ReplayPlan:
         "events",
         "large_segment",
         "least_rest",
+        "least_rest_block",
         "mark_stops",
         "marks",
         "num_pools",
@@ -48,6 +51,7 @@ class ReplayPlan:
         "units",
         "unsplit",
         "uses",
+        "usual",
         "wanted",
     )
 
@@ -62,6 +66,7 @@ class ReplayPlan:
         self.num_pools = max(self.pool_of, default=1) + 1
         least = 0 if settings.expandable_segments else SMALL
         self.least_rest = [least, 0] * (self.num_pools // 2 + 1)
+        self.least_rest_block = [(rest + 1 << SHIFT) - 1 for rest in self.least_rest]
         split = settings.max_split_bytes
         self.oversize = NEVER if split is None else split // UNIT
         self.unsplit = NEVER if settings.expandable_segments else self.oversize
@@ -69,6 +74,8 @@ class ReplayPlan:
         rounding = settings.max_non_split_rounding_bytes
         self.rounding = self.large_segment if rounding is None else rounding // UNIT
         self.uses = _uses(stream)
+        plain = split is None and not settings.expandable_segments
+        self.usual = plain and not self.uses
         self.stops = self._stops(stream)
         self.marks = stream.marks
         self.mark_stops = [i for i, (_, name) in enumerate(self.stops) if name]
