@@ -144,6 +144,24 @@ def test_a_known_outcome_is_that_of_a_replay_under_the_same_cap(
                 assert outcome.peak_reserved * UNIT == alone.reserved_bytes
 
 
+@given(streams(), st.sampled_from(CONFS), st.lists(st.integers(1, 400), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_a_cap_fails_in_the_phase_in_which_its_replay_fails(
+    stream: AllocationStream, conf: str, megabytes: list[int]
+) -> None:
+    """Also where no replay is needed; and a cap below what is alive does not survive."""
+    chosen = AllocatorSettings.parse(conf)
+    search = NeedsSearch(stream, chosen)
+    for size in megabytes:
+        alone = replay(stream, chosen, size * MIB)
+        expected = None
+        if alone.failed_at is not None:
+            expected = "half" if alone.failed_at < stream.marks[0][0] else "end"
+        assert search.fails_in(size * MIB // UNIT) == expected
+        if size * MIB // UNIT > search.low or "expandable" not in conf:
+            assert search.survives(size * MIB // UNIT) == (expected is None)
+
+
 @given(streams(), st.sampled_from(CONFS))
 @settings(deadline=None)
 def test_the_search_finds_what_a_search_that_replays_every_cap_finds(

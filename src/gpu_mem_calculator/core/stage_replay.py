@@ -11,7 +11,7 @@ from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
 from ..ledger.units import KIB
-from ..replay.allocator import ReplayPhase, ReplayRun, replay
+from ..replay.allocator import ReplayPhase, replay
 from ..replay.needs import NeedsSearch
 from ..replay.rounding import UNIT
 from ..replay.settings import AllocatorSettings
@@ -68,19 +68,14 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
         through.
         """
         searches = [self.search] if self._tight is None else [self.search, self._tight]
-        outcomes = (search.outcome(cap // UNIT) for search in searches)
-        return next((one.peak_reserved * UNIT for one in outcomes if one.survives), None)
+        enough = (search for search in searches if search.survives(cap // UNIT))
+        return next((one.outcome(cap // UNIT).peak_reserved * UNIT for one in enough), None)
 
     def fails_in(self, cap: int) -> str | None:
         """The mark of the phase that runs out of memory when torch may take at most `cap` bytes;
         None where none does.
         """
-        plan = (self._tight or self.search).plan
-        player = ReplayRun(plan, cap)
-        if player.finish():
-            return None
-        event = player.failed_at or 0
-        return next((name for end, name in plan.marks if event < end), plan.marks[-1][1])
+        return (self._tight or self.search).fails_in(cap // UNIT)
 
     @cached_property
     def _tight(self) -> NeedsSearch | None:

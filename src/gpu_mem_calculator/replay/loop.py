@@ -20,8 +20,7 @@ from .rounding import SMALL
 # Long loops with everything in locals, because a call costs more than an event.
 def play_events(cache: AllocatorState, events: Sequence[int]) -> int:
     """Replay events; returns how many (all, unless memory ran out)."""
-    usual = cache.plan.usual and cache.ages is None
-    return _play_usual(cache, events) if usual else _play_any(cache, events)
+    return (_play_usual if cache.plan.usual else _play_any)(cache, events)
 
 
 def _play_usual(cache: AllocatorState, events: Sequence[int]) -> int:

@@ -15,6 +15,8 @@ collection, whose threshold is a share of the cap, depends on the cap in another
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from .allocator import Footprint, ReplayRun
@@ -41,12 +43,20 @@ def needs_bytes(stream: AllocationStream, settings: AllocatorSettings | None = N
 
 
 class CapOutcome(NamedTuple):
-    """The outcome of replays under caps from `most_under` up to, not including, `least_over`."""
+    """The outcome of replays under caps from `most_under` up to, not including, `least_over`.
+
+    `failed_at`: the index of the event that runs out of memory, None where none does.
+    """
 
     most_under: int
     least_over: int
-    survives: bool
+    failed_at: int | None
     peak_reserved: int
+
+    @property
+    def survives(self) -> bool:
+        """Whether no event runs out of memory."""
+        return self.failed_at is None
 
 
 class NeedsSearch:
@@ -116,7 +126,28 @@ class NeedsSearch:
 
     def survives(self, cap: int) -> bool:
         """Whether the whole stream survives under a cap in units."""
-        return self.outcome(cap).survives
+        too_low = cap <= self.low and not self.plan.settings.expandable_segments
+        return not too_low and self.outcome(cap).survives
+
+    def fails_in(self, cap: int) -> str | None:
+        """The mark of the phase that runs out of memory under a cap in units; None for none.
+
+        Nothing is released before more than the cap is reserved, so the run does not fail earlier;
+        and it fails by the first event after which more than the cap is alive. If both are in one
+        phase, no replay is needed.
+        """
+        marks = self.plan.marks
+        if cap > self.low:
+            failed_at = self.outcome(cap).failed_at
+        else:
+            failed_at = next(at for at, alive in enumerate(_alive(self.plan)) if alive > cap)
+            phases = self.unlimited.phases
+            first = next((m for _, m in marks if phases[m].reserved_bytes > cap * UNIT), "")
+            if first != _mark_after(marks, failed_at) or not self.plan.usual:
+                player = ReplayRun(self.plan, cap * UNIT)
+                player.finish()
+                failed_at = player.failed_at
+        return None if failed_at is None else _mark_after(marks, failed_at)
 
     def outcome(self, cap: int) -> CapOutcome:
         """The outcome under a cap: a known one that holds for it, else that of a replay."""
@@ -129,26 +160,29 @@ class NeedsSearch:
         """The outcome of a finished replay, which is remembered unless garbage is collected."""
         cache = player.cache
         outcome = CapOutcome(
-            cache.most_under, cache.least_over, player.failed_at is None, player.peak_reserved
+            cache.most_under, cache.least_over, player.failed_at, player.peak_reserved
         )
         if not self.plan.collects:
             self.outcomes.append(outcome)
         return outcome
 
 
+def _alive(plan: ReplayPlan) -> Iterator[int]:
+    """The units of the tensors alive after each event, each at its rounded size."""
+    units = plan.units
+    return accumulate([units[event] if event >= 0 else -units[~event] for event in plan.events])
+
+
 def _live_units(plan: ReplayPlan) -> int:
-    """Peak of the tensors alive, each at its rounded size: no cap below it suffices (except for
-    the part of a page by which expandable segments may exceed theirs).
+    """Peak of the tensors alive: no cap below it suffices (except for the part of a page by which
+    expandable segments may exceed theirs).
     """
-    units, alive, peak = plan.units, 0, 0
-    for event in plan.events:
-        if event >= 0:
-            alive += units[event]
-            if alive > peak:
-                peak = alive
-        else:
-            alive -= units[~event]
-    return peak
+    return max(_alive(plan), default=0)
+
+
+def _mark_after(marks: list[tuple[int, str]], event: int) -> str:
+    """The mark of the phase of an event."""
+    return next((name for end, name in marks if event < end), marks[-1][1])
 
 
 def _replay_until(start: ReplayRun, cap: int) -> ReplayRun:

@@ -27,7 +27,8 @@ class ReplayPlan:
     - unsplit: the block of a request from this size on is never split
     - large_segment: of the large pool
     - uses: for tensors used on other CUDA streams, the events after which they can be freed
-    - usual: blocks of any size are split, no segment grows and no tensor is used elsewhere
+    - usual: blocks of any size are split, no segment grows, no garbage is collected, and no tensor
+      is used on another CUDA stream
     - stops: where a replay pauses between events
     - marks: the stream's; mark_stops: the index of each among the stops
     - repeats: windows between marks that repeat the one before them
@@ -74,8 +75,8 @@ class ReplayPlan:
         rounding = settings.max_non_split_rounding_bytes
         self.rounding = self.large_segment if rounding is None else rounding // UNIT
         self.uses = _uses(stream)
-        plain = split is None and not settings.expandable_segments
-        self.usual = plain and not self.uses
+        other = settings.expandable_segments or self.collects or self.uses
+        self.usual = split is None and not other
         self.stops = self._stops(stream)
         self.marks = stream.marks
         self.mark_stops = [i for i, (_, name) in enumerate(self.stops) if name]
