@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from .repeated_steps import WrittenSize, repeat_step, repeated_phases
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
 
@@ -30,28 +31,41 @@ def allocation_stream(
     writer = (ledger.tight or usual if tight else usual)(ledger)
     assert isinstance(writer, StreamWriter)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
-    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
+    last = repeated_phases(phases, steps)
     zeroed_after = FORWARD if ledger.old_grads else OPTIMIZER
-    for number, phase in enumerate(phases):
-        is_step = phase.kind == OPTIMIZER
-        writer.first = number <= first_step
-        writer.begin(phase)
-        for name in phase.names:
-            writer.visit(name)
-        # after the last step, as if another one followed
-        later = (*phases[number + 1 :], *phases[1:])
-        following = next(name for more in later for name in more.names)
-        writer.first = writer.first and not is_step
-        zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
-        writer.leave(following, gradients=not zeroes)
-        writer.mark(phase)
-        if zeroes:
-            writer.zero_grad()
+    for number in range(len(phases) - last):
+        if number == len(phases) - 2 * last:
+            before = WrittenSize.of(writer)
+        _write_phase(writer, phases, number, zeroed_after)
+    if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
+        for number in range(len(phases) - last, len(phases)):
+            _write_phase(writer, phases, number, zeroed_after)
     if writer.elsewhere:
         writer.stream.streams = [0] * len(writer.stream.sizes)
         for tensor, queue in writer.elsewhere.items():
             writer.stream.streams[tensor] = queue
     return writer.stream
+
+
+def _write_phase(
+    writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str
+) -> None:
+    """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
+    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
+    phase = phases[number]
+    writer.first = number <= first_step
+    writer.begin(phase)
+    for name in phase.names:
+        writer.visit(name)
+    # after the last step, as if another one followed
+    later = (*phases[number + 1 :], *phases[1:])
+    following = next(name for more in later for name in more.names)
+    writer.first = writer.first and phase.kind != OPTIMIZER
+    zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
+    writer.leave(following, gradients=not zeroes)
+    writer.mark(phase)
+    if zeroes:
+        writer.zero_grad()
 
 
 def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
