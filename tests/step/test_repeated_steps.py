@@ -17,7 +17,9 @@ from tests.golden.stored_runs import HERE, run_file, stored_settings
 
 FILES = [path for name in engine_names() if (path := HERE / "training" / f"{name}.txt").exists()]
 SETTINGS = [one for path in FILES for one in stored_settings(path) if "model.case" in one]
-FEW = SETTINGS[::40]
+OTHER = ("zero_grad=before_backward", "zero_grad=before_forward gradient_accumulation_steps=3")
+START = "model.name=gpt2 num_gpus=4"
+FEW = [*SETTINGS[::40], *(f"type={e} {START} {o}" for e in engine_names() for o in OTHER)]
 REST = [pytest.param(one, marks=pytest.mark.proof) for one in SETTINGS if one not in FEW]
 
 

@@ -47,9 +47,7 @@ def allocation_stream(
     return writer.stream
 
 
-def _write_phase(
-    writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str
-) -> None:
+def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
     """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
     first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     phase = phases[number]
