@@ -90,14 +90,15 @@ def _question(index: int, share: float, margins: int) -> dict[str, Any]:
 QUESTIONS = [(index, share, margins) for share, margins in CARDS for index in range(RUNS)]
 
 
-@pytest.mark.parametrize(("index", "share", "margins"), sampled(QUESTIONS, 12))
+@pytest.mark.parametrize(("index", "share", "margins"), sampled(QUESTIONS, len(CARDS)))
 def test_every_surface_gives_the_same_answer(
     index: int, share: float, margins: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Verdict, headroom and every figure of the result."""
     run = _question(index, share, margins)
     python = msgspec.to_builtins(estimate(run))
-    answers = [_rest("calculate", run), _rest("replay", run), _rest("look", run)["result"]]
+    look = _rest("look", run)
+    answers = [_rest("calculate", run), _rest("replay", run), look["result"]]
     answers.append(_command(run, tmp_path, capsys))
     if run.get("engine", {}).get("type") == "deepspeed" and "lora" not in run["training"]:
         answers.append(_rest("export", run, format="deepspeed")["memory_result"])
@@ -106,7 +107,7 @@ def test_every_surface_gives_the_same_answer(
     for found in answers:
         assert {key: found[key] for key in FIGURES} == {key: python[key] for key in FIGURES}
     assert verdict(run) == python["verdict"]
-    assert python["verdict"] in _rest("look", run)["parts"]["verdict"]
+    assert python["verdict"] in look["parts"]["verdict"]
     assert (python["verdict"] == "fits") == python["fits_on_gpu"] == (python["headroom_bytes"] >= 0)
 
 
@@ -126,5 +127,5 @@ def _command(run: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_the_questions_have_every_answer() -> None:
     """Cards that are too small, those within the margin, and larger ones."""
-    words = {verdict(_question(*question)) for question in QUESTIONS[:: RUNS // 5]}
+    words = {verdict(_question(*question)) for question in QUESTIONS[:: RUNS // 2]}
     assert words == {"fits", "tight", "does not fit"}
