@@ -55,6 +55,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "recomputed": {"activation_checkpointing": "full", "generation": MANY},
     "scored": {"reference_model": True, "generation": {"old_logprobs": True}},
     "elsewhere": {"generation": {"engine": "elsewhere", "old_logprobs": True}},
+    "vllm": {"generation": {"engine": "vllm"}},
+    "vllm asleep": {"generation": {"engine": "vllm", "sleep_level": 2, "old_logprobs": True}},
     "windows": {"family": "gemma2", "generation": MANY},
     "learnt positions": {"family": "gpt2", "generation": MANY},
 }
@@ -119,6 +121,31 @@ def test_what_makes_a_generation_larger(instant: str, more: dict[str, Any]) -> N
     assert bytes_at(instant) < bytes_at(instant, generation=more)
 
 
+def test_vllm_takes_its_share_of_the_card() -> None:
+    """All of it while it generates; asleep, next to nothing while the policy is trained."""
+    share = int(0.3 * 150_110_000_000)
+    awake = ledger(generation={"engine": "vllm"}).heights()
+    asleep = ledger(generation={"engine": "vllm", "sleep_level": 2}).heights()
+    assert int(awake["generation"]) == int(asleep["generation"]) > 0.99 * share
+    assert int(awake["optimizer"]) > 0.9 * share > 20 * int(asleep["optimizer"])
+
+
+def test_at_level_1_the_weights_are_on_the_host() -> None:
+    """While the policy is trained; at level 2 they are loaded again."""
+    host = {
+        level: int(ledger(generation={"engine": "vllm", "sleep_level": level}).peak("cpu"))
+        for level in (1, 2)
+    }
+    assert host[1] > 0 == host[2]
+
+
+def test_a_sleeping_engine_returns_its_memory() -> None:
+    """So the policy's training does not reuse it, and less is reserved under a cap."""
+    found = resolve(read(policy(generation={"engine": "vllm", "sleep_level": 1})))
+    _, stream = rolled_and_written(found)
+    assert len(stream.empties) >= 2
+
+
 def test_completions_have_the_labels() -> None:
     """The sequence is prompt and completion."""
     run = resolve(read(policy())).run
@@ -136,7 +163,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_accumulation_steps": 2, "generation": {"sequences": 2}}, "use at least 4"),
     ({"zero_grad": "before_forward"}, "training.zero_grad with training.generation"),
     ({"reference_model": "precomputed"}, "does not exist; use true"),
-    ({"generation": {"engine": "elsewhere", "top_k": 5}}, "generates nothing on this card"),
+    ({"generation": {"engine": "elsewhere", "top_k": 5}}, "top_k has no effect with engine"),
+    ({"generation": {"sleep_level": 1}}, "sleep_level has no effect with engine 'transformers'"),
+    ({"generation": {"engine": "vllm", "gpu_memory_utilization": 0.001}}, "training.generation: "),
     ({"generation": {"promt": 3}}, "promt is not a known key"),
 ]
 

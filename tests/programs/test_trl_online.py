@@ -73,6 +73,14 @@ def test_a_server_generates_elsewhere() -> None:
     assert (keys["engine"], keys["old_logprobs"]) == ("elsewhere", True)
 
 
+def test_vllm_on_the_same_card() -> None:
+    """With TRL's share of the card; it sleeps at level 2 where it sleeps."""
+    args = {"use_vllm": True, "vllm_enable_sleep_mode": True, "vllm_max_model_length": 2048}
+    keys = training(args=args)["generation"]
+    assert (keys["engine"], keys["gpu_memory_utilization"]) == ("vllm", 0.3)
+    assert (keys["sleep_level"], keys["max_model_len"]) == (2, 2048)
+
+
 def test_padding() -> None:
     """Prompts and completions are padded by themselves."""
     keys = training(args={"pad_to_multiple_of": 64})["generation"]
@@ -85,7 +93,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args": {"num_generations": 1}}, "must be at least 2"),
     ({"args": {"generation_batch_size": 12}}, "must be a multiple of the 8"),
     ({"args": {"generation_batch_size": 8, "steps_per_generation": 1}}, "not both"),
-    ({"args": {"use_vllm": True}}, "on the same card is not modelled"),
+    ({"args": {"vllm_mode": "both"}}, "must be 'colocate' or 'server'"),
+    ({"args": {"vllm_model_impl": "transformers"}}, "inside vLLM is not modelled"),
     ({"args": {"cache_implementation": "quantized"}}, "is not modelled; leave it out"),
     ({"args": {"sync_ref_model": True}}, "TRL refuses it"),
     ({"args": {"repetition_penalty": 1.1}}, "other processors of scores"),
@@ -102,7 +111,9 @@ def test_what_is_refused(sections: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["GRPO", "RLOO"])
-@pytest.mark.parametrize("args", [{}, {"use_liger_kernel": True, "bf16": False}])
+@pytest.mark.parametrize(
+    "args", [{}, {"use_liger_kernel": True, "bf16": False}, {"use_vllm": True}]
+)
 def test_a_program_is_a_run(name: str, args: dict[str, Any]) -> None:
     """Its translation resolves."""
     program = {"tool": f"trl.{name}Trainer", "args": args, "load": LOAD, "data": {"prompt": 64}}

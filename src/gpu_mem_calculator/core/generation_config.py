@@ -13,9 +13,13 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True):
     prompt: Count | None = None
     new_tokens: Count | None = None
     sequences: Count | None = None
-    engine: Literal["transformers", "elsewhere"] = "transformers"
+    engine: Literal["transformers", "vllm", "elsewhere"] = "transformers"
     cache_implementation: Literal["dynamic", "static"] = "dynamic"
     temperature: Positive = 1.0
     top_k: Size = 0
     top_p: Share = 1.0
     old_logprobs: Flag = False
+    gpu_memory_utilization: Share | None = None
+    sleep_level: Literal[0, 1, 2] = 0
+    tensor_parallel_size: Count | None = None
+    max_model_len: Count | None = None

@@ -20,6 +20,7 @@ from ..serving import spellings as servers
 from ..step.optimizers import OPTIMIZERS
 from ..step.workspaces import config_bytes
 from . import training_rules
+from .colocated_engine import with_engine
 from .compile_choices import compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
 from .from_program import program_notes
@@ -80,7 +81,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         training["batch"] = model.record.batch
     adapter = attempt(_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
-    rollout = attempt(find_rollout, file.training)
+    rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
     arch = attempt(in_implementation, model.arch, file, chosen)
     if arch is not None and file.training.loss == REWARD:
         arch = scored(arch)

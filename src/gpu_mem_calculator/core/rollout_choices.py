@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..run.engine import Engine
-from ..run.rollout import ELSEWHERE, Rollout
+from ..run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ..run.run import Run
 from ..serving.transformers.checks import NO_CACHE
 from ..step.reference import PRECOMPUTED
 from .errors import InputError
 from .generation_config import GenerationConfig
 from .models import TrainingConfig
+from .runfile import given_keys
 
 PATH = "training.generation"
+# Keys that act on each engine.
+COMMON = ("engine", "prompt", "new_tokens", "sequences", "old_logprobs")
+OWN_KEYS = {
+    TRANSFORMERS: (*COMMON, "cache_implementation", "temperature", "top_k", "top_p"),
+    VLLM: (
+        *COMMON,
+        "gpu_memory_utilization",
+        "sleep_level",
+        "tensor_parallel_size",
+        "max_model_len",
+    ),
+    ELSEWHERE: COMMON,
+}
 
 
 def find_rollout(config: TrainingConfig) -> Rollout | None:
@@ -80,10 +94,12 @@ def rollout_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
         fix = f"use at least {int(run.batch * run.micro_batches)}, those of a step"
         why = "would be generated between micro-batches, which is not modelled"
         yield f"{PATH}.sequences={rollout.sequences} {why}; {fix}"
-    usual = (False, 1.0, 0, 1.0)
-    chosen = (rollout.static, rollout.temperature, rollout.top_k, rollout.top_p)
-    if rollout.engine == ELSEWHERE and chosen != usual:
-        fix = "leave cache_implementation, temperature, top_k and top_p out"
-        yield f"{PATH}.engine='elsewhere' generates nothing on this card; {fix}"
+    given = config.generation
+    keys = OWN_KEYS[rollout.engine]
+    for key in given_keys(given) if given is not None else ():
+        if key not in keys and getattr(given, key) != getattr(GenerationConfig(), key):
+            yield f"{PATH}.{key} has no effect with engine {rollout.engine!r}; leave it out"
+    if rollout.engine == VLLM and run.quantization == "int8":
+        yield f"{PATH}.engine='vllm' does not load int8 weights; use quantization 'nf4'"
     if run.quantization is not None and rollout.static:
         yield f"{PATH}.cache_implementation='static' is not modelled with quantized weights"

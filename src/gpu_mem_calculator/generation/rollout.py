@@ -18,17 +18,19 @@ from ..ledger.num import EMPTY, Bytes, Num, sized
 from ..ledger.source import code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import FORWARD, GENERATION, OPTIMIZER, STARTUP
-from ..run.rollout import ELSEWHERE, Rollout
+from ..run.rollout import ELSEWHERE, VLLM, Rollout
 from ..run.run import Run
 from ..step.layer_groups import LayerGroups
 from ..step.reference import most_bytes, no_grad_forward, reference_setting
 from . import entries, model_inputs
 from .case import build_case
+from .colocated import engine_entries
 from .decode_steps import CacheMode
 from .entries import GenerationCase
 from .stream import GenerationStreamWriter
 from .token_choice import SAMPLE, TokenChoice
 
+WHOLE = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
 TRL_CODE = code("trl 1.16.0 trainer/grpo_trainer.py _generate_and_score_completions")
 
 
@@ -36,7 +38,7 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     """The ledger of a step with the generation before it. `setting`: how the step runs blocks."""
     if run.rollout is None:
         return ledger
-    instants, more = _passes(run, run.rollout, setting)
+    instants, more = _passes(run, run.rollout, setting, ledger)
     scored = tuple(_scored(run, run.rollout, setting, groups))
     instants += tuple(one for one, _ in scored)
     more += tuple(entry for _, entry in scored)
@@ -49,16 +51,17 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
 
 
 def _passes(
-    run: Run, rollout: Rollout, setting: BlockSetting
+    run: Run, rollout: Rollout, setting: BlockSetting, ledger: Ledger
 ) -> tuple[tuple[Instant, ...], tuple[Entry, ...]]:
     """The instants and entries of the passes that generate; none if they run elsewhere."""
     if rollout.engine == ELSEWHERE:
         return (), ()
+    if rollout.engine == VLLM:
+        return (WHOLE,), tuple(engine_entries(rollout, ledger, WHOLE.name))
     part = rollout_ledger(rollout_case(run, rollout, setting))
     if not run.unrolled:
         return part.instants, part.entries
-    whole = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
-    return (whole,), (_played(rollout, part, whole),)
+    return (WHOLE,), (_played(rollout, part, WHOLE),)
 
 
 def _scored(

@@ -39,6 +39,7 @@ RECORDED = "read by another CUDA stream when it is freed"
 TIED = "gradient of a table that head and embedding share"
 HEAD_GRADIENT = "the head's gradient of such a table, which waits for the embedding's"
 REFERENCE = "forward of the reference model"
+RETURNED = "returned to the driver when it is freed"
 BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
 
 

@@ -14,6 +14,7 @@ from ..ledger.ledger import (
     GRAD,
     OPTIM,
     REFERENCE,
+    RETURNED,
     WITH_INPUT,
     Entry,
     Ledger,
@@ -129,6 +130,8 @@ class EntryWriter:
         if not copies and present and self.entries[index].role == FIRST_INPUT:
             ((self.ready,),) = self.held.pop(index)  # the layer takes it over
             return
+        if len(present) > copies and self.entries[index].role == RETURNED:
+            self.stream.empties.append(len(self.stream.events) + len(present[0]))
         while len(present) > copies:
             self.free(reversed(present.pop()))  # as Python clears a list
         while len(present) < copies:

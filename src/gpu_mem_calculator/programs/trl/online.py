@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..program import Program, Section, Setup, Translation
 from .common import Values, trainer_keys
 
-ELSEWHERE = "elsewhere"
+MODES = ("colocate", "server")  # vllm_mode
 CACHES = (None, "dynamic", "static")
 
 
@@ -56,11 +56,29 @@ def _generation(prompt: int, values: Values, setup: Setup, old_logprobs: bool) -
     if old_logprobs:
         keys["old_logprobs"] = True
     if values["use_vllm"]:
-        return {**keys, "engine": ELSEWHERE}
+        return keys | _engine(values)
     if values["cache_implementation"] == "static":
         keys["cache_implementation"] = "static"
     sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     return keys | {key: values[key] for key, usual in sampling.items() if values[key] != usual}
+
+
+def _engine(values: Values) -> Section:
+    """vLLM on other cards, or on the same card, where TRL lets it sleep at level 2
+    (generation/vllm_generation.py).
+    """
+    if values["vllm_mode"] == "server":
+        return {"engine": "elsewhere"}
+    keys: Section = {
+        "engine": "vllm",
+        "gpu_memory_utilization": values["vllm_gpu_memory_utilization"],
+        "tensor_parallel_size": values["vllm_tensor_parallel_size"],
+    }
+    if values["vllm_enable_sleep_mode"]:
+        keys["sleep_level"] = 2
+    if values["vllm_max_model_length"] is not None:
+        keys["max_model_len"] = values["vllm_max_model_length"]
+    return keys
 
 
 def _padded(tokens: int, values: Values) -> int:
@@ -88,15 +106,13 @@ def _batch_problems(values: Values, setup: Setup) -> list[str]:
 
 def _generation_problems(values: Values) -> list[str]:
     """What is not modelled of the generation."""
-    problems = []
-    if values["use_vllm"] and values["vllm_mode"] != "server":
-        fix = "use vllm_mode='server', or leave use_vllm out"
-        problems.append(f"program.args.use_vllm=true on the same card is not modelled; {fix}")
-    if values["cache_implementation"] not in CACHES:
-        name = values["cache_implementation"]
+    name, mode = values["cache_implementation"], values["vllm_mode"]
+    if mode not in MODES:
+        return [f"program.args.vllm_mode={mode!r} must be 'colocate' or 'server'"]
+    if name not in CACHES:
         fix = "leave it out, or use 'static'"
-        problems.append(f"program.args.cache_implementation={name!r} is not modelled; {fix}")
-    return problems
+        return [f"program.args.cache_implementation={name!r} is not modelled; {fix}"]
+    return []
 
 
 def _reference_problems(program: Program, values: Values) -> list[str]:
