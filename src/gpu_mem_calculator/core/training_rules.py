@@ -137,13 +137,13 @@ def _cache_problems(run: Run, engine: Engine) -> Iterator[str]:
     what, loops = "training.use_cache=true", ("pytorch_ddp", "fsdp")
     if engine.name not in loops or run.arch.implementation != "transformers" or run.record:
         own = "is modelled for transformers' models under DDP and FSDP"
-        yield f"{what} {own}; leave it out"
+        yield f"{what} {own}; set it to false"
     elif run.compile:
         yield f"{what} is not modelled for a compiled model; leave one out"
     elif run.recompute != "none":
         yield f"{what}: transformers turns it off under gradient checkpointing; leave it out"
     elif not all(isinstance(layer.mixer, Attention) for layer, _, _ in run.arch.runs):
-        yield f"{what} is modelled for layers with keys and values alone; leave it out"
+        yield f"{what} is modelled for layers with keys and values alone; set it to false"
 
 
 def _flash_problems(run: Run) -> Iterator[str]:

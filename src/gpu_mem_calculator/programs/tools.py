@@ -44,6 +44,12 @@ TOOLS: Mapping[str, Tool] = {
         )
         for name in ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO")
     },
+    "lightning": Tool(
+        package="lightning",
+        version="2.6.6",
+        arguments="lightning/arguments",
+        module="lightning.translate",
+    ),
 }
 LONGEST_VERSION = 40
 Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]

@@ -13,14 +13,14 @@ from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
-from ..ledger.num import EMPTY, Num, larger, nothing, smaller
-from ..ledger.source import Source, code
+from ..ledger.num import EMPTY, larger, nothing, smaller
+from ..ledger.source import Source
 from ..modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.liger import liger_kernels
 from ..modelling.huggingface.setting import BlockSetting
 from ..modelling.others.implementations import implementation_quirks
-from ..run.phases import BACKWARD, FORWARD
+from ..run.phases import FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
 from .cached_casts import cached_cast_entries, unused_cache_entries
@@ -28,6 +28,7 @@ from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .host_inputs import host_inputs
 from .instants import Instants, StepInstant
+from .int8_inputs import int8_inputs
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_sources import OPERATION_CODE, LayerSources, run_sources
 from .layer_walks import group_walk
@@ -173,12 +174,12 @@ def block_entries(
     """What layers and head save and need while they run, if no events have it (unrolled runs)."""
     source, checkpoint = walks.sources.layer, walks.sources.checkpoint
     for i, group in enumerate(groups if run.unrolled else ()):
-        yield from _int8_inputs(i, group, walks.layers[i], instants)
+        yield from int8_inputs(i, group, walks.layers[i], instants)
         yield from waiting_entries(i, group, walks.layers[i], instants, source, checkpoint)
     for i, group in enumerate(() if run.unrolled else groups):
         first = walks.first if i == 0 else None
         yield from _saved(i, group, walks.layers[i], instants, first, walks.sources)
-        yield from _int8_inputs(i, group, walks.layers[i], instants)
+        yield from int8_inputs(i, group, walks.layers[i], instants)
         for instant in instants:
             if instant.work == "layer" and instant.stretch == i:
                 peak = _layer_peak(group, walks.at(i, group, instant), walks, instant)
@@ -235,34 +236,6 @@ def _source(group: LayerGroup, sources: LayerSources) -> Source:
     if group.recompute == "op":
         return OPERATION_CODE
     return sources.checkpoint if group.recompute == "full" else sources.layer
-
-
-def _int8_inputs(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants
-) -> Iterator[Entry]:
-    """What bitsandbytes' int8 matmuls keep although a checkpoint or backward would free it.
-
-    After a layer's backward it stays until all of backward ends. A checkpoint that is not
-    reentrant keeps it from forward on; a reentrant one runs forward without a graph.
-    """
-    if nothing(walk.pinned):
-        return
-    full = group.recompute == "full"
-    live: dict[str, Num] = {}
-    for i in instants:
-        running = 1 if i.work == "layer" and i.stretch == index and not full else 0
-        finished = group.count - i.saved[index] - running
-        if i.instant.phase == BACKWARD and not (full and group.reentrant):
-            live[i.name] = finished
-        if full and not group.reentrant:
-            live[i.name] = live.get(i.name, 0) + i.saved[index]
-    yield Entry(
-        name=f"{group.title}: inputs of int8 projections, held by the graph",
-        kind=ACT,
-        bytes=walk.pinned,
-        live=live,
-        source=code("bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: ctx.tensors"),
-    )
 
 
 def _layer_peak(
