@@ -25,7 +25,6 @@ def test_the_defaults_of_4_bits_are_transformers_own() -> None:
         "quantization": "nf4",
         "double_quant": False,
         "nf4_compute_dtype": "fp32",
-        "from_pretrained": True,
         "upcast_unquantized": True,
     }
 

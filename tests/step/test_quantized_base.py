@@ -143,3 +143,22 @@ def test_layers_of_bitsandbytes_do_not_cast_the_input() -> None:
         estimate(base("nf4", from_pretrained=given)).allocated_bytes for given in (False, True)
     )
     assert own < plain
+
+
+def test_a_tied_head_is_not_loaded() -> None:
+    """A model that is made on the GPU has its head twice at first, one that is loaded has not."""
+    run = {**small_run(gpus=1), "model": {"name": "gpt2"}}
+    made, loaded = (
+        estimate({**run, "training": {"seq_len": 64, "from_pretrained": given}}).startup_bytes
+        for given in (False, True)
+    )
+    assert made is not None
+    assert loaded is not None
+    assert made - loaded >= 4 * 50_257 * 768
+
+
+def test_other_engines_do_not_load_onto_the_gpu() -> None:
+    """FSDP shards what is on the host or the meta device."""
+    run = {**small_run(gpus=2), "engine": {"type": "fsdp"}}
+    with pytest.raises(InputError, match=r"from_pretrained is for DDP"):
+        estimate({**run, "training": {**run["training"], "from_pretrained": True}})

@@ -81,7 +81,6 @@ COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "training.embedding_states_32bit": ("training.optimizer=adamw_8bit",),
     "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
     "training.nf4_compute_dtype": ("training.lora.r=8", "training.quantization=nf4"),
-    "training.from_pretrained": ("training.lora.r=8", "training.quantization=nf4"),
     "training.int8_threshold": ("training.lora.r=8", "training.quantization=int8"),
     "training.int8_outliers": (
         "training.lora.r=8",

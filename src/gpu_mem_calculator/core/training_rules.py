@@ -115,9 +115,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
     if given.nf4_compute_dtype and run.quantization != "nf4":
         yield "training.nf4_compute_dtype applies to quantization 'nf4' only; leave it out"
-    if given.from_pretrained and run.quantization is None:
-        fix = "use engine.init_device='cpu'"
-        yield f"training.from_pretrained applies to a quantized base only; {fix}"
+    if given.from_pretrained and run.options.get("init_device") != "cuda":
+        yield "training.from_pretrained is for DDP with engine.init_device 'cuda'; leave it out"
     if given.int8_threshold and run.quantization != "int8":
         yield "training.int8_threshold applies to quantization 'int8' only; leave it out"
     if given.int8_outliers and not run.int8_threshold:

@@ -73,15 +73,22 @@ def build(job: Job, device: str) -> Any:
     """The run's model with random weights on a device, ready to train; "meta" allocates nothing."""
     import_extra("torch", "torch").manual_seed(0)
     run = job.resolved.run
-    if job.resolved.engine.name == "pytorch_ddp" and run.options["init_device"] == "cpu":
-        return _moved(causal_model(hf_config(job), run, "meta"), device)
+    moved = job.resolved.engine.name == "pytorch_ddp" and run.options["init_device"] == "cpu"
+    if moved or run.from_pretrained:
+        model = causal_model(hf_config(job), run, "meta")
+        return _moved(model, device, warm_up=run.from_pretrained)
     return causal_model(hf_config(job), run, device)
 
 
-def _moved(model: Any, device: str) -> Any:
-    """A model that was made elsewhere, on a device: each parameter is allocated once."""
+def _moved(model: Any, device: str, *, warm_up: bool) -> Any:
+    """A model that was made elsewhere, on a device: each parameter is allocated once; after a
+    tensor as large as all of them with `warm_up`, as from_pretrained does.
+    """
     import torch
 
+    if warm_up:
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        torch.empty(size, dtype=torch.uint8, device=device)
     Materializer(device).all_of(model)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -76,7 +76,9 @@ def add_launch(
         config |= _legacy_words(values["fsdp"])
         _add_fsdp(config, version, setup, result)
     else:
-        result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
+        device = first_device(program)
+        result.engine |= {"type": "pytorch_ddp", "init_device": device}
+        result.training |= {"from_pretrained": True} if device == "cuda" else {}
 
 
 def first_device(program: Program) -> str:
@@ -84,7 +86,8 @@ def first_device(program: Program) -> str:
 
     A quantized model is loaded onto the GPU (quantizers/quantizer_bnb_4bit.py update_device_map).
     """
-    return "cuda" if program.quantization or program.load.get("device_map") else "cpu"
+    placed = program.load.get("device_map") not in (None, "cpu", {"": "cpu"})
+    return "cuda" if program.quantization or placed else "cpu"
 
 
 def _without_prefix(config: Mapping[str, Any]) -> Section:

@@ -45,7 +45,7 @@ def quantization_keys(
     if problems:
         return {}, problems
     given = {**FIELDS, **quantization}
-    common = {"from_pretrained": True, "upcast_unquantized": prepared}
+    common = {"upcast_unquantized": prepared}
     if given["load_in_8bit"]:
         return {"quantization": "int8", "int8_threshold": given["llm_int8_threshold"], **common}, []
     if not given["load_in_4bit"]:

@@ -1,4 +1,4 @@
-"""Loading a quantized model with transformers' from_pretrained."""
+"""Loading a model onto the GPU with transformers' from_pretrained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
     the weights, which are loaded by name and packed one by one, lie in its segment.
 
     transformers 5.17.0 modeling_utils.py caching_allocator_warmup, core_model_loading.py
-    convert_and_load_state_dict_in_model (no threads where weights are packed on the fly). PEFT's
+    convert_and_load_state_dict_in_model (threads, which load other weights, keep the order). PEFT's
     prepare_model_for_kbit_training then makes fp32 copies of the other weights
     (`upcast_unquantized`), by parameter. The first forward casts biases of 4-bit projections back
     (bitsandbytes 0.50.2 nn/modules.py:634); here they are cast at once.
@@ -54,7 +54,9 @@ def natural_key(name: str) -> list[tuple[int, int | str]]:
 
 
 def _projections(run: Run, kind: str) -> frozenset[str]:
-    """Full names of the weights or biases of packed projections."""
+    """Full names of the weights or biases of packed projections; none without quantization."""
+    if run.quantization is None:
+        return frozenset()
     names = {one.name for layer, _, _ in run.arch.runs for one in linears(layer)}
     ends = tuple(f".{name}.{kind}" for name in names)
     return frozenset(w.name for w in run.arch.weights() if w.name.endswith(ends))

@@ -68,7 +68,7 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
         instants,
         tensors=lambda: weights.base_tensors(run, precision),
     )
-    if run.unrolled and run.quantization is not None:
+    if run.unrolled and (run.quantization is not None or run.from_pretrained):
         events = pretrained_events if run.from_pretrained else loading_events
         return replace(base, script=events(run, precision))
     return base
