@@ -92,8 +92,7 @@ def _model_facts(model: Any) -> ModelFacts:
 
 def program_notes(file: RunFile) -> Translation:
     """The translation of a run file's program, for what it assumes and warns of."""
-    if file.program is None:
-        return Translation()
+    assert file.program is not None
     model = {key: getattr(file.model, key) for key in file.model.__struct_fields__}
     sections = {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
     return translation(file.program, sections)

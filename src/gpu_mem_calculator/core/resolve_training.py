@@ -13,6 +13,7 @@ from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, m
 from ..model.arch import Arch
 from ..model.scaling import scaled
 from ..model.score import scored
+from ..programs.program import Translation
 from ..replay.settings import AllocatorSettings, AllocatorSettingsError
 from ..run.engine import Engine
 from ..run.run import Run
@@ -23,7 +24,6 @@ from . import training_rules
 from .colocated_engine import with_engine
 from .compile_choices import compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
-from .from_program import program_notes
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .int8_outliers import with_outliers
@@ -54,6 +54,15 @@ def _not_sharded(engine: Engine, axis: str, size: int) -> str:
         f"parallelism.{AXES[axis]}={size}: {engine.title} has no {word} parallelism; set it to 1 "
         f"or use engine {others}"
     )
+
+
+def _program_notes(file: RunFile) -> Translation:
+    """What the translation of a run file's program assumes and warns of."""
+    if file.program is None:
+        return Translation()
+    from .from_program import program_notes  # it knows the tools, which most runs do not load
+
+    return program_notes(file)
 
 
 def resolve_training(file: RunFile) -> ResolvedRun:
@@ -106,7 +115,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     )
     run, outliers = with_outliers(run, file.training)
     run = chosen.complete(run)
-    program = program_notes(file)
+    program = _program_notes(file)
     problems += training_rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)

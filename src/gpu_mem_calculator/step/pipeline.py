@@ -240,13 +240,12 @@ def waiting_entries(
     layer keeps.
     """
 
-    def in_events(i: StepInstant) -> int:
+    live: dict[str, Num] = {}
+    for i in instants:
+        copies = i.saved[index]
         done = i.work in ("head", "reference") or (i.work == "layer" and index < i.stretch)
-        return int(bool(group.count and done))
-
-    live = {
-        i.name: i.saved[index] - in_events(i) for i in instants if i.saved[index] > in_events(i)
-    }
+        if copies > 1 or (copies and not (group.count and done)):
+            live[i.name] = copies - bool(group.count and done)
     if not live:
         return
     full = group.recompute == "full"
