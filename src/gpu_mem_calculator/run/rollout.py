@@ -27,8 +27,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
     - sequences: on one rank; prompt, new_tokens: tokens of each
     - static: the KV cache has its full length from the start
     - scores: the policy's log-probabilities are computed before its update
-    - items: memory of the engine on the same card; sleep_level: from 1 on, its weights and cache are
-      not there while the policy is trained; 1: the weights are on the host
+    - items: memory of the engine on the same card; sleep_level: from 1 on, its weights and cache
+      are not there while the policy is trained; 1: the weights are on the host
     - temperature, top_k, top_p: of sampling; 1, 0 and 1 leave the distribution as it is
     """
 
