@@ -43,7 +43,7 @@ def load_model(
         settings._attn_implementation = load["attn_implementation"]
     make = getattr(transformers, auto)
     if not program.quantization and not saved:
-        return filled(make.from_config(settings, dtype=dtype), torch)
+        return random_model(make, settings, dtype)
     folder = _saved(job, settings, torch.bfloat16, make)
     if program.quantization:
         given = _with_dtypes(program.quantization, torch)
@@ -52,22 +52,24 @@ def load_model(
     return make.from_pretrained(folder, dtype=dtype, **load)
 
 
-def filled(model: Any, torch: Any) -> Any:
-    """A model on the host whose weights are random."""
-    generator = torch.Generator().manual_seed(0)
-    block = torch.randn(BLOCK, generator=generator) * 0.02
+def random_model(make: Any, settings: Any, dtype: Any) -> Any:
+    """A model on the host with random weights: one block of numbers, over and over, since drawing
+    them all takes minutes.
+    """
+    torch = import_extra("torch", "torch")
+    with import_extra("transformers.initialization", "torch").no_init_weights():
+        model = make.from_config(settings, dtype=dtype)
+    model.tie_weights()
+    block = (torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)) * 0.02).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
-            values = parameter.data.view(-1)
-            for start in range(0, values.numel(), BLOCK):
-                part = values[start : start + BLOCK]
+            for part in parameter.data.view(-1).split(BLOCK):
                 part.copy_(block[: part.numel()])
     return model
 
 
 def _saved(job: Job, settings: Any, dtype: Any, make: Any) -> str:
     """The folder of a checkpoint with random weights; it is written once for each model."""
-    torch = import_extra("torch", "torch")
     text = json.dumps([job.resolved.model.config, make.__name__], sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     parent = Path(tempfile.gettempdir()) / FOLDER
@@ -76,7 +78,7 @@ def _saved(job: Job, settings: Any, dtype: Any, make: Any) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder = parent / name
         if not (folder / "config.json").exists():
-            filled(make.from_config(settings, dtype=dtype), torch).save_pretrained(folder)
+            random_model(make, settings, dtype).save_pretrained(folder)
     return str(folder)
 
 
