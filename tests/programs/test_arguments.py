@@ -11,7 +11,11 @@ import pytest
 from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
 
 # A table, and the dataclass that it lists.
-CLASSES = {"transformers/arguments": "transformers.TrainingArguments", "peft": "peft.LoraConfig"}
+CLASSES = {
+    "transformers/arguments": "transformers.TrainingArguments",
+    "peft": "peft.LoraConfig",
+    **{f"trl/{name.lower()}": f"trl.{name}Config" for name in ("SFT", "DPO", "KTO", "Reward")},
+}
 
 
 def _dataclass(path: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.programs.program import Program, Setup, Translation
+from gpu_mem_calculator.programs.program import ModelFacts, Program, Setup, Translation
 from gpu_mem_calculator.programs.tools import translate
 from tests.conftest import SMALL_LLAMA
 
@@ -133,6 +133,14 @@ def test_attention_may_be_kept_by_checkpoints() -> None:
     keys = training("SFT", args={"gradient_checkpointing_kwargs": {"selective": True}})
     assert keys["recompute"] == "attention_kept"
     assert "activation_checkpointing" not in keys
+
+
+def test_experts_have_a_loss_that_is_not_counted() -> None:
+    """Unless its weight is 0."""
+    mixtral = Setup(model=lambda: ModelFacts(family="mixtral"))
+    for args, count in (({}, 1), ({"router_aux_loss_coef": 0.0}, 0)):
+        program = Program(tool="trl.SFTTrainer", load=LOAD, args=args)
+        assert len(translate(program, mixtral).warnings) == count
 
 
 def test_ligers_loss_is_left_out() -> None:

@@ -84,6 +84,7 @@ def _model_facts(model: Any) -> ModelFacts:
     config = found.config or {}
     stored = config.get("dtype") or config.get("torch_dtype")
     return ModelFacts(
+        family=found.arch.family,
         hidden_size=int(found.arch.hidden),
         tied=bool(found.arch.tied),
         stored_dtype=stored if isinstance(stored, str) else None,

@@ -36,6 +36,7 @@ class Program(Struct, kw_only=True, omit_defaults=True):
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """What a translation needs to know of the model; None where it is not known."""
 
+    family: str = ""
     hidden_size: int | None = None
     tied: bool = False
     stored_dtype: str | None = None  # of the checkpoint, by its config.json

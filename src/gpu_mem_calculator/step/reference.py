@@ -35,8 +35,9 @@ from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
 from .layer_walks import group_walk
 from .model_inputs import input_entries, named_sizes
+from .pretrained import natural_key
 from .states import STARTUPS, buffer_entry, parameter_entry
-from .weights import base_bytes, base_tensors, tower_tensors
+from .weights import base_bytes, tower_tensors
 from .workspaces import run_cublas_bytes
 
 COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
@@ -108,7 +109,9 @@ def _weights_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
 
     def tensors() -> list[Bytes]:
         own = buffers.tensors() if buffers.tensors is not None else ()
-        return [*base_tensors(run, precision), *tower, *own]
+        names = sorted(run.arch.weights(), key=lambda weight: natural_key(weight.name))
+        loaded = [sized(weight.numel, precision.weights) for weight in names]
+        return [*loaded, *tower, *own]
 
     size = base_bytes(run, precision) + buffers.bytes + sum(tower, EMPTY)
     entry = parameter_entry("reference model: parameters", size, instants, tensors=tensors)

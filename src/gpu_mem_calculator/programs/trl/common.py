@@ -13,6 +13,12 @@ from ..transformers.translate import training_keys
 Values = Mapping[str, Any]
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
 LIGER_LOSS = "fused_linear_cross_entropy"
+# Families whose configuration has output_router_logits (transformers 5.17.0).
+ROUTED = (
+    *("dbrx", "ernie4_5_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared"),
+    *("jamba", "llama4_text", "minimax", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe"),
+    *("qwen3_moe", "qwen3_5_moe_text", "qwen3_next"),
+)
 TEMPLATES = (".jinja", ".j2")
 
 
@@ -36,6 +42,7 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
         lora.pop("dropout", None)  # trainer/utils.py disable_dropout_in_model
     training.pop("label_smoothing", None)
     result.problems += _template_problem(values)
+    result.warnings += _router_warning(values, setup)
     if (values["liger_kernel_config"] or {}).get(LIGER_LOSS):
         why = "TRL refuses it, because its own loss replaces Liger's; leave it out"
         result.problems.append(f"program.args.liger_kernel_config: {LIGER_LOSS}: {why}")
@@ -55,6 +62,14 @@ def _loading(program: Program, values: Values, setup: Setup, result: Translation
     result.assumed.append("the trainer loads the model itself, in float32 unless given")
     placed = {"device_map": "auto"} if setup.num_gpus == 1 else {}
     return {"dtype": "float32", **placed, **(given or {})}
+
+
+def _router_warning(values: Values, setup: Setup) -> list[str]:
+    """A sentence where the trainer adds the load-balancing loss of experts to its own."""
+    if values.get("router_aux_loss_coef", 0.0) == 0.0 or setup.model().family not in ROUTED:
+        return []
+    loss = "TRL adds the load-balancing loss of the experts, whose tensors are not counted"
+    return [f"{loss}; program.args.router_aux_loss_coef=0.0 turns it off"]
 
 
 def _template_problem(values: Values) -> list[str]:
