@@ -162,3 +162,12 @@ def test_other_engines_do_not_load_onto_the_gpu() -> None:
     run = {**small_run(gpus=2), "engine": {"type": "fsdp"}}
     with pytest.raises(InputError, match=r"from_pretrained is for DDP"):
         estimate({**run, "training": {**run["training"], "from_pretrained": True}})
+
+
+def test_weights_that_are_loaded_in_fp32_are_not_cast() -> None:
+    """PEFT widens 16-bit weights alone, so start-up has no second copy."""
+    wide = {"precision": "bf16_mixed", "autocast": False, "from_pretrained": True}
+    kept, cast = (
+        estimate(base("nf4", **wide, upcast_unquantized=up)).startup_bytes for up in (False, True)
+    )
+    assert kept == cast

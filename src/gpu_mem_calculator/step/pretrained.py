@@ -37,7 +37,7 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
             left += _pack(recorder, run, weight, precision)
         else:
             loaded[weight.name] = recorder.weight(_stored(weight, precision.weights))
-    for weight in weights if run.upcast_unquantized else ():
+    for weight in weights if run.upcast_unquantized and precision.weights == 16 else ():
         narrow = run.quantization == "nf4" and weight.name in biases
         for bits in ((32, 16) if narrow else (32,)) if weight.name in loaded else ():
             copy = recorder.weight(_stored(weight, bits))

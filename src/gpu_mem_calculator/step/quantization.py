@@ -20,6 +20,7 @@ def quantized_fields(run: Run) -> dict[str, Any]:
         "double_quant": run.quantization == "nf4" and run.double_quant,
         "hopper": run.compute_capability == "9.0",
         "nf4_bits": run.nf4_compute_bits,
+        "packed_bits": 32 if run.from_pretrained and not run.precision.endswith("_pure") else 16,
         "bnb_adapters": run.from_pretrained,
         "int8_threshold": run.int8_threshold > 0,
         "int8_outliers": run.int8_outliers,

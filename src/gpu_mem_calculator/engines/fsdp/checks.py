@@ -13,8 +13,8 @@ def problems(run: Run) -> Iterator[str]:
     """One sentence for each thing that FSDP or its mesh would refuse."""
     if run.quantization:
         yield (
-            f"training.quantization={run.quantization!r}: fully_shard does not split packed "
-            "weights; leave it out or use engine pytorch_ddp"
+            f"training.quantization={run.quantization!r}: shards of packed weights are not "
+            "modelled; leave it out or use engine pytorch_ddp"
         )
     if run.autocast and not run.precision.endswith("_mixed"):
         yield (

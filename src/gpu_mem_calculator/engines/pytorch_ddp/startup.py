@@ -44,7 +44,8 @@ def startup_instants(run: Run) -> tuple[Instant, ...]:
 
 def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
     """Bytes that are freed before the model is complete: an upcast weight, or an untied head."""
-    if run.quantization is not None and run.upcast_unquantized:
+    loaded_wide = run.from_pretrained and precision.weights == 32
+    if run.quantization is not None and run.upcast_unquantized and not loaded_wide:
         yield Entry(
             "largest weight that is widened, in 16 bits",
             PARAM,

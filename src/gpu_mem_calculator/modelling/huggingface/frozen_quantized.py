@@ -30,7 +30,8 @@ def frozen_four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear,
         work = (*work[:-1], 2 * work[-1])
     if wide and setting.autocast:
         work = (*work, sized(count, 16), sized(operand.elements(), 16))
-    back = (sized(count, 16), sized(count, 32)) if bits == 32 else sized(count, 16)
+    same = bits == setting.packed_bits
+    back = (sized(count, setting.packed_bits), *(() if same else (sized(count, bits),)))
     y = tape.op(layer.name, operand, elements=out, bits=bits, temp=work, back_temp=back)
     tape.hold(x, operand)
     return tape.cast(y, x.bits)

@@ -27,7 +27,8 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     - training: there is a backward; frozen: the base weights take no gradient
     - adapter: LoRA or DoRA, if there is one
     - quantization: nf4, int8 or None; double_quant: the scales of packed weights are packed, too
-    - nf4_bits: of the matmuls of 4-bit projections
+    - nf4_bits: of the matmuls of 4-bit projections; packed_bits: of the weights they were packed
+      from
     - bnb_adapters: PEFT has its own layers for bitsandbytes, as it knows that the base is quantized
     - int8_threshold: whether int8 searches for outliers; int8_outliers: the share of the columns
       of an MLP's inner activations that have one
@@ -63,6 +64,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     quantization: str | None = None
     double_quant: bool = False
     nf4_bits: int = 16
+    packed_bits: int = 16
     bnb_adapters: bool = False
     int8_threshold: bool = False
     int8_outliers: float = 0.0
