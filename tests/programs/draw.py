@@ -1,7 +1,7 @@
 """Draws programs at random, to be predicted once and then measured: every tool, with the options
 that its users change.
 
-python -m tests.programs.draw > tests/programs/drawn.jsonl
+python -m tests.programs.draw > tests/programs/drawn.jsonl (without trainer-11, which is refused)
 """
 
 from __future__ import annotations
