@@ -52,6 +52,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "static": {"generation": {**MANY, "cache_implementation": "static"}},
     "warm": {"generation": {**MANY, "temperature": 0.7, "top_k": 20}},
     "accumulated": {"gradient_accumulation_steps": 3},
+    "between": {
+        "batch_size": 64,
+        "activation_checkpointing": "full",
+        "gradient_accumulation_steps": 3,
+        "generation": {**MANY, "top_p": 0.9},
+        **LORA,
+    },
+    "between, vllm": {
+        "gradient_accumulation_steps": 2,
+        "generation": {"engine": "vllm", "sleep_level": 2, "sequences": 2},
+    },
     "recomputed": {"activation_checkpointing": "full", "generation": MANY},
     "scored": {"reference_model": True, "generation": {"old_logprobs": True}},
     "elsewhere": {"generation": {"engine": "elsewhere", "old_logprobs": True}},
@@ -82,6 +93,13 @@ def test_a_generation_has_states_but_no_gradients() -> None:
     kinds = {e.kind for e in alive}
     assert {"param", "optim", "cache"} <= kinds
     assert "grad" not in kinds
+
+
+def test_between_micro_batches_gradients_are_alive() -> None:
+    """A generation for each micro-batch; all but the first are beside gradients."""
+    keys: dict[str, Any] = {"gradient_accumulation_steps": 2, "generation": {"sequences": 2}}
+    first, later = (bytes_at(name, **keys) for name in ("decode.logits", "later.decode.logits"))
+    assert later - first == 4 * resolve(read(policy())).run.arch.num_parameters
 
 
 def test_autocast_caches_casts_while_the_policy_generates() -> None:
@@ -160,7 +178,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": "full"}, "training.loss='full' with training.generation is not modelled"),
     ({"labelled_tokens": 5}, "is not new_tokens"),
     ({"generation": {"sequences": 3}}, "does not fill its micro-batches"),
-    ({"gradient_accumulation_steps": 2, "generation": {"sequences": 2}}, "use at least 4"),
     ({"zero_grad": "before_forward"}, "training.zero_grad with training.generation"),
     ({"reference_model": "precomputed"}, "does not exist; use true"),
     ({"generation": {"engine": "elsewhere", "top_k": 5}}, "top_k has no effect with engine"),
@@ -177,8 +194,11 @@ def test_what_is_refused(keys: dict[str, Any], words: str) -> None:
         resolve(read(policy(**keys)))
 
 
-def test_other_engines_are_refused() -> None:
+def test_other_engines_and_gpus_are_refused() -> None:
     """With the one to use."""
+    data = policy(gradient_accumulation_steps=2, generation={"sequences": 2})
+    with pytest.raises(InputError, match="use at least 4, those of a step"):
+        resolve(read(data | {"hardware": {"gpu": "h200", "num_gpus": 2}}))
     data = policy() | {"engine": {"type": "fsdp"}, "hardware": {"gpu": "h200", "num_gpus": 8}}
     with pytest.raises(InputError, match="use engine pytorch_ddp"):
         resolve(read(data))

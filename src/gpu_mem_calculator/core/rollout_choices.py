@@ -90,9 +90,9 @@ def rollout_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
     if int(rollout.sequences) % int(run.batch):
         fix = f"use a multiple of training.batch_size={run.batch}"
         yield f"{PATH}.sequences={rollout.sequences} does not fill its micro-batches; {fix}"
-    elif int(rollout.sequences) < int(run.batch * run.micro_batches):
+    elif int(rollout.sequences) < int(run.batch * run.micro_batches) and run.mesh.dp > 1:
         fix = f"use at least {int(run.batch * run.micro_batches)}, those of a step"
-        why = "would be generated between micro-batches, which is not modelled"
+        why = "would be generated between micro-batches, which is not modelled on several GPUs"
         yield f"{PATH}.sequences={rollout.sequences} {why}; {fix}"
     given = config.generation
     keys = OWN_KEYS[rollout.engine]

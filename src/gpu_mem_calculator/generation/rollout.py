@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import ACT, AFTER_MASKS, GRAD, Entry, Instant, Ledger
+from ..ledger.ledger import ACT, AFTER_MASKS, GRAD, LATER, Entry, Instant, Ledger
 from ..ledger.num import EMPTY, Bytes, Num, sized
 from ..ledger.source import code
 from ..modelling.huggingface.setting import BlockSetting
@@ -47,7 +47,31 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     names = [i.name for i in instants]
     kept = [_between_steps(entry, ledger, names) for entry in ledger.entries]
     batch = _batch_entry(run.rollout, (*instants, *rest))
-    return replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
+    whole = replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
+    return _repeated(whole, instants) if _repeats(run, run.rollout) else whole
+
+
+def _repeats(run: Run, rollout: Rollout) -> bool:
+    """Whether a step has several generations: one is trained on in fewer micro-batches."""
+    return bool(rollout.sequences < run.batch * run.micro_batches)
+
+
+def _repeated(ledger: Ledger, instants: tuple[Instant, ...]) -> Ledger:
+    """The ledger with another generation between micro-batches, when the gradients are alive."""
+    again = {
+        i.name: replace(
+            i, name=f"{LATER}.{i.name}", micro_batch=LATER, title=f"{i.title}, later micro-batch"
+        )
+        for i in instants
+    }
+    forward = next(i.name for i in ledger.instants if i.phase == FORWARD and i.micro_batch)
+    entries = []
+    for entry in ledger.entries:
+        alive = [(forward if entry.kind == GRAD else i.name, again[i.name].name) for i in instants]
+        more = {new: entry.live[old] for old, new in alive if old in entry.live}
+        entries.append(replace(entry, live={**entry.live, **more}))
+    found = (*ledger.instants, *again.values())
+    return replace(ledger, instants=found, entries=tuple(entries))
 
 
 def _passes(

@@ -70,11 +70,12 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     """The phases in order: start-up; for each step, forward and backward of each micro-batch."""
     starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
     yield Phase(STARTUP_MARK, starts, STARTUP)
+    again = any(i.phase == GENERATION and i.micro_batch for i in ledger.instants)
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
     each = [
         Phase(f"a{n}.{word}", list(_names(ledger, kind, later=n > 0)), kind, n)
         for n in range(micro_batches)
-        for kind, word in words
+        for kind, word in (((GENERATION, "gen"), *words) if n and again else words)
     ]
     before = list(_names(ledger, GENERATION, later=False))
     first = [Phase("gen", before, GENERATION)] if before else []
