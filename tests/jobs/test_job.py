@@ -34,6 +34,13 @@ def test_a_count_that_scales_an_estimate_is_refused() -> None:
         run(job(data))
 
 
+def test_a_generation_is_estimated_only() -> None:
+    """Unless a program's own trainer runs it."""
+    tokens = {"prompt": 8, "new_tokens": 8}
+    with pytest.raises(InputError, match="measure a program, such as trl.GRPOTrainer"):
+        run(job(small_run(gpus=1, training={"seq_len": None, "generation": tokens})))
+
+
 def test_a_world_is_rank_0_without_other_processes_unless_told() -> None:
     """The first rank of three steps, on its own."""
     world = job(small_run(gpus=1)).world

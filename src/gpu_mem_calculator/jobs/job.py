@@ -64,6 +64,9 @@ def run(job: Job) -> None:
     if job.file.program is not None:
         import_module(".programs", __package__).train(job)
         return
+    if job.resolved.run.rollout is not None:
+        fix = "measure a program, such as trl.GRPOTrainer"
+        raise InputError(f"training.generation cannot be run here, only estimated; {fix}")
     if job.build is not None and engine not in FUNCTION_ENGINES:
         works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
         raise InputError(f"engine.type={engine!r} makes its model itself; {works}")
