@@ -7,7 +7,16 @@ from typing import Any
 from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
 from ..model.adapters import total_adapter_parameters
-from ..run.phases import BACKWARD, DECODE, FORWARD, GENERATION, OPTIMIZER, PREFILL, STARTUP
+from ..run.phases import (
+    BACKWARD,
+    DECODE,
+    EVALUATION,
+    FORWARD,
+    GENERATION,
+    OPTIMIZER,
+    PREFILL,
+    STARTUP,
+)
 from ..run.run import Run
 from ..run.served import SERVE
 from .fit_verdict import (
@@ -26,7 +35,7 @@ from .stage_replay import StageReplay
 from .step_results import failure, step_results
 
 # All phases but start-up.
-STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)
+STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, PREFILL, DECODE, SERVE)
 
 
 def memory_result(

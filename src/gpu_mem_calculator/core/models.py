@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from ..programs.program import Program
+from .evaluation_config import EvaluationConfig as EvaluationConfig
 from .field_types import (
     Card,
     Compile,
@@ -111,6 +112,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None
     generation: GenerationConfig | None = None
+    evaluation: EvaluationConfig | None = None
     compile: Compile | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None
@@ -126,7 +128,11 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
 
 
 # Objects inside the training section, by key.
-INNER: Mapping[str, type[Struct]] = {"lora": LoraConfig, "generation": GenerationConfig}
+INNER: Mapping[str, type[Struct]] = {
+    "lora": LoraConfig,
+    "generation": GenerationConfig,
+    "evaluation": EvaluationConfig,
+}
 
 
 class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from . import training_rules
 from .colocated_engine import with_engine
 from .compile_choices import compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
+from .evaluation_choices import with_evaluation
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .int8_outliers import with_outliers
@@ -113,6 +114,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         rollout=rollout,
         compile=compile_mode(file.training),
     )
+    run = with_evaluation(run, file.training.evaluation)
     run, outliers = with_outliers(run, file.training)
     run = chosen.complete(run)
     program = _program_notes(file)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ..replay.allocator import ReplayPhase
-from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from .models import OutOfMemory, PhaseResult, StepResult
 from .stage_replay import StageReplay
 
@@ -17,6 +17,7 @@ PHASES = {
     "fwdbwd": "forward and backward",
     "sync": "gradient synchronization",
     "opt": OPTIMIZER,
+    "eval": EVALUATION,
 }
 
 

@@ -15,6 +15,7 @@ from ..run.engine import Engine
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
 from .compile_choices import compile_problems
+from .evaluation_choices import evaluation_problems
 from .loss_choices import loss_problems
 from .model_facts import positions
 from .models import RunFile, TrainingConfig
@@ -32,6 +33,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from loss_problems(run, file.training, engine)
     yield from reference_problems(run, file.training, engine)
     yield from rollout_problems(run, file.training, engine)
+    yield from evaluation_problems(run, file.training.evaluation, engine)
     yield from compile_problems(run, file.training, engine)
     yield from recompute_problems(run, engine)
     yield from engine.problems(run)

@@ -22,6 +22,7 @@ class JobPhases(Struct, frozen=True, kw_only=True):
 
 
 TORCH = JobPhases()
+EVALUATED = JobPhases(step=("opt", "eval"))
 MEGATRON = ("model", "ddp", "optimizer")
 DEEPSPEED = JobPhases(startup=("model", "init"), micro_batch=("fwd", "bwd", "opt"), step=())
 STAGE = JobPhases(startup=MEGATRON, letter="m", step=("sync", "opt"))
@@ -41,6 +42,8 @@ def training_phases(resolved: ResolvedRun, steps: int, *, program: bool = False)
 
 
 def _phases(resolved: ResolvedRun) -> JobPhases:
+    if resolved.run.evaluation is not None:
+        return EVALUATED
     if resolved.engine.name == "deepspeed":
         return DEEPSPEED
     if resolved.engine.name != "megatron_lm":

@@ -11,6 +11,7 @@ from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .compiled import compile_model
 from .ddp import wrap_ddp
+from .evaluation import evaluate
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
@@ -123,3 +124,6 @@ def _step(
     mark(f"{name}.opt")
     if zero_grad == "after_step":
         optim.zero_grad(set_to_none=True)
+    if job.resolved.run.evaluation is not None:
+        evaluate(job, runner)
+        mark(f"{name}.eval")

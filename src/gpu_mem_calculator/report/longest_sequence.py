@@ -6,22 +6,24 @@ from collections.abc import Iterator
 
 from ..core.calculator import Estimate
 from ..core.models import MemoryResult
-from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER
 
 PHASES = {
     GENERATION: "generation",
     FORWARD: "forward pass",
     BACKWARD: "backward pass",
     OPTIMIZER: "optimizer step",
+    EVALUATION: "evaluation",
 }
 
 
 def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
-    """A sentence on how long the sequence can be; empty where a record or a generation
-    fixes it.
+    """A sentence on how long the sequence can be; empty where a record, a generation or an
+    evaluation fixes it.
     """
     run = estimate.resolved.run
-    if run.record is not None or run.rollout is not None:
+    fixed = (run.record, run.rollout, run.evaluation)
+    if any(one is not None for one in fixed):
         return ""
     what = "prompt" if estimate.serves else "sequence"
     if longest is None:

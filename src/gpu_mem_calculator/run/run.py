@@ -16,6 +16,7 @@ from ..ledger.num import Num
 from ..model.adapters import Adapter
 from ..model.arch import Arch
 from ..model.blocks import Weight
+from .evaluation import Evaluation
 from .recompute import EVERYTHING, RecomputeRule
 from .record import ModuleRecord
 from .rollout import Rollout
@@ -48,6 +49,7 @@ class Run(Struct, frozen=True, kw_only=True):
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True
+    evaluation: Evaluation | None = None
     zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
     recompute: str = "none"  # none, selective, op (by operation), full
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to

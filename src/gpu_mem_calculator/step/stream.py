@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import AllocationStream
-from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from .repeated_steps import WrittenSize, repeat_step, repeated_phases
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
@@ -80,8 +80,10 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     before = list(_names(ledger, GENERATION, later=False))
     first = [Phase("gen", before, GENERATION)] if before else []
     end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
+    after = list(_names(ledger, EVALUATION, later=False))
+    last = [Phase("eval", after, EVALUATION)] if after else []
     for step in range(steps):
-        for phase in (*first, *each, end):
+        for phase in (*first, *each, end, *last):
             yield phase._replace(title=f"s{step}.{phase.title}")
 
 

@@ -12,6 +12,7 @@ from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.block_events import block_runs
+from ...step.evaluation import with_evaluation
 from ...step.instants import step
 from ...step.layer_groups import layer_groups
 from ...step.old_gradients import with_old_gradients
@@ -60,7 +61,8 @@ def ledger(run: Run) -> Ledger:
         old_grads=run.gradients_in_forward,
     )
     whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
-    return with_rollout(run, setting, stack, whole_step)
+    whole_step = with_rollout(run, setting, stack, whole_step)
+    return with_evaluation(run, setting, whole_step)
 
 
 ENGINE = Engine(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..adapters import adapter_keys
+from ..evaluation import add_evaluation
 from ..launch import add_launch
 from ..optimizers import optimizer_keys
 from ..precision import dtype_word, precision_keys
@@ -46,6 +47,7 @@ def training_keys(
     if program.data.get("seq_len"):
         training["seq_len"] = program.data["seq_len"]
     add_launch(program, values, setup, result)
+    add_evaluation(program, values, result)
 
 
 def recompute_keys(values: Mapping[str, Any]) -> Section:
