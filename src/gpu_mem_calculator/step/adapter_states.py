@@ -12,7 +12,7 @@ from ..ledger.num import Bytes, Num, sized
 from ..ledger.source import code
 from ..run.run import Run
 from .instants import Instants
-from .states import STARTUPS, parameter_entry
+from .states import parameter_entry, startups
 from .weights import trained_shapes
 
 CAST_CODE = code("trl 1.16.0 trainer/sft_trainer.py: param.data.to(torch.bfloat16), one by one")
@@ -26,7 +26,7 @@ def adapter_entries(
     bits, initial = run.adapter.bits, run.adapter.initial_bits
     total = sized(elements, bits)
     entry = parameter_entry("LoRA adapters", total, instants, tensors=lambda: sizes)
-    entry = replace(entry, live={**dict.fromkeys(STARTUPS[1:], 1), **entry.live})
+    entry = replace(entry, live={**dict.fromkeys(startups(run)[1:], 1), **entry.live})
     if initial and run.unrolled:
         yield replace(entry, script=_cast_events(sizes, bits, initial))
         return

@@ -36,12 +36,11 @@ from .layer_groups import LayerGroups
 from .layer_walks import group_walk
 from .model_inputs import input_entries, named_sizes
 from .pretrained import natural_key
-from .states import STARTUPS, buffer_entry, parameter_entry
+from .states import STARTUP_REFERENCE, STARTUPS, buffer_entry, parameter_entry
 from .weights import base_bytes, tower_tensors
 from .workspaces import run_cublas_bytes
 
 COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
-STARTUP_REFERENCE = "startup.reference"
 FORWARD_CODE = code(
     "trl 1.16.0 trainer/dpo_trainer.py _compute_loss: the reference runs under torch.no_grad"
 )

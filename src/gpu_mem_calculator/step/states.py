@@ -34,9 +34,10 @@ from .optimizers import (
 )
 from .weights import stepped_shapes, trained_shapes, wide_tables
 
+STARTUP_REFERENCE = "startup.reference"
 # Start-up: the model, its adapters, a reference model; DDP broadcasts the parameters, then makes
 # its buckets.
-STARTUPS = ("startup", "startup.adapted", "startup.reference", "startup.sent", "startup.wrapped")
+STARTUPS = ("startup", "startup.adapted", STARTUP_REFERENCE, "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
@@ -45,9 +46,14 @@ def at_every_instant(instants: Instants) -> dict[str, Num]:
     return {i.name: 1 for i in instants}
 
 
-def with_startup(entry: Entry) -> Entry:
+def startups(run: Run) -> tuple[str, ...]:
+    """The names of start-up's instants; a reference model has one."""
+    return STARTUPS if run.reference else tuple(s for s in STARTUPS if s != STARTUP_REFERENCE)
+
+
+def with_startup(run: Run, entry: Entry) -> Entry:
     """The same entry, alive from start-up on."""
-    return replace(entry, live={**dict.fromkeys(STARTUPS, 1), **entry.live})
+    return replace(entry, live={**dict.fromkeys(startups(run), 1), **entry.live})
 
 
 def parameter_entry(
@@ -168,7 +174,7 @@ def _state_entries(
             else [s for one, n, k in each for _ in range(k) for s in tensor_states(one, n, bits)]
         ),
     )
-    yield with_startup(entry) if row.from_start else entry
+    yield with_startup(run, entry) if row.from_start else entry
     if row.paged and sizes:
         yield Entry(
             name=f"{run.optimizer} states in unified memory",

@@ -11,11 +11,18 @@ from ...run.phases import STARTUP
 from ...run.run import Precision, Run
 from ...step.broadcast import broadcast_bytes, broadcast_events
 from ...step.reference import COPY, PRECOMPUTED
+from ...step.states import STARTUP_REFERENCE
 
 
 def startup_instants(run: Run) -> tuple[Instant, ...]:
     """The instants of start-up; DDP's own only where there are several ranks."""
     wrapped = holds(run.mesh.dp > 1)
+    second = Instant(
+        name=STARTUP_REFERENCE,
+        phase=STARTUP,
+        title="start-up: reference model",
+        present=int(run.reference in (COPY, PRECOMPUTED)),
+    )
     return (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
         Instant(
@@ -24,12 +31,7 @@ def startup_instants(run: Run) -> tuple[Instant, ...]:
             title="start-up: adapters added",
             present=int(run.adapter is not None),
         ),
-        Instant(
-            name="startup.reference",
-            phase=STARTUP,
-            title="start-up: reference model",
-            present=int(run.reference in (COPY, PRECOMPUTED)),
-        ),
+        *((second,) if run.reference else ()),
         Instant(
             name="startup.sent",
             phase=STARTUP,

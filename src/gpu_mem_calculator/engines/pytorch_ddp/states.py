@@ -29,12 +29,12 @@ def state_entries(
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = weights.trained_total(run), trained_bits(run, precision)
     sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
-    yield with_startup(_base_entry(run, precision, instants))
+    yield with_startup(run, _base_entry(run, precision, instants))
     if run.arch.tower:
-        yield with_startup(_tower_entry(run, precision, instants))
+        yield with_startup(run, _tower_entry(run, precision, instants))
     if run.adapter is not None:
         yield from adapter_entries(run, trained, sizes, instants)
-    yield with_startup(buffer_entry(run, instants))
+    yield with_startup(run, buffer_entry(run, instants))
     yield from states.optimizer_entries(
         run,
         trained,
