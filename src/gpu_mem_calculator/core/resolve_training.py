@@ -9,8 +9,6 @@ from ..cuda.runtimes import runtime_notes
 from ..engines import engine, engine_names, engines, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
-from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
-from ..model.arch import Arch
 from ..model.scaling import scaled
 from ..model.score import scored
 from ..programs.program import Translation
@@ -21,6 +19,7 @@ from ..serving import spellings as servers
 from ..step.optimizers import OPTIMIZERS
 from ..step.workspaces import config_bytes
 from . import training_rules
+from .adapter_choices import find_adapter
 from .colocated_engine import with_engine
 from .compile_choices import compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
@@ -89,7 +88,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         problems += recorded_problems(file.training, training, model.record, chosen, options)
         problems += card_problems(model.record, hardware)
         training["batch"] = model.record.batch
-    adapter = attempt(_adapter, file.training, model.arch)
+    adapter = attempt(find_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
     arch = attempt(in_implementation, model.arch, file, chosen)
@@ -276,31 +275,3 @@ def _precision(config: TrainingConfig) -> str:
         other = f"training.precision={config.precision!r}; leave dtype out"
         raise InputError(f"training.dtype={config.dtype!r} contradicts {other}")
     return config.precision
-
-
-def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
-    if config.lora is None:
-        if config.quantization not in (None, "none"):
-            why = "quantized weights take no gradient; add training.lora"
-            raise InputError(f"training.quantization={config.quantization!r}: {why}")
-        return None
-    known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
-    if not known:
-        raise InputError(f"training.lora: {arch.family} has no projection that PEFT adapts")
-    modules = config.lora.target_modules
-    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
-    if modules == []:
-        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
-        raise InputError(f"{nothing} {', '.join(sorted(usual))}")
-    if modules == "all-linear":
-        modules = sorted(known)
-    targets = frozenset(modules or usual)
-    missing = sorted(targets - known)
-    if missing:
-        absent = f"{arch.family} has no {', '.join(missing)}"
-        present = f"it has {', '.join(sorted(known))}"
-        raise InputError(f"training.lora.target_modules: {absent}; {present}")
-    lora = config.lora
-    bits, initial = (BITS[name] for name in (lora.adapter_dtype, lora.initial_dtype or "fp32"))
-    made = initial if lora.initial_dtype and initial != bits else 0
-    return Adapter(lora.r, targets, bits, lora.dropout, lora.dora, made)
