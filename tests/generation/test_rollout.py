@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.calculator import STEP, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import Ledger
+from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.run.phases import GENERATION
 from tests.serving.conftest import FAMILIES
 from tests.streams import highest, rolled_and_written
@@ -84,6 +85,12 @@ def test_a_large_generation_is_the_peak() -> None:
     """And the answer says so."""
     found = estimate(policy(generation={**MANY, "sequences": 512}))
     assert found.peak_phase == GENERATION
+
+
+def test_reports_show_its_cache_beside_the_states() -> None:
+    """In the page and its picture."""
+    page = html_report(full_estimate(policy(optimizer="adamw")))
+    assert all(words in page for words in ("KV cache", "optimizer states", "generation"))
 
 
 def test_a_generation_has_states_but_no_gradients() -> None:

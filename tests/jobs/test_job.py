@@ -37,7 +37,7 @@ def test_a_count_that_scales_an_estimate_is_refused() -> None:
 def test_a_generation_is_estimated_only() -> None:
     """Unless a program's own trainer runs it."""
     tokens = {"prompt": 8, "new_tokens": 8}
-    with pytest.raises(InputError, match="measure a program, such as trl.GRPOTrainer"):
+    with pytest.raises(InputError, match="only estimated; measure a program"):
         run(job(small_run(gpus=1, training={"seq_len": None, "generation": tokens})))
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
 from ..replay.allocator import ReplayPhase as Replay
-from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from ..step.stream import STARTUP_MARK
 
 KINDS = {
@@ -24,7 +24,7 @@ KINDS = {
     "bwd": (BACKWARD,),
     "fwdbwd": (FORWARD, BACKWARD),
     "opt": (OPTIMIZER,),
-    "step": (FORWARD, BACKWARD, OPTIMIZER),
+    "step": (GENERATION, FORWARD, BACKWARD, OPTIMIZER),
 }
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|step)")
 WORDS = {

@@ -31,9 +31,12 @@ PATTERNS = {
 
 
 def titles(ledger: Ledger) -> dict[str, str]:
-    """The kinds that a run can have: inference has a cache, training gradients and states."""
-    serves = any(entry.kind == CACHE for entry in ledger.entries)
-    left_out = (GRAD, OPTIM, COMM) if serves else (CACHE,)
+    """The kinds that a run can have: inference has a cache, training gradients and states; a policy
+    that generates has both.
+    """
+    found = {entry.kind for entry in ledger.entries}
+    trains, caches = bool(found & {GRAD, OPTIM}) or CACHE not in found, CACHE in found
+    left_out = (*(() if trains else (GRAD, OPTIM, COMM)), *(() if caches else (CACHE,)))
     return {kind: title for kind, title in TITLES.items() if kind not in left_out}
 
 

@@ -21,6 +21,7 @@ from .svg import svg_text
 Columns = Sequence[InstantColumn]
 PHASES = {
     "startup": ("start-up", "start"),
+    "generation": ("generation", "gen"),
     "forward": ("forward", "fwd"),
     "backward": ("backward", "bwd"),
     "optimizer": ("optimizer", "opt"),
