@@ -20,6 +20,8 @@ TRAINING: dict[str, dict[str, Any]] = {
     "adapters": {"liger": True, "lora": {"r": 4}},
     "accumulated": {"liger": True, "gradient_accumulation_steps": 3},
     "smoothed": {"label_smoothing": 0.1},
+    "packed": {"loss": "chunked", "packed_documents": 4},
+    "packed, checkpointed": {"packed_documents": 4, "activation_checkpointing": "full"},
     "reward": {"loss": "reward"},
     "reward, checkpointed": {"loss": "reward", "activation_checkpointing": "full"},
 }

@@ -119,13 +119,36 @@ def test_the_trainer_may_load_the_model() -> None:
     assert translated("SFT", load={}, args=given).training["precision"] == "bf16_pure"
 
 
-def test_rows_without_padding_are_one_sequence() -> None:
-    """Under FlashAttention; each document's first token has no label."""
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(100, (1, 800, 792, 8)), (256, (1, 1024, 1020, 4)), (9999, (1, 1024, 1020, 4))],
+)
+def test_rows_without_padding_are_one_sequence(length: int, expected: tuple[int, ...]) -> None:
+    """Of whole documents; the first token of each has no label."""
     args = {"packing": True, "per_device_train_batch_size": 4, "max_length": 256}
-    keys = training("SFT", args=args, load=FLASH)
-    assert (keys["batch_size"], keys["seq_len"], keys["labelled_tokens"]) == (1, 1024, 1020)
+    keys = training("SFT", args=args, data={"seq_len": length})
+    names = ("batch_size", "seq_len", "labelled_tokens", "packed_documents")
+    assert tuple(keys[name] for name in names) == expected
     wrapped = training("SFT", args={**args, "packing_strategy": "wrapped"})
     assert (wrapped["batch_size"], wrapped["seq_len"]) == (4, 256)
+    assert "packed_documents" not in wrapped
+
+
+def test_packed_prompts_have_no_labels() -> None:
+    """Each document has its own; rows that are cut from one text have their share."""
+    data = {"seq_len": 64, "prompt": 16}
+    args = {"packing": True, "per_device_train_batch_size": 2, "max_length": 256}
+    assert training("SFT", args=args, data=data)["labelled_tokens"] == 2 * 4 * 48
+    wrapped = training("SFT", args={**args, "packing_strategy": "wrapped"}, data=data)
+    assert wrapped["labelled_tokens"] == 192
+
+
+def test_a_single_document_needs_no_mask() -> None:
+    """Its positions never start again."""
+    args = {"padding_free": True, "max_length": None, "per_device_train_batch_size": 1}
+    keys = training("SFT", args=args)
+    assert (keys["seq_len"], keys["labelled_tokens"]) == (512, 511)
+    assert "packed_documents" not in keys
 
 
 def test_attention_may_be_kept_by_checkpoints() -> None:
@@ -156,7 +179,6 @@ def test_ligers_loss_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "sections", "words"),
     [
-        ("SFT", {"args": {"packing": True}}, "for FlashAttention only"),
         ("SFT", {"args": {"packing": True, "max_length": None}, "load": FLASH}, "needs max_length"),
         ("SFT", {"args": {"padding_free": True}, "load": FLASH}, "without packing"),
         ("SFT", {"args": {"activation_offloading": True}}, "on the host are not modelled"),

@@ -32,6 +32,7 @@ DEFAULT: Mapping[str, Any] = {
     "training.attention": "sdpa",
     "training.gradient_clipping": 1.0,
     "training.loss": "full",
+    "training.packed_documents": 1,
     "training.reference_model": False,
     "training.label_smoothing": 0.0,
     "training.liger": False,

@@ -108,6 +108,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     loss: Loss | None = None
     loss_chunk_size: Count | None = None
     labelled_tokens: Count | None = None
+    packed_documents: Count | None = None
     reference_model: Reference | None = None
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None

@@ -110,6 +110,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **training,
         **loss,
         reference=reference_kind(file.training),
+        documents=file.training.packed_documents or 1,
         rollout=rollout,
         compile=compile_mode(file.training),
     )

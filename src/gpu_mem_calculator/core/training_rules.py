@@ -113,6 +113,8 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.autocast_cache=false: this run has no autocast; leave it out"
     if run.use_cache:
         yield from _cache_problems(run, engine)
+    if run.documents > 1:
+        yield from _packing_problems(run, engine)
     if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
     if given.nf4_compute_dtype and run.quantization != "nf4":
@@ -145,6 +147,19 @@ def _cache_problems(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{what}: transformers turns it off under gradient checkpointing; leave it out"
     elif not all(isinstance(layer.mixer, Attention) for layer, _, _ in run.arch.runs):
         yield f"{what} is modelled for layers with keys and values alone; set it to false"
+
+
+def _packing_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """Where documents that share a sequence are not modelled."""
+    what = f"training.packed_documents={run.documents}"
+    if not engine.transformers:
+        yield f"{what} is for engines that run transformers; leave it out"
+    if run.compile:
+        yield f"{what} is not modelled with training.compile; leave one out"
+    if run.record is not None:
+        yield f"{what}: a recorded module has its own masks; leave it out"
+    if run.documents > run.seq:
+        yield f"{what} is more than the {run.seq} tokens of a sequence; use at most {run.seq}"
 
 
 def _flash_problems(run: Run) -> Iterator[str]:

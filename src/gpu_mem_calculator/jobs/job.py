@@ -61,6 +61,9 @@ def run(job: Job) -> None:
     if job.resolved.run.parameters_given is not None:
         why = "a model that runs has its own count: leave it out"
         raise InputError(f"model.num_parameters scales an estimate; {why}")
+    if job.resolved.run.documents > 1 and job.file.program is None:
+        why = "cannot be run here, only estimated, except as a program; leave it out"
+        raise InputError(f"training.packed_documents={job.resolved.run.documents} {why}")
     if job.file.program is not None:
         import_module(".programs", __package__).train(job)
         return

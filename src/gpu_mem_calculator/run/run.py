@@ -60,6 +60,7 @@ class Run(Struct, frozen=True, kw_only=True):
     loss: str = "full"  # how it is computed, by the name in the run file
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
+    documents: int = 1  # of a sequence; attention is masked between them
     reference: str = ""  # a reference model: copy, base (adapters off), precomputed; "": none
     label_smoothing: float = 0.0
     compile: str = ""  # the mode of torch.compile; "": the model is not compiled

@@ -21,7 +21,8 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
     `recompute` is "none", "selective", "op" or "full", `rule` has its details, `reentrant` is the
     kind of its checkpoint, `window` the attention window in tokens (None: all of the sequence).
-    `together`: layers under one checkpoint, which count as one.
+    `together`: layers under one checkpoint, which count as one. `packed`: sequences consist of
+    several documents, between which attention is masked.
     """
 
     layer: Layer
@@ -32,6 +33,12 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
     window: int | None = None
     title: str = ""
     together: int = 1
+    packed: bool = False
+
+    @property
+    def masked(self) -> bool:
+        """Whether attention gets a mask, besides the causal one that kernels know."""
+        return self.packed or self.window is not None
 
     @property
     def stretch(self) -> LayerRange:
@@ -83,6 +90,7 @@ def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:
                     reentrant=run.reentrant,
                     window=window,
                     title=f"{layer.kind} layers",
+                    packed=run.documents > 1,
                 )
             )
     if run.unrolled:

@@ -20,7 +20,7 @@ def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> Block
     if group.recompute == "full":
         whole = "reentrant" if group.reentrant else "hooks"
     keeps = group.rule.keeps if group.recompute == "op" else None
-    masked, rule = group.window is not None or setting.compiled, group.rule
+    masked, rule = group.masked or setting.compiled, group.rule
     selective = group.recompute == "selective"
     modules = rule.modules if selective else ()
     core = selective and not modules

@@ -161,11 +161,7 @@ def _mask_entries(
     windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
     held = {w for i, w in enumerate(windowed) if layer_policy(run, i) in CHECKPOINTED_POLICIES}
     lasting = len(held)  # masks that are alive after forward
-    masked = [
-        g
-        for g in groups
-        if needs_mask(setting, g.layer.mixer, eager=eager, slides=g.window is not None)
-    ]
+    masked = [g for g in groups if needs_mask(setting, g.layer.mixer, eager=eager, slides=g.masked)]
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
@@ -183,11 +179,12 @@ def _mask_entries(
         if run.arch.family.startswith("llama4"):  # chunks start where each sequence does
             size = mask_bytes(setting, area, run.batch, eager=False)
         size = size * _has_layers(masked)  # a pipeline stage may have none of them
+        count = len(set(windowed)) if run.documents > 1 else 1
     lasting = min(lasting, count)
     working = [i for i in instants if i.work]
     live = {i.name: count if in_stack(i) else lasting for i in working}
     masks = replace(_kept("attention masks", size, live, MASK_CODE), role=AFTER_EMBEDDING)
-    slides = any(windowed) and (all(windowed) or not eager)
+    slides = run.documents > 1 or (any(windowed) and (all(windowed) or not eager))
     script = mask_events(area, None, size if eager else None, slides=slides)
     if run.unrolled and int(script.sizes[script.left[0]]) == int(size):
         masks = replace(masks, script=script)

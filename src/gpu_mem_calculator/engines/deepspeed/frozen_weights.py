@@ -54,7 +54,7 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
     tape = Stage3Tape(linear.name for linear in linears(layer) if not linear.transposed)
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
-    y = run_layer(tape, setting, x, layer, masked=block.window is not None)
+    y = run_layer(tape, setting, x, layer, masked=block.masked)
     tape.hold(x)
     checkpoint: Checkpoint = "reentrant" if block.reentrant else "hooks"
     return walk(

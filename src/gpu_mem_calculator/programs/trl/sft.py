@@ -13,7 +13,6 @@ from .common import (
     trainer_keys,
 )
 
-FLASH = ("flash_attention_2", "flash_attention_3")
 OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
 
 
@@ -31,10 +30,14 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
             result.problems.append("program.args.packing=true needs max_length, which is None")
     set_length(result, length)
     whole = values["completion_only_loss"] is False and not values["assistant_only_loss"]
-    if not packing and not whole:
-        set_labels(result, completion_tokens(program, values, length))
+    document = program.data.get("seq_len")
+    if not whole:
+        each = min(document, length) if packing and document and length else length
+        set_labels(result, completion_tokens(program, values, each))
     if values["padding_free"] or (packing and values["packing_strategy"] in OWN_ROWS):
-        _padding_free(values, result)
+        _padding_free(program, values, result)
+    elif packing and "labelled_tokens" in training:  # rows are cut from one long text
+        training["labelled_tokens"] = training["labelled_tokens"] * length // document
     if values["assistant_only_loss"] and not program.data.get("prompt"):
         result.assumed.append("all tokens have labels, because program.data.prompt is not given")
     return result
@@ -54,18 +57,22 @@ def _selective(values: Values, result: Translation) -> None:
     training["recompute"] = LAYERS_KEPT
 
 
-def _padding_free(values: Values, result: Translation) -> None:
-    """The batch becomes one sequence, without padding (DataCollatorForLanguageModeling)."""
-    training = result.training
-    if not values["packing"] and values["max_length"] is not None:
+def _padding_free(program: Program, values: Values, result: Translation) -> None:
+    """The batch becomes one sequence of whole documents (DataCollatorForLanguageModeling), between
+    which transformers masks attention, unless a FlashAttention kernel does (masking_utils.py
+    find_packed_sequence_indices). Packing fills a row with as many documents as it holds.
+    """
+    training, packing = result.training, values["packing"]
+    if not packing and values["max_length"] is not None:
         why = "TRL refuses it without packing while max_length is set; set max_length to null"
         result.problems.append(f"program.args.padding_free=true: {why}")
-    if training.get("attention") not in FLASH:
-        rows = "rows without padding are modelled for FlashAttention only"
-        fix = "set program.load.attn_implementation to 'flash_attention_2'"
-        result.problems.append(f"program.args: {rows}; {fix}, or packing_strategy to 'wrapped'")
-    count, length = training["batch_size"], training.get("seq_len")
-    if length is not None:
-        labelled = training.get("labelled_tokens", length - 1)
-        training |= {"batch_size": 1, "seq_len": count * length}
-        training["labelled_tokens"] = count * labelled
+    rows, length = training["batch_size"], training.get("seq_len")
+    if length is None:
+        return
+    document = min(program.data.get("seq_len") or length, length)
+    each = length // document if packing else 1
+    documents, tokens = rows * each, rows * each * document
+    labelled = documents * training.get("labelled_tokens", document - 1)
+    training |= {"batch_size": 1, "seq_len": tokens, "labelled_tokens": labelled}
+    if documents > 1:
+        training["packed_documents"] = documents
