@@ -28,7 +28,11 @@ MODEL = {"model": {"name": "llama3.2-1b"}}
             {"optimizer": "adamw", "optimizer_implementation": "fused"},
         ),
         ("training.optimizer=adamw_bnb_8bit", "training", {"optimizer": "adamw_8bit"}),
-        ("training.optim=paged_adamw_8bit", "training", {"optimizer": "paged_adamw_8bit"}),
+        (
+            "training.optim=paged_adamw_8bit",
+            "training",
+            {"optimizer": "paged_adamw_8bit", "embedding_states_32bit": True},
+        ),
         ("training.attn_implementation=sdpa", "training", {"attention": "sdpa"}),
         ("model.attn_implementation=eager", "training", {"attention": "eager"}),
         ("training.max_length=2048", "training", {"seq_len": 2048}),
@@ -80,7 +84,7 @@ def test_a_run_file_has_the_same_names() -> None:
         "batch_size": 2,
         "dtype": "bf16",
         "seq_len": 8192,
-        "optimizer": "adafactor",
+        "optimizer": "adafactor_transformers",
         "lora": {"r": 4, "dropout": 0.0, "dora": False, "adapter_dtype": "fp32"},
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..ledger.quoting import quoted
+from ..programs.optimizers import OPTIMIZERS as TRAINER_OPTIMIZERS
 
 Settings = dict[str, Any]  # our keys, as `section.key`, with their values
 
@@ -185,6 +186,8 @@ def translated(path: str, value: Any, *, serving: bool = False) -> Settings | st
         return {SERVING_RENAMED[name]: value}
     if path.startswith("training.lora.") and name in LORA_RENAMED:
         return {LORA_RENAMED[name]: value}
+    if name == "optim" and str(value) in TRAINER_OPTIMIZERS:
+        return {f"training.{key}": one for key, one in TRAINER_OPTIMIZERS[str(value)].items()}
     if name in RENAMED:
         return translated_value(RENAMED[name], value)
     if name in FLAGS:

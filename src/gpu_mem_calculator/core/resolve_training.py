@@ -115,7 +115,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         compile=compile_mode(file.training),
     )
     run = with_evaluation(run, file.training.evaluation)
-    run, outliers = with_outliers(run, file.training)
+    run, outliers = with_outliers(run, file.training, model.config)
     run = chosen.complete(run)
     program = _program_notes(file)
     problems += training_rules.problems(run, file, chosen)

@@ -3,8 +3,8 @@
 bitsandbytes 0.50.2 backends/cuda/ops.py int8_vectorwise_quant: a column with one such number, of
 any token, is multiplied unquantized, and saved so. In trained models these are few columns, in
 which all tokens are large. In newly initialised ones every number is a draw: a norm returns a mean
-square of 1, so a projection of `hidden` inputs with weights of standard deviation 0.02 returns a
-normal distribution of standard deviation 0.02 · sqrt(hidden). From it follows that of the MLP's
+square of 1, so a projection of `hidden` inputs with weights of standard deviation s returns a
+normal distribution of standard deviation s · sqrt(hidden). From it follows that of the MLP's
 inner activations, the only ones that are often above 6.
 """
 
@@ -16,16 +16,18 @@ from math import erf, erfc, exp, expm1, log1p, pi, sqrt, tanh
 from ..model.arch import Arch
 from ..model.blocks import Mlp
 
-SPREAD = 0.02  # initializer_range, the default of transformers' configurations
+SPREAD = 0.02  # the default of initializer_range in transformers' configurations
 STEPS, REACH = 2_000, 9.0  # of the integral over a normal distribution, in standard deviations
 
 
-def outlier_share(arch: Arch, threshold: float, tokens: int) -> float:
-    """The share of the MLP's inner columns with an outlier, of newly initialised weights."""
+def outlier_share(arch: Arch, threshold: float, tokens: int, spread: float = SPREAD) -> float:
+    """The share of the MLP's inner columns with an outlier, of newly initialised weights; `spread`:
+    the weights' standard deviation.
+    """
     blocks = [layer.mlp for layer, _, _ in arch.runs if isinstance(layer.mlp, Mlp)]
     if not blocks or threshold <= 0:
         return 0.0
-    chance = outlier_chance(blocks[0], SPREAD * sqrt(arch.hidden), threshold)
+    chance = outlier_chance(blocks[0], spread * sqrt(arch.hidden), threshold)
     return -expm1(tokens * log1p(-chance)) if chance < 1 else 1.0
 
 

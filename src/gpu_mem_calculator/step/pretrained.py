@@ -7,6 +7,7 @@ from ..ledger.num import EMPTY, Bytes, ceil_div, sized
 from ..model.adapters import linears
 from ..model.blocks import Weight
 from ..run.run import Precision, Run
+from .weights import narrows_biases
 
 BLOCK, NESTED = 64, 256  # elements that share a scale; scales that share one
 CODE, NESTED_CODE = 16, 256  # fp32 values of a code
@@ -24,6 +25,7 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
     """
     recorder = EventRecorder()
     packed, biases = _projections(run, "weight"), _projections(run, "bias")
+    turned = _projections(run, "weight", transposed=True)
     body = 8 if run.quantization == "int8" else 4
     weights = list(run.arch.weights())
     stored = (_stored(w, body if w.name in packed else precision.weights) for w in weights)
@@ -34,11 +36,11 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
     loaded: dict[str, int] = {}
     for weight in sorted(weights, key=lambda one: natural_key(one.name)):
         if weight.name in packed:
-            left += _pack(recorder, run, weight, precision)
+            left += _pack(recorder, run, weight, precision, turned=weight.name in turned)
         else:
             loaded[weight.name] = recorder.weight(_stored(weight, precision.weights))
     for weight in weights if run.upcast_unquantized and precision.weights == 16 else ():
-        narrow = run.quantization == "nf4" and weight.name in biases
+        narrow = narrows_biases(run) and weight.name in biases
         for bits in ((32, 16) if narrow else (32,)) if weight.name in loaded else ():
             copy = recorder.weight(_stored(weight, bits))
             recorder.over((loaded[weight.name],))
@@ -53,11 +55,14 @@ def natural_key(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]
 
 
-def _projections(run: Run, kind: str) -> frozenset[str]:
-    """Full names of the weights or biases of packed projections; none without quantization."""
+def _projections(run: Run, kind: str, *, transposed: bool = False) -> frozenset[str]:
+    """Full names of the weights or biases of packed projections; none without quantization.
+    `transposed`: only those that are stored as (in, out).
+    """
     if run.quantization is None:
         return frozenset()
-    names = {one.name for layer, _, _ in run.arch.runs for one in linears(layer)}
+    found = (one for layer, _, _ in run.arch.runs for one in linears(layer))
+    names = {one.name for one in found if one.transposed or not transposed}
     ends = tuple(f".{name}.{kind}" for name in names)
     return frozenset(w.name for w in run.arch.weights() if w.name.endswith(ends))
 
@@ -66,12 +71,15 @@ def _stored(weight: Weight, bits: int) -> Bytes:
     return sized(weight.numel, bits)
 
 
-def _pack(recorder: EventRecorder, run: Run, weight: Weight, precision: Precision) -> list[int]:
+def _pack(
+    recorder: EventRecorder, run: Run, weight: Weight, precision: Precision, *, turned: bool
+) -> list[int]:
     """Record how a weight is packed on the GPU; the tensors that stay.
 
     bitsandbytes 0.50.2 functional.py quantize_4bit: scales, packed weight, code, the mean of the
     scales, these less their mean, and their own scales, packed values and code. nn/modules.py
     Int8Params._quantize: a copy in fp16, which comes from the host, the scales of rows, the weight.
+    `turned`: the weight is transposed first, which 4 bits copy (Params4bit._quantize: contiguous).
     """
     count = weight.numel
     loaded = recorder.work((sized(count, precision.weights),))
@@ -81,6 +89,7 @@ def _pack(recorder: EventRecorder, run: Run, weight: Weight, precision: Precisio
         stay = [recorder.weight(size) for size in tensors]
     else:
         scales = ceil_div(count, BLOCK)
+        loaded += recorder.work((sized(count, precision.weights),)) if turned else []
         work = recorder.work((sized(scales, 32),))
         stay = [recorder.weight(size) for size in (sized(ceil_div(count, 2), 8), sized(CODE, 32))]
         if run.double_quant:

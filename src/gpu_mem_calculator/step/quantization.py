@@ -10,7 +10,7 @@ from ..model.adapters import linears
 from ..model.arch import part_linears
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
-from .weights import quantized_bytes
+from .weights import narrows_biases, quantized_bytes
 
 
 def quantized_fields(run: Run) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     others = [weight for weight in run.arch.weights() if not weight.name.endswith(weights)]
     loaded = [recorder.weight(sized(weight.numel, precision.weights)) for weight in others]
     for index, weight in enumerate(others if run.upcast_unquantized else ()):
-        narrow = run.quantization == "nf4" and weight.name.endswith(biases)
+        narrow = narrows_biases(run) and weight.name.endswith(biases)
         for bits in (32, 16) if narrow else (32,):
             copy = recorder.weight(sized(weight.numel, bits))
             recorder.over((loaded[index],))

@@ -186,11 +186,17 @@ def base_tensors(run: Run, precision: Precision) -> Iterator[Bytes]:
     yield from (sized(weight.numel, precision.weights) for weight in run.arch.weights())
 
 
+def narrows_biases(run: Run) -> bool:
+    """Whether the first forward casts biases to 16 bits: those of 4-bit projections, to their
+    compute dtype (bitsandbytes 0.50.2 nn/modules.py:634).
+    """
+    return run.quantization == "nf4" and run.nf4_compute_bits == 16
+
+
 def base_bytes(run: Run, precision: Precision) -> Bytes:
     """Bytes of the model's parameters without adapters.
 
-    Where parameters that are not quantized are upcast, the first forward casts the biases of 4-bit
-    projections back to 16 bits (bitsandbytes 0.50.2 nn/modules.py:634), but not those of int8 ones.
+    Where parameters that are not quantized are upcast, the biases of 4-bit projections are not.
     """
     arch = run.arch
     if run.quantization is None:
@@ -203,6 +209,6 @@ def base_bytes(run: Run, precision: Precision) -> Bytes:
             elements += count * linear.numel
             biases += count * linear.bias_numel
     rest = 32 if run.upcast_unquantized else precision.weights
-    narrow = biases if run.quantization == "nf4" else 0
+    narrow = biases if narrows_biases(run) else 0
     others = sized(arch.num_parameters - elements - narrow, rest) + sized(narrow, 16)
     return packed + others
