@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from ..ledger.num import EMPTY
 from .tape import Op, Tape, Value
 
+ADAPTERS = (".lora_A", ".lora_B")  # names of matmuls by an adapter's weights
 REDUCTIONS = (".mean", ".variance")  # names of operations that sum over rows
 
 
@@ -34,20 +35,32 @@ def compiled_tape(tape: Tape, entry: Value, exit_: Value) -> Tape:
     return fused
 
 
-def keep_narrow(tape: Tape, weight: Value) -> None:
-    """Keep the gradient of a weight in the bits of its cast: the kernel that reads it casts it."""
+def delay_gradient(tape: Tape, weight: Value) -> None:
+    """Delay the gradient of a weight that another block reads, too: the kernel that adds the other
+    gradient, at the end, completes it.
+
+    Where the weight was cast, its gradient waits in the bits of the cast. Else the matmul itself is
+    that kernel (inductor's fx_passes/post_grad.py addmm), and what waits is the gradient of its
+    output; `weight` stands for it here.
+    """
     cast = next((op.outs[0] for op in tape.ops if op.ins == (weight,)), None)
-    if cast is None or cast.bits >= weight.bits:
+    if cast is not None:
+        weight.bytes, weight.bits, cast.grad = cast.bytes, cast.bits, False
+        for op in tape.ops:
+            op.ins = tuple(weight if value is cast else value for value in op.ins)
         return
-    weight.bytes, weight.bits, cast.grad = cast.bytes, cast.bits, False
-    for op in tape.ops:
-        op.ins = tuple(weight if value is cast else value for value in op.ins)
+    matmul = next(op for op in tape.ops if op.matmul and weight in op.ins)
+    out = matmul.outs[0]
+    weight.bytes, weight.bits = out.bytes, out.bits
+    last = next(op for op in tape.ops if out in op.ins)
+    last.passes, last.outs[0].bits = True, out.bits
+    last.back_temp, last.back_pieces = out.bytes, (out.bytes,)
 
 
 def is_kernel(op: Op) -> bool:
     """Whether an operation is a kernel of its own: a matmul, attention, the cast of a weight."""
     casts_weight = op.outs[0].weight and op.outs[0].bits < op.ins[0].bits
-    return op.matmul or bool(op.kernel) or casts_weight
+    return op.matmul or bool(op.kernel) or casts_weight or op.name.endswith(ADAPTERS)
 
 
 class FusedGraph:

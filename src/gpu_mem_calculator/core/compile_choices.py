@@ -83,7 +83,5 @@ def _plain_layers(run: Run) -> bool:
 def compile_note(run: Run) -> Iterator[str]:
     """What is assumed of the compiled graph."""
     if run.compile:
-        yield (
-            "training.compile: the model is taken to be one graph, whose kernels are those of "
-            "torch 2.13; it returns the logits, so that backward has zeros of their size"
-        )
+        graph = "the model is taken to be one graph, which also returns the logits"
+        yield f"training.compile: {graph}, so that backward has zeros of their size"

@@ -126,7 +126,10 @@ def inputs(job: Job, batch: Any) -> Any:
     if batch is not None:
         return batch
     ids = tokens(job)
-    return {"input_ids": ids, "labels": ids}
+    arguments = {"input_ids": ids, "labels": ids}
+    if job.resolved.run.compile:  # as transformers' data collators do; the graph reads it
+        arguments["attention_mask"] = ids.new_ones(ids.shape)
+    return arguments
 
 
 def layers(model: Any) -> list[Any]:

@@ -1,13 +1,14 @@
-"""What a compiled model has besides its layers: masks, zeros for the logits' gradient, and a tied
-table's gradient that waits in 16 bits.
+"""What a compiled model has besides its layers: masks, zeros for the logits' gradient, and the
+backward of its embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..autograd.events import EventRecorder
 from ..ledger.ledger import ACT, AFTER_EMBEDDING, GRAD, Entry
-from ..ledger.num import Bytes, sized
+from ..ledger.num import EMPTY, Bytes, larger, sized
 from ..ledger.source import code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
@@ -30,7 +31,7 @@ def compiled_masks(
         name="attention masks",
         kind=ACT,
         bytes=size,
-        live={i.name: 1 for i in instants if i.work},
+        live={i.name: 1 for i in instants if i.work in ("layer", "head")},
         source=code("transformers 5.17.0 masking_utils.py _ignore_causal_mask_sdpa: is_tracing"),
         role=AFTER_EMBEDDING,
     )
@@ -38,14 +39,15 @@ def compiled_masks(
 
 def compiled_entries(run: Run, setting: BlockSetting, instants: Instants) -> Iterator[Entry]:
     """The logits that the graph returns, and zeros of their size: autograd gives backward a
-    gradient for every output, and holds it until backward has returned (torch 2.13
-    csrc/autograd/python_function.cpp PyNode::apply, materialize_grads).
+    gradient for every output, and holds it until backward has returned (torch 2.11
+    csrc/autograd/python_function.cpp PyNode::apply). torch 2.13 frees it after the first kernel
+    (autograd/function.py boxed_grads_call).
 
     Under autocast the logits are an fp32 copy (accelerate 1.15.0 convert_outputs_to_fp32); else
     they are the ones that the loss saves.
     """
-    copied = setting.autocast
-    at = [i for i in instants if i.work and i.instant.phase == BACKWARD]
+    copied, apart = setting.autocast, setting.quirks.loss_apart
+    at = [i for i in instants if i.work and i.instant.phase == BACKWARD and not apart]
     if copied:
         at += [i for i in instants if i.work == "head" and i.instant.phase == FORWARD]
     yield Entry(
@@ -53,30 +55,63 @@ def compiled_entries(run: Run, setting: BlockSetting, instants: Instants) -> Ite
         kind=ACT,
         bytes=sized(run.batch * run.seq * run.arch.vocab, 32 if copied else setting.matmul_bits),
         live={i.name: 1 for i in at},
-        source=code(
-            "torch 2.13 csrc/autograd/python_function.cpp PyNode::apply: materialize_grads"
-        ),
+        source=code("torch 2.11 csrc/autograd/python_function.cpp PyNode::apply: zeros for None"),
     )
-    if waits_narrow(run, setting) and not run.unrolled:
+    if delays(run, setting) and not run.unrolled:
         first = [i for i in instants if i.instant.phase == BACKWARD and not i.later]
         yield Entry(
-            name="head: 16-bit gradient that waits for the embedding's",
+            name="head: what its weight's gradient waits with for the embedding's",
             kind=GRAD,
             bytes=waiting_bytes(run, setting),
             live={i.name: 1 for i in first if i.work in ("layer", "embedding")},
-            source=code("torch 2.13 _inductor: cast in the kernel that adds the embedding's"),
+            source=code("torch 2.13 _inductor/fx_passes/post_grad.py: one kernel adds the two"),
         )
 
 
-def waits_narrow(run: Run, setting: BlockSetting) -> bool:
-    """Whether the head's gradient of a tied table waits in fewer bits for the embedding's: the cast
-    is part of the kernel that adds the two.
-    """
-    narrow = setting.matmul_bits < setting.weight_bits
-    return setting.compiled and run.arch.tied and narrow and not run.frozen
+def delays(run: Run, setting: BlockSetting) -> bool:
+    """Whether the head's gradient of a tied table is completed with the embedding's."""
+    return setting.compiled and run.arch.tied and not run.frozen
 
 
 def waiting_bytes(run: Run, setting: BlockSetting) -> Bytes:
-    """Bytes of the head's gradient of a tied table while it waits for the embedding's."""
-    bits = setting.matmul_bits if waits_narrow(run, setting) else setting.weight_bits
-    return sized(run.arch.embedding[0].numel, bits)
+    """Bytes that wait in backward for the embedding's gradient of a tied table: the head's gradient
+    of it, or where a compiled graph delays the matmul, the logits' gradient.
+    """
+    table = run.arch.embedding[0].numel
+    if not delays(run, setting):
+        return sized(table, setting.weight_bits)
+    if setting.matmul_bits < setting.weight_bits:
+        return sized(table, setting.matmul_bits)
+    return sized(run.batch * run.seq * run.arch.vocab, setting.matmul_bits)
+
+
+def table_backward(
+    recorder: EventRecorder, run: Run, setting: BlockSetting, output_grad: int
+) -> tuple[int, int]:
+    """Record the backward of a compiled model's table: the gradient is summed in fp32, then cast to
+    the weights' dtype, then added to the head's. Returns the number of the gradient that waits, or
+    -1, and that of the table's.
+    """
+    table = run.arch.embedding[0].numel
+    bits = setting.weight_bits
+    summed = recorder.weight(sized(table, 32))
+    recorder.free(output_grad)
+    grad = summed
+    if bits < 32:
+        grad = recorder.weight(sized(table, bits))
+        recorder.over((summed,))
+    if not run.arch.tied:
+        return -1, grad
+    waiting = recorder.number(waiting_bytes(run, setting))
+    total = recorder.weight(sized(table, bits))
+    recorder.over((waiting, grad))
+    return waiting, total
+
+
+def table_temporaries(run: Run, setting: BlockSetting, output_grad: Bytes) -> Bytes:
+    """Bytes at the peak of that backward besides the output's and the table's gradient."""
+    table, bits = run.arch.embedding[0].numel, setting.weight_bits
+    if bits < 32:
+        most = larger(output_grad, sized(table, bits))
+        return sized(table, 32) + most - output_grad - sized(table, bits)
+    return larger(sized(table, 32) - output_grad, EMPTY) if run.arch.tied else EMPTY

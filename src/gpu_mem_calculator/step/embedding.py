@@ -13,7 +13,7 @@ from ..modelling.huggingface.fused_losses import ON_WEIGHT
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
-from .compiled import waiting_bytes, waits_narrow
+from .compiled import table_backward, table_temporaries, waiting_bytes
 from .instants import Instants
 from .weights import embedding_tensors
 
@@ -35,6 +35,10 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
         summed = recorder.work((row,) if int(run.batch) > 1 and not normed else ())
         grads.insert(0, recorder.weight(sized(elements, setting.weight_bits)))
         recorder.over(summed)
+    if setting.compiled:
+        last = undropped[0] if undropped else exit_grad
+        head_grad, grad = table_backward(recorder, run, setting, last)
+        return recorder.table_backward(head_grad, exit_grad, [grad, *grads])
     grads.insert(0, recorder.weight(sized(embedding_tensors(run)[0], setting.weight_bits)))
     sorting = embedding_sort_tensors(run.batch * run.seq, run.arch.vocab, setting.hidden)
     recorder.over(recorder.work(sorting))
@@ -45,10 +49,8 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     head_grad = -1
     if run.arch.tied:
         table = recorder.sizes[grads[0]]
-        head_grad, table_grad = recorder.number(waiting_bytes(run, setting)), grads[0]
-        if waits_narrow(run, setting):
-            recorder.over((head_grad,))
-        elif _summed_anew(setting):
+        head_grad, table_grad = recorder.number(table), grads[0]
+        if _summed_anew(setting):
             grads[0] = recorder.weight(table)
             recorder.over((head_grad, table_grad))
         else:
@@ -93,6 +95,8 @@ def embedding_entries(
         tensors=lambda: [sized(n, setting.weight_bits) for n in embedding_tensors(run)],
     )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
+    if setting.compiled:
+        work = table_temporaries(run, setting, grad)
     if not nothing(work):
         yield Entry(
             name="embedding: sorted ids and partial sums",
@@ -103,7 +107,7 @@ def embedding_entries(
         )
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
     table = sized(run.arch.embedding[0].numel, setting.weight_bits)
-    if run.arch.tied and _summed_anew(setting):
+    if run.arch.tied and _summed_anew(setting) and not setting.compiled:
         yield Entry(
             name="embedding: its gradient and the head's, added",
             kind=GRAD,

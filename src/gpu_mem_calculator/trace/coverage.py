@@ -53,9 +53,6 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
     if run.rule.offload:
         why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
         yield f"training.recompute.offload=true is not traced: {why}; {INSTEAD}"
-    if run.compile:
-        why = "inductor writes kernels for a real GPU"
-        yield f"training.compile is not traced: {why}; {INSTEAD}"
     if run.quantization:
         why = f"bitsandbytes' kernels {fake}"
         yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"

@@ -125,7 +125,7 @@ class Recorder(TorchDispatchMode):
         elif func is SCATTERED and not torch.is_grad_enabled():
             self._note_sum(result, args[0], args[0])
         elif func in MATMULS:
-            self._make_handle_workspace(func is WITH_BIAS)
+            self.matmul(with_bias=func is WITH_BIAS)
         extra = [
             self.make(size, f"{func._schema.name} workspace") for size in workspaces(func, args)
         ]
@@ -145,7 +145,7 @@ class Recorder(TorchDispatchMode):
             if total is not None and before is not None:
                 self.sums[total] = before
 
-    def _make_handle_workspace(self, bias: bool) -> None:
+    def matmul(self, *, with_bias: bool) -> None:
         """Allocate cuBLAS's workspace at the first matmul of each thread and CUDA stream; it is
         never freed. cuBLASLt, which adds a bias, has another of 1 MiB.
 
@@ -153,7 +153,7 @@ class Recorder(TorchDispatchMode):
         """
         thread = (torch._C._current_autograd_node() is not None, self._stream())
         sizes = {CUBLAS: self._cublas_bytes}
-        if bias:
+        if with_bias:
             sizes[CUBLAS_LT] = MIB
         for name, size in sizes.items():
             if (name, *thread) not in self._handles:

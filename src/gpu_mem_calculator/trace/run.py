@@ -105,10 +105,11 @@ def trace(
     engine = _engine(resolved, recorder)
     with (
         simulated_gpu(resolved, kernels),
-        watch.modules(),
+        nullcontext() if resolved.run.compile else watch.modules(),
         recorder.recording(),
         engine,
         stand_ins() as apply,
+        _compiler(resolved, recorder),
     ):
         job = Job(file=file, resolved=resolved, world=replace(world, stand_ins=apply), build=build)
         _serve(job) if file.inference is not None else run(job)
@@ -131,6 +132,15 @@ def _engine(resolved: ResolvedRun, recorder: Recorder) -> AbstractContextManager
     return as_on_gpu(recorder, resolved)
 
 
+def _compiler(resolved: ResolvedRun, recorder: Recorder) -> AbstractContextManager[None]:
+    """The context in which torch.compile makes models that are recorded."""
+    if not resolved.run.compile:
+        return nullcontext()
+    from .compiled import compiled_models
+
+    return compiled_models(recorder, resolved.run)
+
+
 def _serve(job: Job) -> None:
     """Run inference with transformers."""
     config = job.resolved.model.config
@@ -146,7 +156,7 @@ def simulated_gpu(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[
         for context in (
             without_warnings(),
             FakeTensorMode(allow_non_fake_inputs=True),
-            as_if_real(),
+            *([] if resolved.run.compile else [as_if_real()]),
             convertible_modules(),
             *([] if resolved.run.new_tokens is None else [simulated_generate()]),
             as_on_cuda(resolved.run.compute_capability, kernels),

@@ -103,8 +103,7 @@ def weight_gradients(
     """
     before = 0 if run.frozen else run.arch.embedding_parameters
     after = 0 if run.frozen else run.arch.after_parameters
-    narrow = bool(run.compile) and precision.autocast  # it waits in 16 bits (step/compiled.py)
-    tied = run.arch.tied and not run.frozen and not narrow
+    tied = run.arch.tied and not run.frozen and not run.compile  # there it is the embedding's
     shared = run.arch.embedding[0].numel if tied else 0
     return states.gradient_entries(
         run,

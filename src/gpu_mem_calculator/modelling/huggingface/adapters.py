@@ -48,13 +48,7 @@ def _low_rank(
         w = tape.param(f"{layer.name}.{name}", size_in * size_out, adapter.bits)
         w, ins = tape.cast(w, bits), tape.cast(ins, bits)  # last to first
         return tape.op(
-            f"{layer.name}.{name}",
-            ins,
-            w,
-            elements=rows * size_out,
-            bits=bits,
-            saves=(ins, w),
-            matmul=True,
+            f"{layer.name}.{name}", ins, w, elements=rows * size_out, bits=bits, saves=(ins, w)
         )
 
     low = project(x, layer.ins[1], adapter.rank, "lora_A")

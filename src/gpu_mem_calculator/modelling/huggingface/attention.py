@@ -57,7 +57,8 @@ def _inputs(
     setting: BlockSetting, block: Attention, *, masked: bool, cached: bool
 ) -> AttentionInputs:
     """The inputs of the block's attention call."""
-    joined = block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim
+    partial = 0 < block.rotary_dim < block.head_dim
+    joined = partial or (block.rotary_impl == "joined" and not setting.compiled)
     return AttentionInputs(
         heads=block.heads,
         kv_heads=block.heads if block.expanded else block.kv_heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...autograd.compiled import compiled_tape, keep_narrow
+from ...autograd.compiled import compiled_tape, delay_gradient
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import Bytes, Num
@@ -99,7 +99,7 @@ def _walk(
         tape = compiled_tape(tape, x, loss)
         for value in tape.weights():
             if value.waits:
-                keep_narrow(tape, value)
+                delay_gradient(tape, value)
     return walk(tape, x, loss, outside=outside)
 
 

@@ -28,7 +28,7 @@ def compiled(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
     1.15.0 returns an fp32 copy (utils/operations.py convert_outputs_to_fp32).
     """
     stats = tape.value("loss.stats", 2 * setting.tokens, 32, grad=False)
-    donated = setting.autocast
+    donated = setting.autocast and not setting.quirks.loss_apart
     return tape.op("loss", logits, elements=1, bits=32, saves=(logits, stats), hands_over=donated)
 
 

@@ -44,6 +44,10 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - fp32_rotary_tables: rotary tables stay in fp32 (OLMo 2)
     - rotary_tables_per_kind: rotary tables for each kind of layer (Gemma 3)
 
+    Under torch.compile:
+    - loss_apart: the loss is a graph of its own. transformers does not find it by the model's name
+      and warns, which ends the graph (modeling_utils.py loss_function)
+
     Other projects' code (modelling/others/):
     - stored_rotary_table: the rotary table is a buffer, and no forward makes one
     - labels_shifted: labels come shifted, and are not copied
@@ -74,6 +78,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     unused_eager_mask: bool = False
     fp32_rotary_tables: bool = False
     rotary_tables_per_kind: bool = False
+    loss_apart: bool = False
     stored_rotary_table: bool = False
     labels_shifted: bool = False
     cudnn_first: bool = False
@@ -84,7 +89,9 @@ LLAMA = Quirks()
 OLMO2 = Quirks(fp32_rotary_tables=True, query_norm_early=True, heads_late=True)
 GRANITE = Quirks(scaled_branches=True, scaled_embedding=True)
 QUIRKS: dict[str, Quirks] = {
-    "gpt2": Quirks(attention_output_named=True, branch_inputs_named=True, heads_late=True),
+    "gpt2": Quirks(
+        attention_output_named=True, branch_inputs_named=True, heads_late=True, loss_apart=True
+    ),
     "gpt_bigcode": Quirks(attention_output_named=True),
     "falcon": Quirks(attention_output_named=True, layer_outputs_named=True, both_norms_named=True),
     "gpt_neox": Quirks(second_norm_late=True),
