@@ -118,6 +118,18 @@ def test_autocast_caches_casts_while_the_policy_generates() -> None:
         assert found is casts
 
 
+def test_adapters_generate_beside_quantized_weights() -> None:
+    """A wider adapter makes a wider tensor."""
+
+    def working(rank: int) -> int:
+        lora = {"r": rank, "target_modules": "all-linear"}
+        entries = ledger(precision="bf16_pure", quantization="nf4", lora=lora).entries
+        at_work = [e for e in entries if e.name.endswith("at work") and "prefill.layer.0" in e.live]
+        return sum(int(e.bytes) for e in at_work)
+
+    assert working(8) < working(512)
+
+
 def test_keys_are_cached_in_the_dtype_of_the_rotary_tables() -> None:
     """fp32 under autocast, where the embedding's output is; 16 bits in a 16-bit model."""
     cache = {

@@ -91,6 +91,7 @@ def estimated(family: str, precision: str, adapters: bool) -> int:
     ("family", "precision", "adapters"),
     [
         ("llama", "bf16_mixed", False),
+        ("falcon", "bf16_mixed", False),
         ("qwen2", "bf16_pure", False),
         ("llama", "bf16_pure", True),
         ("qwen2", "bf16_mixed", True),

@@ -27,8 +27,8 @@ def linear(
     """
     rows = x.elements() // layer.ins[1]
     if setting.quantization is not None and not setting.training:
-        return (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
-    if setting.frozen:
+        y = (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
+    elif setting.frozen:
         y = _frozen_linear(tape, setting, x, layer, rows * layer.outs[1], outliers)
     else:
         y = _trained_linear(tape, setting, x, layer, rows)
@@ -73,7 +73,9 @@ def _trained_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, 
 def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Value:
     """A weight, cast to the matmul's dtype under autocast."""
     weight = tape.param(f"{name}.weight", elements, setting.weight_bits, grad=not setting.frozen)
-    return tape.cast(weight, setting.matmul_bits)
+    cast = tape.cast(weight, setting.matmul_bits)
+    cast.cached = cast.cached and not setting.quirks.weights_viewed
+    return cast
 
 
 def _frozen_linear(

@@ -34,6 +34,8 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     - fused_selected: q, k and v are selected from a fused projection one by one (BLOOM, Phi-3)
     - scaled_branches: attention's and MLP's outputs are multiplied by a number before the residual
       is added (GraniteDecoderLayer: residual_multiplier)
+    - weights_viewed: projections read a view of their weight, whose cast autocast does not cache
+      (FalconLinear: input @ self.weight.T)
 
     What the model computes for all layers:
     - scaled_embedding: the embedding's output times a number (Gemma, Granite)
@@ -71,6 +73,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
     residual_inside: bool = False
     fused_selected: bool = False
     scaled_branches: bool = False
+    weights_viewed: bool = False
     scaled_embedding: bool = False
     positions_per_sequence: bool = False
     buffer_windows: bool = False
@@ -93,7 +96,12 @@ QUIRKS: dict[str, Quirks] = {
         attention_output_named=True, branch_inputs_named=True, heads_late=True, loss_apart=True
     ),
     "gpt_bigcode": Quirks(attention_output_named=True),
-    "falcon": Quirks(attention_output_named=True, layer_outputs_named=True, both_norms_named=True),
+    "falcon": Quirks(
+        attention_output_named=True,
+        layer_outputs_named=True,
+        both_norms_named=True,
+        weights_viewed=True,
+    ),
     "gpt_neox": Quirks(second_norm_late=True),
     "bloom": Quirks(
         layer_outputs_named=True, query_copy_named=True, residual_inside=True, fused_selected=True
