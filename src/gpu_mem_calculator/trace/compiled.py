@@ -14,12 +14,17 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
+from ..core.errors import InputError
 from ..run.run import Run
 from .inductor import fake_mode_of, generated_code
 from .recorder import Recorder
 
 KERNEL = re.compile(r"^\s+(\w+)\.run\(", re.MULTILINE)
 RANDOM_STATE = 5056  # bytes of the state that torch.get_rng_state returns on the CPU
+SEVERAL = (
+    "training.compile is not traced for this model: torch splits it into {} graphs, and a trace "
+    "does not see what runs between them; gpu-mem-calc calculate estimates it"
+)
 INPUTS = re.compile(r"def call\(.*\n\s+(.*) = args")  # their names
 TANGENT = "tangents"  # the name of an output's gradient
 MATMULS = {"mm": False, "bmm": False, "addmm": True, "bias_addmm": True, "baddbmm": True}
@@ -36,7 +41,10 @@ def compiled_models(recorder: Recorder, run: Run) -> Iterator[None]:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with not_recording(recorder):
-                return optimized(*args, **kwargs)
+                result = optimized(*args, **kwargs)
+            if backend.graphs > 1:
+                raise InputError(SEVERAL.format(backend.graphs))
+            return result
 
         return call
 
@@ -84,12 +92,14 @@ class RecordingBackend:
 
     def __init__(self, recorder: Recorder, card: SimpleNamespace) -> None:
         self.recorder, self.card = recorder, card
+        self.graphs = 0
 
     def __call__(self, graph: Any, inputs: Any) -> Any:
         """Compile one graph: AOTAutograd with inductor's decompositions and its partitioner."""
         from torch._functorch.aot_autograd import aot_module_simplified
         from torch._inductor.decomposition import select_decomp_table
 
+        self.graphs += 1
         return aot_module_simplified(
             graph,
             inputs,
