@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
+from ..ledger.ledger import (
+    ACT,
+    CACHE,
+    CPU,
+    GRAD,
+    NVME,
+    OPTIM,
+    PARAM,
+    RANK_0,
+    UNIFIED,
+    Instant,
+    Ledger,
+)
 from ..ledger.units import GIB
 from ..model.adapters import total_adapter_parameters
 from ..run.phases import (
@@ -15,6 +27,7 @@ from ..run.phases import (
     GENERATION,
     OPTIMIZER,
     PREFILL,
+    SAVING,
     STARTUP,
 )
 from ..run.run import Run
@@ -35,7 +48,7 @@ from .stage_replay import StageReplay
 from .step_results import failure, step_results
 
 # All phases but start-up.
-STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, PREFILL, DECODE, SERVE)
+STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
 
 
 def memory_result(
@@ -72,7 +85,7 @@ def memory_result(
     gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     _, libraries, _ = resolved.host_libraries
-    host = (_highest_bytes(ledgers, CPU) + libraries) * hardware.gpus_per_node
+    host = _host_bytes(ledgers, hardware.gpus_per_node) + libraries * hardware.gpus_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
     return MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
@@ -137,6 +150,15 @@ def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
         activations_gb=named[3] / GIB,
         overhead_gb=(card - sum(named)) / GIB,
     )
+
+
+def _host_bytes(ledgers: tuple[Ledger, ...], gpus: int) -> int:
+    """The highest bytes on the host of a node with `gpus` ranks, of which one may be rank 0."""
+    highest = 0
+    for ledger in ledgers:
+        every, first = ledger.heights(CPU), ledger.heights(RANK_0)
+        highest = max(highest, *(int(every[name]) * gpus + int(first[name]) for name in every))
+    return highest
 
 
 def _highest_bytes(ledgers: tuple[Ledger, ...], place: str) -> int:

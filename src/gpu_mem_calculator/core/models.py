@@ -114,6 +114,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     liger: Flag | list[str] | None = None
     generation: GenerationConfig | None = None
     evaluation: EvaluationConfig | None = None
+    saving: Literal["none", "full_state_dict"] | None = None
     compile: Compile | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None

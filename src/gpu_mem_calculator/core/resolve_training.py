@@ -222,6 +222,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
         "embedding_states_32bit": bool(config.embedding_states_32bit),
+        "saving": config.saving == "full_state_dict",
         "zero_grad": config.zero_grad or "after_step",
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ..replay.allocator import ReplayPhase
-from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
 from .models import OutOfMemory, PhaseResult, StepResult
 from .stage_replay import StageReplay
 
@@ -18,6 +18,7 @@ PHASES = {
     "sync": "gradient synchronization",
     "opt": OPTIMIZER,
     "eval": EVALUATION,
+    "save": SAVING,
 }
 
 

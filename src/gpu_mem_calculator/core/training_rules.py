@@ -111,6 +111,9 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     mixed = run.autocast or (engine.name == "pytorch_ddp" and run.precision.endswith("_mixed"))
     if not (run.autocast_cache or mixed):
         yield "training.autocast_cache=false: this run has no autocast; leave it out"
+    if run.saving and engine.name not in ("pytorch_ddp", "fsdp"):
+        own = "is modelled for DDP and FSDP"
+        yield f"training.saving='full_state_dict' {own}; leave it out"
     if run.use_cache:
         yield from _cache_problems(run, engine)
     if run.documents > 1:

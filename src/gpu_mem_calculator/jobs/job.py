@@ -67,6 +67,8 @@ def run(job: Job) -> None:
     if job.file.program is not None:
         import_module(".programs", __package__).train(job)
         return
+    if job.resolved.run.saving:
+        raise InputError("training.saving cannot be run here, only estimated; leave it out")
     if job.resolved.run.rollout is not None:
         fix = "measure a program, such as trl.GRPOTrainer"
         raise InputError(f"training.generation cannot be run here, only estimated; {fix}")

@@ -88,6 +88,14 @@ def refuse_with_function(job: Job) -> None:
             raise InputError(f"training.{key}: a user's module has its own loss; leave it out")
 
 
+def refuse_without_transformers(job: Job) -> None:
+    """Raise a sentence where a user's module is to do what only a model of transformers does."""
+    run = job.resolved.run
+    for key, value in (("use_cache", run.use_cache), ("evaluation", run.evaluation)):
+        if value and job.build is not None:
+            raise InputError(f"training.{key}: a user's module has its own forward; leave it out")
+
+
 def next_labels(labels: Any) -> Any:
     """Each token's label: the next token, or none for the last, as transformers shifts them
     (loss/loss_utils.py ForCausalLMLoss).

@@ -15,7 +15,7 @@ from .evaluation import evaluate
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
-from .losses import refuse_with_function, step_loss, use_kernels
+from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
 from .model import autocast_dtype, build, inputs, layers
 from .optimizers import clip, optimizer
 from .recompute import recompute, recompute_module
@@ -43,6 +43,7 @@ def train(job: Job) -> None:
 def _module(job: Job) -> tuple[Any, Any]:
     """The model, and the batch of a user's function, else None."""
     refuse_with_function(job)
+    refuse_without_transformers(job)
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()

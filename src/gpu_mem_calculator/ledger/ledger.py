@@ -19,6 +19,7 @@ KINDS = ("param", "grad", "optim", "act", "cache", "temp", "comm", "runtime")
 PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME = KINDS
 
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
+RANK_0 = "rank 0"  # the host of rank 0 alone; CPU is that of every rank
 UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has free memory, else on the host
 
 

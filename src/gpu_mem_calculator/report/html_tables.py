@@ -12,7 +12,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..core.worked_formula import kind_terms
 from ..cuda.runtimes import in_words_of
-from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RUNTIME, UNIFIED, Entry, Instant
+from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RANK_0, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
 from .instants import InstantColumn, KindSlice, column
@@ -20,7 +20,13 @@ from .lines import gib
 from .parts import CERTAIN, MARGIN, REST, rest_words, why_absent
 from .patterns import TITLES, swatch, titles
 
-PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk", UNIFIED: ", in unified memory"}
+PLACES = {
+    GPU: "",
+    CPU: ", in host RAM",
+    RANK_0: ", in rank 0's host RAM",
+    NVME: ", on disk",
+    UNIFIED: ", in unified memory",
+}
 MISSING = '<span class="absent">not replayed</span>'
 PENDING = '<span class="pending">…</span>'
 INVALID = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..core.calculator import Estimate
 from ..core.models import MemoryResult
-from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING
 
 PHASES = {
     GENERATION: "generation",
@@ -14,6 +14,7 @@ PHASES = {
     BACKWARD: "backward pass",
     OPTIMIZER: "optimizer step",
     EVALUATION: "evaluation",
+    SAVING: "saving of the model",
 }
 
 

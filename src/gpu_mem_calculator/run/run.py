@@ -50,6 +50,7 @@ class Run(Struct, frozen=True, kw_only=True):
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True
     evaluation: Evaluation | None = None
+    saving: bool = False  # a whole state dict is saved between steps
     zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
     recompute: str = "none"  # none, selective, op (by operation), full
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ..autograd.events import BlockEvents, EventRecorder
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry, Instant, Ledger
+from ..ledger.ledger import ACT, Entry, Instant, Ledger
 from ..ledger.num import Bytes, Num, sized
 from ..ledger.source import code
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.evaluation import Evaluation
-from ..run.phases import EVALUATION, OPTIMIZER
+from ..run.phases import EVALUATION
 from ..run.run import Run
+from .between_steps import outliving
 from .layer_groups import layer_groups
 from .reference import most_bytes, no_grad_forward
 
@@ -43,19 +44,8 @@ def with_evaluation(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
     own = tuple(_entries(run, found, events, size))
     instants = (RUNS, JOINS) if found.kept and not run.unrolled else (RUNS,)
     names = [one.name for one in instants]
-    end = next(i.name for i in ledger.instants if i.phase == OPTIMIZER and not i.step)
-    kept = [_between_steps(entry, end, names) for entry in ledger.entries]
+    kept = outliving(ledger, names)
     return replace(ledger, instants=(*ledger.instants, *instants), entries=(*kept, *own))
-
-
-def _between_steps(entry: Entry, end: str, names: list[str]) -> Entry:
-    """The entry, alive in the evaluation as well if it is after the step: not a gradient, and not
-    what the step itself needs.
-    """
-    copies = entry.live.get(end, 0)
-    if entry.kind in (GRAD, TEMP) or (isinstance(copies, int) and not copies):
-        return entry
-    return replace(entry, live={**entry.live, **dict.fromkeys(names, copies)})
 
 
 def _forward(run: Run, found: Evaluation, setting: BlockSetting) -> BlockEvents:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import AllocationStream
-from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
 from .repeated_steps import WrittenSize, repeat_step, repeated_phases
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
@@ -82,6 +82,8 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
     after = list(_names(ledger, EVALUATION, later=False))
     last = [Phase("eval", after, EVALUATION)] if after else []
+    saved = list(_names(ledger, SAVING, later=False))
+    last += [Phase("save", saved, SAVING)] if saved else []
     for step in range(steps):
         for phase in (*first, *each, end, *last):
             yield phase._replace(title=f"s{step}.{phase.title}")

@@ -20,6 +20,7 @@ from .activations import between_entries
 from .cache import MakeEntries
 from .instants import FsdpInstant, ends_apart
 from .options import PRECISIONS, as_computed
+from .saving import with_full_state_dict
 
 
 class FsdpVersion(Struct, frozen=True):
@@ -57,7 +58,8 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     plays = _block_runs(plan, stack, walks, version) if run.unrolled else {}
     named = (*states.startup, *(i.instant for i in instants))
     writer, old_grads = version.writer(plan), run.gradients_in_forward
-    return Ledger(named, entries, plays, writer, old_grads=old_grads)
+    whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads)
+    return with_full_state_dict(run, plan, whole_step)
 
 
 def _block_runs(

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from ...generation.rollout import with_rollout
 from ...ledger.ledger import Ledger
+from ...ledger.num import EMPTY
 from ...run.engine import Engine
 from ...run.run import Run
 from ...step.activations import FREE_AT_ONCE, activation_entries
@@ -18,11 +19,13 @@ from ...step.layer_groups import layer_groups
 from ...step.old_gradients import with_old_gradients
 from ...step.optimizers import OPTIMIZERS
 from ...step.reference import BASE, COPY, reference_entries
+from ...step.saving import with_saving
 from ...step.weights import trained_bits
 from ...step.workspaces import workspace_entries
 from .checks import problems
 from .instants import with_first_step
 from .options import OPTIONS, PRECISIONS
+from .saving import SAVED_CODE, saved_bytes
 from .startup import startup_instants
 from .states import state_entries, tower_gradients, weight_gradients
 from .stream import BucketStreamWriter
@@ -62,7 +65,8 @@ def ledger(run: Run) -> Ledger:
     )
     whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
     whole_step = with_rollout(run, setting, stack, whole_step)
-    return with_evaluation(run, setting, whole_step)
+    whole_step = with_evaluation(run, setting, whole_step)
+    return with_saving(run, whole_step, EMPTY, saved_bytes(run, precision), SAVED_CODE)
 
 
 ENGINE = Engine(
