@@ -26,7 +26,7 @@ from .predict import Prediction
 TrialRow = dict[str, Any]
 BISECTED = "bisected"  # the name of a bisection's tries
 OUT_OF_TIME = "out of time"
-LONGEST = 120.0  # seconds of one try
+LONGEST = 220.0  # seconds of one try
 MOST_TRIES = 2 * TRIES  # of a bisection whose ends have to be moved
 
 

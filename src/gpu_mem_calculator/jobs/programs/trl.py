@@ -49,10 +49,10 @@ def _sft(job: Job) -> Rows:
 
 
 def _pairs(job: Job) -> Rows:
-    """A prompt and two completions; together `seq_len` tokens each."""
+    """A prompt and two completions: `seq_len` tokens each, with the end that TRL adds."""
     data, count = _data(job), rows_needed(job)
     prompt = data.get("prompt", 128)
-    completion = texts(data["seq_len"] - prompt, 2 * count)
+    completion = texts(data["seq_len"] - prompt - 1, 2 * count)
     rows = [
         {"prompt": one, "chosen": f" {good}", "rejected": f" {bad}"}
         for one, good, bad in zip(
@@ -65,7 +65,7 @@ def _pairs(job: Job) -> Rows:
 def _labelled(job: Job) -> Rows:
     data, count = _data(job), rows_needed(job)
     prompt = data.get("prompt", 128)
-    pairs = zip(texts(prompt, count), texts(data["seq_len"] - prompt, count), strict=True)
+    pairs = zip(texts(prompt, count), texts(data["seq_len"] - prompt - 1, count), strict=True)
     rows = [
         {"prompt": one, "completion": f" {two}", "label": number % 2 == 0}
         for number, (one, two) in enumerate(pairs)
