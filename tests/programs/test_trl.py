@@ -103,10 +103,9 @@ def test_adapters_of_a_quantized_model_are_cast() -> None:
 
 def test_dropout_is_off_in_preference_trainers() -> None:
     """disable_dropout is on by default; SFTTrainer does not have it."""
-    peft = {"r": 8, "lora_dropout": 0.1}
-    assert "dropout" not in training("DPO", peft=peft)["lora"]
-    assert training("DPO", peft=peft, args={"disable_dropout": False})["lora"]["dropout"] == 0.1
-    assert training("SFT", peft=peft)["lora"]["dropout"] == 0.1
+    assert training("DPO")["disable_dropout"] is True
+    assert "disable_dropout" not in training("DPO", args={"disable_dropout": False})
+    assert "disable_dropout" not in training("SFT")
 
 
 def test_the_trainer_may_load_the_model() -> None:

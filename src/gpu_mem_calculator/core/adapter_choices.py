@@ -35,4 +35,5 @@ def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     lora = config.lora
     bits, initial = (BITS[name] for name in (lora.adapter_dtype, lora.initial_dtype or "fp32"))
     made = initial if lora.initial_dtype and initial != bits else 0
-    return Adapter(lora.r, targets, bits, lora.dropout, lora.dora, made)
+    dropout = 0.0 if config.disable_dropout else lora.dropout
+    return Adapter(lora.r, targets, bits, dropout, lora.dora, made)

@@ -33,6 +33,7 @@ DEFAULT: Mapping[str, Any] = {
     "training.gradient_clipping": 1.0,
     "training.loss": "full",
     "training.packed_documents": 1,
+    "training.disable_dropout": False,
     "training.reference_model": False,
     "training.label_smoothing": 0.0,
     "training.liger": False,

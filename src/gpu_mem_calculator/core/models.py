@@ -109,6 +109,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     loss_chunk_size: Count | None = None
     labelled_tokens: Count | None = None
     packed_documents: Count | None = None
+    disable_dropout: Flag | None = None
     reference_model: Reference | None = None
     label_smoothing: Rate | None = None
     liger: Flag | list[str] | None = None

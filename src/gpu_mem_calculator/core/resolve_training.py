@@ -9,6 +9,7 @@ from ..cuda.runtimes import runtime_notes
 from ..engines import engine, engine_names, engines, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
+from ..model.dropout import without_dropout
 from ..model.scaling import scaled
 from ..model.score import scored
 from ..programs.program import Translation
@@ -94,6 +95,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     arch = attempt(in_implementation, model.arch, file, chosen)
     if arch is not None and file.training.loss == REWARD:
         arch = scored(arch)
+    if arch is not None and file.training.disable_dropout:
+        arch = without_dropout(arch)
     if problems:
         raise InputError(problems)
     run = Run(
@@ -111,6 +114,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         **loss,
         reference=reference_kind(file.training),
         documents=file.training.packed_documents or 1,
+        disable_dropout=bool(file.training.disable_dropout),
         rollout=rollout,
         compile=compile_mode(file.training),
     )

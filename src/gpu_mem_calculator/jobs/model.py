@@ -107,6 +107,9 @@ def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
             config.num_labels, config.pad_token_id = 1, 0
             make = transformers.AutoModelForSequenceClassification.from_config
         model = make(config, dtype=weight_dtype(run), **rest)
+    for module in model.modules() if run.disable_dropout else ():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
     model.train()
     model.config.use_cache = run.use_cache
     return model

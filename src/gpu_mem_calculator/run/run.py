@@ -62,6 +62,7 @@ class Run(Struct, frozen=True, kw_only=True):
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
     documents: int = 1  # of a sequence; attention is masked between them
+    disable_dropout: bool = False  # dropout modules are off, in `arch` already
     reference: str = ""  # a reference model: copy, base (adapters off), precomputed; "": none
     label_smoothing: float = 0.0
     compile: str = ""  # the mode of torch.compile; "": the model is not compiled

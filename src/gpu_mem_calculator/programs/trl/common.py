@@ -38,8 +38,8 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
     lora, training = result.training.get("lora"), result.training
     if lora is not None and training.get("quantization"):
         lora |= {"adapter_dtype": "bf16", "initial_dtype": "fp32"}
-    if lora is not None and values.get("disable_dropout"):
-        lora.pop("dropout", None)  # trainer/utils.py disable_dropout_in_model
+    if values.get("disable_dropout"):
+        training["disable_dropout"] = True
     training.pop("label_smoothing", None)
     result.problems += _template_problem(values)
     result.warnings += _router_warning(values, setup)

@@ -1,0 +1,42 @@
+"""A model whose dropout modules are off, as trainers that compare log-probabilities have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from .arch import Arch, Layer
+
+# Where a family's dropouts are modules (nn.Dropout), which can be switched off; the others are
+# calls of a function with the configuration's rate, which stay (transformers 5.17.0 models/).
+ATTENTION, REST = "attention", "rest"
+MODULES = {
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "plain"), (ATTENTION, REST)),
+    **dict.fromkeys(("gpt_bigcode", "gpt_neox", "phi"), (REST,)),
+    "bloom": (ATTENTION,),
+}
+
+
+def without_dropout(arch: Arch) -> Arch:
+    """The model with its dropout modules off (trl 1.16.0 trainer/utils.py
+    disable_dropout_in_model).
+    """
+    kinds = MODULES.get(arch.family, ())
+    rest = {"embedding_dropout": 0.0} if REST in kinds else {}
+    return replace(arch, layers=tuple(_layer(one, kinds) for one in arch.layers), **rest)
+
+
+def _layer(layer: Layer, kinds: tuple[str, ...]) -> Layer:
+    mixer = {"dropout": ATTENTION, "residual_dropout": REST}
+    off = {
+        "mixer": _zeroed(layer.mixer, [name for name, kind in mixer.items() if kind in kinds]),
+        "mlp": _zeroed(layer.mlp, ["dropout"] if REST in kinds else []),
+    }
+    return replace(layer, **off, **({"dropout": 0.0} if REST in kinds else {}))
+
+
+def _zeroed(part: Any, names: list[str]) -> Any:
+    """The part of a layer with these rates at 0, where it has them."""
+    own = [name for name in names if name in getattr(part, "__struct_fields__", ())]
+    return replace(part, **dict.fromkeys(own, 0.0)) if own else part
