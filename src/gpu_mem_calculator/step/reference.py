@@ -26,9 +26,12 @@ from ..ledger.ledger import (
 )
 from ..ledger.num import EMPTY, Bytes, larger, sized
 from ..ledger.source import code
+from ..ledger.units import GIB
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.liger import NO_LIGER
 from ..modelling.huggingface.setting import BlockSetting
+from ..replay.allocator import replay
+from ..replay.stream import AllocationStream
 from ..run.phases import FORWARD
 from ..run.run import Precision, Run
 from .instants import Instants, StepInstant
@@ -37,7 +40,7 @@ from .layer_walks import group_walk
 from .model_inputs import input_entries, named_sizes
 from .pretrained import natural_key
 from .states import STARTUP_REFERENCE, STARTUPS, buffer_entry, parameter_entry
-from .weights import base_bytes, tower_tensors
+from .weights import base_bytes, base_tensors, tower_tensors
 from .workspaces import run_cublas_bytes
 
 COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
@@ -48,6 +51,7 @@ WARMUP_CODE = code(
     "trl 1.16.0 trainer/dpo_trainer.py: a second model of the same dtype; transformers 5.17.0 "
     "modeling_utils.py caching_allocator_warmup"
 )
+MOST_MISSING = 3 * GIB // 2  # caching_allocator_warmup allocates no less beyond what is unused
 WORK = "reference"  # what runs at an instant of the reference's forward
 
 
@@ -117,17 +121,33 @@ def _weights_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     begun = STARTUPS[STARTUPS.index(STARTUP_REFERENCE) :]
     script = None
     if run.unrolled and int(run.mesh.dp) == 1 and run.parameters_given is None:
-        script = _loaded_at_once(tensors())
+        script = _loaded_at_once(tensors(), _unused_bytes(run, precision))
     live = {**dict.fromkeys(begun, 1), **entry.live}
     return replace(entry, kind=PARAM, live=live, source=WARMUP_CODE, script=script)
 
 
-def _loaded_at_once(sizes: Iterable[Bytes]) -> BlockEvents:
-    """One allocation of all bytes, which is freed, and then the tensors."""
+def _loaded_at_once(sizes: Iterable[Bytes], unused: int) -> BlockEvents:
+    """One allocation of all bytes, less what the allocator has already, which is freed, and then
+    the tensors. `unused`: bytes that are reserved and not allocated.
+    """
     each = [int(size) for size in sizes]
-    recorder = EventRecorder()
-    recorder.over((recorder.weight(sized(sum(each), 8)),))
+    total, recorder = sum(each), EventRecorder()
+    whole = total - unused if total > 2 * unused else 0
+    if not whole and total - unused > MOST_MISSING:
+        whole = unused + 1
+    recorder.over(recorder.work((sized(whole, 8),)))
     return recorder.forward_only([recorder.weight(sized(size, 8)) for size in each])
+
+
+def _unused_bytes(run: Run, precision: Precision) -> int:
+    """Bytes that the allocator has reserved beyond the trained model, which was moved from the host
+    one weight at a time; one that was loaded with a device map fills its segment.
+    """
+    if run.options.get("init_device") != "cpu":
+        return 0
+    sizes = [int(size) for size in base_tensors(run, precision)]
+    moved = replay(AllocationStream(sizes=sizes, events=list(range(len(sizes)))))
+    return moved.reserved_bytes - moved.allocated_bytes
 
 
 def no_grad_forward(run: Run, setting: BlockSetting, groups: LayerGroups) -> BlockEvents:
