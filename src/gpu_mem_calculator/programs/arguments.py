@@ -23,6 +23,7 @@ from msgspec import Struct
 from ..ledger.quoting import quoted
 
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
+OFF: tuple[Any, ...] = (None, False, "no", [], "")  # defaults that turn something off
 
 
 class Argument(Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ def assumed_defaults(title: str, table: ArgumentTable, given: Mapping[str, Any])
     left_out = [
         f"{name}={_word(row.default)}"
         for name, row in table.items()
-        if row.effect == MEMORY and name not in given and row.default not in (None, False)
+        if row.effect == MEMORY and name not in given and row.default not in OFF
     ]
     return f"{title}'s defaults: {', '.join(left_out)}" if left_out else ""
 
