@@ -17,6 +17,7 @@ from .function import add_function, function_values
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, whole
 from .run_source import run_data
+from .script import add_script, check_no_script_options, script_report
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -32,8 +33,12 @@ examples:
   gpu-mem-calc trace --config run.json --diff
   gpu-mem-calc trace --config run.json --snapshot run.pickle
   gpu-mem-calc trace --function my_project.train:batch --with layers=24
+  gpu-mem-calc trace --gpu h100 -- python train.py --batch_size=4
+  gpu-mem-calc trace -- torchrun --nproc-per-node=8 train.py
 the function returns a model and a batch (a dict, a tuple or a tensor); the
-model's output must contain the loss."""
+model's output must contain the loss. After -- stands the command that starts
+your own training script: it runs unchanged, for two optimizer steps, without
+network, and what it prints goes to stderr."""
 NEEDS_TORCH = (
     '{} runs the model with torch, and {} is not installed; pip install "gpu-mem-calculator[torch]"'
 )
@@ -43,7 +48,8 @@ def arguments(parser: Parser) -> None:
     """Add the options of `trace`."""
     add_run(parser)
     add_function(parser)
-    parser.option("--steps", "N", "training steps to run (default: 3)", whole, default=3)
+    add_script(parser)
+    parser.option("--steps", "N", "training steps to run (default: 3; of a script 2)", whole)
     parser.option("--rank", "N", "rank to simulate (default: 0)", natural, default=0)
     add_allocator(parser)
     parser.flag("--trust-remote-code", "run model code stored next to a config.json")
@@ -54,13 +60,19 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trace the run of the options, and report it."""
     needs_torch("trace")
+    if args.script:
+        return write_report(args, script_report(args))
     job = trace_input(args)
-    result = run_trace(args, job)
+    return write_report(args, report_of(args, job, run_trace(args, job)))
+
+
+def write_report(args: argparse.Namespace, report: TraceReport) -> int:
+    """Write the report, and the snapshot where it is wanted."""
+    result = report.trace
     if args.snapshot:
         from ..trace.snapshot import write_snapshot
 
         write_snapshot(args.snapshot, result.stream, result.makers, result.resolved.allocator)
-    report = report_of(args, job, result)
     if args.format == "json":
         from ..report.data import to_json
         from ..report.tracing import tracing_data
@@ -92,6 +104,7 @@ class TraceInput(NamedTuple):
 
 def trace_input(args: argparse.Namespace) -> TraceInput:
     """The run of the options, with the function or config.json that makes its model."""
+    check_no_script_options(args)
     values = function_values(args)
     data = run_data(args)
     if args.alloc_conf is not None:
@@ -165,14 +178,15 @@ def needs_torch(what: str) -> None:
 def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
     """Trace the run; shows the phases on a terminal, and raises a sentence for a model's error."""
     from ..jobs.function import UserFunction, user_errors
-    from ..trace.run import trace
+    from ..trace.run import STEPS, trace
 
     maker = job.maker
     with (
         _phase_line() as progress,
         user_errors(maker.spec) if isinstance(maker, UserFunction) else _errors_as_sentence(),
     ):
-        return trace(job.data, rank=args.rank, steps=args.steps, build=maker, progress=progress)
+        steps = args.steps or STEPS
+        return trace(job.data, rank=args.rank, steps=steps, build=maker, progress=progress)
 
 
 @contextmanager

@@ -20,8 +20,12 @@ def wrap_ddp(job: Job, model: Any) -> Any:
     if job.world.process_group != FAKE:
         device = [torch.cuda.current_device()]
         return wrap(model, device_ids=device, gradient_as_bucket_view=view)
-    _broadcast_parameters(model)
-    wrapped = wrap(model, init_sync=False, gradient_as_bucket_view=view)
+    broadcast_parameters(model)
+    return send_to_nobody(wrap(model, init_sync=False, gradient_as_bucket_view=view))
+
+
+def send_to_nobody(wrapped: Any) -> Any:
+    """A DDP module whose buckets no rank receives; they are kept as long as NCCL keeps them."""
     sent: list[list[Any]] = []  # the buckets of each micro-batch
     wrapped.register_comm_hook(None, _all_reduce_hook(sent))
     micro_batches = cycle(range(int(job.resolved.run.micro_batches)))
@@ -70,7 +74,7 @@ def _rebuild_in_backward_order(reducer: Any) -> None:
             reducer._rebuild_buckets()
 
 
-def _broadcast_parameters(model: Any) -> None:
+def broadcast_parameters(model: Any) -> None:
     """DDP's first broadcast of every parameter, without its check of the other ranks' shapes, which
     a fake group cannot answer.
     """

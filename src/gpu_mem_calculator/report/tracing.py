@@ -31,7 +31,8 @@ class TraceReport(Struct, frozen=True, kw_only=True):
     """A trace and the other contents of its report.
 
     `estimate` is of the same run. A model that is not known to the estimate has a `title`; the
-    estimate then has the run's engine and hardware, but another model, which is not shown.
+    estimate then has the run's engine and hardware, but another model, which is not shown. The
+    `words` of a script say its dtypes and optimizer.
     """
 
     trace: RunTrace
@@ -40,6 +41,7 @@ class TraceReport(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     title: str = ""
     batch: str = ""  # of a model with a title, in words
+    words: tuple[str, ...] = ()
     num_parameters: int
     num_trained: int
     difference: LedgerDiff | None = None
@@ -106,7 +108,8 @@ def _headline(traced: TraceReport) -> Iterator[Line]:
     words = [f"{count(traced.num_parameters)} parameters"]
     if traced.num_trained != traced.num_parameters:
         words.append(f"{count(traced.num_trained)} trained")
-    words += [run.precision.replace("_", " "), OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)]
+    optimizer = OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)
+    words += traced.words or (run.precision.replace("_", " "), optimizer)
     if traced.batch:
         words.append(traced.batch)
     if run.micro_batches > 1:

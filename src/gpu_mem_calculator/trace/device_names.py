@@ -56,6 +56,7 @@ class DeviceNames(TorchFunctionMode):
             torch.Tensor.pin_memory: lambda x, *_: self._pinned(x),
             torch.Tensor.is_pinned: lambda x, *_: self._device(x) == HOST,
             torch.Tensor.data_ptr: self._address,
+            torch._C._nn._parse_to: _parsed,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,8 +67,8 @@ class DeviceNames(TorchFunctionMode):
         device = kwargs.get("device")
         if device is None and func in _constructors():
             device = _device.CURRENT_DEVICE or HOST
-        if device is None:
-            return func(*args, **kwargs)
+        if device is None or (isinstance(func, torch._ops.OpOverload) and _place(device) == HOST):
+            return func(*args, **kwargs)  # below autograd, "cpu" is where the fake tensors are
         return self._make(func, args, kwargs, device)
 
     def _make(self, func: Any, args: Any, kwargs: dict[str, Any], device: Any) -> Any:
@@ -165,6 +166,13 @@ def _compared_metadata(tensor: Any) -> Any:
     """
     with torch._C.DisableTorchFunction():
         return COMPARE(tensor)
+
+
+def _parsed(*args: Any, **kwargs: Any) -> Any:
+    """What a module's `to` reads from its arguments; a number is a GPU."""
+    if args and isinstance(args[0], int):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    return torch._C._nn._parse_to(*args, **kwargs)
 
 
 def _place(device: Any) -> torch.device:

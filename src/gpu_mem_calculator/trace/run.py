@@ -183,10 +183,23 @@ def _result(
     kernels: AttentionKernels,
     allocator: AllocatorSettings,
 ) -> RunTrace:
-    stream = watch.recorder.recorded()
-    search = NeedsSearch(stream, allocator)
+    recorder = watch.recorder
+    kinds = block_kinds(watch, phase_of(recorder))
+    notes = kernels.notes()
+    return run_trace(resolved, recorder.recorded(), recorder.makers, kinds, notes, allocator)
+
+
+def run_trace(
+    resolved: ResolvedRun,
+    stream: AllocationStream,
+    makers: list[StorageMaker],
+    kinds: list[str],
+    notes: tuple[str, ...] = (),
+    allocator: AllocatorSettings | None = None,
+) -> RunTrace:
+    """The trace of a recorded run: its stream is replayed."""
+    search = NeedsSearch(stream, allocator or resolved.allocator)
     footprint = search.unlimited
-    kinds = block_kinds(watch, _phase_of(watch.recorder))
     loaded = [name for name in STARTS if name in footprint.phases]
     steps = {name: phase for name, phase in footprint.phases.items() if name not in loaded}
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
@@ -194,10 +207,10 @@ def _result(
     return RunTrace(
         resolved=resolved,
         stream=stream,
-        makers=watch.recorder.makers,
+        makers=makers,
         kinds=kinds,
         footprint=footprint,
-        ledger=ledger_of(stream, watch.recorder.makers, kinds, footprint),
+        ledger=ledger_of(stream, makers, kinds, footprint),
         allocated_bytes=steps[peak].peak_bytes,
         startup_bytes=max(footprint.phases[name].peak_bytes for name in loaded),
         reserved_bytes=footprint.reserved_bytes,
@@ -205,11 +218,11 @@ def _result(
         search=search,
         device_bytes=footprint.reserved_bytes + outside,
         peak_phase=peak,
-        notes=kernels.notes(),
+        notes=notes,
     )
 
 
-def _phase_of(recorder: Recorder) -> Callable[[int], str]:
+def phase_of(recorder: Recorder) -> Callable[[int], str]:
     """A function from a block's number to the phase that allocated it."""
     from bisect import bisect_right
 

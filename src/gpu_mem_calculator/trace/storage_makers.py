@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 TORCH = f"{torch.__path__[0]}/"
-OURS = __file__.rpartition("/")[0]
-JOBS = f"{OURS.rpartition('/')[0]}/jobs/"
+PACKAGE = __file__.rpartition("/trace/")[0]
+OURS = (f"{PACKAGE}/trace/", f"{PACKAGE}/script/")
+JOBS = f"{PACKAGE}/jobs/"
 PLUMBING = tuple(
     f"{TORCH}{name}"
     for name in (

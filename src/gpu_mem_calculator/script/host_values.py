@@ -1,0 +1,97 @@
+"""Records a script's storages: those on the GPU are fake, and small ones on the host are real."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_iter
+
+from ..trace.host_storages import HostStorages
+from ..trace.recorder import Recorder
+from .data_dependent import SHAPES
+
+SMALL = 4096  # elements; larger tensors of the host are fake if nothing computed their values
+VALUELESS = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_strided", "zeros", "ones", "full", "rand", "randn", "normal")
+)
+"""Operations that make the first values of weights, of a mask or of random data."""
+
+
+class ScriptStorages(HostStorages):
+    """The host's storages; every real tensor is one."""
+
+    @property
+    def named(self) -> bool | None:
+        """Whether the script names the host, True, or the GPU, False, in the call that runs."""
+        return self._named
+
+    def on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is in host memory."""
+        return not _is_fake(tensor) or super().on_host(tensor)
+
+    def makes_host(self, args: Any, kwargs: Any) -> bool:
+        """Whether an operation allocates on the host: it names it, or all its tensors are there."""
+        if self._named is not None:
+            return self._named
+        tensors = _tensors(args, kwargs)
+        return bool(tensors) and all(map(self.on_host, tensors))
+
+
+class ScriptRecorder(Recorder):
+    """Records fake tensors, and runs operations on real ones really."""
+
+    def __init__(self, cublas_bytes: int, mode: FakeTensorMode) -> None:
+        super().__init__(cublas_bytes)
+        self.mode = mode
+        self.sides: ScriptStorages = ScriptStorages()
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        kwargs = kwargs or {}
+        tensors = _tensors(args, kwargs)
+        if not any(map(_is_fake, tensors)) and not self._begins_fake(func, tensors, args, kwargs):
+            return func(*args, **kwargs)
+        with self.mode:
+            shape = SHAPES.get(func)
+            if shape is not None:
+                func, args, kwargs = shape(func, args, kwargs)
+            return super()._dispatched(func, types, args, kwargs)
+
+    def faked(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor on the host in place of a real one."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            fake: torch.Tensor = self.mode.from_tensor(tensor.detach())
+        storage = fake.untyped_storage()
+        key = storage._cdata
+        self.sides.host[key] = "aten::empty"
+        self._alive[key] = weakref.ref(storage, partial(self._freed, key))
+        return fake
+
+    def _begins_fake(self, func: Any, tensors: list[Any], args: Any, kwargs: Any) -> bool:
+        """Whether an operation without a fake input makes a fake tensor."""
+        if self.sides.named is not None and not self.sides.named:
+            return not _is_scalar_read(func)
+        if tensors:
+            return False
+        if func._schema.name not in VALUELESS:
+            return False
+        with torch._C._DisableTorchDispatch():
+            like = func(*args, **{**kwargs, "device": "meta", "pin_memory": None})
+        return bool(like.is_floating_point() and like.numel() > SMALL)
+
+
+def _is_fake(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def _is_scalar_read(func: Any) -> bool:
+    return func is torch.ops.aten._local_scalar_dense.default
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Any]:
+    return [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]

@@ -1,0 +1,60 @@
+"""What a script's process hands back: every allocation, and what was seen of the run."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..trace.storage_makers import StorageMaker
+
+
+class Recording(Struct, kw_only=True):
+    """The recording of a script.
+
+    - `sizes` to `empties`: the fields of an `AllocationStream`
+    - `makers`, `kinds`: what allocated each tensor, and its kind of memory
+    - `steps`: optimizer steps that were made
+    - `words`: dtypes and optimizers, for the headline
+    - `engine`: the key of the engine that was used
+    - `notes`: sentences for the report
+    """
+
+    sizes: list[int]
+    events: list[int]
+    streams: list[int]
+    marks: list[tuple[int, str]]
+    empties: list[int]
+    makers: list[StorageMaker]
+    kinds: list[str]
+    steps: int
+    num_parameters: int
+    num_trained: int
+    words: list[str]
+    engine: str
+    notes: list[str]
+
+
+class Failure(Struct, kw_only=True):
+    """Why a script could not be traced: a sentence, and its own traceback where it has one."""
+
+    sentence: str
+    traceback: str = ""
+
+
+class Plan(Struct, kw_only=True):
+    """What the script's process is told.
+
+    - `target`: the script, or the module after -m
+    - `card`: the fields of a `Card`
+    - `shapes`: the values of --shapes
+    """
+
+    target: str
+    module: bool
+    arguments: list[str]
+    environment: dict[str, str]
+    ranks: int
+    steps: int
+    card: dict[str, str | int]
+    cublas_bytes: int
+    shapes: dict[str, int | str]
+    result: str
