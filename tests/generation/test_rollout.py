@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.calculator import STEP, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.pytorch_ddp.options import PRECISIONS
+from gpu_mem_calculator.generation.entries import pass_events
+from gpu_mem_calculator.generation.rollout import rollout_case, rollout_ledger
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.run.phases import GENERATION
+from gpu_mem_calculator.step.activations import setting
 from tests.serving.conftest import FAMILIES
 from tests.streams import highest, rolled_and_written
 
@@ -69,6 +74,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "elsewhere": {"generation": {"engine": "elsewhere", "old_logprobs": True}},
     "vllm": {"generation": {"engine": "vllm"}},
     "vllm asleep": {"generation": {"engine": "vllm", "sleep_level": 2, "old_logprobs": True}},
+    "long": {**LORA, "generation": {"sequences": 64, "prompt": 30, "new_tokens": 200}},
     "windows": {"family": "gemma2", "generation": MANY},
     "learnt positions": {"family": "gpt2", "generation": MANY},
 }
@@ -79,6 +85,18 @@ def test_the_stream_has_the_peak_of_the_ledger(keys: dict[str, Any]) -> None:
     """To the byte, and nothing is freed that is not alive."""
     rolled, stream = rolled_and_written(resolve(read(policy(**keys))))
     assert highest(stream) == int(rolled.peak(phases=STEP))
+
+
+def test_passes_in_the_middle_are_brief() -> None:
+    """Small tensors that a block frees itself are left out of them."""
+    run = resolve(read(policy(generation={"new_tokens": 100}))).run
+    run = replace(run, unrolled=True)
+    assert run.rollout is not None
+    case = rollout_case(run, run.rollout, setting(run, PRECISIONS["bf16_mixed"]))
+    whole, brief = pass_events(case), rollout_ledger(case).plays
+    shorter = {name for name, play in brief.items() if play.script != whole[name].script}
+    assert shorter
+    assert not any(name.startswith(("prefill", "decode.1.", "decode.99.")) for name in shorter)
 
 
 def test_a_large_generation_is_the_peak() -> None:

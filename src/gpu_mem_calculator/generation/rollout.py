@@ -23,6 +23,7 @@ from ..run.run import Run
 from ..step.layer_groups import LayerGroups
 from ..step.reference import most_bytes, no_grad_forward, reference_setting
 from . import entries, model_inputs
+from .brief_passes import brief_passes
 from .case import build_case
 from .colocated import engine_entries
 from .decode_steps import CacheMode
@@ -158,7 +159,8 @@ def rollout_ledger(case: GenerationCase) -> Ledger:
         for one in case.table
     )
     if case.run.unrolled:
-        return Ledger(instants, common, plays=entries.pass_events(case))
+        events = brief_passes(case.table, entries.pass_events(case))
+        return Ledger(instants, common, plays=events)
     makers = (
         entries.cache_entries,
         entries.layer_entries,
