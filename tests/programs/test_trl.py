@@ -173,6 +173,8 @@ def test_ligers_loss_is_left_out() -> None:
     }
     found = resolve(read(run)).run
     assert (found.loss, found.liger) == ("chunked", ("rope", "rms_norm", "swiglu"))
+    run["program"]["args"]["liger_kernel_config"] = {"rope": False}  # type: ignore[index]
+    assert resolve(read(run)).run.liger == ("rms_norm", "swiglu")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,12 @@ def test_ligers_loss_is_left_out() -> None:
             "its own loss replaces Liger's",
         ),
         ("Reward", {"peft": {"r": 8, "task_type": "CAUSAL_LM"}}, "use 'SEQ_CLS'"),
+        (
+            "DPO",
+            {"args": {"gradient_checkpointing_kwargs": {"selective": True}}},
+            "SFTTrainer's own key",
+        ),
+        ("Reward", {"args": {"use_liger_kernel": True}}, "Liger's loss needs logits"),
         ("Reward", {"data": {"seq_len": 2048}}, "leaves such examples out"),
         ("DPO", {"args": {"rpo_alpha": 1.0}}, "is not an argument of trl.DPOTrainer 1.16.0"),
         ("DPO", {"args": {"sync_ref_model": True}, "peft": {"r": 8}}, "TRL refuses it"),

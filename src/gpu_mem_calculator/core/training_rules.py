@@ -8,6 +8,7 @@ from typing import Any
 from ..catalog.variants import variant
 from ..cuda.capability import LARGEST_FLASH_HEAD
 from ..cuda.runtimes import runtime_problems
+from ..ledger.num import Num, ceil_div
 from ..model.arch import Arch
 from ..model.blocks import Attention, Moe
 from ..modelling.huggingface.attention_kernels import FLASH, NO_FLASH_CARD, has_flash
@@ -72,9 +73,14 @@ def long_sequence_note(run: Run, assumed: Iterable[str]) -> Iterator[str]:
     """
     arch = run.arch
     known = run.record is None and not any("model.max_seq_len=" in one for one in assumed)
-    if known and run.seq > arch.max_seq_len and positions(arch) == "rope":
+    if known and _positions_used(run) > arch.max_seq_len and positions(arch) == "rope":
         made = f"the {arch.max_seq_len:,} positions that the model was trained for"
         yield f"training.seq_len={run.seq:,} is more than {made}"
+
+
+def _positions_used(run: Run) -> Num:
+    """Positions of a sequence; those of documents that share one start again."""
+    return ceil_div(run.seq, run.documents)
 
 
 def expert_note(run: Run) -> Iterator[str]:
@@ -196,7 +202,7 @@ def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
         wrong = f"training.optimizer_implementation={run.implementation!r}"
         yield f"{wrong} does not exist for {run.optimizer}; it has {choice}"
     learned = any("position" in dict(w.dims) for w in arch.embedding)
-    if learned and run.seq > arch.max_seq_len:
+    if learned and _positions_used(run) > arch.max_seq_len:
         most = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
         yield f"training.seq_len={run.seq} is longer than the model's {most}"
     if run.virtual_stages > 1 and run.mesh.pp == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...modelling.huggingface.liger import LIGER
 from ..adapters import adapter_keys
 from ..evaluation import add_evaluation
 from ..launch import add_launch
@@ -43,7 +44,7 @@ def training_keys(
     _add(result, optimizer_keys(values["optim"], values))
     _add_loading(program, values, setup, result)
     _add_adapters(program, result, prepared=prepared)
-    training |= recompute_keys(values) | loss_keys(values)
+    training |= recompute_keys(values) | loss_keys(values, setup)
     if program.data.get("seq_len"):
         training["seq_len"] = program.data["seq_len"]
     add_launch(program, values, setup, result)
@@ -59,17 +60,28 @@ def recompute_keys(values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full", **reentrant}
 
 
-def loss_keys(values: Mapping[str, Any]) -> Section:
+def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
     """Label smoothing, Liger's kernels and torch.compile."""
     keys: Section = {}
     if values["label_smoothing_factor"]:
         keys["label_smoothing"] = values["label_smoothing_factor"]
     if values["use_liger_kernel"]:
         config = values["liger_kernel_config"]
-        keys["liger"] = True if config is None else [name for name, on in config.items() if on]
+        keys["liger"] = True if not config else liger_kernels(config, setup.model().family)
     if values["torch_compile"] or values["torch_compile_mode"] or values["torch_compile_backend"]:
         keys["compile"] = values["torch_compile_mode"] or True
     return keys
+
+
+def liger_kernels(config: Mapping[str, Any], family: str) -> bool | list[str]:
+    """Liger's kernels: the family's defaults, changed by a configuration
+    (integrations/liger.py apply_liger_kernel).
+    """
+    if family not in LIGER:
+        return True
+    usual = LIGER[family].default
+    kept = [name for name in usual if config.get(name, True)]
+    return [*kept, *(name for name, on in config.items() if on and name not in usual)]
 
 
 def _add(result: Translation, keys: Section | str) -> None:

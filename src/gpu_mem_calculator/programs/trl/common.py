@@ -33,6 +33,8 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
     result = Translation()
     bf16 = values["bf16"]
     meant = {**values, "bf16": not values["fp16"] if bf16 is None else bf16}
+    if "Reward" not in program.tool:
+        meant["liger_kernel_config"] = {**(values["liger_kernel_config"] or {}), LIGER_LOSS: False}
     loaded = replace(program, load=_loading(program, values, setup, result))
     training_keys(loaded, meant, setup, result, prepared=False)
     lora, training = result.training.get("lora"), result.training
@@ -42,6 +44,9 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
         training["disable_dropout"] = True
     training.pop("label_smoothing", None)
     result.problems += _template_problem(values)
+    if "SFT" not in program.tool and _selective(values):
+        why = "is SFTTrainer's own key, and torch refuses it here; leave it out"
+        result.problems.append(f"program.args.gradient_checkpointing_kwargs: selective {why}")
     result.warnings += _router_warning(values, setup)
     if (values["liger_kernel_config"] or {}).get(LIGER_LOSS):
         why = "TRL refuses it, because its own loss replaces Liger's; leave it out"
@@ -62,6 +67,10 @@ def _loading(program: Program, values: Values, setup: Setup, result: Translation
     result.assumed.append("the trainer loads the model itself, in float32 unless given")
     placed = {"device_map": "auto"} if setup.num_gpus == 1 else {}
     return {"dtype": "float32", **placed, **(given or {})}
+
+
+def _selective(values: Values) -> bool:
+    return "selective" in (values["gradient_checkpointing_kwargs"] or {})
 
 
 def _router_warning(values: Values, setup: Setup) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import Program, Setup, Translation
-from .common import Values, sequence_length, set_length, trainer_keys
+from .common import LIGER_LOSS, Values, sequence_length, set_length, trainer_keys
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
@@ -15,6 +15,10 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     result.training["loss"] = "reward"
     length, most = sequence_length(program, values), values["max_length"]
     set_length(result, length)
+    config = values["liger_kernel_config"] or {}
+    if values["use_liger_kernel"] and config.get(LIGER_LOSS, True):
+        why = f"Liger's loss needs logits, which a reward model has not; set {LIGER_LOSS} to false"
+        result.problems.append(f"program.args.liger_kernel_config: {why}")
     if program.peft is not None and program.peft.get("task_type") == "CAUSAL_LM":
         why = "PEFT wants a model that generates, and a reward model does not; use 'SEQ_CLS'"
         result.problems.append(f"program.peft.task_type='CAUSAL_LM': {why}")
