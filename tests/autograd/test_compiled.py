@@ -88,6 +88,7 @@ def test_measured_run() -> None:
         ({"compile": "reduce-overhead"}, {}, "CUDA graphs keep memory of their own"),
         ({"attention": "eager"}, {}, "training.attention='eager'"),
         ({"liger": True}, {}, "training.liger"),
+        ({"use_cache": True}, {}, "training.use_cache=true"),
         ({}, {"type": "fsdp"}, "is not modelled under"),
         ({"activation_checkpointing": "selective"}, {}, "training.recompute='selective'"),
     ],

@@ -36,33 +36,31 @@ def compile_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
     if run.compile in CUDA_GRAPHS:
         kept = "its CUDA graphs keep memory of their own, which is not modelled"
         yield f"{what}: {kept}; use 'default' or 'max-autotune-no-cudagraphs'"
-    for key, value in _other_code(run):
-        yield f"{what} is not modelled with {key}={value!r}; leave one of the two out"
+    for setting in _other_code(run):
+        yield f"{what} is not modelled with training.{setting}; leave one of the two out"
     if not _plain_layers(run):
         why = f"the graph of {run.arch.family} models is not modelled"
         yield f"{what}: {why}; set it to false, or use gpu-mem-calc measure"
 
 
-def _other_code(run: Run) -> Iterator[tuple[str, object]]:
+def _other_code(run: Run) -> Iterator[str]:
     """Settings whose code torch.compile treats in ways that are not modelled."""
-    if run.attention != "sdpa":
-        yield "training.attention", run.attention
-    if run.loss != "full":
-        yield "training.loss", run.loss
-    if run.label_smoothing:
-        yield "training.label_smoothing", run.label_smoothing
-    if run.liger:
-        yield "training.liger", list(run.liger)
-    if run.quantization is not None:
-        yield "training.quantization", run.quantization
-    if run.adapter is not None and run.adapter.dora:
-        yield "training.lora.dora", True
-    if run.recompute not in ("none", "full") or run.rule.offload:
-        yield "training.recompute", run.recompute
-    if run.recompute == "full" and run.reentrant:
-        yield "training.checkpoint_reentrant", True
-    if run.rollout is not None:
-        yield "training.generation", "policy"
+    adapter, policy = run.adapter, run.recompute
+    settings = {
+        f"attention={run.attention!r}": run.attention != "sdpa",
+        f"loss={run.loss!r}": run.loss != "full",
+        f"label_smoothing={run.label_smoothing}": run.label_smoothing > 0,
+        "liger": run.liger,
+        f"quantization={run.quantization!r}": run.quantization,
+        "lora.dora=true": adapter is not None and adapter.dora,
+        f"recompute={policy!r}": policy not in ("none", "full") or run.rule.offload,
+        "checkpoint_reentrant=true": policy == "full" and run.reentrant,
+        "use_cache=true": run.use_cache,
+        f"packed_documents={run.documents}": run.documents > 1,
+        "evaluation": run.evaluation is not None,
+        "generation": run.rollout is not None,
+    }
+    return (setting for setting, given in settings.items() if given)
 
 
 def _plain_layers(run: Run) -> bool:
