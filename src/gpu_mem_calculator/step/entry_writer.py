@@ -54,7 +54,8 @@ class EntryWriter:
         for index, entry in numbered:
             self.with_role[entry.role].append(index)
         self.new_states = {i for i, e in numbered if e.kind == OPTIM and i not in begun}
-        self.new_grads = {i for i, e in numbered if e.kind == GRAD}
+        old_grads = {i for i, e in numbered if e.kind == GRAD and ledger.old_grads}
+        self.new_grads = old_grads - begun  # the first step's forward has none of them yet
         self.late = {i for i, e in numbered if e.since}
         self.head_gradient = head_gradient(self.entries)
         self.first_forward = {
