@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.calculator import STEP, full_estimate
+from gpu_mem_calculator.core.change_candidates import savings
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
@@ -109,6 +110,19 @@ def test_reports_show_its_cache_beside_the_states() -> None:
     """In the page and its picture."""
     page = html_report(full_estimate(policy(optimizer="adamw")))
     assert all(words in page for words in ("KV cache", "optimizer states", "generation"))
+
+
+@pytest.mark.parametrize(
+    ("generation", "title"),
+    [
+        ({"sequences": 4096, "prompt": 600}, "2 completions at a time"),
+        ({"engine": "vllm", "gpu_memory_utilization": 0.6}, "vLLM asleep"),
+    ],
+)
+def test_what_saves_memory(generation: dict[str, Any], title: str) -> None:
+    """Fewer completions at a time, or an engine that sleeps."""
+    found = full_estimate(policy(generation=generation), replay=False)
+    assert title in [one.title for one in savings(found)]
 
 
 def test_a_generation_has_states_but_no_gradients() -> None:

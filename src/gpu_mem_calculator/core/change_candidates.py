@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from ..engines import engine
 from ..modelling.huggingface.liger import FUSED, LIGER
 from .calculator import Estimate
+from .candidate import Candidate as Candidate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
+from .rollout_changes import rollout_savings
 
 SHARDS = "shards model states across GPUs; more communication"
 CPU_STEP = "slower optimizer step"
 ADAPTER = "trains an adapter, not the model"
 RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
-
-
-class Candidate(Struct, frozen=True):
-    """A change to try: its title, its settings in `--set` notation, and what it costs in words.
-
-    `weight` ranks the cost: 1 next to nothing, 2 speed, 3 and more another training or hardware.
-    """
-
-    title: str
-    settings: tuple[str, ...]
-    cost: str = ""
-    weight: int = 1
 
 
 def savings(estimate: Estimate) -> Iterator[Candidate]:
@@ -40,6 +28,7 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.implementation != "fused" and adam:
         title = {"adam": "fused Adam", "adamw": "fused AdamW"}[run.optimizer]
         yield Candidate(title, ("training.optimizer_implementation=fused",))
+    yield from rollout_savings(run)
     yield from _smaller_losses(estimate)
     yield from _sharding(estimate)
     if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
