@@ -21,16 +21,20 @@ def wrap_ddp(job: Job, model: Any) -> Any:
         device = [torch.cuda.current_device()]
         return wrap(model, device_ids=device, gradient_as_bucket_view=view)
     broadcast_parameters(model)
-    return send_to_nobody(wrap(model, init_sync=False, gradient_as_bucket_view=view))
+    wrapped = wrap(model, init_sync=False, gradient_as_bucket_view=view)
+    return send_to_nobody(wrapped, int(job.resolved.run.micro_batches))
 
 
-def send_to_nobody(wrapped: Any) -> Any:
-    """A DDP module whose buckets no rank receives; they are kept as long as NCCL keeps them."""
+def send_to_nobody(wrapped: Any, micro_batches: int = 1) -> Any:
+    """A DDP module whose buckets no rank receives; they are kept as long as NCCL keeps them.
+
+    `micro_batches`: of a step, of which each has a forward.
+    """
     sent: list[list[Any]] = []  # the buckets of each micro-batch
     wrapped.register_comm_hook(None, _all_reduce_hook(sent))
-    micro_batches = cycle(range(int(job.resolved.run.micro_batches)))
+    forwards = cycle(range(micro_batches))
     wrapped.register_forward_pre_hook(
-        lambda *_: _before_forward(wrapped, sent, step_begins=next(micro_batches) == 0)
+        lambda *_: _before_forward(wrapped, sent, step_begins=next(forwards) == 0)
     )
     return wrapped
 
