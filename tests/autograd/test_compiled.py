@@ -69,6 +69,18 @@ def test_stream_reaches_the_ledger(training: dict[str, Any]) -> None:
     assert highest(asked) == int(ledger.peak(phases=STEP))
 
 
+@pytest.mark.parametrize(
+    ("precision", "elements"), [("bf16_mixed", 32000 * 256), ("bf16_pure", 2 * 512 * 32000)]
+)
+def test_what_waits_for_a_tied_table(precision: str, elements: int) -> None:
+    """The head's gradient in 16 bits; where no cast is needed, the gradient of the logits, because
+    inductor makes one kernel of the matmul and the sum.
+    """
+    found = _walks(LLAMA, precision=precision)
+    script = found.head.script
+    assert script.sizes[script.shared] == elements * 2
+
+
 def test_measured_run() -> None:
     """transformers.Trainer with torch_compile on an H200, torch 2.11: Llama of 1.2 billion
     parameters, batch 2, sequence 1,024, bf16 autocast: 21,426 MiB.
