@@ -117,3 +117,18 @@ def test_what_is_refused(training: dict[str, Any], engine: str, words: str) -> N
     """In one sentence."""
     with pytest.raises(InputError, match=words):
         resolve(read(small_run(engine, training={**PAIRS, **training})))
+
+
+@pytest.mark.parametrize("name", ["copy", "adapters, checkpointed", "precomputed"])
+def test_arrays_equal_single_runs(name: str) -> None:
+    """Plans compute many batches at once."""
+    numpy = pytest.importorskip("numpy")
+    found_run = found(**CASES[name])
+    batches, lengths = [2, 4, 6], [512, 700, 1024]
+    sizes = {"batch": numpy.array(batches), "seq": numpy.array(lengths)}
+    together = found_run.engine.ledger(replace(found_run.run, **sizes)).peak()
+    single = [
+        found_run.engine.ledger(replace(found_run.run, batch=b, seq=s)).peak()
+        for b, s in zip(batches, lengths, strict=True)
+    ]
+    assert list(map(int, together)) == list(map(int, single))  # type: ignore[call-overload]
