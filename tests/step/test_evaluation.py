@@ -57,6 +57,7 @@ def test_an_evaluation_is_traced(evaluation: dict[str, Any]) -> None:
     run = run_file(evaluation)
     traced, found = trace(run, steps=1), estimate(run)
     assert traced.peak_phase == "s0.eval"
+    assert traced.ledger.peak_instant().phase == "evaluation"
     assert found.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
     assert found.peak_phase == "evaluation"
 

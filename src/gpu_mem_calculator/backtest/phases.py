@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
 from ..replay.allocator import ReplayPhase as Replay
-from ..run.phases import BACKWARD, FORWARD, GENERATION, OPTIMIZER, STARTUP
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from ..step.stream import STARTUP_MARK
 
 KINDS = {
@@ -24,15 +24,17 @@ KINDS = {
     "bwd": (BACKWARD,),
     "fwdbwd": (FORWARD, BACKWARD),
     "opt": (OPTIMIZER,),
+    "eval": (EVALUATION,),
     "step": (GENERATION, FORWARD, BACKWARD, OPTIMIZER),
 }
-NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|step)")
+NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|eval|step)")
 WORDS = {
     "fwd": "forward",
     "bwd": "backward",
     "fwdbwd": "forward and backward",
     "sync": "gradient sync",
     "opt": "optimizer",
+    "eval": "evaluation",
     "step": "whole step",
 }
 # The measured phases of an inference run, and the ledger's phases in them.

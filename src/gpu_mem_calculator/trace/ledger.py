@@ -16,6 +16,7 @@ PHASES = {
     "fwd": "forward",
     "bwd": "backward",
     "opt": "optimizer",
+    "eval": "evaluation",
     "prefill": "prefill",
     "generate": "decode",
 }
@@ -23,6 +24,7 @@ TITLES = {
     "fwd": "forward",
     "bwd": "backward",
     "opt": "clipping and optimizer",
+    "eval": "evaluation",
     "init": "start-up: the engine",
     "prefill": "the prompt",
     "generate": "the prompt, and new tokens",
