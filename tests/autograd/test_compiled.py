@@ -81,6 +81,13 @@ def test_what_waits_for_a_tied_table(precision: str, elements: int) -> None:
     assert script.sizes[script.shared] == elements * 2
 
 
+def test_note_on_reused_buffers() -> None:
+    """A checkpointed run says how much inductor may keep: three tensors of 1,024 x 1,024."""
+    notes = _run(LLAMA, activation_checkpointing="full").warnings
+    assert any("at most 6 MiB" in note for note in notes)
+    assert not any("at most" in note for note in _run(LLAMA).warnings)
+
+
 def test_measured_run() -> None:
     """transformers.Trainer with torch_compile on an H200, torch 2.11: Llama of 1.2 billion
     parameters, batch 2, sequence 1,024, bf16 autocast: 21,426 MiB.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ledger.units import MIB
 from ..model.blocks import Attention, Mlp
 from ..modelling.huggingface.attention_kernels import has_flash
 from ..run.engine import Engine
@@ -83,3 +84,20 @@ def compile_note(run: Run) -> Iterator[str]:
     if run.compile:
         graph = "the model is taken to be one graph, which also returns the logits"
         yield f"training.compile: {graph}, so that backward has zeros of their size"
+    if run.compile and run.recompute == "full":
+        most = _reused_bytes(run) / MIB
+        yield (
+            "training.compile: inductor keeps buffers of a recomputed MLP for the next layer's, "
+            f"which is not counted: at most {most:,.0f} MiB"
+        )
+
+
+def _reused_bytes(run: Run) -> int:
+    """Bytes of the widest tensors of an MLP (gate, up and their product, or the two of a plain one)
+    that wait for the next layer to write into them (torch 2.13 _inductor/codegen/wrapper.py
+    ReuseLine).
+    """
+    mlps = [layer.mlp for layer, _, _ in run.arch.runs if isinstance(layer.mlp, Mlp)]
+    widths = [block.output.ins[1] * (3 if block.gated else 2) for block in mlps]
+    bits = 32 if run.precision == "fp32" else 16
+    return int(run.batch * run.seq) * max(widths) * bits // 8
