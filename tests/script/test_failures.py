@@ -11,6 +11,7 @@ from .conftest import EXAMPLES, recorded, refused
 SENTENCES = {
     "network": "the script asked for example.org, and a trace refuses the network",
     "no_step": "ended without an optimizer step; does it train with these arguments?",
+    "not_installed": "failing.py needs no_such_package, which is not installed here",
     "exit_code": "ended with exit code 3",
     "unknown_model": "there is no config.json of nobody/has-this-model here",
     "unknown_dtype": "the dtype of the weights of openai-community/gpt2 is not known",

@@ -27,6 +27,8 @@ def failure_of(plan: Plan, error: BaseException) -> Failure:
         return Failure(sentence=f"{name}: {error}")
     if isinstance(error, SystemExit):
         return Failure(sentence=f"{name} ended with exit code {error.code}")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return Failure(sentence=f"{name} needs {error.name}, which is not installed here")
     network = _caused_by(error, NetworkError)
     if network is not None:
         return Failure(sentence=f"{name}: {network}")

@@ -56,6 +56,11 @@ def two_devices():
     AutoModelForCausalLM.from_pretrained("gpt2", dtype="float32", device_map=places)
 
 
+def not_installed():
+    """A package that is missing."""
+    import no_such_package  # noqa: F401
+
+
 def driver():
     """Asks the driver itself."""
     raise RuntimeError("Found no NVIDIA driver on your system")
