@@ -39,6 +39,17 @@ GROUPS = {
     "megatron": "Megatron-Core",
     "megatron_deepspeed": "Megatron-DeepSpeed",
     "inference": "inference",
+    "trainer": "transformers.Trainer",
+    "trainer_fsdp": "Trainer with FSDP",
+    "trainer_deepspeed": "Trainer with DeepSpeed",
+    "compile": "Trainer with torch.compile",
+    "sft": "TRL SFT",
+    "dpo": "TRL DPO",
+    "kto": "TRL KTO",
+    "reward": "TRL reward",
+    "grpo": "TRL GRPO",
+    "rloo": "TRL RLOO",
+    "lightning": "Lightning",
 }
 # a file of measured runs: what it is called in a table, and how it was used; first_scores.py has
 # what a file scored before anything was changed because of it
@@ -95,6 +106,18 @@ FILES = {
         "Four runs under FSDP 1 showed two errors that were then fixed; the other 71 were not used "
         "for any change.",
     ),
+    "programs": (
+        "programs: Trainer, TRL, Lightning",
+        "Programs as users start them, measured outside this project. Used to find errors.",
+    ),
+    "programs_drawn": (
+        "programs, random sample",
+        "146 programs of every tool, drawn at random and predicted before they were measured with "
+        "`gpu-mem-calc measure`; several ran at once, so the card's own figure is not known. Under "
+        "ZeRO 1 and 2, DeepSpeed resets torch's peaks during start-up, so those runs have no "
+        "figure for start-up or reserved memory. The base of one int8 run has weights that repeat, "
+        "so its outliers are not those of a real model.",
+    ),
     "megatron_deepspeed": (
         "Megatron-DeepSpeed, ranks kept aside",
         "DeepSpeed's fork of Megatron-LM. 14 of 28 ranks were kept aside and scored once. Three "
@@ -111,6 +134,9 @@ LIBRARIES = {
     "Megatron-Core": ("mcore", "megatron_core", "megatron-core"),
     "PEFT": ("peft",),
     "bitsandbytes": ("bitsandbytes",),
+    "TRL": ("trl",),
+    "Lightning": ("lightning",),
+    "Liger": ("liger-kernel", "liger_kernel"),
 }
 ROUNDING = 0.005  # percent; what a figure may differ by and still be printed the same
 
