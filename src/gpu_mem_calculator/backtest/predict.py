@@ -155,9 +155,12 @@ def by_trace(row: MeasuredRun) -> Prediction:
     """The run traced on fake tensors; an error of the traced run is a refusal."""
     if row.function is not None:
         raise InputError(f"{_not_run(row)}; use --rung estimate, or trace --function")
-    trace = _trace_module()
+    by_tool = row.config.get("program") is not None
     try:
-        traced = trace.trace(row.config, rank=row.rank)
+        if by_tool:
+            traced = _torch_module("..script.program").trace_program(row.config, rank=row.rank)
+        else:
+            traced = _torch_module("..trace.run").trace(row.config, rank=row.rank)
     except InputError:
         raise
     except Exception as error:  # models and frameworks raise any type
@@ -175,10 +178,10 @@ def by_trace(row: MeasuredRun) -> Prediction:
     )
 
 
-def _trace_module() -> Any:
+def _torch_module(name: str) -> Any:
     try:
         import_module("torch")
-        return import_module("..trace.run", __package__)
+        return import_module(name, __package__)
     except ImportError as error:
         raise InputError(NEEDS_TORCH.format(error.name or "torch")) from None
 
@@ -199,4 +202,4 @@ RUNGS: dict[str, Rung] = {"estimate": by_estimate, "trace": by_trace}
 def check_rung(rung: str) -> None:
     """Raise InputError where a rung cannot run at all, because torch is not installed."""
     if rung == "trace":
-        _trace_module()
+        _torch_module("..trace.run")

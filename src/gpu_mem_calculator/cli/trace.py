@@ -186,7 +186,19 @@ def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
         user_errors(maker.spec) if isinstance(maker, UserFunction) else _errors_as_sentence(),
     ):
         steps = args.steps or STEPS
+        if job.data.get("program") is not None:
+            return _program_trace(job, steps, args.rank)
         return trace(job.data, rank=args.rank, steps=steps, build=maker, progress=progress)
+
+
+def _program_trace(job: TraceInput, steps: int, rank: int) -> RunTrace:
+    """Trace a program; a model that is not known to the estimate has no tool that runs it."""
+    from ..script.program import trace_program
+
+    if job.maker is not None:
+        why = f"the program makes its model itself, and {job.maker.title} is another one"
+        raise InputError(f"{why}; leave one of them out")
+    return trace_program(job.data, steps=steps, rank=rank)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ class World(Struct, frozen=True, kw_only=True):
     - `watch`: called with the model and its optimizer
     - `process_group`: NONE, FAKE (one rank of a job of any size) or NCCL (real)
     - `rank`, `steps`: the rank to play, and the number of steps
+    - `has_weights`: False where tensors are fake, and there are no values to save
     - `stand_ins`: gives a model what has kernels of its own, where tensors are fake
     """
 
@@ -37,6 +38,7 @@ class World(Struct, frozen=True, kw_only=True):
     process_group: str = NONE
     rank: int = 0
     steps: int = 3
+    has_weights: bool = True
     stand_ins: Callable[[Any, Run], None] | None = None
 
 

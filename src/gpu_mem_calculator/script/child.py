@@ -38,6 +38,7 @@ def main(file: str) -> NoReturn:
 def traced(plan: Plan, finish: Callable[[Recording], Any]) -> Recording | Failure:
     """The recording of a plan's script; `finish` is called in the middle of the script."""
     from .failures import failure_of
+    from .program_child import run_program
     from .simulation import simulated
 
     with (
@@ -46,7 +47,7 @@ def traced(plan: Plan, finish: Callable[[Recording], Any]) -> Recording | Failur
         _as_main(plan),
     ):
         try:
-            run_script(plan)
+            run_program(plan.program, simulation) if plan.program else run_script(plan)
         except SystemExit as end:
             if end.code not in (None, 0):
                 return failure_of(plan, end)

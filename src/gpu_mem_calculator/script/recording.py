@@ -45,7 +45,9 @@ class Plan(Struct, kw_only=True):
 
     - `target`: the script, or the module after -m
     - `card`: the fields of a `Card`
+    - `steps`: optimizer steps after which it ends; 0 for a program, which ends by itself
     - `shapes`: the values of --shapes
+    - `program`: the run file of a program, which takes the place of a script
     """
 
     target: str
@@ -58,3 +60,4 @@ class Plan(Struct, kw_only=True):
     cublas_bytes: int
     shapes: dict[str, int | str]
     result: str
+    program: str = ""

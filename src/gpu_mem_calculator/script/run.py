@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..core.errors import InputError
 from ..core.resolve import resolve
@@ -55,26 +56,35 @@ def trace_script(
     resolved = resolve(read(script_run_file(launch, data)))
     recording = record_script(launch, resolved, steps, shapes or {})
     resolved = resolve(read(script_run_file(launch, data, recording.engine)))
-    stream = AllocationStream(
+    notes = tuple(recording.notes)
+    stream = stream_of(recording)
+    traced = run_trace(resolved, stream, recording.makers, recording.kinds, notes)
+    return traced, recording
+
+
+def stream_of(recording: Recording) -> AllocationStream:
+    """The allocations of a recording."""
+    return AllocationStream(
         sizes=recording.sizes,
         events=recording.events,
         streams=recording.streams,
         marks=recording.marks,
         empties=recording.empties,
     )
-    notes = tuple(recording.notes)
-    traced = run_trace(resolved, stream, recording.makers, recording.kinds, notes)
-    return traced, recording
 
 
 def record_script(
-    launch: Launch, resolved: ResolvedRun, steps: int, shapes: Mapping[str, int | str]
+    launch: Launch,
+    resolved: ResolvedRun,
+    steps: int,
+    shapes: Mapping[str, int | str],
+    program: str = "",
 ) -> Recording:
-    """What a script allocates, recorded in another process."""
+    """What a script, or a program in its place, allocates, recorded in another process."""
     with tempfile.TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
         plan = plan_of(launch, resolved, steps, shapes, str(Path(folder) / "result"))
         file = Path(folder) / "plan.json"
-        file.write_bytes(msgspec.json.encode(plan))
+        file.write_bytes(msgspec.json.encode(replace(plan, program=program)))
         code = _run([sys.executable, "-c", CHILD, PACKAGES, str(file)])
         result = Path(plan.result)
         if not result.is_file():

@@ -25,6 +25,7 @@ from .fake_values import readable
 from .host_values import ScriptRecorder
 from .libraries import simulated_libraries
 from .network import offline
+from .no_triton import importable_triton
 from .recording import Failure, Plan, Recording
 from .saving import nothing_saved
 from .states import StateWatcher
@@ -98,6 +99,7 @@ def simulated(plan: Plan, finish: Callable[[Recording], Any]) -> Iterator[Simula
     with simulation.stack as stack:
         for context in (
             offline(),
+            importable_triton(),
             as_if_real(),
             convertible_modules(),
             as_on_cuda(card.compute_capability, simulation.kernels),

@@ -55,7 +55,7 @@ class ScriptSteps:
         self.watch.mark(f"s{self.step}.opt")
         self._stepped = True
         self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
-        if min(self.counts.values()) >= self.steps:
+        if self.steps and min(self.counts.values()) >= self.steps:
             self.done()
 
     @contextmanager

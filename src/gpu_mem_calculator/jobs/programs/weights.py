@@ -43,7 +43,8 @@ def load_model(
         settings._attn_implementation = load["attn_implementation"]
     make = getattr(transformers, auto)
     if not program.quantization and not saved:
-        return random_model(make, settings, dtype)
+        made = random_model if job.world.has_weights else model_without_values
+        return made(make, settings, dtype)
     folder = _saved(job, settings, torch.bfloat16, make)
     if program.quantization:
         given = _with_dtypes(program.quantization, torch)
@@ -56,10 +57,7 @@ def random_model(make: Any, settings: Any, dtype: Any) -> Any:
     """A model on the host with random weights: one block of numbers, over and over, since drawing
     them all takes minutes.
     """
-    torch = import_extra("torch", "torch")
-    with import_extra("transformers.initialization", "torch").no_init_weights():
-        model = make.from_config(settings, dtype=dtype)
-    model.tie_weights()
+    torch, model = import_extra("torch", "torch"), model_without_values(make, settings, dtype)
     block = (torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)) * 0.02).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -68,8 +66,18 @@ def random_model(make: Any, settings: Any, dtype: Any) -> Any:
     return model
 
 
+def model_without_values(make: Any, settings: Any, dtype: Any) -> Any:
+    """A model on the host whose weights are not set."""
+    with import_extra("transformers.initialization", "torch").no_init_weights():
+        model = make.from_config(settings, dtype=dtype)
+    model.tie_weights()
+    return model
+
+
 def _saved(job: Job, settings: Any, dtype: Any, make: Any) -> str:
     """The folder of a checkpoint with random weights; it is written once for each model."""
+    if not job.world.has_weights:
+        return _configured(settings, dtype, make)
     text = json.dumps([job.resolved.model.config, make.__name__], sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     parent = Path(tempfile.gettempdir()) / FOLDER
@@ -80,6 +88,15 @@ def _saved(job: Job, settings: Any, dtype: Any, make: Any) -> str:
         if not (folder / "config.json").exists():
             random_model(make, settings, dtype).save_pretrained(folder)
     return str(folder)
+
+
+def _configured(settings: Any, dtype: Any, make: Any) -> str:
+    """The folder of a checkpoint without weights, where tensors are fake."""
+    settings.dtype = dtype
+    settings.architectures = [make._model_mapping[type(settings)].__name__]
+    folder = tempfile.mkdtemp(prefix="gpu-mem-calc-")
+    settings.save_pretrained(folder)
+    return folder
 
 
 def _with_dtypes(quantization: dict[str, Any], torch: Any) -> dict[str, Any]:
