@@ -21,7 +21,13 @@ HEAD = [
     "today: mean, worst",
 ]
 NEW, SEEN = "no", "yes"
-LATEST = ("programs_drawn", "features_drawn", "unseen", "kept", "megatron_deepspeed")  # the files of the README
+LATEST = (
+    "programs_drawn",
+    "features_drawn",
+    "unseen",
+    "kept",
+    "megatron_deepspeed",
+)  # the files of the README
 
 
 class First(Struct, frozen=True):

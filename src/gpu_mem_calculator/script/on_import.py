@@ -31,7 +31,7 @@ class _ChangedLoader(Loader):
         return getattr(self.loader, name)
 
 
-class _Finder(MetaPathFinder):
+class _WatchingFinder(MetaPathFinder):
     """Finds the modules that are changed."""
 
     def __init__(self, changes: Mapping[str, Change]) -> None:
@@ -56,7 +56,7 @@ def changed_on_import(changes: Mapping[str, Change]) -> Iterator[None]:
             change(sys.modules[name])
         else:
             later[name] = change
-    finder = _Finder(later)
+    finder = _WatchingFinder(later)
     sys.meta_path.insert(0, finder)
     try:
         yield

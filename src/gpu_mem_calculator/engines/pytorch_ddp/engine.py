@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation.rollout import with_rollout
 from ...ledger.ledger import Ledger
 from ...ledger.num import EMPTY
 from ...run.engine import Engine
@@ -64,7 +63,10 @@ def ledger(run: Run) -> Ledger:
         old_grads=run.gradients_in_forward,
     )
     whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
-    whole_step = with_rollout(run, setting, stack, whole_step)
+    if run.rollout is not None:
+        from ...generation.rollout import with_rollout  # most runs generate nothing
+
+        whole_step = with_rollout(run, setting, stack, whole_step)
     whole_step = with_evaluation(run, setting, whole_step)
     return with_saving(run, whole_step, EMPTY, saved_bytes(run, precision), SAVED_CODE)
 

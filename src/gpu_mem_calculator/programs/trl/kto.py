@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import Program, Setup, Translation
-from .common import (
+from .trainer import (
     Values,
     completion_tokens,
     reference_keys,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import Program, Section, Setup, Translation
-from .common import Values, trainer_keys
+from .trainer import Values, trainer_keys
 
 MODES = ("colocate", "server")  # vllm_mode
 CACHES = (None, "dynamic", "static")

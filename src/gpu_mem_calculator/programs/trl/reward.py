@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program import Program, Setup, Translation
-from .common import LIGER_LOSS, Values, sequence_length, set_length, trainer_keys
+from .trainer import LIGER_LOSS, Values, sequence_length, set_length, trainer_keys
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..program import Program, Setup, Translation
-from .common import Values
 from .online import policy_keys
+from .trainer import Values
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
