@@ -73,6 +73,7 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
     ("fsdp", "backward_prefetch"): ("none", FLAT, {}),
     ("fsdp", "forward_prefetch"): (True, FLAT, {}),
     ("fsdp", "limit_all_gathers"): (False, FLAT, {}),
+    ("fsdp", "sync_each_batch"): (False, {}, {"training": {"gradient_accumulation_steps": 2}}),
     ("fsdp", "sync_module_states"): (True, FLAT, {}),
     ("fsdp", "keep_low_precision_grads"): (True, FLAT, {}),
     ("megatron_deepspeed", "zero_stage"): (1, {}, {}),

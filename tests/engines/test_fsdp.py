@@ -200,7 +200,7 @@ def peak_of_step(run: Run) -> Any:
     ("changes", "words"),
     [
         ({"quantization": "nf4"}, "nf4"),
-        ({"autocast": True}, "autocast"),
+        ({"autocast": True, "precision": "bf16_pure"}, "autocast"),
         ({"options": strategy("full_shard", hybrid_shard_size=4)}, "applies to hybrid_shard"),
         ({"options": strategy("hybrid_shard", hybrid_shard_size=3)}, "does not divide"),
         ({"options": strategy("hybrid_shard", hybrid_shard_size=16)}, "try 8"),

@@ -189,6 +189,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     backward_prefetch: Literal["backward_pre", "backward_post", "none"] | None = None
     forward_prefetch: Flag | None = None
     limit_all_gathers: Flag | None = None
+    sync_each_batch: Flag | None = None
     sync_module_states: Flag | None = None
     keep_low_precision_grads: Flag | None = None
     # DDP

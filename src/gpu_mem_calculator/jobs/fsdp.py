@@ -32,6 +32,22 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
         _move_buffers(model, device)
 
 
+def sync_gradients(job: Job, runner: Any, *, last: bool) -> None:
+    """Let only the last micro-batch of a step reduce gradients, where the run says so.
+
+    Version 2 has a method for it. Version 1's no_sync() sets the same flag of each unit
+    (torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py).
+    """
+    options = job.resolved.run.options
+    if job.resolved.engine.name != "fsdp" or options["sync_each_batch"]:
+        return
+    if options["fsdp_version"] == 2:
+        runner.set_requires_gradient_sync(last)
+        return
+    for unit in type(runner).fsdp_modules(runner):
+        unit._sync_gradients = last
+
+
 def _mesh(job: Job) -> Any:
     """All ranks on one axis; for hybrid_shard two axes, also with one replica."""
     ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))

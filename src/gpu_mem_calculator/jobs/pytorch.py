@@ -12,7 +12,7 @@ from .adapters import add_adapters
 from .compiled import compile_model
 from .ddp import wrap_ddp
 from .evaluation import evaluate
-from .fsdp import shard
+from .fsdp import shard, sync_gradients
 from .groups import start_group
 from .job import Job
 from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
@@ -104,6 +104,7 @@ def _step(
     autocast = partial(torch.autocast, cache_enabled=job.resolved.run.autocast_cache)
     mark, zero_grad = job.world.mark, job.resolved.run.zero_grad
     for micro in range(count):
+        sync_gradients(job, runner, last=micro == count - 1)
         arguments = inputs(job, batch)
         if zero_grad == "before_forward" and micro == 0:
             optim.zero_grad(set_to_none=True)

@@ -105,7 +105,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 # Fields of an instant: the first step; a micro-batch after the first; a layer of its group.
-FIRST_STEP, LATER = "first", "later"
+FIRST_STEP, MIDDLE, LATER = "first", "middle", "later"
 FIRST, SECOND, LAST = "first", "second", "last"
 
 
@@ -118,7 +118,8 @@ class Instant(Struct, frozen=True, kw_only=True, gc=False):
     - present: 1, or 0 where the run does not have it
     - where: the point within a micro-batch or step, such as a layer's backward
     - step: FIRST_STEP, or "" for every step
-    - micro_batch: LATER, or "" for the first
+    - micro_batch: "" for the first, LATER for any other; where the engine reduces gradients in the
+      last one alone, MIDDLE for those between the two
     - layer: which layer of its group is running, FIRST, SECOND or LAST, where that is known
     """
 

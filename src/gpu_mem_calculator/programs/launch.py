@@ -74,11 +74,24 @@ def add_launch(
         version = 1 if kind == "FSDP" and not values["fsdp"] else 2
         config = _without_prefix(fsdp or {})
         config |= _legacy_words(values["fsdp"])
+        if int(config.get("version", version)) == 1:
+            launched = _without_prefix(accelerate.get("fsdp_config") or {}) if kind else {}
+            _set_version1_strategy(config, launched, result)
         _add_fsdp(config, version, setup, result)
+        if not _syncs_each_batch(values["accelerator_config"]):
+            result.engine["sync_each_batch"] = False
     else:
         device = first_device(program)
         result.engine |= {"type": "pytorch_ddp", "init_device": device}
         result.training |= {"from_pretrained": True} if device == "cuda" else {}
+
+
+def _syncs_each_batch(config: Any) -> bool:
+    """Whether every micro-batch reduces its gradients; else Trainer calls no_sync for all but the
+    last one of a step (trainer.py _run_epoch).
+    """
+    given = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
+    return _flag((given or {}).get("sync_each_batch", False))
 
 
 def first_device(program: Program) -> str:
@@ -104,6 +117,27 @@ def _legacy_words(fsdp: Any) -> Section:
         elif word == "offload":
             found["cpu_offload"] = True
     return found
+
+
+def _set_version1_strategy(config: Section, launched: Section, result: Translation) -> None:
+    """Version 1 shards as the launcher's environment says, by default fully: Accelerate reads
+    `reshard_after_forward` only where no sharding_strategy is set, and it always sets one
+    (accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin.__post_init__).
+    """
+    asked = str(config.pop("reshard_after_forward", "full_shard")).lower()
+    used = str(launched.get("sharding_strategy", "full_shard")).lower()
+    used = STRATEGIES[int(used) - 1] if used.isdigit() else used
+    config["sharding_strategy"] = used
+    if asked in ("true", "false"):
+        result.problems.append(
+            f"program.fsdp_config.reshard_after_forward={asked}: FSDP version 1 takes the name of "
+            "a strategy; use 'full_shard', or set version to 2"
+        )
+    elif asked != used:
+        result.warnings.append(
+            f"fsdp_config.reshard_after_forward={asked!r} has no effect with FSDP version 1: "
+            f"Accelerate 1.15 uses sharding_strategy {used!r}, which accelerate launch sets"
+        )
 
 
 def _flag(value: Any) -> bool:

@@ -12,13 +12,13 @@ from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .bars import LIMIT, stack_widths
 from .lines import BOLD, DIM, Line, gib, line
 
-LATER, STEP = ", later micro-batch", "optimizer step"
+LATER, MIDDLE, STEP = ", later micro-batch", ", middle micro-batch", "optimizer step"
 ROWS = 14  # of more instants the lowest are left out
 STAGES = 8  # of a longer pipeline some stages are left out
 TITLE, FIGURE, BAR = 36, 11, 29
 InstantRow = tuple[dict[str, Any], int]  # title, phase and bytes by kind; total bytes
 OTHERS = ", second micro-batch of the first step|, first micro-batch of all|, first step"
-LATER_TITLE = re.compile(f"{LATER}|{OTHERS}")
+LATER_TITLE = re.compile(f"{LATER}|{MIDDLE}|{OTHERS}")
 ACTION = re.compile(r", (?:gather|gather the layer below|flatten|reduce|scatter)$")
 GATHER = re.compile(r"^gather (?:the )?(first layer|last layer|layer \d+)(?:, flat)?")
 SHORTER = (  # one after the other, until a label fits
@@ -122,6 +122,7 @@ def _row(row: dict[str, Any], total: int, full: int, limit: int | None, peak: bo
 def _short(title: str) -> str:
     """A title shortened to the width of its column; what FSDP does in a block is part of it."""
     text = GATHER.sub(r"forward, \1", ACTION.sub("", title)).replace(LATER, ", later")
+    text = text.replace(MIDDLE, ", middle")
     text = text.replace("scatter the root's", "reduce the root's")
     for long, short in SHORTER:
         text = text if len(text) <= TITLE else _replace_end(text, long, short)

@@ -6,9 +6,9 @@ block runs, its events are written. So at every instant as many bytes are alive 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from ..ledger.ledger import Instant, Ledger
+from ..ledger.ledger import LATER, MIDDLE, Ledger
 from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
 from .repeated_steps import WrittenSize, repeat_step, repeated_phases
@@ -73,14 +73,14 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     again = any(i.phase == GENERATION and i.micro_batch for i in ledger.instants)
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
     each = [
-        Phase(f"a{n}.{word}", list(_names(ledger, kind, later=n > 0)), kind, n)
+        Phase(f"a{n}.{word}", list(_names(ledger, kind, _tag(n, micro_batches))), kind, n)
         for n in range(micro_batches)
         for kind, word in (((GENERATION, "gen"), *words) if n and again else words)
     ]
-    before = list(_names(ledger, GENERATION, later=False))
+    before = list(_names(ledger, GENERATION))
     first = [Phase("gen", before, GENERATION)] if before else []
-    end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
-    after = list(_names(ledger, EVALUATION, later=False))
+    end = Phase("opt", list(_names(ledger, OPTIMIZER)), OPTIMIZER)
+    after = list(_names(ledger, EVALUATION))
     last = [Phase("eval", after, EVALUATION)] if after else []
     saved = list(_names(ledger, SAVING, later=False))
     last += [Phase("save", saved, SAVING)] if saved else []
@@ -89,11 +89,18 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
             yield phase._replace(title=f"s{step}.{phase.title}")
 
 
-def _names(ledger: Ledger, phase: str, *, later: bool) -> Iterator[str]:
-    """The names of a phase's instants in one micro-batch. `later`: not the first micro-batch; where
-    the ledger has no instants for later ones, they have the first's.
+def _tag(number: int, micro_batches: int) -> str:
+    """Which micro-batch of a step it is: the first (""), the last, or one between them."""
+    return "" if number == 0 else LATER if number == micro_batches - 1 else MIDDLE
+
+
+def _names(ledger: Ledger, phase: str, tag: str = "") -> Iterator[str]:
+    """The names of a phase's instants in one micro-batch. Where the ledger has none for those in
+    the middle, they have the last one's; where it has none for this either, the first's.
     """
     usual = [i for i in ledger.instants if i.phase == phase and i.present and not i.step]
-    tagged = [i for i in usual if i.micro_batch]
-    chosen: Iterable[Instant] = tagged if later and tagged else usual
-    return (i.name for i in chosen if later or not i.micro_batch)
+    for wanted in (tag, LATER) if tag else ():
+        tagged = [i for i in usual if i.micro_batch == wanted]
+        if tagged:
+            return (i.name for i in tagged)
+    return (i.name for i in usual if not i.micro_batch)

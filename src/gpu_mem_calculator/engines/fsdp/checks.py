@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...run.run import Run
+from .accumulation import accumulates
 from .flat_checks import problems as version1_problems
-from .options import HYBRID, OPTIONS, VERSION_1, option, shard_ranks, wraps_ends
+from .options import HYBRID, OPTIONS, VERSION_1, option, shard_ranks, unit_bits, wraps_ends
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -27,6 +28,7 @@ def problems(run: Run) -> Iterator[str]:
             "out, or try engine deepspeed with offload_param cpu"
         )
     yield from _strategy_problems(run)
+    yield from _accumulation_problems(run)
     yield from version1_problems(run) if option(run, "fsdp_version") == 1 else _version2(run)
 
 
@@ -66,6 +68,23 @@ def _end_problems(run: Run) -> Iterator[str]:
     ):
         if given:
             yield f"{key} with {what} is not modelled; leave one of them out"
+
+
+def _accumulation_problems(run: Run) -> Iterator[str]:
+    if not accumulates(run):
+        return
+    fix = "set engine.sync_each_batch to true"
+    alone = isinstance(ranks := shard_ranks(run), int) and ranks == 1
+    if option(run, "fsdp_version") == 1 and alone:
+        yield (
+            "engine.sync_each_batch=false is not modelled for FSDP version 1 where a group has one "
+            f"rank; {fix}"
+        )
+    if option(run, "fsdp_version") == 2 and any(b.reduce != b.compute for b in unit_bits(run)):
+        yield (
+            "engine.sync_each_batch=false is not modelled for FSDP version 2 with a reduce_dtype "
+            f"other than the dtype of the gradients; leave engine.reduce_dtype out, or {fix}"
+        )
 
 
 def _strategy_problems(run: Run) -> Iterator[str]:

@@ -1,16 +1,21 @@
 """PyTorch FSDP: version 2, `fully_shard` on every layer, then on the whole model.
 
-Version 1, `FullyShardedDataParallel`, is in `flat_*.py`. Version 2 reduces gradients after every
-micro-batch, so what accumulates is sharded. With `cpu_offload` the shards, their gradients and the
-optimizer are in host memory (`CPUOffloadPolicy`, pinned).
+Version 1, `FullyShardedDataParallel`, is in `flat_*.py`. Gradients are reduced after every
+micro-batch, so what accumulates is sharded, unless `sync_each_batch` is false (`accumulation.py`).
+With `cpu_offload` the shards, their gradients and the optimizer are in host memory
+(`CPUOffloadPolicy`, pinned).
 """
 
 from __future__ import annotations
 
-from ...ledger.ledger import Ledger
+from msgspec.structs import replace
+
+from ...ledger.ledger import LATER, Ledger
 from ...run.engine import Engine
 from ...run.run import Run
+from ...step.activations import FREE_TOGETHER, KEEP_FOR_STEP
 from ...step.activations import walks as walk_stage
+from .accumulation import accumulates
 from .checks import problems
 from .flat_version import VERSION_1
 from .instants import FsdpInstant
@@ -28,11 +33,13 @@ def ledger(run: Run) -> Ledger:
 
 def _until(plan: FsdpLayout, instant: FsdpInstant) -> str:
     """Until whole gradients are copied into reduce-scatter's input; the root reduces last."""
+    named = instant.step.instant
+    if accumulates(plan.run):
+        named = replace(named, micro_batch=LATER)
     if instant.action == "layer":
-        return f"{instant.step.name}.scatter"
-    later = "later." if instant.step.later else ""
+        return named.moved(f"{named.where}.scatter").name
     of_head = plan.head is not None and instant.action == "loss.backward"
-    return f"{later}scatter.{'head' if of_head else 'root'}"
+    return named.moved(f"scatter.{'head' if of_head else 'root'}").name
 
 
 def _writer(plan: FsdpLayout) -> type[UnitStreamWriter]:
@@ -40,7 +47,16 @@ def _writer(plan: FsdpLayout) -> type[UnitStreamWriter]:
     return UnitStreamWriter
 
 
-VERSION_2 = FsdpVersion(states=state_entries, walks=walk_stage, until=_until, writer=_writer)
+def _gradients(run: Run) -> str:
+    """A micro-batch that reduces frees a unit's gradients together; else the next one adds to
+    them.
+    """
+    return KEEP_FOR_STEP if accumulates(run) else FREE_TOGETHER
+
+
+VERSION_2 = FsdpVersion(
+    states=state_entries, gradients=_gradients, walks=walk_stage, until=_until, writer=_writer
+)
 
 
 def side_streams(run: Run) -> bool:

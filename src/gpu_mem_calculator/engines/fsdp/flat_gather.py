@@ -7,6 +7,7 @@ exists while a unit computes (`_mp_shard`). torch 2.13 distributed/fsdp: `D` in 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 
 from ...autograd.events import BlockEvents, EventRecorder
@@ -14,11 +15,12 @@ from ...ledger.ledger import COMM, GATHERED, PARAM, Entry
 from ...ledger.num import EMPTY, Num, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
+from .accumulation import accumulates, reduces
 from .flat_layout import PRE_UNSHARD, UNSHARD, FlatLayout
 from .flat_startup import LAZY
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
-from .layout import NO_LAYER, LayerPicker, UnitPart, during, one_layer
+from .layout import NO_LAYER, LayerPicker, UnitPart, one_layer
 from .options import loss_outside, option
 
 GATHERED_CODE = code("torch 2.13 D/_flat_param.py:1396 unshard, 1816 _free_unsharded_flat_param")
@@ -33,7 +35,7 @@ def gathered_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Gathered parameters: of the root from forward to backward, of the layers at work."""
     part = UnitPart("gathered parameters", PARAM, GATHERED_CODE, UNSHARD, role=GATHERED)
     pick = _gathered_layers(plan)
-    yield part.of_root(plan, plan.root.gathered, _root_at_work)
+    yield part.of_root(plan, plan.root.gathered, partial(_root_gathered, plan))
     yield from part.of_layers(plan, attrgetter("gathered"), pick)
     part = UnitPart("copy of the parameters", PARAM, ALONE_CODE, PRE_UNSHARD)
     yield part.of_root(plan, plan.root.alone, _root_at_work)
@@ -44,8 +46,31 @@ def _root_at_work(instant: FsdpInstant) -> Num:
     return int(instant.action not in WITHOUT_ROOT)
 
 
+def _stays_unreduced(plan: FlatLayout, instant: FsdpInstant) -> bool:
+    """Whether units that stay gathered after forward are gathered because an earlier micro-batch,
+    or this one, does not reduce its gradients (torch 2.13 D/_runtime_utils.py
+    _should_free_in_backward).
+    """
+    if not (plan.stays_gathered and accumulates(plan.run)) or instant.action == "optimizer":
+        return False
+    forward = instant.step.instant.phase == FORWARD
+    return instant.step.later if forward else not reduces(plan.run, instant)
+
+
+def _root_gathered(plan: FlatLayout, instant: FsdpInstant) -> Num:
+    return int(_stays_unreduced(plan, instant)) or _root_at_work(instant)
+
+
 def _gathered_layers(plan: FlatLayout) -> LayerPicker:
-    return _gathered_so_far if plan.stays_gathered else _at_work(plan)
+    if not plan.stays_gathered:
+        return _at_work(plan)
+
+    def pick(instant: FsdpInstant) -> range:
+        if _stays_unreduced(plan, instant):
+            return range(len(plan.layers))
+        return _gathered_so_far(instant)
+
+    return pick
 
 
 def _at_work(plan: FlatLayout) -> LayerPicker:
@@ -89,7 +114,11 @@ def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
     def copied(instant: FsdpInstant) -> range:
         step = gathers.get(instant.action)
         stays = plan.stays_gathered and instant.step.instant.phase != FORWARD
+        stays = stays or _stays_unreduced(plan, instant)
         return NO_LAYER if step is None or stays else one_layer(instant.layer + step)
+
+    def root_copied(instant: FsdpInstant) -> Num:
+        return int(instant.action == "root.flat" and not _stays_unreduced(plan, instant))
 
     casts = plan.bits.compute != plan.bits.stored
     if plan.offload and not casts and option(plan.run, "use_orig_params"):
@@ -110,7 +139,7 @@ def shard_copy_entries(plan: FlatLayout) -> Iterator[Entry]:
     part = UnitPart(
         "copy of the shard", COMM, CAST_CODE, PRE_UNSHARD, events=events if copies else None
     )
-    yield part.of_root(plan, plan.root.cast, during("root.flat"))
+    yield part.of_root(plan, plan.root.cast, root_copied)
     yield from part.of_layers(plan, attrgetter("cast"), copied)
 
 

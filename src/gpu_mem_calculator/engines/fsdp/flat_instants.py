@@ -20,6 +20,7 @@ from ...run.phases import BACKWARD, FORWARD
 from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
 from .instants import FsdpInstant, block_instant, forward_instant, unit_instant, without_saved
+from .micro_batches import with_middle
 from .waiting_layers import layer_count, waiting_layers
 
 PRE, POST, NONE = "backward_pre", "backward_post", "none"
@@ -32,12 +33,14 @@ class FlatShape(Struct, frozen=True, kw_only=True):
     ahead: the next layer is gathered before a layer's forward
     every: instants of all layers and all actions, not only of those that may be the peak
     loss_outside: the loss is computed once the root has returned
+    accumulates: only the last micro-batch reduces gradients
     """
 
     prefetch: str
     ahead: bool
     every: bool
     loss_outside: bool = False
+    accumulates: bool = False
 
 
 def flat_instants(
@@ -55,7 +58,8 @@ def flat_instants(
     """
     ranges = tuple(group.stretch for group in stack)
     instants: list[FsdpInstant] = []
-    for step_instant in step(ranges, micro_batches=micro_batches):
+    steps = step(ranges, micro_batches=micro_batches)
+    for step_instant in with_middle(steps, micro_batches) if shape.accumulates else steps:
         instants += _with_actions(step_instant, stack, shape)
     return without_saved(instants, stack) if shape.every else instants
 

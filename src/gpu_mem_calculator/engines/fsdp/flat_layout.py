@@ -9,6 +9,7 @@ from ...model.arch import Layer
 from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from .accumulation import accumulates
 from .flat_instants import POST, PRE, FlatShape, flat_instants
 from .flat_units import FlatOptions, FlatUnit, flat_unit
 from .instants import FsdpInstant
@@ -85,7 +86,13 @@ def flat_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FlatLayout:
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     root = [*embedding_parameters(run, base), *head_parameters(run, base)]
     outside = loss_outside(run)
-    shape = FlatShape(prefetch=below, ahead=ahead, every=run.unrolled, loss_outside=outside)
+    shape = FlatShape(
+        prefetch=below,
+        ahead=ahead,
+        every=run.unrolled,
+        loss_outside=outside,
+        accumulates=accumulates(run),
+    )
     return FlatLayout(
         run=run,
         kinds=tuple(

@@ -15,6 +15,7 @@ from ...ledger.ledger import COMM, GRAD, RECORDED, Entry
 from ...ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ...ledger.source import code
 from ...run.phases import BACKWARD
+from .accumulation import accumulated_layers, accumulated_root, accumulates, adds_shards, reduces
 from .flat_layout import POST_BACKWARD, UNSHARD, FlatLayout
 from .flat_units import FlatUnit
 from .instants import FsdpInstant
@@ -25,6 +26,7 @@ from .reduce import has_old_grads
 FLAT_CODE = code("torch 2.13 autograd/FunctionsManual.cpp split_with_sizes_backward: cat")
 REDUCE_CODE = code("torch 2.13 D/_runtime_utils.py:707 _post_backward_hook, 891, 914")
 KEPT_CODE = code("torch 2.13 D/_flat_param.py:1689 prepare_gradient_for_optim: until zero_grad")
+UNSYNCED_CODE = code("torch 2.13 D/_runtime_utils.py:743: _sync_gradients is false")
 SAVED_CODE = code("torch 2.13 D/_runtime_utils.py:914: _saved_grad_shard, until backward is over")
 TIED_CODE = code("torch 2.11 csrc/autograd/input_buffer.cpp: added on the consumer's CUDA stream")
 HEAD_CODE = code("torch autograd: kept until all of the root's gradients exist")
@@ -44,19 +46,47 @@ def gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
         return unit.cast_grad * several if keeps_cast else unit.cast_grad
 
     made = ("flatten", "after", "reduce")
-    flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD, role=RECORDED)
-    yield from _of_units(plan, flat, lambda u: u.flat_grad * several, *made, "scatter")
+    if accumulates(plan.run):
+        yield from _accumulated_entries(plan, (*made, "scatter"))
+    else:
+        flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD, role=RECORDED)
+        yield from _of_units(plan, flat, lambda u: u.flat_grad * several, *made, "scatter")
     kept = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD)
     until = made if keeps_flat else (*made, "scatter")
     yield from _of_units(plan, kept, lambda u: u.flat_grad * (1 - several), *until)
     cast = UnitPart("flat gradient, cast", COMM, REDUCE_CODE, POST_BACKWARD)
-    yield from _of_units(plan, cast, cast_until_end, "reduce", "scatter")
+    yield from _of_units(plan, cast, cast_until_end, "reduce", "scatter", times=_reduces(plan))
     padded = UnitPart("flat gradient, padded", COMM, REDUCE_CODE, POST_BACKWARD)
-    yield from _of_units(plan, padded, attrgetter("padded_grad"), "reduce", "scatter")
+    size = attrgetter("padded_grad")
+    yield from _of_units(plan, padded, size, "reduce", "scatter", times=_reduces(plan))
     yield from _alone_entries(plan)
     yield from _tied_entries(plan)
     if not plan.run.unrolled:  # else the events of layers, head and embedding make them
         yield from _whole_entries(plan)
+
+
+def _reduces(plan: FlatLayout) -> Callable[[FsdpInstant], Num]:
+    return lambda instant: int(reduces(plan.run, instant))
+
+
+def _accumulated_entries(plan: FlatLayout, made: tuple[str, ...]) -> Iterator[Entry]:
+    """Flat gradients that the last micro-batch reduces: the first one's, to which each later one
+    adds its own. That stays until the unit is reduced, since autograd's node has a hook.
+    """
+    top = len(plan.layers)
+    of_root = tuple(f"{action}.root" for action in made)
+
+    def layers(instant: FsdpInstant) -> range:
+        return accumulated_layers(instant, top, made=made)
+
+    def later(instant: FsdpInstant) -> Num:
+        return int(bool(instant.step.instant.micro_batch))
+
+    kept = UnitPart("accumulated gradients", GRAD, UNSYNCED_CODE, UNSHARD, role=RECORDED)
+    yield from kept.of_layers(plan, attrgetter("flat_grad"), layers)
+    yield kept.of_root(plan, plan.root.flat_grad, lambda i: accumulated_root(i, made=of_root))
+    flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD)
+    yield from _of_units(plan, flat, attrgetter("flat_grad"), *made, times=later)
 
 
 def _of_units(
@@ -121,7 +151,7 @@ def output_entries(plan: FlatLayout) -> Iterator[Entry]:
     several, casts = plan.root.several, plan.bits.reduce != plan.bits.stored
 
     def adds(instant: FsdpInstant) -> bool:
-        return instant.step.later and not plan.offload
+        return adds_shards(plan.run, instant) and not plan.offload
 
     output = UnitPart("reduce-scatter output", COMM, REDUCE_CODE, POST_BACKWARD)
     cast = UnitPart("reduced gradient, cast", COMM, REDUCE_CODE, plan.cast_stream)
@@ -130,7 +160,7 @@ def output_entries(plan: FlatLayout) -> Iterator[Entry]:
         output,
         lambda u: u.reduced * several,
         "scatter",
-        times=lambda i: int(casts or adds(i)),
+        times=lambda i: int((casts or adds(i)) and reduces(plan.run, i)),
     )
     if casts:
         yield from _of_units(
@@ -156,18 +186,22 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
         backward = instant.step.instant.phase == BACKWARD
         if plan.offload and not backward:
             return NO_LAYER
-        if _has_old_grads(plan, instant):
+        if _has_old_grads(plan, instant) or instant.action == "optimizer":
             return range(top)
-        ended = instant.layer < 0 and (backward or instant.action == "optimizer")
-        if (instant.step.later and not plan.offload) or ended:
+        if not reduces(plan.run, instant):
+            return NO_LAYER
+        ended = instant.layer < 0 and backward
+        if (adds_shards(plan.run, instant) and not plan.offload) or ended:
             return range(top)
         if instant.action in UNREDUCED:
             return range(instant.layer + 1, top)
         return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
 
     def root(instant: FsdpInstant) -> Num:
-        old = instant.step.later or _has_old_grads(plan, instant)
-        return int((old and not plan.offload) or instant.action == "scatter.root")
+        old = adds_shards(plan.run, instant) or _has_old_grads(plan, instant)
+        old = old or instant.action == "optimizer"
+        made = instant.action == "scatter.root" and reduces(plan.run, instant)
+        return int((old and not plan.offload) or made)
 
     bits = plan.bits
     casts = bits.reduce != bits.stored

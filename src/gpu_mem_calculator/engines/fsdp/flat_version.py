@@ -11,7 +11,7 @@ from ...ledger.num import nothing
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.run import Run
-from ...step.activations import StageWalks
+from ...step.activations import FREE_TOGETHER, StageWalks
 from ...step.activations import walks as walk_stage
 from ...step.layer_groups import LayerGroup
 from ...step.model_inputs import named_until_return
@@ -39,7 +39,7 @@ def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> St
 def _until(plan: FlatLayout, instant: FsdpInstant) -> str:
     """Until the flat gradient is made; the root's is made last."""
     if instant.action != "layer":
-        return "later.reduce.root" if instant.step.later else "reduce.root"
+        return instant.step.instant.moved("reduce.root").name
     after = "after" if plan.below == POST and instant.layer > 0 else "reduce"
     return f"{instant.step.name}.{after}"
 
@@ -51,4 +51,10 @@ def _writer(plan: FlatLayout) -> Callable[[Ledger], Writer] | None:
     return FlatStreamWriter if option(plan.run, "limit_all_gathers") else UnlimitedStreamWriter
 
 
-VERSION_1 = FsdpVersion(states=state_entries, walks=_walks, until=_until, writer=_writer)
+VERSION_1 = FsdpVersion(
+    states=state_entries,
+    gradients=lambda run: FREE_TOGETHER,
+    walks=_walks,
+    until=_until,
+    writer=_writer,
+)

@@ -20,6 +20,7 @@ from ...ledger.num import Num
 from ...run.phases import BACKWARD, FORWARD, STARTUP
 from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
+from .micro_batches import with_middle
 from .waiting_layers import layer_count, waiting_layers
 
 UNIT = "unit"  # what runs where no block computes
@@ -58,6 +59,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     replicas: reduce-scatter's outputs stay until backward is over, to be all-reduced
     ends: embedding and head are units of their own
     loss_outside: the loss is computed once the root has returned
+    accumulates: only the last micro-batch reduces gradients
     every: instants of all layers and all actions, not only of those that may be the peak
     """
 
@@ -70,6 +72,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     every: bool
     ends: bool = False
     loss_outside: bool = False
+    accumulates: bool = False
 
 
 def ends_apart(stack: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
@@ -102,7 +105,8 @@ def fsdp_instants(
     ranges = tuple(group.stretch for group in stack)
     instants: list[FsdpInstant] = []
     adds_up = shape.replicas and not shape.every  # the outputs of a group's layers, up to its first
-    for step_instant in step(ranges, micro_batches=micro_batches, both_ends=adds_up):
+    steps = step(ranges, micro_batches=micro_batches, both_ends=adds_up)
+    for step_instant in with_middle(steps, micro_batches) if shape.accumulates else steps:
         instants += _with_actions(step_instant, stack, shape)
     return without_saved(instants, stack) if shape.every else instants
 
@@ -261,7 +265,7 @@ def unit_instant(
     base: StepInstant, where: str, title: str, layer: str = "", **changes: object
 ) -> StepInstant:
     """An instant of the same micro-batch at which no block computes."""
-    word = ", later micro-batch" if base.later else ""
+    word = f", {base.instant.micro_batch} micro-batch" if base.later else ""
     moved = base.instant.moved(where, title=title + word, layer=layer)
     return replace(base, instant=moved, **{"work": UNIT, **changes})
 

@@ -18,6 +18,7 @@ from ...model.arch import Layer
 from ...run.run import Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from .accumulation import accumulates
 from .instants import FsdpInstant, StepShape, fsdp_instants
 from .options import HYBRID, KEEP_GATHERED, loss_outside, option, shard_ranks, unit_bits, wraps_ends
 from .units import (
@@ -146,6 +147,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         reshards_root=reshards_root,
         ends=ends,
         loss_outside=loss_outside(run),
+        accumulates=accumulates(run),
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
         single_rank=not nothing(1 - several),

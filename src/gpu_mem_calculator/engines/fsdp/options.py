@@ -50,6 +50,7 @@ OPTIONS: Mapping[str, Any] = {
     "cpu_offload": False,
     "wrap_embedding_and_head": None,  # None: as the model's implementation does
     "init_device": None,  # None: cpu in version 1, meta in version 2
+    "sync_each_batch": True,
     **VERSION_1,
 }
 

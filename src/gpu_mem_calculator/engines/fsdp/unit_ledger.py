@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ...ledger.ledger import Ledger, Writer
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.run import Precision, Run
-from ...step.activations import FREE_TOGETHER, StageWalks, activation_entries
+from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.block_events import BlockRun, block_runs
 from ...step.layer_groups import LayerGroup, layer_groups
@@ -27,12 +27,14 @@ class FsdpVersion(Struct, frozen=True):
     """What a version of FSDP does in its own way; each function takes the version's layout.
 
     states: the entries of a run's parameters
+    gradients: when the whole gradients of a block are freed, as in `StageWalks`
     walks: of layers and head
     until: the instant up to which the whole gradients of a block stay alive
     writer: writes the stream; None is the usual way
     """
 
     states: MakeEntries
+    gradients: Callable[[Run], str]
     walks: Callable[[Run, BlockSetting, tuple[LayerGroup, ...]], StageWalks]
     until: Callable[[Any, FsdpInstant], str]
     writer: Callable[[Any], Callable[[Ledger], Writer] | None]
@@ -47,7 +49,8 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     plan = states.plan
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
-    walks = replace(version.walks(computed, setting, stack), gradients=FREE_TOGETHER)
+    gradients = version.gradients(run)
+    walks = replace(version.walks(computed, setting, stack), gradients=gradients)
     entries = (
         *states.shards,
         *between_entries(plan, walks),
