@@ -76,7 +76,7 @@ NAMES: dict[str, dict[str, Any]] = {
 """Names that are more than read, by module."""
 
 
-class _Loader(Loader):
+class _TritonLoader(Loader):
     """Makes the modules: every name that Triton's have is there."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -94,13 +94,13 @@ class _Loader(Loader):
         vars(module).update(NAMES.get(name, {}), __getattr__=get, __path__=[])
 
 
-class _Finder(MetaPathFinder):
+class _TritonFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
         if name != NAME and not name.startswith(f"{NAME}."):
             return None
-        return ModuleSpec(name, _Loader(), is_package=True)
+        return ModuleSpec(name, _TritonLoader(), is_package=True)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def importable_triton() -> Iterator[None]:
     if find_spec(NAME) is not None:
         yield
         return
-    finder = _Finder()
+    finder = _TritonFinder()
     sys.meta_path.append(finder)
     try:
         yield
