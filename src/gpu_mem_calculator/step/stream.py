@@ -82,7 +82,7 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     end = Phase("opt", list(_names(ledger, OPTIMIZER)), OPTIMIZER)
     after = list(_names(ledger, EVALUATION))
     last = [Phase("eval", after, EVALUATION)] if after else []
-    saved = list(_names(ledger, SAVING, later=False))
+    saved = list(_names(ledger, SAVING))
     last += [Phase("save", saved, SAVING)] if saved else []
     for step in range(steps):
         for phase in (*first, *each, end, *last):
