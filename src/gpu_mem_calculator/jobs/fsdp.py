@@ -89,8 +89,10 @@ def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
         fully_shard(layer, reshard_after_forward=reshard, **rest)
     if wraps_ends(job.resolved.run):
         embedding, head = _ends(model)
+        weight = embedding.weight  # alive until all is sharded, as in Accelerate 1.15
         fully_shard(embedding, reshard_after_forward=reshard, **rest)
         fully_shard(head, reshard_after_forward=False, **rest)
+        del weight
     fully_shard(model, reshard_after_forward=reshard if root is None else root, **rest)
 
 

@@ -95,7 +95,10 @@ def _shards_in_order(plan: FsdpLayout, where: str) -> Entry:
 
 
 def _events(plan: FsdpLayout, where: str) -> BlockEvents:
-    """Allocations and frees of start-up."""
+    """Allocations and frees of start-up. An embedding that is a unit stays until the head is
+    sharded, too: a variable refers to its weight (accelerate 1.15.0 utils/fsdp_utils.py
+    fsdp2_prepare_model: input_weight).
+    """
     recorder, units = EventRecorder(), list(_units(plan))
     made: list[list[int]] = []
     if where == "cuda":
@@ -103,8 +106,13 @@ def _events(plan: FsdpLayout, where: str) -> BlockEvents:
         if plan.run.arch.tied:
             recorder.over((recorder.weight(_table(plan)),))
     kept: list[int] = []
+    named: list[int] = []
     for index, unit in enumerate(units):
         whole = made[index] if made else [recorder.weight(p.original) for p in unit.parameters]
         kept += [recorder.weight(parameter.shard) for parameter in unit.parameters]
-        recorder.over(whole)
+        if unit is plan.root and plan.head is not None:
+            named = whole
+        else:
+            recorder.over(whole)
+    recorder.over(named)
     return recorder.forward_only(kept)
