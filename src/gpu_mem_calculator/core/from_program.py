@@ -11,10 +11,11 @@ from ..ledger.quoting import quoted
 from ..programs.program import ModelFacts, Program, Setup, Translation
 from ..programs.tools import translate
 from .errors import InputError, nearest
+from .model_facts import shape_facts
 from .model_source import find_model
 from .models import ModelConfig, RunFile
 
-TRANSLATED = ("training", "parallelism", "engine")
+TRANSLATED = ("model", "training", "parallelism", "engine")
 
 
 def read_program(values: Any) -> Program:
@@ -68,7 +69,9 @@ def translation(program: Program, data: Mapping[str, Any]) -> Translation:
     hardware, model = data.get("hardware"), data.get("model")
     count = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
     setup = Setup(
-        num_gpus=count if isinstance(count, int) else 1, model=lambda: _model_facts(model)
+        num_gpus=count if isinstance(count, int) else 1,
+        has_model=bool(model),
+        model=lambda: _model_facts(model),
     )
     return translate(program, setup)
 
@@ -88,6 +91,7 @@ def _model_facts(model: Any) -> ModelFacts:
         hidden_size=int(found.arch.hidden),
         tied=bool(found.arch.tied),
         stored_dtype=stored if isinstance(stored, str) else None,
+        shape=shape_facts(found.arch),
     )
 
 
@@ -95,5 +99,6 @@ def program_notes(file: RunFile) -> Translation:
     """The translation of a run file's program, for what it assumes and warns of."""
     assert file.program is not None
     model = {key: getattr(file.model, key) for key in file.model.__struct_fields__}
+    model = {key: value for key, value in model.items() if value is not None}
     sections = {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
     return translation(file.program, sections)

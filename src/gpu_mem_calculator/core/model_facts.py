@@ -7,7 +7,7 @@ from typing import Any
 
 from ..families.plain import EXPERT_KEYS
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Moe
+from ..model.blocks import Attention, Mlp, Moe
 from .errors import InputError
 
 # Keys that describe a model of plain numbers; a config.json has other keys for them.
@@ -51,6 +51,29 @@ def _facts(arch: Arch) -> dict[str, Any]:
     if gated is not None:
         facts["gated_mlp"] = gated
     return facts | experts
+
+
+def shape_facts(arch: Arch) -> dict[str, Any]:
+    """The model's shape by keys of the model section: what the last layer has, where they differ.
+    Without experts, their keys are left out.
+    """
+    mixer, mlp = arch.layers[-1].mixer, arch.layers[-1].mlp
+    facts = {key: value for key, value in _facts(arch).items() if value is not None}
+    facts |= {
+        "num_layers": len(arch.layers),
+        "hidden_size": arch.hidden,
+        "vocab_size": arch.vocab,
+        "tie_word_embeddings": arch.tied,
+    }
+    if isinstance(mixer, Attention):
+        facts |= {
+            "num_attention_heads": mixer.heads,
+            "num_key_value_heads": mixer.kv_heads,
+            "head_dim": mixer.head_dim,
+        }
+    if isinstance(mlp, Mlp):
+        facts |= {"intermediate_size": mlp.ffn}
+    return facts
 
 
 def expert_facts(arch: Arch) -> dict[str, int]:

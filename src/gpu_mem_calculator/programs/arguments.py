@@ -62,6 +62,24 @@ def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 yield name, effect, group["why"]
 
 
+def flat_arguments(
+    table: ArgumentTable, given: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+    """The given arguments by their full names: sections of a file are joined with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and name not in table and _is_section(table, name):
+            flat |= flat_arguments(table, value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def _is_section(table: ArgumentTable, name: str) -> bool:
+    return any(one.startswith(f"{name}.") for one in table)
+
+
 def argument_values(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
     """The value of every argument: as given, else the tool's default."""
     return {name: given.get(name, row.default) for name, row in table.items()}

@@ -40,12 +40,14 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     hidden_size: int | None = None
     tied: bool = False
     stored_dtype: str | None = None  # of the checkpoint, by its config.json
+    shape: Section = field(default_factory=dict)  # by keys of the model section
 
 
 class Setup(Struct, frozen=True, kw_only=True):
     """What a translation needs to know of the rest of the run file."""
 
     num_gpus: int = 1
+    has_model: bool = True
     model: Callable[[], ModelFacts] = ModelFacts
 
 
@@ -55,6 +57,7 @@ class Translation(Struct, kw_only=True):
     `assumed`, `warnings` and `problems` have one sentence for each.
     """
 
+    model: Section = field(default_factory=dict)
     training: Section = field(default_factory=dict)
     parallelism: Section = field(default_factory=dict)
     engine: Section = field(default_factory=dict)

@@ -9,8 +9,15 @@ from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from .arguments import argument_problems, argument_table, argument_values, assumed_defaults
+from .arguments import (
+    argument_problems,
+    argument_table,
+    argument_values,
+    assumed_defaults,
+    flat_arguments,
+)
 from .program import Program, Setup, Translation
 
 
@@ -50,6 +57,27 @@ TOOLS: Mapping[str, Tool] = {
         arguments="lightning/arguments",
         module="lightning.translate",
     ),
+    "torchtitan": Tool(
+        package="torchtitan",
+        version="0.2.2",
+        arguments="torchtitan/arguments",
+        module="torchtitan.translate",
+    ),
+    "megatron": Tool(
+        package="Megatron-LM",
+        version="core_r0.19.0",
+        arguments="megatron/arguments",
+        module="megatron.translate",
+    ),
+}
+# Tools that were read and cannot be answered: why, and which set-up can.
+REFUSED_TOOLS: Mapping[str, str] = {
+    "verl": "its actor is FSDP or Megatron, and generation is modelled beside DDP alone; "
+    "use trl.GRPOTrainer, with use_vllm for a rollout on the same GPU",
+    "openrlhf": "its actor is DeepSpeed, and generation is modelled beside DDP alone; "
+    "use trl.GRPOTrainer, with use_vllm for a rollout on the same GPU",
+    "unsloth": "its loss takes chunks by the memory that is free, and its backward of adapters "
+    "writes over its inputs; use trl.SFTTrainer for the same run without its kernels",
 }
 LONGEST_VERSION = 40
 Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
@@ -59,10 +87,14 @@ def translate(program: Program, setup: Setup) -> Translation:
     """The keys of a run file that a program means; its problems are in the result."""
     tool = TOOLS.get(program.tool)
     if tool is None:
+        if program.tool in REFUSED_TOOLS:
+            why = REFUSED_TOOLS[program.tool]
+            return Translation(problems=[f"program.tool={program.tool!r} is not modelled: {why}"])
         hint = difflib.get_close_matches(program.tool, TOOLS, n=1, cutoff=0.6)
         near = f"did you mean {hint[0]!r}?" if hint else f"it can be {', '.join(TOOLS)}"
         return Translation(problems=[f"program.tool={program.tool!r} is not modelled; {near}"])
     title, table = f"{program.tool} {tool.version}", argument_table(tool.arguments)
+    program = replace(program, args=flat_arguments(table, program.args))
     problems = list(argument_problems(title, table, program.args))
     if problems:
         return Translation(problems=problems)
