@@ -124,6 +124,11 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
         ROUTED,
     ),
     ("pytorch_ddp", "gradient_as_bucket_view"): (True, {}, {}),
+    ("pytorch_ddp", "init_device"): (
+        "cpu",
+        {},
+        {"model": {"config": {**SMALL_LLAMA, "tie_word_embeddings": True}}},
+    ),
 }
 
 

@@ -39,6 +39,9 @@ def compile_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
         yield f"{what}: {kept}; use 'default' or 'max-autotune-no-cudagraphs'"
     for setting in _other_code(run):
         yield f"{what} is not modelled with training.{setting}; leave one of the two out"
+    if run.options.get("gradient_as_bucket_view"):
+        view = "engine.gradient_as_bucket_view=true"
+        yield f"{what} is not modelled with {view}; leave one of the two out"
     if not _plain_layers(run):
         why = f"the graph of {run.arch.family} models is not modelled"
         yield f"{what}: {why}; set it to false, or use gpu-mem-calc measure"

@@ -101,6 +101,7 @@ FLAGS: Mapping[str, Mapping[Any, Settings]] = {
     },
     "use_liger_kernel": {True: {"training.liger": True}, False: {}},
     "enable_liger_kernel": {True: {"training.liger": True}, False: {}},
+    "torch_compile": {True: {"training.compile": True}, False: {}},
     "cut_cross_entropy": {True: {"training.loss": "cut"}, False: {}},
     "flash_attn_cross_entropy": {True: {"training.loss": "flash_fused"}, False: {}},
     "liger_fused_linear_cross_entropy": {True: {"training.loss": "liger_fused"}, False: {}},
@@ -152,7 +153,7 @@ logging_steps logging_strategy save_steps save_strategy save_total_limit eval_st
 evaluation_strategy per_device_eval_batch_size dataloader_num_workers group_by_length
 remove_unused_columns ddp_find_unused_parameters tf32 push_to_hub packing dataset_text_field
 dataset_name llm_int8_threshold bnb_4bit_compute_dtype bnb_4bit_quant_storage lora_bias
-lora_task_type
+lora_task_type neftune_noise_alpha
 """
 NO_MEMORY = frozenset(_NO_MEMORY.split())
 # Names that have no key of one's own here: what to write instead.
@@ -163,8 +164,6 @@ ANSWERS: Mapping[str, str] = {
     "fsdp_config": "use engine.type=fsdp",
     "train_batch_size": "it counts all GPUs; use training.batch_size, which counts one",
     "global_batch_size": "it counts all GPUs; use training.batch_size, which counts one",
-    "torch_compile": "torch.compile is not modelled; leave it out",
-    "neftune_noise_alpha": "it is not modelled; leave it out",
     **dict.fromkeys(
         ("activation_offloading", "enable_activation_offloading"),
         "all activations in host RAM are not modelled; use training.recompute=full_offloaded, "
