@@ -69,6 +69,7 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
     ("fsdp", "wrap_embedding_and_head"): (True, {}, {}),
     ("fsdp", "fsdp_version"): (1, {}, {}),
     ("fsdp", "init_device"): ("cuda", FLAT, {}),
+    ("fsdp", "init_dtype"): ("bf16", FLAT, {}),
     ("fsdp", "use_orig_params"): (True, FLAT, {}),
     ("fsdp", "backward_prefetch"): ("none", FLAT, {}),
     ("fsdp", "forward_prefetch"): (True, FLAT, {}),

@@ -53,6 +53,19 @@ def test_whole_gradients_wait_for_the_last_micro_batch(version: int) -> None:
     assert reduced.parts(begins)[GRAD] < whole
 
 
+def test_weights_are_wrapped_in_16_bits_and_upcast_last() -> None:
+    """A unit is moved and flattened in half the bytes; both kinds of shards remain."""
+    startup = {}
+    for dtype in (None, "bf16"):
+        resolved = small(fsdp_version=1, **({"init_dtype": dtype} if dtype else {}))
+        ledger = resolved.engine.ledger(resolved.run)
+        startup[dtype] = ledger.heights()
+    wrapped = startup["bf16"]["startup.root"] / startup[None]["startup.root"]
+    assert wrapped == pytest.approx(0.5, abs=0.01)
+    ended = startup["bf16"]["startup"] / startup[None]["startup"]
+    assert ended == pytest.approx(1.5, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("engine", "words"),
     [

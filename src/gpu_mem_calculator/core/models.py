@@ -185,6 +185,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     wrap_embedding_and_head: Flag | None = None
     cpu_offload: Flag | None = None
     init_device: Literal["cpu", "cuda", "meta"] | None = None
+    init_dtype: Literal["bf16", "fp16"] | None = None
     use_orig_params: Flag | None = None
     backward_prefetch: Literal["backward_pre", "backward_post", "none"] | None = None
     forward_prefetch: Flag | None = None

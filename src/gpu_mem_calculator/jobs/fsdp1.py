@@ -52,15 +52,37 @@ def wrap(job: Job, model: Any, layers: list[Any]) -> Any:
         raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
     if not dist.is_initialized():
         fake_group(0, 1)
+    _start_in(job, model)
     chosen = {id(layer) for layer in layers}
     policy = CustomPolicy(lambda module: id(module) in chosen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about strategies and frozen weights that the run chose
         wrapped = Wrapper(model, auto_wrap_policy=policy, **_arguments(job))
+    _upcast(job, wrapped)
     if init_device(job) != "cuda":
         _fill_shards(wrapped)
         fill_buffers(wrapped)
     return wrapped
+
+
+def _start_in(job: Job, model: Any) -> None:
+    """Cast the weights to the dtype that they have until they are sharded."""
+    import torch
+
+    name = job.resolved.run.options["init_dtype"]
+    for parameter in model.parameters() if name else ():
+        parameter.data = parameter.data.to(getattr(torch, TORCH_NAMES[name]))
+
+
+def _upcast(job: Job, wrapped: Any) -> None:
+    """Upcast the shards to fp32, as Accelerate does (1.15.0 accelerator.py prepare_model)."""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
+
+    for unit in Wrapper.fsdp_modules(wrapped) if job.resolved.run.options["init_dtype"] else ():
+        if unit._handle is not None:
+            unit._flat_param.data = unit._flat_param.data.to(torch.float32)
+            unit._handle._orig_param_dtype = torch.float32
 
 
 def _arguments(job: Job) -> dict[str, Any]:

@@ -182,6 +182,8 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
     result.engine |= engine
     training = result.training
     if training.get("autocast") and str(training.get("precision")).endswith("_pure"):
+        if version == 1 and not engine.get("cpu_offload"):
+            result.engine["init_dtype"] = training["precision"].removesuffix("_pure")
         training["precision"] = training["precision"].replace("_pure", "_mixed")
     elif str(training.get("precision")).endswith("_mixed"):
         training["autocast"] = True

@@ -42,6 +42,15 @@ def problems(run: Run) -> Iterator[str]:
             "engine.hybrid_shard_size=1: FSDP version 1 reduces no gradients over the replicas "
             "of a group of one rank; set engine.sharding_strategy to no_shard"
         )
+    if option(run, "init_dtype") and (
+        not run.precision.endswith("_mixed")
+        or option(run, "cpu_offload")
+        or option(run, "init_device") not in (None, "cpu")
+    ):
+        yield (
+            f"engine.init_dtype={option(run, 'init_dtype')!r} is modelled for mixed precision, "
+            "from init_device cpu and without cpu_offload; leave it out"
+        )
     yield from _adapter_problems(run)
 
 

@@ -33,6 +33,7 @@ class FlatLayout(Struct, frozen=True, kw_only=True):
     cast_stream: the CUDA stream that casts reduced gradients
     offload: shards, their gradients and the optimizer are on the host
     init_device: where the model is before it is sharded
+    upcast: how many times as long a shard is as before it is upcast, 1 if it is not
     """
 
     run: Run
@@ -47,6 +48,7 @@ class FlatLayout(Struct, frozen=True, kw_only=True):
     cast_stream: int
     offload: bool
     init_device: str
+    upcast: int
     instants: tuple[FsdpInstant, ...]
 
     @property
@@ -109,5 +111,6 @@ def flat_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FlatLayout:
         cast_stream=ALL_REDUCE if strategy in HYBRID else POST_BACKWARD,
         offload=offload,
         init_device=option(run, "init_device") or "cpu",
+        upcast=base.stored // 16 if option(run, "init_dtype") else 1,
         instants=tuple(flat_instants(stack, run.micro_batches, shape)),
     )

@@ -35,6 +35,9 @@ WHOLE_CODE = code("torch 2.13 D/_init_utils.py:500-545: moved to the GPU, or the
 FLAT_CODE = code("torch 2.13 D/_flat_param.py:838 flatten_tensors: cat")
 SHARD_CODE = code("torch 2.13 D/_flat_param.py:1124 _get_shard: equal parts, padded")
 TIED_CODE = code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied")
+UPCAST_CODE = code(
+    "accelerate 1.15.0 accelerator.py prepare_model: parameters are views until forward"
+)
 HOST_CODE = code("every rank makes the model on the host: init_device=cpu")
 
 
@@ -82,15 +85,16 @@ def startup_entries(plan: FlatLayout) -> Iterator[Entry]:
         left = {i.name: total - i.before[kind] for i in layers}
         here = {i.name: 1 for i in layers if i.kind == kind}
         live: dict[str, Num] = {MODEL.name: total, **left} if on_gpu else dict(here)
-        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
-        size = unit.flat * unit.several
+        size = _whole(unit) // plan.upcast
+        yield Entry(f"{title}: unsharded parameters", PARAM, size, live, WHOLE_CODE)
+        size = unit.flat * unit.several // plan.upcast
         yield Entry(f"{title}: flat parameter", COMM, size, dict(here), FLAT_CODE)
     root = plan.root
     names = [ROOT.name, *((MODEL.name, *(i.name for i in layers)) if on_gpu else ())]
     live = dict.fromkeys(names, 1)
     name = "embedding and head: unsharded parameters"
-    yield Entry(name, PARAM, _whole(root), live, WHOLE_CODE)
-    name, size = "embedding and head: flat parameter", root.flat * root.several
+    yield Entry(name, PARAM, _whole(root) // plan.upcast, live, WHOLE_CODE)
+    name, size = "embedding and head: flat parameter", root.flat * root.several // plan.upcast
     yield Entry(name, COMM, size, {ROOT.name: 1}, FLAT_CODE)
     if on_gpu and plan.run.arch.tied:
         name = "head before it is tied to the embedding"
@@ -103,6 +107,7 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
     """
     if plan.run.unrolled:
         yield _shards_in_order(plan)
+        yield from _before_upcast(plan)
         return
     names = (START.name, LAZY.name, *(i.step.name for i in plan.instants))
     always: dict[str, Num] = {} if plan.offload else dict.fromkeys(names, 1)
@@ -112,11 +117,31 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
         made: dict[str, Num] = {
             i.name: (0 if plan.offload else i.before[kind]) + (i.kind == kind) for i in layers
         }
-        rest = {} if plan.offload else {ROOT.name: total, **dict.fromkeys(always, total)}
-        name = f"{title}: sharded parameters"
-        yield Entry(name, PARAM, unit.shard, {**made, **rest}, SHARD_CODE)
-    name = "embedding and head: sharded parameters"
-    yield Entry(name, PARAM, plan.root.shard, {ROOT.name: 1, **always}, SHARD_CODE)
+        made |= {} if plan.offload else {ROOT.name: total}
+        yield from _shard_rows(plan, title, unit, made, dict.fromkeys(always, total))
+    yield from _shard_rows(plan, "embedding and head", plan.root, {ROOT.name: 1}, always)
+    yield from _before_upcast(plan)
+
+
+def _shard_rows(
+    plan: FlatLayout, title: str, unit: FlatUnit, made: dict[str, Num], kept: dict[str, Num]
+) -> Iterator[Entry]:
+    """A unit's shards: while units are wrapped, and from then on, when they may be upcast."""
+    name = f"{title}: sharded parameters"
+    if plan.upcast == 1:
+        yield Entry(name, PARAM, unit.shard, {**made, **kept}, SHARD_CODE)
+        return
+    yield Entry(f"{name}, in 16 bits", PARAM, unit.shard // plan.upcast, made, SHARD_CODE)
+    yield Entry(name, PARAM, unit.shard, kept, UPCAST_CODE)
+
+
+def _before_upcast(plan: FlatLayout) -> Iterator[Entry]:
+    """Shards in 16 bits: the model's parameters are views of them until the first forward."""
+    if plan.upcast > 1:
+        shards = [unit.shard // plan.upcast for unit in _units(plan)]
+        size, live = sum(shards, EMPTY), {START.name: 1}
+        name = "shards before they are upcast"
+        yield Entry(name, PARAM, size, live, UPCAST_CODE, tensors=lambda: shards)
 
 
 def _whole(unit: FlatUnit) -> Bytes:
@@ -136,7 +161,7 @@ def _units(plan: FlatLayout) -> Iterator[FlatUnit]:
 
 
 def _on_host(plan: FlatLayout) -> Entry:
-    size = sum((_whole(unit) for unit in _units(plan)), EMPTY)
+    size = sum((_whole(unit) for unit in _units(plan)), EMPTY) // plan.upcast
     return Entry("model before it is sharded", PARAM, size, {START.name: 1}, HOST_CODE, place=CPU)
 
 
@@ -160,28 +185,32 @@ def _events(plan: FlatLayout) -> BlockEvents:
     if plan.init_device == "cuda":
         made = _model(plan, recorder, units)
     for index, unit in enumerate(units):
-        whole = made[index] if made else _moved(recorder, unit)
-        for size in broadcast_buffers(list(unit.originals)) if sends else ():
+        whole = made[index] if made else _moved(recorder, unit, plan.upcast)
+        sent = [size // plan.upcast for size in unit.originals]
+        for size in broadcast_buffers(sent) if sends else ():
             recorder.over((recorder.weight(size),))
-        flat = recorder.weight(unit.flat)
+        flat = recorder.weight(unit.flat // plan.upcast)
         if nothing(unit.several):
             kept.append(flat)
         else:
-            kept.append(recorder.weight(unit.shard))
+            kept.append(recorder.weight(unit.shard // plan.upcast))
             recorder.over((flat,))
         recorder.over(whole if orig else whole[::-1])
         if plan.offload:
             recorder.over((kept.pop(),))
+    if plan.upcast > 1:
+        halves, kept = kept, [recorder.weight(unit.shard) for unit in units]
+        recorder.over(halves)
     return recorder.forward_only(kept)
 
 
-def _moved(recorder: EventRecorder, unit: FlatUnit) -> list[int]:
+def _moved(recorder: EventRecorder, unit: FlatUnit, upcast: int) -> list[int]:
     """A unit's parameters, moved to the GPU: the least deep first (torch 2.13 D/_init_utils.py
     _move_module_to_device, _get_modules_to_materialize).
     """
     tensors = [-1] * len(unit.originals)
     for index in sorted(range(len(tensors)), key=unit.depths.__getitem__):
-        tensors[index] = recorder.weight(unit.originals[index])
+        tensors[index] = recorder.weight(unit.originals[index] // upcast)
     return tensors
 
 

@@ -33,6 +33,7 @@ PRECISIONS = {
 # Options that version 2 does not have, with their defaults in version 1.
 VERSION_1: Mapping[str, Any] = {
     "use_orig_params": False,
+    "init_dtype": None,  # None: the dtype of the shards
     "backward_prefetch": "backward_pre",
     "forward_prefetch": False,
     "limit_all_gathers": True,
