@@ -111,7 +111,6 @@ def test_a_server_has_its_own_names() -> None:
         ({"gradient_checkpointing": True, "activation_checkpointing": "none"}, "contradicts"),
         ({"bf16": True, "fp16": True}, "contradicts training.dtype='bf16'"),
         ({"torch_dtype": "bfloat16"}, "use training.precision=bf16_pure"),
-        ({"torch_compile": True}, "torch.compile is not modelled"),
         ({"deepspeed": "ds.json"}, "use engine.type=deepspeed"),
         ({"gradient_checkpointing": 3}, "must be true or false"),
         ({"gradient_checkpoints": 1}, "training.gradient_checkpoints is not a known key"),
