@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
-from gpu_mem_calculator.programs.tools import TOOLS
+from gpu_mem_calculator.programs.tools import TOOLS, start_problems
 
 NAMES = Path(__file__).parent / "names"
 STORED = {path.stem: json.loads(path.read_text()) for path in NAMES.glob("*.json")}
@@ -30,3 +30,10 @@ def test_a_table_has_every_argument_with_its_default(tool: str) -> None:
     for row in rows.values():
         assert row.effect in (MEMORY, FREE, REFUSED)
         assert row.why or row.effect == MEMORY
+
+
+def test_trace_and_measure_say_that_they_cannot_start_these_tools() -> None:
+    """They are not installed anywhere that either runs."""
+    for tool in TOOLS:
+        sentence = next(start_problems(tool), "")
+        assert ("cannot be run here" in sentence) == (tool in STORED)

@@ -13,7 +13,7 @@ def test_the_snapshot_is_of_the_versions_in_the_table() -> None:
     known = {row.names[0]: row.version for row in (PEFT, TORCH, TRANSFORMERS, FLASHINFER)}
     assert {name: records[name]["version"] for name in known} == known
     assert all(r["schemas"] or r["cited"] or r["files"] for r in records.values())
-    assert snapshot.TARGET.stat().st_size < 300_000
+    assert snapshot.TARGET.stat().st_size < 400_000
 
 
 def test_the_page_of_frameworks_is_up_to_date() -> None:

@@ -79,6 +79,7 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "unsloth": "its loss takes chunks by the memory that is free, and its backward of adapters "
     "writes over its inputs; use trl.SFTTrainer for the same run without its kernels",
 }
+STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
 LONGEST_VERSION = 40
 Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
@@ -117,3 +118,10 @@ def _version_warning(program: Program, tool: Tool) -> Iterator[str]:
     if given is not None and given[:LONGEST_VERSION] != tool.version:
         read = f"{tool.package} {tool.version}, whose source was read"
         yield f"program.version={given[:LONGEST_VERSION]!r} is treated as {read}"
+
+
+def start_problems(tool: str) -> Iterator[str]:
+    """A sentence where a tool can be estimated, but not started by trace or measure."""
+    if tool.partition(".")[0] not in STARTED:
+        instead = "write its training and engine keys instead of the program"
+        yield f"program.tool={tool!r} cannot be run here, only estimated; {instead}"

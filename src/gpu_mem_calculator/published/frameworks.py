@@ -188,6 +188,16 @@ FLASH_ATTN = Framework(
 TORCHTITAN = Framework(
     ("torchtitan",), "0.2.2", "2026-11-17", GITHUB + "pytorch/torchtitan", package="torchtitan"
 )
+ACCELERATE = Framework(
+    ("Accelerate",), "1.15.0", "2026-11-18", GITHUB + "huggingface/accelerate", package="accelerate"
+)
+LIGHTNING = Framework(
+    ("Lightning",),
+    "2.6.6",
+    "2026-11-18",
+    GITHUB + "Lightning-AI/pytorch-lightning",
+    package="lightning",
+)
 AXOLOTL = Framework(("Axolotl",), "067b021", "2026-11-17", GITHUB + "axolotl-ai-cloud/axolotl")
 ESTIMATOR = Framework(
     ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
@@ -216,6 +226,8 @@ FRAMEWORKS = (
     TRL,
     FLASH_ATTN,
     TORCHTITAN,
+    ACCELERATE,
+    LIGHTNING,
     AXOLOTL,
     ESTIMATOR,
 )

@@ -16,6 +16,7 @@ from ..core.runfile import as_dict, read
 from ..jobs.quantized import PAGED
 from ..modelling.huggingface.attention_kernels import FLASH
 from ..programs.program import Program
+from ..programs.tools import start_problems
 from ..replay.allocator import AllocatorSettings
 from ..trace.coverage import INSTEAD
 from ..trace.run import STEPS, RunTrace, run_trace
@@ -56,6 +57,7 @@ def _uncovered(program: Program, resolved: ResolvedRun, rank: int) -> Iterator[s
     """A sentence for each choice of the program that a trace does not cover."""
     run, engine = resolved.run, resolved.engine
     fake = "know no fake tensors"
+    yield from start_problems(program.tool)
     if rank:
         yield f"rank {rank} of a program is not traced, only rank 0; leave --rank out"
     if engine.name not in ENGINES:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.errors import InputError
+from ...programs.tools import start_problems
 from ..job import Job
 from .launch import launch
 from .lightning import train_lightning
@@ -24,5 +26,8 @@ RUNNERS: dict[str, Callable[[Job], None]] = {
 def train(job: Job) -> None:
     """Run a program to the end of its last step; marks the end of start-up and of every step."""
     assert job.file.program is not None
+    problems = list(start_problems(job.file.program.tool))
+    if problems:
+        raise InputError(problems)
     launch(job)
     RUNNERS[job.file.program.tool.partition(".")[0]](job)
