@@ -132,3 +132,13 @@ def test_tools_that_cannot_be_answered_say_which_can(tool: str) -> None:
     made = {"model": LLAMA, "program": {"tool": tool}, "hardware": {"gpu": "h200"}}
     with pytest.raises(InputError, match=r"is not modelled: .*use trl\."):
         estimate(made)
+
+
+def test_what_is_not_counted_is_said() -> None:
+    """The mask that the script copies, and what a router's loss keeps."""
+    args = {**GPT, "num_experts": 4, "moe_grouped_gemm": True, "moe_aux_loss_coeff": 0.01}
+    warnings = " ".join(estimate(run(args)).warnings)
+    assert "create_attention_mask_in_dataloader" in warnings
+    assert "auxiliary loss" in warnings
+    quiet = {**GPT, "create_attention_mask_in_dataloader": False}
+    assert "mask" not in " ".join(estimate(run(quiet)).warnings)

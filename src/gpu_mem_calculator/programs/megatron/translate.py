@@ -52,6 +52,9 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     if values["bf16"] and values["fp16"]:
         result.problems.append("program.args: bf16 and fp16 are both there; leave one out")
     result.training |= _recompute(values)
+    if values["moe_aux_loss_coeff"]:
+        kept = "the scores of routers that the auxiliary loss keeps are not counted"
+        result.warnings.append(f"program.args.moe_aux_loss_coeff is above 0: {kept}")
     if values["transformer_impl"] == "transformer_engine":
         _add_engine_notes(values, setup, result)
     _add_parallelism(values, setup, result)
