@@ -67,7 +67,7 @@ def run(job: Job) -> None:
         why = "cannot be run here, only estimated, except as a program; leave it out"
         raise InputError(f"training.packed_documents={job.resolved.run.documents} {why}")
     if job.file.program is not None:
-        import_module(".programs", __package__).train(job)
+        import_module(".program", __package__).train(job)
         return
     if job.resolved.run.saving:
         raise InputError("training.saving cannot be run here, only estimated; leave it out")

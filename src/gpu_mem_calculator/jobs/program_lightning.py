@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..job import Job
-from ..model import import_extra
-from .batches import token_rows
-from .trainer import rows_needed
-from .weights import load_model
+from .job import Job
+from .model import import_extra
+from .program_batches import token_rows
+from .program_trainer import rows_needed
+from .program_weights import load_model
 
 # Arguments of the program that are the module's, not the trainer's.
 MODULE = ("batch_size", "gradient_checkpointing", "fused")

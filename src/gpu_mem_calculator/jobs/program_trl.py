@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..job import Job
-from ..model import import_extra
-from .batches import texts, token_rows, tokenizer
-from .trainer import rows_needed, step_marks, trainer_arguments
-from .weights import load_model
+from .job import Job
+from .model import import_extra
+from .program_batches import texts, token_rows, tokenizer
+from .program_trainer import rows_needed, step_marks, trainer_arguments
+from .program_weights import load_model
 
 EXPERIMENTAL = {"KTOTrainer": "trl.experimental.kto"}
 

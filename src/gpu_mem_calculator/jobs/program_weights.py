@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import InputError
-from ..job import Job
-from ..model import NO_PROGRAM, auto_config, import_extra
+from ..core.errors import InputError
+from .job import Job
+from .model import NO_PROGRAM, auto_config, import_extra
 
 BLOCK = 2**20  # random numbers, which every weight repeats
 FOLDER = "gpu-mem-calc-models"  # in the system's folder for temporary files

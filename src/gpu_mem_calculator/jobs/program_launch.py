@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .. import deepspeed
-from ..groups import start_group
-from ..job import NCCL, Job
+from . import deepspeed
+from .groups import start_group
+from .job import NCCL, Job
 
 QUIET = {
     "HF_HUB_OFFLINE": "1",

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from ..job import Job
-from ..model import import_extra
-from .batches import ROWS, token_rows
-from .weights import load_model
+from .job import Job
+from .model import import_extra
+from .program_batches import ROWS, token_rows
+from .program_weights import load_model
 
 
 def train_trainer(job: Job) -> None:

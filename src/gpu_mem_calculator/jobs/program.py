@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...core.errors import InputError
-from ...programs.tools import start_problems
-from ..job import Job
-from .launch import launch
-from .lightning import train_lightning
-from .trainer import train_trainer
-from .trl import train_trl
+from ..core.errors import InputError
+from ..programs.tools import start_problems
+from .job import Job
+from .program_launch import launch
+from .program_lightning import train_lightning
+from .program_trainer import train_trainer
+from .program_trl import train_trl
 
 # The first part of a tool's name, and what runs it.
 RUNNERS: dict[str, Callable[[Job], None]] = {
