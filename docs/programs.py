@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU
-from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
-from gpu_mem_calculator.programs.tools import TOOLS
+from gpu_mem_calculator.programs.translation.arguments import FREE, MEMORY, REFUSED, argument_table
+from gpu_mem_calculator.programs.translation.tools import TOOLS
 from gpu_mem_calculator.report.svg import svg_text
 
 ROOT = Path(__file__).parents[1]

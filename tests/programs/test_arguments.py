@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
+from gpu_mem_calculator.programs.translation.arguments import FREE, MEMORY, REFUSED, argument_table
 
 # A table, and the dataclass that it lists.
 CLASSES = {
     "transformers/arguments": "transformers.TrainingArguments",
-    "peft": "peft.LoraConfig",
+    "huggingface/peft": "peft.LoraConfig",
     **{f"trl/{name.lower()}": f"trl.{name}Config" for name in ("SFT", "DPO", "KTO", "Reward")},
 }
 

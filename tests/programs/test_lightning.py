@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.programs.arguments import FREE, MEMORY, argument_table
+from gpu_mem_calculator.programs.translation.arguments import FREE, MEMORY, argument_table
 
 MODULE = {"batch_size", "gradient_checkpointing", "fused"}
 WRAPPED = {"name": "fsdp", "auto_wrap_policy": ["LlamaDecoderLayer"]}

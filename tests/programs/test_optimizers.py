@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.programs.optimizers import OPTIMIZERS, REFUSED, optimizer_keys
+from gpu_mem_calculator.programs.huggingface.optimizers import OPTIMIZERS, REFUSED, optimizer_keys
 from gpu_mem_calculator.step.optimizers import OPTIMIZERS as ROWS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.programs.quantization import FIELDS, quantization_keys
+from gpu_mem_calculator.programs.huggingface.quantization import FIELDS, quantization_keys
 
 
 def test_every_field_of_transformers_is_listed_with_its_default() -> None:

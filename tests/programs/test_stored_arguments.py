@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.programs.arguments import FREE, MEMORY, REFUSED, argument_table
-from gpu_mem_calculator.programs.tools import TOOLS, start_problems
+from gpu_mem_calculator.programs.translation.arguments import FREE, MEMORY, REFUSED, argument_table
+from gpu_mem_calculator.programs.translation.tools import TOOLS, start_problems
 
 NAMES = Path(__file__).parent / "names"
 STORED = {path.stem: json.loads(path.read_text()) for path in NAMES.glob("*.json")}

@@ -8,8 +8,8 @@ import pytest
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.programs.program import ModelFacts, Program, Setup, Translation
-from gpu_mem_calculator.programs.tools import translate
+from gpu_mem_calculator.programs.translation.program import ModelFacts, Program, Setup, Translation
+from gpu_mem_calculator.programs.translation.tools import translate
 from tests.conftest import SMALL_LLAMA
 
 LOAD = {"dtype": "float32"}

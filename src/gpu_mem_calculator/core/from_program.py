@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ..ledger.quoting import quoted
-from ..programs.program import ModelFacts, Program, Setup, Translation
-from ..programs.tools import translate
+from ..programs.translation.program import ModelFacts, Program, Setup, Translation
+from ..programs.translation.tools import translate
 from .errors import InputError, nearest
 from .model_facts import shape_facts
 from .model_source import find_model

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..ledger.quoting import quoted
-from ..programs.optimizers import OPTIMIZERS as TRAINER_OPTIMIZERS
+from ..programs.huggingface.optimizers import OPTIMIZERS as TRAINER_OPTIMIZERS
 
 Settings = dict[str, Any]  # our keys, as `section.key`, with their values
 

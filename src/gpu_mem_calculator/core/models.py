@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from ..programs.program import Program
+from ..programs.translation.program import Program
 from .evaluation_config import EvaluationConfig as EvaluationConfig
 from .field_types import (
     Card,

@@ -12,7 +12,7 @@ from ..ledger.mesh import Mesh
 from ..model.dropout import without_dropout
 from ..model.scaling import scaled
 from ..model.score import scored
-from ..programs.program import Translation
+from ..programs.translation.program import Translation
 from ..replay.settings import AllocatorSettings, AllocatorSettingsError
 from ..run.engine import Engine
 from ..run.run import Run

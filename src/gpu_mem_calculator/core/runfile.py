@@ -24,7 +24,7 @@ from .text_data import load_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..programs.program import Program
+    from ..programs.translation.program import Program
 
 T = TypeVar("T", bound=Struct)
 MOST_LISTED = 9  # up to this bound a rule lists every value

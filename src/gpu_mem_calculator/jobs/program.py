@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.errors import InputError
-from ..programs.tools import start_problems
+from ..programs.translation.tools import start_problems
 from .job import Job
 from .program_launch import launch
 from .program_lightning import train_lightning

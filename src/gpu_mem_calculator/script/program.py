@@ -15,8 +15,8 @@ from ..core.resolved_run import ResolvedRun
 from ..core.runfile import as_dict, read
 from ..jobs.quantized import PAGED
 from ..modelling.huggingface.attention_kernels import FLASH
-from ..programs.program import Program
-from ..programs.tools import start_problems
+from ..programs.translation.program import Program
+from ..programs.translation.tools import start_problems
 from ..replay.allocator import AllocatorSettings
 from ..trace.coverage import INSTEAD
 from ..trace.run import STEPS, RunTrace, run_trace

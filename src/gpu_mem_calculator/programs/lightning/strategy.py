@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..program import Section, Setup, Translation
+from ..translation.program import Section, Setup, Translation
 from .precision import precision_name
 
 AUTO = ("auto", "ddp")

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..adapters import adapter_keys
-from ..launch import first_device
-from ..precision import dtype_word
-from ..program import Program, Section, Setup, Translation
-from ..quantization import quantization_keys
+from ..huggingface.adapters import adapter_keys
+from ..huggingface.launch import first_device
+from ..huggingface.precision import dtype_word
+from ..huggingface.quantization import quantization_keys
+from ..translation.program import Program, Section, Setup, Translation
 from .precision import precision_keys, precision_name
 from .strategy import add_strategy
 

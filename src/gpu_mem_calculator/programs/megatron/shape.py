@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..program import Section
+from ..translation.program import Section
 
 Values = Mapping[str, Any]
 # Keys of the model section, and the arguments that decide them.

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..program import Program, Section, Setup, Translation
-from ..shapes import shape_problems
+from ..translation.program import Program, Section, Setup, Translation
+from ..translation.shapes import shape_problems
 from .shape import NAMES, NEEDED, given_shape, unknown_words, whole_model
 
 Values = Mapping[str, Any]

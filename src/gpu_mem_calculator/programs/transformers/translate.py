@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...modelling.huggingface.liger import LIGER
-from ..adapters import adapter_keys
-from ..evaluation import add_evaluation
-from ..launch import add_launch
-from ..optimizers import optimizer_keys
-from ..precision import dtype_word, precision_keys
-from ..program import Program, Section, Setup, Translation
-from ..quantization import quantization_keys
+from ..huggingface.adapters import adapter_keys
+from ..huggingface.evaluation import add_evaluation
+from ..huggingface.launch import add_launch
+from ..huggingface.optimizers import optimizer_keys
+from ..huggingface.precision import dtype_word, precision_keys
+from ..huggingface.quantization import quantization_keys
+from ..translation.program import Program, Section, Setup, Translation
 
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
 LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import Program, Setup, Translation
+from ..translation.program import Program, Setup, Translation
 from .online import policy_keys, updates_per_generation
 from .trainer import Values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import Program, Setup, Translation
+from ..translation.program import Program, Setup, Translation
 from .trainer import (
     Values,
     completion_tokens,

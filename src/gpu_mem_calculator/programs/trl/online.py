@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import Program, Section, Setup, Translation
+from ..translation.program import Program, Section, Setup, Translation
 from .trainer import Values, trainer_keys
 
 MODES = ("colocate", "server")  # vllm_mode

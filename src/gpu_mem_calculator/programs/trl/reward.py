@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..program import Program, Setup, Translation
+from ..translation.program import Program, Setup, Translation
 from .trainer import LIGER_LOSS, Values, sequence_length, set_length, trainer_keys
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..program import Program, Section, Setup, Translation
 from ..transformers.translate import training_keys
+from ..translation.program import Program, Section, Setup, Translation
 
 Values = Mapping[str, Any]
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py

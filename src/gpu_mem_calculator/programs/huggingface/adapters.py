@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .arguments import argument_problems, argument_table, argument_values
+from ..translation.arguments import argument_problems, argument_table, argument_values
 
-TABLE = "peft"
+TABLE = "huggingface/peft"
 
 
 def adapter_keys(peft: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -20,8 +20,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..ledger.quoting import quoted
+from ...ledger.quoting import quoted
 
+FOLDER = Path(__file__).parents[1]  # its folders have the tables
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
 OFF: tuple[Any, ...] = (None, False, "no", [], "")  # defaults that turn something off
 
@@ -40,7 +41,7 @@ ArgumentTable = Mapping[str, Argument]
 @cache
 def argument_table(path: str) -> ArgumentTable:
     """The arguments of a tool; `path` is that of its table in this folder, without .toml."""
-    text = (Path(__file__).parent / f"{path}.toml").read_text(encoding="utf-8")
+    text = (FOLDER / f"{path}.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     base = argument_table(data["base"]) if "base" in data else {}
     defaults, rows = data.get("defaults", {}), dict(base)

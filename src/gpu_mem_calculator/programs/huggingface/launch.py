@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .program import Program, Section, Setup, Translation
+from ..translation.program import Program, Section, Setup, Translation
 
 # Keys of `zero_optimization` whose names are ours.
 ZERO_KEYS = (

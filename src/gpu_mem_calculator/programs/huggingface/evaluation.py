@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .program import Program, Section, Translation
+from ..translation.program import Program, Section, Translation
 
 PLAIN = "transformers.Trainer"
 

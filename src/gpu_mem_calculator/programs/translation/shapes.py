@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..ledger.quoting import quoted
+from ...ledger.quoting import quoted
 from .program import Setup
 
 

@@ -108,7 +108,7 @@ def translate(program: Program, setup: Setup) -> Translation:
 
 @cache
 def _translate(module: str) -> Translate:
-    found: Translate = import_module(f".{module}", __package__).translate
+    found: Translate = import_module(f"..{module}", __package__).translate
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..ledger.quoting import quoted
+from ...ledger.quoting import quoted
 from .precision import dtype_word
 
 # Every field, with its default.

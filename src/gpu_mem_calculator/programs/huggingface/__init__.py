@@ -1,0 +1,1 @@
+"""What programs on top of transformers share: loading, PEFT, optimizers, launches."""
