@@ -21,6 +21,7 @@ TARGET = Path(__file__).with_name("run-file.md")
 CONFIGS = TARGET.parents[1] / "configs"
 EXAMPLES = {
     "llama3_8b_qlora": "QLoRA on one 24 GB card, with the settings that most people use",
+    "llama3_8b_sft": "TRL's SFTTrainer in its own arguments, QLoRA on one card",
     "llama3_8b_fsdp": "All weights of an 8B model with FSDP on 8 GPUs",
     "llama3_70b_megatron": "A 70B model with Megatron-LM on 8 nodes of 8 GPUs",
     "deepseek_v3_vllm": "A vLLM server for DeepSeek-V3 on 8 GPUs",

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..huggingface.adapters import adapter_keys
 from ..huggingface.launch import first_device
+from ..huggingface.loading import add_adapters, add_attention
 from ..huggingface.precision import dtype_word
-from ..huggingface.quantization import quantization_keys
 from ..translation.program import Program, Section, Setup, Translation
 from .precision import precision_keys, precision_name
 from .strategy import add_strategy
 
-ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
 LOAD_KEYS = (
     *("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code"),
     "use_cache",
@@ -40,7 +38,7 @@ def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Tran
     _add_memory_savers(program, values, training)
     _add_loading(program, values, setup, result)
     _add_clipping(values, result)
-    _add_adapters(program, result)
+    add_adapters(program, result, prepared=True)
     result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
     add_strategy(values, setup, result)
     return result
@@ -74,11 +72,7 @@ def _add_loading(
         result.problems.append(keys)
     else:
         result.training |= keys
-    attention = load.get("attn_implementation", "sdpa")
-    result.training["attention"] = attention
-    if attention not in ATTENTION:
-        choice = " or ".join(map(repr, ATTENTION))
-        result.problems.append(f"program.load.attn_implementation={attention!r} must be {choice}")
+    add_attention(load, result)
 
 
 def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
@@ -93,13 +87,3 @@ def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
     if clip and values["fused"] and precision_name(values["precision"]) == "16-mixed":
         rule = "Lightning does not clip gradients for a fused optimizer under 16-mixed"
         result.problems.append(f"program.args.gradient_clip_val={clip}: {rule}; leave one out")
-
-
-def _add_adapters(program: Program, result: Translation) -> None:
-    if program.peft is not None:
-        result.training["lora"], problems = adapter_keys(program.peft)
-        result.problems += problems
-    if program.quantization is not None:
-        keys, problems = quantization_keys(program.quantization, prepared=True)
-        result.training |= keys
-        result.problems += problems

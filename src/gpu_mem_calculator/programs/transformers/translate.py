@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...modelling.huggingface.liger import LIGER
-from ..huggingface.adapters import adapter_keys
 from ..huggingface.evaluation import add_evaluation
 from ..huggingface.launch import add_launch
+from ..huggingface.loading import add_adapters, add_attention
 from ..huggingface.optimizers import optimizer_keys
 from ..huggingface.precision import dtype_word, precision_keys
-from ..huggingface.quantization import quantization_keys
 from ..translation.program import Program, Section, Setup, Translation
 
-ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
 LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
 
 
@@ -43,7 +41,7 @@ def training_keys(
     training["gradient_clipping"] = values["max_grad_norm"] or 0
     _add(result, optimizer_keys(values["optim"], values))
     _add_loading(program, values, setup, result)
-    _add_adapters(program, result, prepared=prepared)
+    add_adapters(program, result, prepared=prepared)
     training |= recompute_keys(values) | loss_keys(values, setup)
     if program.data.get("seq_len"):
         training["seq_len"] = program.data["seq_len"]
@@ -110,19 +108,4 @@ def _add_loading(
         result.assumed.append(f"program.load.dtype={dtype}, {source}")
     mixed = "bf16" if values["bf16"] else "fp16" if values["fp16"] else ""
     _add(result, precision_keys(dtype_word(dtype), mixed, adapters=program.peft is not None))
-    attention = load.get("attn_implementation", "sdpa")
-    if attention in ATTENTION:
-        result.training["attention"] = attention
-    else:
-        choice = " or ".join(map(repr, ATTENTION))
-        result.problems.append(f"program.load.attn_implementation={attention!r} must be {choice}")
-
-
-def _add_adapters(program: Program, result: Translation, *, prepared: bool) -> None:
-    if program.peft is not None:
-        result.training["lora"], problems = adapter_keys(program.peft)
-        result.problems += problems
-    if program.quantization is not None:
-        keys, problems = quantization_keys(program.quantization, prepared=prepared)
-        result.training |= keys
-        result.problems += problems
+    add_attention(load, result)
