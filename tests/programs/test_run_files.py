@@ -199,3 +199,10 @@ def test_launches_that_are_not_read_are_refused(launch: dict[str, Any], sentence
     with pytest.raises(InputError) as error:
         read(run_file(gpus=8, **launch))
     assert sentence in str(error.value)
+
+
+def test_what_a_program_means_is_listed() -> None:
+    """`explain` and `validate` show the keys of the run file."""
+    meant = full_estimate(run_file({"bf16": True}), replay=False).resolved.meant
+    assert "training.precision='bf16_mixed'" in meant
+    assert "engine.init_device='cpu'" in meant

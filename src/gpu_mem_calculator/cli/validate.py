@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ..report.lines import wrap_lines
 from .output import show, write
@@ -41,15 +42,19 @@ def run(args: argparse.Namespace) -> int:
         from ..formats.deepspeed_reader import ANY_MODEL
 
         data = {"model": ANY_MODEL, **data}
-    resolve(read(data), headers=False)
+    resolved = resolve(read(data), headers=False)
     if args.format == "json":
-        write(_as_json(args.config, source), args.output)
+        write(_as_json(args.config, source, resolved.meant), args.output)
         return 0
     write(
         f"✓ {args.config} is valid"
         + (" without its model; to check the model too, add --model NAME" * alone)
     )
-    lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
+    lists = (
+        ("means: ", ", ", resolved.meant),
+        ("assumed: ", "; ", (*source.assumed, *(resolved.assumed if resolved.meant else ()))),
+        ("takes no memory: ", ", ", source.no_memory),
+    )
     lines = [
         line
         for label, separator, words in lists
@@ -61,9 +66,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(name: str, source: RunSource) -> str:
-    """A valid file as JSON."""
+def _as_json(name: str, source: RunSource, meant: tuple[str, ...]) -> str:
+    """A valid file as JSON; `means`: the keys that its program means."""
     from ..report.data import to_json
 
-    facts = {"file": name, "valid": True, "assumed": list(source.assumed)}
+    facts: dict[str, Any] = {"file": name, "valid": True, "assumed": list(source.assumed)}
+    if meant:
+        facts["means"] = list(meant)
     return to_json({**facts, "takes_no_memory": list(source.no_memory), "run": source.data})

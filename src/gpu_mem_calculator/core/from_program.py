@@ -8,14 +8,12 @@ from typing import Any
 import msgspec
 
 from ..ledger.quoting import quoted
-from ..programs.translation.program import ModelFacts, Program, Setup, Translation
+from ..programs.translation.program import TRANSLATED, ModelFacts, Program, Setup, Translation
 from ..programs.translation.tools import translate
 from .errors import InputError, nearest
 from .model_facts import shape_facts
 from .model_source import find_model
 from .models import ModelConfig, RunFile
-
-TRANSLATED = ("model", "training", "parallelism", "engine")
 
 
 def read_program(values: Any) -> Program:

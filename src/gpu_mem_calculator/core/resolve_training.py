@@ -132,6 +132,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         model=model,
         allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed, *outliers, *program.assumed),
+        meant=program.meant,
         warnings=(
             *model.warnings,
             *program.warnings,

@@ -16,7 +16,7 @@ from .model_source import ResolvedModel
 class ResolvedRun(Struct, frozen=True, kw_only=True):
     """A run, its engine, hardware, model and allocator settings.
 
-    `assumed` and `warnings` have one sentence for each.
+    `assumed` and `warnings` have one sentence for each, `meant` each key that a program means.
     """
 
     run: Run
@@ -26,6 +26,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     allocator: AllocatorSettings = AllocatorSettings()
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
+    meant: tuple[str, ...] = ()
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:

@@ -19,6 +19,8 @@ def explanation_lines(
 ) -> Iterator[Line]:
     """The lines of an explanation; `show_parts` lists the parts of each entry."""
     yield from headline(estimate)
+    if estimate.resolved.meant:
+        yield from wrap_lines("means: ", ", ".join(estimate.resolved.meant))
     yield line()
     if explanation.num_stages > 1:
         yield line(f"pipeline stage {explanation.stage}, the busiest of {explanation.num_stages}")

@@ -7,7 +7,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from ...ledger.quoting import quoted
+
 Section = dict[str, Any]
+TRANSLATED = ("model", "training", "parallelism", "engine")  # sections of a run file
 
 
 class Program(Struct, kw_only=True, omit_defaults=True):
@@ -64,3 +67,12 @@ class Translation(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """Each key as `section.key=value`."""
+        return tuple(
+            f"{name}.{key}={quoted(value)}"
+            for name in TRANSLATED
+            for key, value in getattr(self, name).items()
+        )
