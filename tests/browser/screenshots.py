@@ -67,7 +67,7 @@ def menu(page: Page) -> None:
 
 def models(page: Page) -> None:
     """The list of models for a few letters."""
-    page.get_by_role("combobox", name="Model").fill("llama 3")
+    page.get_by_role("combobox", name="Model", exact=True).fill("llama 3")
 
 
 def pasting(page: Page) -> None:

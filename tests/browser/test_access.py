@@ -103,7 +103,7 @@ def test_axe_open_parts(visit: Visit) -> None:
     page = visit.open(TRAIN)
     page.locator(".fold, #form .group").evaluate_all("all => all.forEach(one => one.open = true)")
     page.locator(".part-instants table").wait_for()
-    page.get_by_role("combobox", name="Model").click()
+    page.get_by_role("combobox", name="Model", exact=True).click()
     expect(page.locator("#model-list")).to_be_visible()
     assert violations(page, colours=False) == []
 

@@ -57,6 +57,7 @@ def test_sort(visit: Visit) -> None:
 def test_open_a_run(visit: Visit) -> None:
     """A run opens to its phases and its run file, also on a phone, and closes again."""
     page = opened(visit)
+    page.get_by_label("Find").fill("fam-gpt2")  # it has phases
     row = page.locator("#runs .opens").first
     row.click()
     expect(row).to_have_attribute("aria-expanded", "true")
