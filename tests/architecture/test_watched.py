@@ -19,4 +19,4 @@ def test_what_is_watched() -> None:
     assert not is_watched("tests/contract/test_one_verdict.py::test_a")
     assert not is_watched("tests/cli/test_quick.py::test_a")
     assert is_watched("tests/cli/test_infer.py::test_a")
-    assert not is_watched("tests/cli/test_infer.py::test_every_engine_answers")
+    assert not is_watched("tests/cli/test_backtest.py::test_json_is_the_whole_report")
