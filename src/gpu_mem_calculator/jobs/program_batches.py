@@ -18,7 +18,7 @@ def token_rows(vocab: int, length: int, count: int = ROWS) -> list[list[int]]:
 
 
 def texts(length: int, count: int = ROWS) -> list[str]:
-    """Texts of so many words, each a token."""
+    """Texts of `length` words; every word is one token."""
     rng = random.Random(1)
     low, high = len(SPECIAL), WORDS
     return [" ".join(f"w{rng.randrange(low, high)}" for _ in range(length)) for _ in range(count)]

@@ -60,7 +60,7 @@ class QuantizationSettings(Struct, frozen=True, kw_only=True):
     - `double`: nf4's scales are quantized, too
     - `threshold`: int8 treats larger inputs as outliers; 0 for none
     - `dtype`: of the tensors that are not quantized; `compute`: of nf4's arithmetic
-    - `pretrained`: as transformers' from_pretrained does it, and PEFT is told that it is quantized
+    - `pretrained`: as transformers' from_pretrained does it; PEFT sees a quantized model
     """
 
     name: str

@@ -41,7 +41,7 @@ class Failure(Struct, kw_only=True):
 
 
 class Plan(Struct, kw_only=True):
-    """What the script's process is told.
+    """The input of the script's process.
 
     - `target`: the script, or the module after -m
     - `card`: the fields of a `Card`

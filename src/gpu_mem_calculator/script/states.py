@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,33 +41,7 @@ class StateWatcher(KindWatcher):
         every = (p for root in self.roots.values() for p in root.parameters())
         return list({id(p): p for p in every}.values())
 
-    @contextmanager
-    def modules(self) -> Iterator[None]:
-        """Keep the recorder's `module` at the module whose forward runs."""
-        hooks = torch.nn.modules.module
-        above: list[str] = []
-
-        def enter(module: Any, args: Any) -> None:
-            if not above:
-                self._add_root(module)
-            above.append(self.recorder.module)
-            self.recorder.module = self._names.get(id(module), self.recorder.module)
-
-        def leave(module: Any, args: Any, output: Any) -> None:
-            if above:
-                self.recorder.module = above.pop()
-
-        handles = (
-            hooks.register_module_forward_pre_hook(enter),
-            hooks.register_module_forward_hook(leave, always_call=True),
-        )
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _add_root(self, module: Any) -> None:
+    def _on_outermost(self, module: Any) -> None:
         if id(module) in self._names:
             return
         if any(True for _ in module.parameters()):

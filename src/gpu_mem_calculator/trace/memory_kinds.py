@@ -64,14 +64,18 @@ class KindWatcher:
     @contextmanager
     def modules(self) -> Iterator[None]:
         """Keep the recorder's `module` at the module whose forward runs."""
-        hooks, above = torch.nn.modules.module, []
+        hooks = torch.nn.modules.module
+        above: list[str] = []
 
         def enter(module: Any, args: Any) -> None:
+            if not above:
+                self._on_outermost(module)
             above.append(self.recorder.module)
             self.recorder.module = self._names.get(id(module), self.recorder.module)
 
         def leave(module: Any, args: Any, output: Any) -> None:
-            self.recorder.module = above.pop()
+            if above:
+                self.recorder.module = above.pop()
 
         handles = (
             hooks.register_module_forward_pre_hook(enter),
@@ -82,6 +86,9 @@ class KindWatcher:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _on_outermost(self, module: Any) -> None:
+        """Called with a module that no other module called."""
 
 
 def _deepspeed_tensors(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:

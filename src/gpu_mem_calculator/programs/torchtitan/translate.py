@@ -115,7 +115,7 @@ def _add_parallelism(values: Values, setup: Setup, result: Translation) -> None:
 
 
 def _add_fsdp(values: Values, copies: int, shards: int, result: Translation) -> None:
-    """fully_shard, which keeps final norm and head gathered unless it is told otherwise."""
+    """fully_shard, which by default keeps final norm and head gathered."""
     words = HYBRID_KINDS if copies > 1 else KINDS
     kind = values[RESHARD]
     if kind not in words:
