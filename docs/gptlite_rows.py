@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed.read import read
 from gpu_mem_calculator.published import zero_tables
 
 FOLDER = Path(__file__).with_name("gptlite")

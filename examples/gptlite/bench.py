@@ -30,7 +30,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read as read_run
 from gpu_mem_calculator.core.stage_replay import replay_stage, survives
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed.read import read
 from gpu_mem_calculator.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
 

@@ -40,7 +40,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     """
     from ..core.file_kinds import as_run_file, is_model_config
     from ..core.text_data import load_text
-    from ..formats.deepspeed_detect import is_deepspeed
+    from ..formats.deepspeed.detect import is_deepspeed
 
     name_source(args)
     if not needs_model and args.config is None and args.preset is None:
@@ -85,7 +85,7 @@ def _with_options(args: argparse.Namespace, data: dict[str, Any]) -> RunSource:
 
 def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
     """The run of DeepSpeed's JSON and --model."""
-    from ..formats.deepspeed_reader import run_file
+    from ..formats.deepspeed.read import run_file
 
     chosen = chosen_settings(args, {"engine": {"type": "deepspeed"}})
     settings = [*chosen.settings, *args.settings]

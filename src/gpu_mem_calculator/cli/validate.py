@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     alone = source.deepspeed and "model" not in source.data
     data = source.data
     if alone:
-        from ..formats.deepspeed_reader import ANY_MODEL
+        from ..formats.deepspeed.read import ANY_MODEL
 
         data = {"model": ANY_MODEL, **data}
     resolved = resolve(read(data), headers=False)

@@ -21,7 +21,7 @@ from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
 from ..core.runfile import as_dict, key_types, parts, read
 from ..engines import engines as every_engine
-from ..formats import deepspeed
+from ..formats.deepspeed import write as deepspeed
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import GPU, RUNTIME
 from ..ledger.units import GIB

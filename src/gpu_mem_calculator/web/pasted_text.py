@@ -10,8 +10,8 @@ from .. import catalog
 from ..core.errors import InputError
 from ..core.runfile import SECTIONS, read
 from ..core.text_data import parse_any_text
-from ..formats.deepspeed_detect import is_deepspeed
-from ..formats.deepspeed_reader import sections
+from ..formats.deepspeed.detect import is_deepspeed
+from ..formats.deepspeed.read import sections
 from ..hub.bounds import HubError
 from ..hub.names import hub_name, page
 

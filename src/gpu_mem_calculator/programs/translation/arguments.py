@@ -5,7 +5,10 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
 - `[defaults]`: the tool's own default; an argument that is not there has None.
 - `[memory]`: `names` of arguments that the translation honours.
 - `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
-- `[[refused]]`: `names` of which only the default is modelled, and `why`, the end of the sentence.
+- `[[refused]]`: `names` of which only the default is modelled, and `why`, the end of the sentence;
+  `could` says whether a run with another value takes "less" or "more" than one with the default.
+- `[options]`: how they are written on a command line: `flags` have no value, `switches` may have
+  one, `lists` have several; `aliases` are other names. The rest has one value.
 - `base`: the table whose arguments the tool inherits; rows here replace those of the base.
 """
 
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.quoting import quoted
 
@@ -33,34 +37,40 @@ class Argument(Struct, frozen=True, kw_only=True):
     default: Any
     effect: str
     why: str = ""
+    could: str = "either"
 
 
 ArgumentTable = Mapping[str, Argument]
 
 
 @cache
-def argument_table(path: str) -> ArgumentTable:
-    """The arguments of a tool; `path` is that of its table in this folder, without .toml."""
-    text = (FOLDER / f"{path}.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    base = argument_table(data["base"]) if "base" in data else {}
+def argument_data(path: str, folder: Path = FOLDER) -> Mapping[str, Any]:
+    """The data of a table; `path` is that of its file in the folder, without .toml."""
+    return tomllib.loads((folder / f"{path}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def argument_table(path: str, folder: Path = FOLDER) -> ArgumentTable:
+    """The arguments of a tool; `path` is that of its table in the folder, without .toml."""
+    data = argument_data(path, folder)
+    base = argument_table(data["base"], folder) if "base" in data else {}
     defaults, rows = data.get("defaults", {}), dict(base)
-    for name, effect, why in _rows(data):
-        rows[name] = Argument(default=defaults.get(name), effect=effect, why=why)
+    for name, row in _rows(data, defaults):
+        rows[name] = row
     for name in defaults.keys() & base.keys():  # the tool changes a default of its base
         if rows[name] is base[name]:
-            old = base[name]
-            rows[name] = Argument(default=defaults[name], effect=old.effect, why=old.why)
+            rows[name] = replace(base[name], default=defaults[name])
     return rows
 
 
-def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _rows(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Argument]]:
     for name in data.get(MEMORY, {}).get("names", ()):
-        yield name, MEMORY, ""
+        yield name, Argument(default=defaults.get(name), effect=MEMORY)
     for effect in (FREE, REFUSED):
         for group in data.get(effect, ()):
+            facts = {key: group[key] for key in ("why", "could") if key in group}
             for name in group["names"]:
-                yield name, effect, group["why"]
+                yield name, Argument(default=defaults.get(name), effect=effect, **facts)
 
 
 def flat_arguments(

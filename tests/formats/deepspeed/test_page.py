@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpu_mem_calculator.formats.deepspeed_keys import TOP
+from gpu_mem_calculator.formats.deepspeed.keys import TOP
 from tests.docs.test_documents import ROOT, script
 
 PAGE = ROOT / "docs" / "formats-deepspeed.md"

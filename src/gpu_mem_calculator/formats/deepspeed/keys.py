@@ -1,4 +1,4 @@
-"""The tables of the keys of DeepSpeed's JSON, from the rows of deepspeed_keys.toml."""
+"""The tables of the keys of DeepSpeed's JSON, from the rows of keys.toml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .deepspeed_rules import (
+from .rules import (
     AliasKey,
     FixedKey,
     MemoryFreeKey,

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.keys import DEFAULT
 from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
-from gpu_mem_calculator.formats import deepspeed_keys as keys
-from gpu_mem_calculator.formats import deepspeed_rules as rules
-from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed import keys, rules
+from gpu_mem_calculator.formats.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
+from gpu_mem_calculator.formats.deepspeed.read import read
 
 pytest.importorskip("deepspeed")
 RANKS = 8

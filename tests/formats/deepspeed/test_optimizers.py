@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed.read import read
 
-from .test_deepspeed_reader import problems, with_zero
+from .test_reader import problems, with_zero
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.calculator import estimate
-from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
+from gpu_mem_calculator.formats.deepspeed.read import read, run_file
 from tests.conftest import ROOT
-from tests.formats.test_deepspeed_keys import World
-from tests.formats.test_deepspeed_reader import ADAMW, POST, WARMUP
+from tests.formats.deepspeed.test_keys import World
+from tests.formats.deepspeed.test_read import ADAMW, POST, WARMUP
 
 BF16 = {"bf16": {"enabled": True}}
 MICRO = {"train_micro_batch_size_per_gpu": 1}

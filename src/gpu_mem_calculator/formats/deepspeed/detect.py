@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.runfile import SECTIONS
+from ...core.runfile import SECTIONS
 
 
 def is_deepspeed(data: Any) -> bool:
     """Whether data is a DeepSpeed configuration and not a run file, by its keys."""
     if not isinstance(data, Mapping) or data.keys() & SECTIONS.keys():
         return False
-    from .deepspeed_keys import TOP
+    from .keys import TOP
 
     return any(key in TOP for key in data)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.errors import InputError
-from ..core.models import RunFile
-from ..core.resolved_run import ResolvedRun
-from ..engines import engines
-from ..engines.deepspeed.options import OPTIONS
-from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
-from ..run.run import Run
+from ...core.errors import InputError
+from ...core.models import RunFile
+from ...core.resolved_run import ResolvedRun
+from ...engines import engines
+from ...engines.deepspeed.options import OPTIONS
+from ...jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
+from ...run.run import Run
 
 FILENAME = "ds_config.json"
 NVME_PATH = "/local_nvme"  # the example of DeepSpeed's documentation; users set their own path

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_batch import complete_batch
-from gpu_mem_calculator.formats.deepspeed_check import COUNT, FLAG, NUMBER, OBJECT, convert_value
-from gpu_mem_calculator.formats.deepspeed_reader import _sizes
+from gpu_mem_calculator.formats.deepspeed.batch import complete_batch
+from gpu_mem_calculator.formats.deepspeed.checked_file import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    convert_value,
+)
+from gpu_mem_calculator.formats.deepspeed.read import _sizes
 
 
 @pytest.mark.parametrize(

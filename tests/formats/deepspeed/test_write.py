@@ -10,7 +10,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
-from gpu_mem_calculator.formats.deepspeed import write
+from gpu_mem_calculator.formats.deepspeed.write import write
 
 # Keys of DeepSpeed 0.19.8 (runtime/constants.py, zero/config.py, zero/offload_config.py,
 # precision_config.py, activation_checkpointing/config.py) that a run of ours can need.

@@ -12,21 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from ..core.errors import InputError
-from ..core.model_source import find_model
-from ..core.models import ModelConfig
-from ..core.resolve import resolve
-from ..core.runfile import read as read_run
-from ..core.runfile import section, with_settings
-from ..core.text_data import load_text
-from ..engines.deepspeed.options import OPTIONS
-from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
-from ..ledger.units import MIB
-from .deepspeed_auto import HiddenSize, auto_assumptions, auto_values
-from .deepspeed_batch import MICRO, STEPS, TRAIN, complete_batch
-from .deepspeed_check import OLD_FORM, CheckedFile, quote
-from .deepspeed_keys import NVME
-from .deepspeed_optimizer import optimizer, scheduler
+from ...core.errors import InputError
+from ...core.model_source import find_model
+from ...core.models import ModelConfig
+from ...core.resolve import resolve
+from ...core.runfile import read as read_run
+from ...core.runfile import section, with_settings
+from ...core.text_data import load_text
+from ...engines.deepspeed.options import OPTIONS
+from ...jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
+from ...ledger.units import MIB
+from .auto import HiddenSize, auto_assumptions, auto_values
+from .batch import MICRO, STEPS, TRAIN, complete_batch
+from .checked_file import OLD_FORM, CheckedFile, quote
+from .keys import NVME
+from .optimizer import optimizer, scheduler
 
 Source = str | Path | Mapping[str, Any]
 Section = dict[str, Any]

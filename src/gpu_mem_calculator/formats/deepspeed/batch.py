@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..core.errors import InputError
+from ...core.errors import InputError
 
 TRAIN, MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"

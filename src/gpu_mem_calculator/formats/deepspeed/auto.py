@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..core.errors import quoted
-from .deepspeed_batch import MICRO, STEPS, TRAIN
+from ...core.errors import quoted
+from .batch import MICRO, STEPS, TRAIN
 
 AUTO = "auto"
 HiddenSize = Callable[[], int | None]

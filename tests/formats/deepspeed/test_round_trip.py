@@ -14,8 +14,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.models import MemoryResult, RunFile
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read as read_run
-from gpu_mem_calculator.formats.deepspeed import write
-from gpu_mem_calculator.formats.deepspeed_reader import run_file
+from gpu_mem_calculator.formats.deepspeed.read import run_file
+from gpu_mem_calculator.formats.deepspeed.write import write
 
 # What a program decides, and DeepSpeed's file cannot say.
 UNSAID = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_detect import is_deepspeed
-from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.formats.deepspeed.detect import is_deepspeed
+from gpu_mem_calculator.formats.deepspeed.read import read
 
 ADAMW = {
     "type": "AdamW",

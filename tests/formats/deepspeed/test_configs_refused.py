@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_keys import TABLES, TOP
-from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
-from tests.formats.test_deepspeed_reader import ADAMW
+from gpu_mem_calculator.formats.deepspeed.keys import TABLES, TOP
+from gpu_mem_calculator.formats.deepspeed.read import read, run_file
+from tests.formats.deepspeed.test_read import ADAMW
 
-from .test_deepspeed_configs import MICRO
+from .test_configs import MICRO
 
 
 def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:

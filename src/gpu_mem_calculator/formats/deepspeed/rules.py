@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..published.frameworks import DEEPSPEED
+from ...published.frameworks import DEEPSPEED
 
 VERSION = DEEPSPEED.version
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"

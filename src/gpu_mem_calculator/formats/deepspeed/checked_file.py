@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import nearest, quoted
-from ..ledger.dtypes import dtype_name
-from .deepspeed_auto import AUTO, FILLED
-from .deepspeed_keys import TOP
-from .deepspeed_rules import (
+from ...core.errors import nearest, quoted
+from ...ledger.dtypes import dtype_name
+from .auto import AUTO, FILLED
+from .keys import TOP
+from .rules import (
     COUNT,
     FLAG,
     NUMBER,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..core.errors import nearest
-from .deepspeed_auto import AUTO
-from .deepspeed_check import KINDS, auto_message, convert_value, quote
-from .deepspeed_rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
+from ...core.errors import nearest
+from .auto import AUTO
+from .checked_file import KINDS, auto_message, convert_value, quote
+from .rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
 RATE = MemoryFreeKey("a number")
 COMMON: Table = {"lr": RATE, "betas": RATE}

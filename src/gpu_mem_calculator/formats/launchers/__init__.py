@@ -1,0 +1,1 @@
+"""What stands in front of a program: variables, torchrun, accelerate launch, deepspeed ..."""

@@ -1,0 +1,52 @@
+"""Words in front of a command that change nothing in it: variables, env, nohup, srun ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# Wrappers, and their options that have a value.
+WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    "env": ("-u", "--unset", "-C", "--chdir"),
+    "nohup": (),
+    "sudo": ("-u", "-g", "--user", "--group"),
+    "time": (),
+    "exec": (),
+    "nice": ("-n",),
+    "stdbuf": ("-i", "-o", "-e"),
+    "numactl": (),
+    "timeout": (),
+    "uv": ("--with", "--python", "-p", "--extra", "--group"),
+    "srun": (),
+}
+SECOND_WORD = {"uv": "run"}
+WITH_ARGUMENT = ("timeout",)  # wrappers whose first word is their own
+
+
+def without_wrappers(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that are set in front of a command, and the command itself."""
+    rest, variables = list(words), {}
+    while rest:
+        match = VARIABLE.fullmatch(rest[0])
+        if match:
+            variables[match[1]] = match[2]
+            rest.pop(0)
+        elif rest[0] in WRAPPERS and (
+            rest[0] not in SECOND_WORD or rest[1:2] == [SECOND_WORD[rest[0]]]
+        ):
+            rest = _after_wrapper(rest)
+        else:
+            break
+    return variables, rest
+
+
+def _after_wrapper(words: list[str]) -> list[str]:
+    name, rest = words[0], words[2 if words[0] in SECOND_WORD else 1 :]
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option == "--":
+            break
+        if option in WRAPPERS[name] and rest:
+            rest.pop(0)
+    return rest[1:] if name in WITH_ARGUMENT else rest

@@ -1,0 +1,36 @@
+"""A command as a user would start it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from .named_files import NamedFiles
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """The words of a command after its launcher, and what the launcher says.
+
+    - `words`: the program and its arguments: `("train.py", "--bf16", "true")`
+    - `module`: whether the program is a module (`python -m`)
+    - `environment`: variables that are set in front of it
+    - `num_gpus`: of all nodes; None where nothing says it
+    - `accelerate`: the configuration of `accelerate launch`, its file and options together
+    - `launcher`: torchrun, accelerate, deepspeed, ray, or empty
+    """
+
+    words: tuple[str, ...]
+    module: bool = False
+    environment: Mapping[str, str] = {}
+    files: NamedFiles = NamedFiles()
+    num_gpus: int | None = None
+    num_nodes: int = 1
+    accelerate: Mapping[str, Any] | None = None
+    launcher: str = ""
+
+    @property
+    def program(self) -> str:
+        """The program's name without its folder."""
+        return self.words[0].replace("\\", "/").rpartition("/")[2] if self.words else ""

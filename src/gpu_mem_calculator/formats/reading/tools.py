@@ -1,0 +1,144 @@
+"""The tools whose commands and files are read: how each is recognised, and its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from ...core.errors import InputError
+from .command import Command
+from .named_files import NamedFiles
+from .reading import Reading
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """A tool: its title, the release that was read, and how its commands and files are recognised.
+
+    - `folder`: the folder beside this one; its `read.py` has `read_command(command)` and, where
+      the tool has files, `read_data(data, files)`
+    - `programs`: patterns of the program's name, with its first argument where that decides
+      (`vllm serve`); `modules`: patterns of modules that `python -m` starts
+    - `keys`: sets of keys; a file that has every key of one set is the tool's
+    """
+
+    title: str
+    version: str
+    folder: str
+    programs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    keys: tuple[frozenset[str], ...] = ()
+
+
+# One row for each tool, in the order in which they are tried.
+FORMATS: Mapping[str, Format] = {
+    "vllm": Format(
+        title="vllm serve",
+        version="0.23.0",
+        folder="vllm",
+        programs=("vllm serve",),
+        modules=(r"vllm\.entrypoints\.(openai\.)?api_server",),
+    ),
+    "sglang": Format(
+        title="SGLang",
+        version="0.5.13",
+        folder="sglang",
+        programs=("sglang serve",),
+        modules=(r"sglang\.launch_server",),
+    ),
+    "tensorrt_llm": Format(
+        title="trtllm-serve", version="1.2.0", folder="tensorrt_llm", programs=("trtllm-serve",)
+    ),
+    "llamacpp": Format(
+        title="llama-server",
+        version="b9000",
+        folder="llamacpp",
+        programs=("llama-(server|cli|bench|run)(\\.exe)?",),
+    ),
+    "ollama": Format(title="Ollama", version="0.24.0", folder="ollama", programs=("ollama",)),
+    "tgi": Format(
+        title="text-generation-launcher",
+        version="3.3.7",
+        folder="tgi",
+        programs=("text-generation-launcher",),
+    ),
+    "axolotl": Format(
+        title="Axolotl",
+        version="0.18.0",
+        folder="axolotl",
+        programs=("axolotl train",),
+        modules=(r"axolotl\.cli\.train",),
+        keys=(frozenset({"base_model"}),),
+    ),
+    "llamafactory": Format(
+        title="LLaMA-Factory",
+        version="0.9.6",
+        folder="llamafactory",
+        programs=("(llamafactory-cli|lmf) train",),
+        keys=(frozenset({"finetuning_type"}), frozenset({"cutoff_len"})),
+    ),
+    "swift": Format(
+        title="ms-swift", version="4.4.0", folder="swift", programs=("swift", "megatron")
+    ),
+    "verl": Format(title="verl", version="0.9.0", folder="verl", modules=(r"verl\.trainer\..*",)),
+    "openrlhf": Format(
+        title="OpenRLHF", version="0.10.0", folder="openrlhf", modules=(r"openrlhf\.cli\..*",)
+    ),
+    "megatron": Format(
+        title="Megatron-LM",
+        version="core_r0.19.0",
+        folder="megatron",
+        programs=(r"pretrain_\w+\.py",),
+        keys=(frozenset({"num_layers", "hidden_size", "num_attention_heads"}),),
+    ),
+    "huggingface": Format(
+        title="transformers and TRL",
+        version="5.17.0 and 1.16.0",
+        folder="huggingface",
+        programs=("trl", r".*\.py"),
+        keys=(frozenset({"per_device_train_batch_size"}), frozenset({"model_name_or_path"})),
+    ),
+}
+
+
+def read_command(command: Command) -> Reading:
+    """What a command means, by the reader of its tool."""
+    found = next((one for one in FORMATS.values() if _starts(one, command)), None)
+    if found is None:
+        name = command.words[0]
+        known = ", ".join(one.title for one in FORMATS.values())
+        raise InputError(f"{name!r} starts no tool that is known; known are {known}")
+    result: Reading = _reader(found).read_command(command)
+    return result
+
+
+def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
+    """What a file of another tool means; None where no tool's keys are in it."""
+    found = file_format(data)
+    if found is None:
+        return None
+    result: Reading = _reader(found).read_data(data, files)
+    return result
+
+
+def file_format(data: Any) -> Format | None:
+    """The tool whose file the data is, by its keys."""
+    if not isinstance(data, Mapping):
+        return None
+    given = frozenset(str(key) for key in data)
+    tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))
+    return next(tools, None)
+
+
+def _starts(tool: Format, command: Command) -> bool:
+    if command.module:
+        return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
+    words = [command.program, *command.words[1:2]]
+    return any(re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs)
+
+
+def _reader(tool: Format) -> Any:
+    return import_module(f"..{tool.folder}.read", __package__)
