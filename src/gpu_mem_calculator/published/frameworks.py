@@ -199,6 +199,13 @@ LIGHTNING = Framework(
     package="lightning",
 )
 AXOLOTL = Framework(("Axolotl",), "067b021", "2026-11-17", GITHUB + "axolotl-ai-cloud/axolotl")
+LLAMA_FACTORY = Framework(
+    ("LLaMA-Factory",), "ff6d4d1", "2026-11-18", GITHUB + "hiyouga/LLaMA-Factory"
+)
+MS_SWIFT = Framework(("ms-swift",), "3602360", "2026-11-18", GITHUB + "modelscope/ms-swift")
+VERL = Framework(("verl",), "b178a3c", "2026-11-18", GITHUB + "volcengine/verl")
+OPENRLHF = Framework(("OpenRLHF",), "3c3be62", "2026-11-18", GITHUB + "OpenRLHF/OpenRLHF")
+OLLAMA = Framework(("Ollama",), "fb30760", "2026-11-18", GITHUB + "ollama/ollama")
 ESTIMATOR = Framework(
     ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
 )
@@ -229,6 +236,11 @@ FRAMEWORKS = (
     ACCELERATE,
     LIGHTNING,
     AXOLOTL,
+    LLAMA_FACTORY,
+    MS_SWIFT,
+    VERL,
+    OPENRLHF,
+    OLLAMA,
     ESTIMATOR,
 )
 BY_NAME = {name.lower(): row for row in FRAMEWORKS for name in row.names}

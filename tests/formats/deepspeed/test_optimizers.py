@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.formats.deepspeed.read import read
 
-from .test_reader import problems, with_zero
+from .test_read import problems, with_zero
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...core.errors import InputError
+from ...published import frameworks
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Reading
@@ -37,37 +38,42 @@ class Format(Struct, frozen=True, kw_only=True):
 FORMATS: Mapping[str, Format] = {
     "vllm": Format(
         title="vllm serve",
-        version="0.23.0",
+        version=frameworks.VLLM.version,
         folder="vllm",
         programs=("vllm serve",),
         modules=(r"vllm\.entrypoints\.(openai\.)?api_server",),
     ),
     "sglang": Format(
         title="SGLang",
-        version="0.5.13",
+        version=frameworks.SGLANG.version,
         folder="sglang",
         programs=("sglang serve",),
         modules=(r"sglang\.launch_server",),
     ),
     "tensorrt_llm": Format(
-        title="trtllm-serve", version="1.2.0", folder="tensorrt_llm", programs=("trtllm-serve",)
+        title="trtllm-serve",
+        version=frameworks.TENSORRT_LLM.version,
+        folder="tensorrt_llm",
+        programs=("trtllm-serve",),
     ),
     "llamacpp": Format(
         title="llama-server",
-        version="b9000",
+        version=frameworks.LLAMA_CPP.version,
         folder="llamacpp",
         programs=("llama-(server|cli|bench|run)(\\.exe)?",),
     ),
-    "ollama": Format(title="Ollama", version="0.24.0", folder="ollama", programs=("ollama",)),
+    "ollama": Format(
+        title="Ollama", version=frameworks.OLLAMA.version, folder="ollama", programs=("ollama",)
+    ),
     "tgi": Format(
         title="text-generation-launcher",
-        version="3.3.7",
+        version=frameworks.TGI.version,
         folder="tgi",
         programs=("text-generation-launcher",),
     ),
     "axolotl": Format(
         title="Axolotl",
-        version="0.18.0",
+        version=frameworks.AXOLOTL.version,
         folder="axolotl",
         programs=("axolotl train",),
         modules=(r"axolotl\.cli\.train",),
@@ -75,28 +81,39 @@ FORMATS: Mapping[str, Format] = {
     ),
     "llamafactory": Format(
         title="LLaMA-Factory",
-        version="0.9.6",
+        version=frameworks.LLAMA_FACTORY.version,
         folder="llamafactory",
         programs=("(llamafactory-cli|lmf) train",),
         keys=(frozenset({"finetuning_type"}), frozenset({"cutoff_len"})),
     ),
     "swift": Format(
-        title="ms-swift", version="4.4.0", folder="swift", programs=("swift", "megatron")
+        title="ms-swift",
+        version=frameworks.MS_SWIFT.version,
+        folder="swift",
+        programs=("swift", "megatron"),
     ),
-    "verl": Format(title="verl", version="0.9.0", folder="verl", modules=(r"verl\.trainer\..*",)),
+    "verl": Format(
+        title="verl",
+        version=frameworks.VERL.version,
+        folder="verl",
+        modules=(r"verl\.trainer\..*",),
+    ),
     "openrlhf": Format(
-        title="OpenRLHF", version="0.10.0", folder="openrlhf", modules=(r"openrlhf\.cli\..*",)
+        title="OpenRLHF",
+        version=frameworks.OPENRLHF.version,
+        folder="openrlhf",
+        modules=(r"openrlhf\.cli\..*",),
     ),
     "megatron": Format(
         title="Megatron-LM",
-        version="core_r0.19.0",
+        version=frameworks.MEGATRON_CORE.version,
         folder="megatron",
         programs=(r"pretrain_\w+\.py",),
         keys=(frozenset({"num_layers", "hidden_size", "num_attention_heads"}),),
     ),
     "huggingface": Format(
         title="transformers and TRL",
-        version="5.17.0 and 1.16.0",
+        version=f"{frameworks.TRANSFORMERS.version} and {frameworks.TRL.version}",
         folder="huggingface",
         programs=("trl", r".*\.py"),
         keys=(frozenset({"per_device_train_batch_size"}), frozenset({"model_name_or_path"})),
