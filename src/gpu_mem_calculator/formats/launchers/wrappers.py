@@ -1,4 +1,4 @@
-"""Words in front of a command that change nothing in it: variables, env, nohup, srun ..."""
+"""Words in front of a command that change nothing in it: variables, env, nohup, uv run ..."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ WRAPPERS: Mapping[str, tuple[str, ...]] = {
     "env": ("-u", "--unset", "-C", "--chdir"),
     "nohup": (),
     "sudo": ("-u", "-g", "--user", "--group"),
-    "time": (),
+    "time": ("-f", "-o"),
     "exec": (),
     "nice": ("-n",),
+    "ionice": ("-c", "-n"),
     "stdbuf": ("-i", "-o", "-e"),
-    "numactl": (),
-    "timeout": (),
-    "uv": ("--with", "--python", "-p", "--extra", "--group"),
-    "srun": (),
+    "numactl": ("-m", "-N", "-C"),
+    "taskset": (),
+    "timeout": ("-k", "-s"),
+    "uv": ("--with", "--python", "-p", "--extra", "--group", "--directory", "--project"),
+    "uvx": ("--with", "--python", "-p", "--from"),
+    "poetry": (),
+    "pixi": ("-e", "--environment"),
+    "conda": ("-n", "--name", "-p", "--prefix", "--cwd"),
+    "mamba": ("-n", "--name", "-p", "--prefix", "--cwd"),
+    "nsys": ("-s", "-t", "-o", "-c", "-b", "-f", "-x", "-w"),
 }
-SECOND_WORD = {"uv": "run"}
-WITH_ARGUMENT = ("timeout",)  # wrappers whose first word is their own
+SECOND_WORD = {
+    **dict.fromkeys(("uv", "poetry", "pixi", "conda", "mamba"), "run"),
+    "nsys": "profile",
+}
+WITH_ARGUMENT = ("timeout", "taskset")  # wrappers whose first word is their own
 
 
 def without_wrappers(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

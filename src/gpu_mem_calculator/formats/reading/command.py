@@ -18,7 +18,8 @@ class Command(Struct, frozen=True, kw_only=True):
     - `environment`: variables that are set in front of it
     - `num_gpus`: of all nodes; None where nothing says it
     - `accelerate`: the configuration of `accelerate launch`, its file and options together
-    - `launcher`: torchrun, accelerate, deepspeed, ray, or empty
+    - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
+    - `assumed`: a sentence for each thing that the launchers leave open
     """
 
     words: tuple[str, ...]
@@ -29,8 +30,15 @@ class Command(Struct, frozen=True, kw_only=True):
     num_nodes: int = 1
     accelerate: Mapping[str, Any] | None = None
     launcher: str = ""
+    assumed: tuple[str, ...] = ()
 
     @property
     def program(self) -> str:
         """The program's name without its folder."""
         return self.words[0].replace("\\", "/").rpartition("/")[2] if self.words else ""
+
+    @property
+    def hardware(self) -> dict[str, int]:
+        """The `hardware` section of a run file, as far as the command says it."""
+        known = {"num_gpus": self.num_gpus, "num_nodes": self.num_nodes}
+        return {key: value for key, value in known.items() if value and value > (key != "num_gpus")}

@@ -129,6 +129,7 @@ def read_command(command: Command) -> Reading:
         known = ", ".join(one.title for one in FORMATS.values())
         raise InputError(f"{name!r} starts no tool that is known; known are {known}")
     result: Reading = _reader(found).read_command(command)
+    result.assumed[:0] = command.assumed
     return result
 
 

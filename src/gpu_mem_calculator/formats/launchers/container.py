@@ -1,0 +1,65 @@
+"""docker run: the command that starts in the container, by the image where it is left out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from ...core.errors import InputError
+from .launcher_options import split_options
+
+PROGRAMS = ("docker", "podman", "nerdctl")
+# Images by their name without registry and tag, and the program that their entrypoint starts.
+ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
+    r"vllm/vllm-openai.*": ("vllm", "serve"),
+    r"huggingface/text-generation-inference": ("text-generation-launcher",),
+    r"ggml-org/llama\.cpp|ggerganov/llama\.cpp": ("llama-server",),
+    r"ollama/ollama": ("ollama",),
+}
+
+
+def entrypoint(image: str) -> tuple[str, ...]:
+    """The program that an image starts, in front of the words of its command; empty where it is
+    not known, or where the image starts any command.
+    """
+    name = image.partition("@")[0]
+    name = name[: name.rindex(":")] if ":" in name.rpartition("/")[2] else name
+    first, slash, rest = name.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        name = rest
+    found = (program for pattern, program in ENTRYPOINTS.items() if re.fullmatch(pattern, name))
+    return next(found, ())
+
+
+def without_container(words: list[str]) -> tuple[int | None, dict[str, str], list[str]]:
+    """The GPUs of `docker run`, the variables that it sets, and the command in the container."""
+    after = words[1:]
+    if after[:1] == ["container"]:
+        after = after[1:]
+    if after[:1] != ["run"]:
+        raise InputError(f"{' '.join(words[:2])} starts no program that is read; use docker run")
+    options = split_options("docker", after[1:])
+    if not options.rest:
+        raise InputError("docker run needs an image; name it behind the options")
+    image, *rest = options.rest
+    asked = options.last("entrypoint")
+    front = shlex.split(asked) if asked else list(entrypoint(image))
+    if front[:2] == ["vllm", "serve"] and rest[:2] == ["vllm", "serve"]:
+        front = []
+    if not [*front, *rest]:
+        raise InputError(
+            f"docker run {image}: which program the image starts is not known; name it"
+        )
+    variables = dict(one.split("=", 1) for one in options.given.get("env", ()) if "=" in one)
+    return _gpus(options.last("gpus") or ""), variables, [*front, *rest]
+
+
+def _gpus(written: str) -> int | None:
+    """`2`, `device=0,1` or `all`."""
+    text = written.strip("'\"")
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("device="):
+        return len(text.removeprefix("device=").split(","))
+    return None
