@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.errors import InputError
+from ...core.errors import InputError, quoted
 from ...core.models import RunFile
 from ...core.resolved_run import ResolvedRun
 from ...engines import engines
 from ...engines.deepspeed.options import OPTIONS
 from ...jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
 from ...run.run import Run
+from ..writing.texts import json_text
+from ..writing.unsaid import program_keys
+from ..writing.written import Written
+from .read import run_file
 
 FILENAME = "ds_config.json"
 NVME_PATH = "/local_nvme"  # the example of DeepSpeed's documentation; users set their own path
@@ -98,3 +102,11 @@ def _optimizer(run: Run) -> dict[str, Any]:
     elif run.implementation == "foreach":
         params["torch_adam"] = True
     return {"type": name, "params": params}
+
+
+def write_text(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The text of DeepSpeed's JSON, and what the program must do itself."""
+    data = write(file, resolved)
+    keys = program_keys(file, resolved, run_file(data, model=None).data)
+    others = ", ".join((f"model.name={quoted(resolved.model.address)}", *keys))
+    return Written(text=json_text(data), unsaid=(f"the program itself sets {others}",))

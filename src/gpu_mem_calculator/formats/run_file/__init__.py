@@ -1,0 +1,1 @@
+"""Our own run files as a format."""

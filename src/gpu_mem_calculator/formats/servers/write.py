@@ -1,0 +1,106 @@
+"""Writes a server as the command that starts it.
+
+A run of another server is moved: the keys that both have are kept, but for those whose meaning
+differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...core.errors import quoted
+from ...core.models import RunFile
+from ...core.resolve import resolve
+from ...core.resolved_run import ResolvedRun
+from ...core.runfile import given_keys
+from ...core.serving_result import PLACEHOLDER
+from ...serving import server
+from ..writing.read_back import read_back
+from ..writing.texts import command_text
+from ..writing.unsaid import unsaid_sentences
+from ..writing.written import Written
+
+# Keys whose meaning differs between servers: vLLM's share is of the whole card, SGLang's is of
+# weights and cache alone.
+OWN = ("engine_version", "engine_generation", "gpu_memory_utilization", "attention")
+QUESTION = ("batch_size", "prompt_len", "new_tokens")  # of the user, not of the server
+
+
+def write_vllm(file: RunFile, resolved: ResolvedRun) -> Written:
+    """`vllm serve`."""
+    return _write("vllm", file, resolved)
+
+
+def write_sglang(file: RunFile, resolved: ResolvedRun) -> Written:
+    """`python -m sglang.launch_server`."""
+    return _write("sglang", file, resolved)
+
+
+def write_tgi(file: RunFile, resolved: ResolvedRun) -> Written:
+    """`text-generation-launcher`."""
+    return _write("tgi", file, resolved)
+
+
+def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
+    """`trtllm-serve`, with the options that have no flag in a file beside it."""
+    from ...serving.tensorrt_llm.command import FILE, extra_options
+
+    written = _write("tensorrt_llm", file, resolved)
+    moved, _ = moved_to("tensorrt_llm", file)
+    lines = extra_options(resolve(moved, headers=False).run)
+    return replace(written, beside={FILE: "\n".join(lines) + "\n"} if lines else {})
+
+
+def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
+    """`llama-server`."""
+    return _write("llamacpp", file, resolved)
+
+
+def _write(name: str, file: RunFile, resolved: ResolvedRun) -> Written:
+    moved, dropped = moved_to(name, file)
+    if resolved.engine.name != name:
+        resolved = resolve(moved, headers=False)
+    assert resolved.engine.serve is not None
+    served = resolved.engine.serve(resolved.run)
+    address = resolved.model.address
+    text = command_text([address if one == PLACEHOLDER else one for one in served.command])
+    title = resolved.engine.title
+    data = read_back("command", text)
+    unsaid = unsaid_sentences(title, moved, resolved, data) if data else ()
+    said = tuple(one for one in unsaid if not one.startswith(tuple(_question_keys())))
+    return Written(
+        text=text,
+        notes=tuple(_notes(resolved)),
+        unsaid=(
+            *(f"{key}: {title} has a key of another meaning, or none" for key in dropped),
+            *said,
+        ),
+    )
+
+
+def _question_keys() -> Iterator[str]:
+    return (f"inference.{key}" for key in QUESTION)
+
+
+def _notes(resolved: ResolvedRun) -> Iterator[str]:
+    """On which GPUs the command runs, as far as the run says it."""
+    hardware = resolved.hardware
+    count = f"{hardware.num_gpus} × " if hardware.num_gpus > 1 else ""
+    if hardware.card:
+        yield f"on {count}{hardware.card}"
+
+
+def moved_to(name: str, file: RunFile) -> tuple[RunFile, list[str]]:
+    """A run file of another server, and `key=value` of what was left out."""
+    assert file.inference is not None
+    if (file.inference.engine or "vllm") == name:
+        return file, []
+    known = server(name).options
+    given = given_keys(file.inference)
+    given.pop("engine", None)
+    lost = [key for key in given if key in OWN or key not in known]
+    kept = dict.fromkeys(lost)
+    moved = replace(file, inference=replace(file.inference, engine=name, **kept))
+    return moved, [f"inference.{key}={quoted(given[key])}" for key in lost]
