@@ -63,7 +63,6 @@ def _end_problems(run: Run) -> Iterator[str]:
             "engine.reshard_root_after_forward",
             option(run, "reshard_root_after_forward") is not None,
         ),
-        ("training.lora", run.adapter is not None),
         ("engine.sharding_strategy='no_shard'", option(run, "sharding_strategy") == "no_shard"),
     ):
         if given:
