@@ -17,6 +17,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `module`: whether the program is a module (`python -m`)
     - `environment`: variables that are set in front of it
     - `num_gpus`: of all nodes; None where nothing says it
+    - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend; None where not known
     - `accelerate`: the configuration of `accelerate launch`, its file and options together
     - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
     - `assumed`: a sentence for each thing that the launchers leave open
@@ -27,6 +28,7 @@ class Command(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     files: NamedFiles = NamedFiles()
     num_gpus: int | None = None
+    gpu_bytes: int | None = None
     num_nodes: int = 1
     accelerate: Mapping[str, Any] | None = None
     launcher: str = ""

@@ -20,6 +20,7 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     - `flags`: have no value, and a `--no-` form; `switches`: may have a value (`--bf16 true`)
     - `lists`: have several values; `repeated`: may be given several times
     - `aliases`: other names, each with the argument that it means
+    - `abbreviations`: whether the first letters of a name are enough, as argparse has it
     """
 
     flags: frozenset[str] = frozenset()
@@ -27,6 +28,7 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     lists: frozenset[str] = frozenset()
     repeated: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = {}
+    abbreviations: bool = True
 
 
 class ParsedOptions(Struct, kw_only=True):
@@ -48,14 +50,18 @@ def option_syntax(path: str, folder: Path) -> OptionSyntax:
         name: getattr(base, name) | frozenset(own.get(name, ()))
         for name in ("flags", "switches", "lists", "repeated")
     }
-    return OptionSyntax(**sets, aliases={**base.aliases, **own.get("aliases", {})})
+    return OptionSyntax(
+        **sets,
+        aliases={**base.aliases, **own.get("aliases", {})},
+        abbreviations=own.get("abbreviations", base.abbreviations),
+    )
 
 
 def parse_options(
     title: str, words: Sequence[str], table: ArgumentTable, syntax: OptionSyntax
 ) -> ParsedOptions:
     """The options in the words. Dashes and underscores in names are the same."""
-    parser = _Parser(prog=title, add_help=False, prefix_chars="-")
+    parser = _Parser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
     for name in table:
         _add(parser, name, syntax)
     known, unknown = parser.parse_known_args([_normal(word, syntax) for word in words])
@@ -77,7 +83,7 @@ def _normal(word: str, syntax: OptionSyntax) -> str:
     """An option with the argument's own name; its value is kept as written."""
     name, sign, value = word.partition("=")
     if name in syntax.aliases:
-        return f"--{syntax.aliases[name]}{sign}{value}"
+        name = f"--{syntax.aliases[name]}"
     if not name.startswith("--") or len(name) == 2:
         return word
     return f"--{name[2:].replace('-', '_')}{sign}{value}"
@@ -87,7 +93,7 @@ def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> No
     settings: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
     option = f"--{name.replace('-', '_')}"
     if name in syntax.flags or name in syntax.switches:
-        off = f"--no_{name}"
+        off = f"--no_{name.replace('-', '_')}"
         parser.add_argument(off, dest=name, action="store_false", default=argparse.SUPPRESS)
     if name in syntax.flags:
         parser.add_argument(option, action="store_true", **settings)

@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Format] = {
         title="llama-server",
         version=frameworks.LLAMA_CPP.version,
         folder="llamacpp",
-        programs=("llama-(server|cli|bench|run)(\\.exe)?",),
+        programs=("llama-(server|cli|completion|mtmd-cli)(\\.exe)?",),
     ),
     "ollama": Format(
         title="Ollama", version=frameworks.OLLAMA.version, folder="ollama", programs=("ollama",)

@@ -1,0 +1,1 @@
+"""llama-server, llama-cli and their GGUF files."""

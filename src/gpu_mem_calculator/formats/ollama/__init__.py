@@ -1,0 +1,1 @@
+"""Ollama's commands, names and Modelfiles."""
