@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..translation.program import Program, Section, Setup, Translation
+from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
 
 # Keys of `zero_optimization` whose names are ours.
 ZERO_KEYS = (
@@ -55,6 +56,11 @@ FSDP1_KEYS = (
     *("backward_prefetch", "use_orig_params", "sync_module_states", "forward_prefetch"),
     "limit_all_gathers",
 )
+# Keys of Accelerate's fsdp_config that it does not read, or that are refused unless they are off.
+LAUNCHER_ONLY = (
+    *("backward_prefetch_policy", "cpu_offload", "activation_checkpointing_offload"),
+    "ignored_modules",
+)
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 
@@ -63,21 +69,29 @@ def add_launch(
 ) -> None:
     """Add the engine of a program on top of transformers.Trainer."""
     accelerate = program.accelerate or {}
+    result.problems += accelerate_problems(accelerate)
+    add_compile(program, result)
     kind = str(accelerate.get("distributed_type", "")).upper()
     deepspeed = program.deepspeed or values["deepspeed"]
     if kind == "DEEPSPEED":
         deepspeed = deepspeed or _accelerate_deepspeed(accelerate.get("deepspeed_config") or {})
-    fsdp = program.fsdp_config or values["fsdp_config"] or accelerate.get("fsdp_config")
+    fsdp = program.fsdp_config or values["fsdp_config"]
+    if kind in ("", "FSDP"):
+        fsdp = fsdp or launched_fsdp(accelerate)
     if deepspeed:
         _add_deepspeed(deepspeed, setup, result)
+        launched = accelerate.get("deepspeed_config") or {}
+        if not _flag(launched.get("zero3_init_flag", True)) and result.engine["zero_stage"] == 3:
+            result.engine["zero_init"] = False
     elif values["fsdp"] or kind == "FSDP" or fsdp:
         version = 1 if kind == "FSDP" and not values["fsdp"] else 2
         config = _without_prefix(fsdp or {})
         config |= _legacy_words(values["fsdp"])
         if int(config.get("version", version)) == 1:
-            launched = _without_prefix(accelerate.get("fsdp_config") or {}) if kind else {}
+            launched = _without_prefix(launched_fsdp(accelerate)) if kind else {}
             _set_version1_strategy(config, launched, result)
         _add_fsdp(config, version, setup, result)
+        result.engine |= mesh_keys(accelerate)
         if not _syncs_each_batch(values["accelerator_config"]):
             result.engine["sync_each_batch"] = False
     else:
@@ -101,6 +115,20 @@ def first_device(program: Program) -> str:
     """
     placed = program.load.get("device_map") not in (None, "cpu", {"": "cpu"})
     return "cuda" if program.quantization or placed else "cpu"
+
+
+def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
+    """The keys of the launcher's fsdp_config that its FSDP version reads
+    (FullyShardedDataParallelPlugin.__post_init__).
+    """
+    flat = flat_settings({"fsdp_config": accelerate.get("fsdp_config") or {}})
+    config = {key.removeprefix("fsdp_config."): value for key, value in flat.items()}
+    ignored = LAUNCHER_ONLY
+    if str(config.get("fsdp_version", 1)) == "2":
+        ignored = (*ignored, *FSDP1_KEYS, "sharding_strategy")
+    elif "fsdp_reshard_after_forward" in config:
+        ignored = (*ignored, "reshard_after_forward")
+    return {key: config[key] for key in config if key.removeprefix("fsdp_") not in ignored}
 
 
 def _without_prefix(config: Mapping[str, Any]) -> Section:
@@ -225,7 +253,7 @@ def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
         place = zero.get(key) or {}
         if place.get("device", "none") not in (None, "none"):
             engine[key] = place["device"]
-            engine["pin_memory"] = bool(place.get("pin_memory", False))
+            engine["pin_memory"] = bool(place.get("pin_memory", True))
             result.training.pop("optimizer_implementation", None)
     strangers = [f"zero_optimization.{key}" for key in zero if key not in _zero_known()]
     strangers += [key for key in config if key not in DEEPSPEED_FREE]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...modelling.huggingface.liger import LIGER
+from ..huggingface.accelerate import mixed_precision
 from ..huggingface.evaluation import add_evaluation
 from ..huggingface.launch import add_launch
 from ..huggingface.loading import add_adapters, add_attention
@@ -106,6 +107,6 @@ def _add_loading(
         dtype, source = stored or "bfloat16", "as the checkpoint says"
         source = source if stored else "as most checkpoints have it"
         result.assumed.append(f"program.load.dtype={dtype}, {source}")
-    mixed = "bf16" if values["bf16"] else "fp16" if values["fp16"] else ""
+    mixed = mixed_precision(program, values)
     _add(result, precision_keys(dtype_word(dtype), mixed, adapters=program.peft is not None))
     add_attention(load, result)

@@ -1,0 +1,123 @@
+"""A DeepSpeed file under transformers.Trainer: `auto` becomes the Trainer's value, and both must
+agree (transformers 5.17.0 integrations/deepspeed.py trainer_config_process).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.errors import InputError, quoted
+from ...core.model_source import find_model
+from ...core.models import ModelConfig
+from ...core.runfile import section
+from ...jobs.deepspeed import CHECKPOINT_KEYS
+from ..deepspeed.auto import AUTO
+from ..deepspeed.batch import MICRO, STEPS, TRAIN
+from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, sections
+from ..reading.reading import Effect, Reading
+
+# Keys that must have the Trainer's value, and its argument.
+MATCHED = {
+    MICRO: "per_device_train_batch_size",
+    STEPS: STEPS,
+    "gradient_clipping": "max_grad_norm",
+    "bf16.enabled": "bf16",
+    "fp16.enabled": "fp16",
+}
+# transformers' models call torch's checkpoint, not DeepSpeed's (modeling_utils.py
+# gradient_checkpointing_enable).
+WITHOUT_EFFECT = (RECOMPUTE,)
+
+
+def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -> None:
+    """Add a DeepSpeed file to a reading with a `program`: the engine's keys, and the optimizer
+    where the file has one.
+
+    - values: the value of every argument of the trainer
+    """
+    if not isinstance(data, Mapping):
+        raise InputError(f"DeepSpeed's configuration is an object, not {quoted(data)}")
+    completed, problems = _completed(data, values)
+    for path, value in _leaves(data):
+        free = path.partition(".")[0] in WITHOUT_EFFECT
+        reading.keys[f"deepspeed.{path}"] = "free" if free else "memory"
+    reading.problems += problems
+    try:
+        read = sections(completed, num_gpus=None, model_ranks=1, hidden=lambda: _hidden(reading))
+    except InputError as error:
+        reading.problems += error.problems
+        return
+    for path in read["no_memory"]:
+        free_effect: Effect = "free"
+        for name in [f"deepspeed.{path}", *reading.keys]:
+            if name == f"deepspeed.{path}" or name.startswith(f"deepspeed.{path}."):
+                reading.keys[name] = free_effect
+    engine = {k: v for k, v in read["engine"].items() if k not in CHECKPOINT_KEYS}
+    run = reading.run
+    run["engine"] = {**engine, **run.get("engine", {})}
+    zero = {"stage": engine["zero_stage"]}
+    placed = {key: {"device": engine[key]} for key in OFFLOADS if key in engine}
+    run["program"]["deepspeed"] = {ZERO: {**zero, **placed}}
+    if data.get("optimizer") is not None:
+        own = {"optimizer_implementation": None, **read["training"]}
+        kept = {key: own[key] for key in ("optimizer", "optimizer_implementation") if key in own}
+        run["training"] = {**kept, **run.get("training", {})}
+
+
+def _completed(
+    data: Mapping[str, Any], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The file with the Trainer's values, and a sentence for each value that differs."""
+    completed, problems = copy.deepcopy(dict(data)), []
+    for key in (*WITHOUT_EFFECT, TRAIN):
+        completed.pop(key, None)
+    for path, argument in MATCHED.items():
+        value = _get(data, path)
+        meant = values.get(argument)
+        meant = bool(meant) if path.endswith("enabled") else meant
+        if value not in (None, AUTO) and value != meant and _tells(path, value):
+            what = f"deepspeed {path}={quoted(value)} differs from {argument}={quoted(meant)}"
+            problems.append(f"{what}, which Trainer refuses; write {AUTO!r} in the file")
+        if value is not None or path in (MICRO, STEPS):
+            _set(completed, path, meant)
+    return completed, problems
+
+
+def _tells(path: str, value: Any) -> bool:
+    """Whether a value is a choice that can differ; a precision that is off is not one."""
+    return not path.endswith("enabled") or bool(value)
+
+
+def _get(data: Mapping[str, Any], path: str) -> Any:
+    head, _, rest = path.partition(".")
+    value = data.get(head)
+    return _get(value, rest) if rest and isinstance(value, Mapping) else None if rest else value
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    head, _, rest = path.partition(".")
+    if rest:
+        data[head] = {**data.get(head, {}), rest: value}
+    elif value is not None:
+        data[head] = value
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _hidden(reading: Reading) -> int | None:
+    """The model's hidden size, where the model is known."""
+    model = reading.run.get("model")
+    if not model:
+        return None
+    try:
+        return int(find_model(section("model", ModelConfig, dict(model))).arch.hidden)
+    except InputError:
+        return None
