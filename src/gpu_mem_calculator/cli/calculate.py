@@ -12,6 +12,7 @@ from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
 from .check import check, margin, save_run
+from .export import add_export, check_export, export_estimate
 from .output import screen_width, show, write
 from .parser import Parser, add_long, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source, recorded_words
@@ -25,6 +26,7 @@ examples:
   gpu-mem-calc calculate run.json --gpu h100 --gpus 8 --seq-len 8k
   gpu-mem-calc calculate --preset llama2-7b --gpus 8 --engine fsdp
   gpu-mem-calc calculate run.json --format html --output report.html
+  gpu-mem-calc calculate run.json --export deepspeed --output ds_config.json
   gpu-mem-calc calculate run.json --check --quiet --margin 5%   (in CI)
   gpu-mem-calc calculate ds_config.json --model llama2-7b --gpus 8
   cat run.json | gpu-mem-calc calculate -
@@ -43,17 +45,20 @@ def arguments(parser: Parser) -> None:
 
 
 def add_check(parser: Parser) -> None:
-    """Add --check, its options, and --save-run."""
+    """Add --check, its options, --save-run and --export."""
     parser.flag("--check", "exit with code 1 if it does not fit, and say so in one sentence")
     parser.option(
         "--margin", "GIB", "with --check: GiB that must stay free, or a share: 2, 5%%", margin
     )
     parser.flag("--quiet", "with --check: print the sentence only")
     parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")
+    add_export(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Estimate the run of the options, and report it."""
+    if args.export:
+        check_export(args)
     estimate = estimate_source(recorded_source(args))
     name = args.config or args.preset or args.function or args.record
     words = recorded_words(args)
@@ -81,6 +86,8 @@ def show_estimate(
     sentence calls the run.
     """
     save_run(args, estimate)
+    if args.export:
+        return _export(args, estimate, name)
     if estimate.served:
         from .serving import serving_answer
 
@@ -96,6 +103,16 @@ def show_estimate(
     else:
         write(_render(args.format, estimate, answers, commands, notes), args.output)
     return check(args, estimate, sentence(estimate, name)) if args.check else 0
+
+
+def _export(args: argparse.Namespace, estimate: Estimate, name: str) -> int:
+    if estimate.served:
+        from ..report.serving_words import sentence as serving_sentence
+
+        return export_estimate(args, estimate, serving_sentence(estimate))
+    from ..report.headline import sentence
+
+    return export_estimate(args, estimate, sentence(estimate, name))
 
 
 def _infer_command(args: argparse.Namespace) -> InferCommand | None:

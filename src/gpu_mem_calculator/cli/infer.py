@@ -13,9 +13,11 @@ from ..core.resolve_inference import find_server
 from ..core.runfile import with_settings
 from ..core.serving_question import question_keys
 from ..core.text_data import load_text
+from ..serving import server_names
 from .calculate import add_check
 from .check import save_run
 from .explain import add_parts, show_explanation
+from .export import check_export, export_estimate
 from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, positive, tokens, whole
 from .serving import serving_answer
@@ -30,7 +32,8 @@ examples:
     --gpu 4090 --context 32k
   gpu-mem-calc infer --largest-model --gpu 4090 --quantization awq
   gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4k,32k \\
-    --concurrency 1,16,64 --format json"""
+    --concurrency 1,16,64 --format json
+  gpu-mem-calc infer qwen3-32b --gpu h100 --gpus 2 --export sglang"""
 UTILIZATION = "inference.gpu_memory_utilization"
 EXPERTS = "inference.expert_parallel_size"
 LONGEST, USERS = "inference.max_seq_len", "inference.batch_size"
@@ -108,6 +111,12 @@ def numbers(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     """Estimate the server of the options and report it; or answer the two questions."""
     data = _data(args)
+    if args.export:
+        check_export(args)
+        if args.largest_model or args.fewest_gpus:
+            raise InputError(
+                "--export is for one server; leave --largest-model and --fewest-gpus out"
+            )
     if args.largest_model and args.fewest_gpus:
         raise InputError("--largest-model and --fewest-gpus cannot be combined; give one of them")
     if args.parts and not args.explain:
@@ -118,6 +127,10 @@ def run(args: argparse.Namespace) -> int:
         return _fewest(args, data)
     estimate = full_estimate(data)
     save_run(args, estimate)
+    if args.export:
+        from ..report.serving_words import sentence
+
+        return export_estimate(args, estimate, sentence(estimate))
     if args.explain:
         return show_explanation(args, estimate)
     asked = _command(args, data)
@@ -142,7 +155,8 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     inference = data.get("inference") or {}
     if not isinstance(inference, dict):
         raise InputError(f"inference={quoted(inference)} must be an object")
-    given = args.engine or inference.get("engine")
+    asked = args.export if args.export in server_names() else None
+    given = args.engine or inference.get("engine") or asked
     inference = {**inference, "engine": given or _usual_server(data)}
     settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))

@@ -18,6 +18,7 @@ VERBS = {
     "calculate": "memory of a run file, a preset or your own code",
     "infer": "serving: weights, KV cache, and how many users at which context",
     "validate": "check a run file and list every problem",
+    "convert": "write a run as a file or a command of another tool",
     "explain": "every allocation of an estimate: formula, numbers, lifetime, source",
     "trace": "run the real model's code on fake tensors, without a GPU",
     "measure": "run one rank of the job on one real GPU, and measure it",

@@ -10,6 +10,7 @@ from ..core.calculator import full_estimate
 from ..core.errors import InputError
 from .calculate import add_check, show_estimate
 from .explain import add_parts, show_explanation
+from .export import check_export
 from .parser import Parser, add_long, add_output, add_settings
 from .shell_words import ShellWords
 from .sizes import choose_mesh, choose_model, choose_precision
@@ -21,7 +22,8 @@ examples:
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
   gpu-mem-calc quick llama3.1-8b --gpus 8 --zero 3 --gpu h100 --seq-len 8k
   gpu-mem-calc quick 70 --gpus 64 --gpu-mem 80 --engine megatron
-  gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --save-run run.json"""
+  gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --save-run run.json
+  gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --export trl"""
 DEFAULTS = ("engine.type=pytorch", "hardware.num_gpus=1")
 DEFAULT_GB = 80
 
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "quick needs one MODEL, such as llama3.1-8b or 7B; see gpu-mem-calc presets"
         )
+    if args.export:
+        check_export(args)
     args.size = args.size or args.model
     choice = choose_model(args.size)
     chosen = chosen_settings(args, choice.data())

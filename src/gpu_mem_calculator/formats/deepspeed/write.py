@@ -109,4 +109,4 @@ def write_text(file: RunFile, resolved: ResolvedRun) -> Written:
     data = write(file, resolved)
     keys = program_keys(file, resolved, run_file(data, model=None).data)
     others = ", ".join((f"model.name={quoted(resolved.model.address)}", *keys))
-    return Written(text=json_text(data), unsaid=(f"the program itself sets {others}",))
+    return Written(text=json_text(data), notes=(f"the program itself sets {others}",))

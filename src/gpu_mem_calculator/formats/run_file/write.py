@@ -17,6 +17,7 @@ def run_data(file: RunFile) -> dict[str, Any]:
     data: dict[str, Any] = {name: values for name, values in as_dict(file).items() if values}
     if file.program is None:
         return data
+    data["program"] = {key: one for key, one in data["program"].items() if one not in ({}, None)}
     meant = translation(file.program, data)
     for name in TRANSLATED:
         keys = getattr(meant, name)

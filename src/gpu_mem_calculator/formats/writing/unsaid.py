@@ -56,6 +56,7 @@ TRAINING = {
 }
 # Fields that count only under a quantized base.
 QUANTIZED = ("double_quant", "upcast_unquantized", "nf4_compute_bits", "int8_threshold")
+FUSED = {"", "fused"}
 AXES = {
     "dp": "data_parallel_size",
     "tp": "tensor_parallel_size",
@@ -132,6 +133,8 @@ def _shown(sections: Mapping[str, Any], key: str, value: Any) -> str:
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     shown = value if found is None else found
+    if key.endswith("_dtype") and isinstance(shown, int):
+        return f"{shown} bits" if shown else ""
     plain = isinstance(shown, str | int | float | bool | list | Mapping)
     return quoted(shown) if plain else ""
 
@@ -175,6 +178,8 @@ def _without_effect(one: Run, two: Run, field: str) -> bool:
     """Whether a field has no effect on either run, or follows from another one that differs."""
     if field in QUANTIZED:
         return one.quantization is None and two.quantization is None
+    if field == "implementation":  # DeepSpeed's own optimizer is the fused one
+        return "zero_stage" in one.options and {one.implementation, two.implementation} <= FUSED
     return field == "loss_chunk" and one.loss != two.loss
 
 

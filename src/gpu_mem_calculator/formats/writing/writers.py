@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -13,15 +14,18 @@ from msgspec.structs import replace
 from ...core.errors import InputError, nearest
 from ...core.models import RunFile
 from ...core.resolved_run import ResolvedRun
+from ...core.serving_result import PLACEHOLDER
 from .launch import launch_words
 from .read_back import read_back
 from .unsaid import unsaid_sentences
 from .written import Written, comment_lines
 
+UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model, which the run does not name"
 UNSAID = "Not as in the run, because {title} has no key for it:"
+Writer = Callable[[RunFile, ResolvedRun], str | Written]
 
 
-class Format(Struct, frozen=True, kw_only=True):
+class OutputFormat(Struct, frozen=True, kw_only=True):
     """A format: its title, its writer, and what can be written in it.
 
     - `module`: beside this folder; its `write(file, resolved)`, or the function that `function`
@@ -48,8 +52,8 @@ class Format(Struct, frozen=True, kw_only=True):
 
 
 # One row for each format, by the name in `convert --to`.
-WRITERS: Mapping[str, Format] = {
-    "deepspeed": Format(
+WRITERS: Mapping[str, OutputFormat] = {
+    "deepspeed": OutputFormat(
         title="DeepSpeed",
         module="deepspeed.write",
         function="write_text",
@@ -57,44 +61,44 @@ WRITERS: Mapping[str, Format] = {
         start="deepspeed --num_gpus {gpus} train.py --deepspeed_config {file}",
         comments=False,
     ),
-    "accelerate": Format(
+    "accelerate": OutputFormat(
         title="Accelerate",
         module="accelerate.write",
         filename="accelerate.yaml",
         start="accelerate launch --config_file {file} train.py",
     ),
-    "transformers": Format(
+    "transformers": OutputFormat(
         title="transformers",
         module="transformers.write",
         filename="training_args.yaml",
         start="{launch} train.py {file}",
         endings={".json": "write_json", ".sh": "write_command"},
     ),
-    "trl": Format(
+    "trl": OutputFormat(
         title="TRL", module="trl.write", filename="sft.yaml", start="trl sft --config {file}"
     ),
-    "axolotl": Format(
+    "axolotl": OutputFormat(
         title="Axolotl",
         module="axolotl.write",
         filename="axolotl.yaml",
         start="axolotl train {file}",
         read="file",
     ),
-    "llamafactory": Format(
+    "llamafactory": OutputFormat(
         title="LLaMA-Factory",
         module="llamafactory.write",
         filename="llamafactory.yaml",
         start="llamafactory-cli train {file}",
         read="file",
     ),
-    "megatron": Format(
+    "megatron": OutputFormat(
         title="Megatron-LM",
         module="megatron.write",
         filename="pretrain.sh",
         start="bash {file}",
         read="script",
     ),
-    "vllm": Format(
+    "vllm": OutputFormat(
         title="vLLM",
         module="servers.write",
         function="write_vllm",
@@ -103,7 +107,7 @@ WRITERS: Mapping[str, Format] = {
         trains=False,
         serves=True,
     ),
-    "sglang": Format(
+    "sglang": OutputFormat(
         title="SGLang",
         module="servers.write",
         function="write_sglang",
@@ -112,7 +116,7 @@ WRITERS: Mapping[str, Format] = {
         trains=False,
         serves=True,
     ),
-    "tensorrt_llm": Format(
+    "tensorrt_llm": OutputFormat(
         title="TensorRT-LLM",
         module="servers.write",
         function="write_tensorrt_llm",
@@ -121,7 +125,7 @@ WRITERS: Mapping[str, Format] = {
         trains=False,
         serves=True,
     ),
-    "tgi": Format(
+    "tgi": OutputFormat(
         title="TGI",
         module="servers.write",
         function="write_tgi",
@@ -130,7 +134,7 @@ WRITERS: Mapping[str, Format] = {
         trains=False,
         serves=True,
     ),
-    "llamacpp": Format(
+    "llamacpp": OutputFormat(
         title="llama.cpp",
         module="servers.write",
         function="write_llamacpp",
@@ -139,14 +143,14 @@ WRITERS: Mapping[str, Format] = {
         trains=False,
         serves=True,
     ),
-    "helm": Format(
+    "helm": OutputFormat(
         title="the Helm chart",
         module="helm.write",
         filename="values.yaml",
         start="helm install gpu-mem deploy/helm/gpu-mem-calculator -f {file}",
         serves=True,
     ),
-    "json": Format(
+    "json": OutputFormat(
         title="a run file",
         module="run_file.write",
         function="write_json",
@@ -155,7 +159,7 @@ WRITERS: Mapping[str, Format] = {
         serves=True,
         comments=False,
     ),
-    "yaml": Format(
+    "yaml": OutputFormat(
         title="a run file",
         module="run_file.write",
         function="write_yaml",
@@ -163,7 +167,7 @@ WRITERS: Mapping[str, Format] = {
         start="gpu-mem-calc calculate {file}",
         serves=True,
     ),
-    "toml": Format(
+    "toml": OutputFormat(
         title="a run file",
         module="run_file.write",
         function="write_toml",
@@ -192,11 +196,13 @@ def write_run(
         sentences = unsaid_sentences(form.title, file, resolved, data) if data else ()
         written = replace(written, unsaid=(*written.unsaid, *sentences))
     written = _complete(form, written, resolved, output or form.filename)
+    if PLACEHOLDER in re.findall(r"\w+", written.text):
+        written = replace(written, notes=(*written.notes, UNNAMED))
     if not form.comments or (output or "").endswith(".json"):
         return written
     unsaid = _listed(form.title, written.unsaid)
     head = comment_lines((*written.notes, *unsaid))
-    return replace(written, text=f"{head}{written.text}")
+    return replace(written, text=f"{head}{written.text}", commented=True)
 
 
 def _listed(title: str, unsaid: tuple[str, ...]) -> tuple[str, ...]:
@@ -204,7 +210,7 @@ def _listed(title: str, unsaid: tuple[str, ...]) -> tuple[str, ...]:
     return (head, *(f"  {sentence}" for sentence in unsaid)) if unsaid else ()
 
 
-def find_format(name: str) -> Format:
+def find_format(name: str) -> OutputFormat:
     """The format of a name."""
     if name not in WRITERS:
         hint = nearest(name, WRITERS)
@@ -212,7 +218,7 @@ def find_format(name: str) -> Format:
     return WRITERS[name]
 
 
-def _kind_problem(form: Format, resolved: ResolvedRun) -> str:
+def _kind_problem(form: OutputFormat, resolved: ResolvedRun) -> str:
     """A sentence where a format is for servers and the run trains, or the other way round."""
     serves = resolved.run.new_tokens is not None
     if form.serves if serves else form.trains:
@@ -224,16 +230,17 @@ def _kind_problem(form: Format, resolved: ResolvedRun) -> str:
     return f"the run {does} a model, and {form.title} {other} one; choose {known}"
 
 
-def _writer(form: Format, output: str | None) -> Callable[[RunFile, ResolvedRun], str | Written]:
+def _writer(
+    form: OutputFormat, output: str | None
+) -> Callable[[RunFile, ResolvedRun], str | Written]:
     """The function that writes a format, by the ending of the file."""
     ending = os.path.splitext(output or "")[1].lower()
     module = import_module(f"..{form.module}", __package__)
-    writer: Callable[[RunFile, ResolvedRun], str | Written]
-    writer = getattr(module, form.endings.get(ending, form.function))
+    writer: Writer = getattr(module, form.endings.get(ending, form.function))
     return writer
 
 
-def _complete(form: Format, written: Written, resolved: ResolvedRun, path: str) -> Written:
+def _complete(form: OutputFormat, written: Written, resolved: ResolvedRun, path: str) -> Written:
     """The result with the file's name and the command that uses it."""
     start = written.start or form.start
     hardware = resolved.hardware

@@ -1,0 +1,41 @@
+"""Write a run as a file or a command of another tool.
+
+What the other tool cannot say is listed in comments, or on stderr where a
+format has none. A run that it cannot say at all is refused."""
+
+from __future__ import annotations
+
+import argparse
+
+from .export import FORMATS, write_export
+from .parser import Parser, add_run, add_source
+from .run_source import run_data
+from .training_options import add_training_options
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc convert run.json --to accelerate
+  gpu-mem-calc convert run.json --to deepspeed --output ds_config.json
+  gpu-mem-calc convert run.json --to transformers --output args.json
+  gpu-mem-calc convert run.json --to trl --output sft.yaml
+  gpu-mem-calc convert server.yaml --to vllm
+  gpu-mem-calc convert ds_config.json --model llama3.1-8b --gpus 8 \\
+    --to yaml --output run.yaml"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the options of `convert`."""
+    add_source(parser)
+    parser.option("-t --to", "FORMAT", FORMATS, required=True)
+    parser.option("-o --output", "FILE", "write to a file; its ending may choose the kind")
+    add_run(parser)
+    add_training_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the run of the options in the format of --to."""
+    from ..formats.writing.writers import find_format
+
+    find_format(args.to)
+    write_export(args.to, run_data(args), args.output)
+    return 0

@@ -1,0 +1,65 @@
+"""Writes a run in another tool's format, for `convert` and --export."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ..core.calculator import Estimate
+from ..core.errors import InputError, print_to_stderr
+from ..serving import server_names
+from .output import write
+from .parser import Parser
+
+FORMATS = (
+    "deepspeed, accelerate, transformers, trl, axolotl, llamafactory, megatron; vllm, sglang, "
+    "tensorrt_llm, tgi, llamacpp; helm; json, yaml, toml (run files)"
+)
+# Options of an answer, which an export does not have, and their values without effect.
+ANSWER = {"format": "table", "long": False, "check": False, "explain": False}
+
+
+def add_export(parser: Parser) -> None:
+    """Add --export."""
+    parser.option("--export", "FORMAT", "write the run for another tool instead: see convert")
+
+
+def check_export(args: argparse.Namespace) -> None:
+    """Raise for a format that does not exist, and for options of an answer beside --export."""
+    from ..formats.writing.writers import find_format
+
+    find_format(args.export)
+    for name, value in ANSWER.items():
+        if getattr(args, name, value) != value:
+            why = f"--export {args.export} writes the run itself, without an answer"
+            raise InputError(f"{why}; leave --{name} out")
+
+
+def export_estimate(args: argparse.Namespace, estimate: Estimate, sentence: str) -> int:
+    """Write the run of an estimate in the format of --export, and its verdict to stderr."""
+    write_export(args.export, estimate.result.run, args.output)
+    engine = estimate.resolved.engine
+    if engine.serve is None or args.export not in server_names() or args.export == engine.name:
+        print_to_stderr(sentence, begins="")  # it is not about another server
+    return 0
+
+
+def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
+    """Write a run in the format of a name to stdout or a file, with the files that it names."""
+    from ..core.resolve import resolve
+    from ..core.runfile import read
+    from ..formats.writing.writers import WRITERS, write_run
+
+    file = read(data)
+    written = write_run(name, file, resolve(file, headers=False), output=output)
+    write(written.text, output)
+    for other, text in written.beside.items():
+        if output is None:
+            print_to_stderr(f"it names {other}, which --output FILE writes beside FILE")
+        else:
+            write(text, os.path.join(os.path.dirname(output), other))
+    if not written.commented:
+        print_to_stderr(*written.notes, *(f"not in it: {one}" for one in written.unsaid))
+    if output is not None or not WRITERS[name].serves:
+        print_to_stderr(f"start: {written.start}", begins="")
