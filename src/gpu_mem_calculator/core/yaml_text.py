@@ -26,6 +26,19 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(str(error).partition("\n")[0]) from None
 
 
+def parse_yaml_documents(text: str) -> list[Any]:
+    """The data of each document of a YAML text, without empty ones; bounds are those of all."""
+    import yaml
+
+    try:
+        _check(yaml.parse(text, Loader=_base_loader()))
+        return [one for one in yaml.load_all(text, Loader=_loader()) if one is not None]
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(_sentence(error, text)) from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+
+
 def _base_loader() -> Any:
     import yaml
 

@@ -71,6 +71,12 @@ FORMATS: Mapping[str, Format] = {
         folder="tgi",
         programs=("text-generation-launcher",),
     ),
+    "manifests": Format(
+        title="manifests",
+        version="",
+        folder="manifests",
+        keys=(frozenset({"apiVersion", "kind"}), frozenset({"services"})),
+    ),
     "axolotl": Format(
         title="Axolotl",
         version=frameworks.AXOLOTL.version,
@@ -123,14 +129,19 @@ FORMATS: Mapping[str, Format] = {
 
 def read_command(command: Command) -> Reading:
     """What a command means, by the reader of its tool."""
-    found = next((one for one in FORMATS.values() if _starts(one, command)), None)
+    found = command_format(command)
     if found is None:
         name = command.words[0]
-        known = ", ".join(one.title for one in FORMATS.values())
+        known = ", ".join(one.title for one in FORMATS.values() if one.programs or one.modules)
         raise InputError(f"{name!r} starts no tool that is known; known are {known}")
     result: Reading = _reader(found).read_command(command)
     result.assumed[:0] = command.assumed
     return result
+
+
+def command_format(command: Command) -> Format | None:
+    """The tool that a command starts."""
+    return next((one for one in FORMATS.values() if _starts(one, command)), None)
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:

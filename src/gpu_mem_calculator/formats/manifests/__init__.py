@@ -1,0 +1,1 @@
+"""Kubernetes manifests, KServe and compose files: the commands in their containers."""

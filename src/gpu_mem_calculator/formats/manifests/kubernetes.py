@@ -1,0 +1,165 @@
+"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.errors import InputError, quoted
+from .containers import (
+    Container,
+    container_commands,
+    gpus_of,
+    referenced,
+    text_list,
+    variables,
+    whole_number,
+)
+
+SERVED = ("InferenceService", "LLMInferenceService")
+# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
+# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
+OWN_OPTIONS = (
+    *("model_name", "model_dir", "backend", "task", "disable_lower_case", "add_special_tokens"),
+    *("tensor_input_names", "return_token_type_ids", "return_probabilities", "http_port"),
+    *("grpc_port", "workers", "enable_docs_url", "enable_latency_logging", "predictor_host"),
+    *("disable_log_requests", "max_log_len"),
+)
+MODEL_ID, REVISION = "model_id", "model_revision"
+OTHER_FORMATS = ("vllm", "huggingface", "triton", "sklearn")
+
+
+def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
+    """The containers of one object; none where it starts nothing."""
+    kind = str(document.get("kind"))
+    metadata = document.get("metadata")
+    name = f"{kind} {metadata.get('name', '')}".strip() if isinstance(metadata, Mapping) else kind
+    if kind == "List":
+        for item in document.get("items") or ():
+            if isinstance(item, Mapping):
+                yield from object_containers(item)
+        return
+    spec = document.get("spec")
+    if not isinstance(spec, Mapping):
+        return
+    if kind in SERVED:
+        yield from _served(name, spec)
+    for pod, copies in _pods(kind, spec):
+        containers = pod.get("containers")
+        if not isinstance(containers, list):
+            raise InputError(f"{name}: containers={quoted(containers)} must be a list")
+        for container in containers:
+            if isinstance(container, Mapping):
+                yield _container(name, container, copies)
+
+
+def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The Pods that an object makes, and how many nodes each run of them has."""
+    if kind == "LeaderWorkerSet":
+        groups = spec.get("leaderWorkerTemplate")
+        groups = groups if isinstance(groups, Mapping) else {}
+        size = whole_number(groups.get("size", 1), "leaderWorkerTemplate.size")
+        template = groups.get("leaderTemplate") or groups.get("workerTemplate")
+        yield from ((pod, size) for pod in _with_containers(template))
+        return
+    replicas = [value for key, value in spec.items() if str(key).endswith("ReplicaSpecs")]
+    if replicas and isinstance(replicas[0], Mapping):  # PyTorchJob, MPIJob ...
+        roles = [role for role in replicas[0].values() if isinstance(role, Mapping)]
+        nodes = sum(whole_number(role.get("replicas", 1), "replicas") for role in roles)
+        for role in roles[:1]:
+            yield from ((pod, nodes) for pod in _with_containers(role))
+        return
+    yield from ((pod, 1) for pod in _with_containers(spec))
+
+
+def _with_containers(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every part of an object that has containers, at any depth."""
+    if isinstance(value, Mapping):
+        if "containers" in value:
+            yield value
+            return
+        for inner in value.values():
+            yield from _with_containers(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _with_containers(inner)
+
+
+def _container(name: str, data: Mapping[str, Any], copies: int) -> Container:
+    where = f"{name}, container {data.get('name', '')}".rstrip()
+    environment = variables(data.get("env"), f"{where}: env")
+    command = text_list(data.get("command"), f"{where}: command")
+    args = text_list(data.get("args"), f"{where}: args")
+    image = str(data.get("image") or "")
+    known = [[referenced(word, environment) for word in words] for words in (command, args)]
+    return Container(
+        name=where,
+        image=image,
+        commands=container_commands(image, known[0], known[1], where),
+        environment=environment,
+        num_gpus=gpus_of(data.get("resources"), where),
+        copies=copies,
+    )
+
+
+def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
+    """The model server of KServe: huggingfaceserver runs vLLM with the same options."""
+    predictor = spec.get("predictor")
+    model = predictor.get("model") if isinstance(predictor, Mapping) else None
+    if not isinstance(predictor, Mapping) or not isinstance(model, Mapping):
+        return
+    where = f"{name}: predictor.model"
+    environment = variables(model.get("env"), f"{where}.env")
+    args = [referenced(one, environment) for one in text_list(model.get("args"), f"{where}.args")]
+    command = text_list(model.get("command"), f"{where}.command")
+    form = model.get("modelFormat")
+    title = str(form.get("name") or "") if isinstance(form, Mapping) else str(form or "")
+    worker = predictor.get("workerSpec")
+    if command:
+        words: tuple[tuple[str, ...], ...] = container_commands("", command, args, where)
+    elif title.lower() in ("huggingface", "vllm"):
+        words = (_vllm_words(args, model.get("storageUri"), environment, worker),)
+    else:
+        words = ()
+    yield Container(
+        name=name,
+        image=f"{title} of KServe",
+        commands=words,
+        environment=environment,
+        num_gpus=gpus_of(model.get("resources"), where),
+        copies=_nodes(worker),
+    )
+
+
+def _nodes(worker: Any) -> int:
+    """The nodes of a server with workers: one for each stage (KServe's workerSpec)."""
+    if not isinstance(worker, Mapping):
+        return 1
+    stages = whole_number(worker.get("pipelineParallelSize", 1), "workerSpec.pipelineParallelSize")
+    return max(stages, 1)
+
+
+def _vllm_words(
+    args: list[str], address: Any, environment: Mapping[str, str], worker: Any
+) -> tuple[str, ...]:
+    """The words of `vllm serve` for the options of huggingfaceserver."""
+    model, rest = environment.get("MODEL_ID", ""), []
+    index = 0
+    while index < len(args):
+        name, sign, value = args[index].partition("=")
+        key = name.lstrip("-").replace("-", "_")
+        index += 1
+        has_value = not sign and index < len(args) and not args[index].startswith("-")
+        if key in (MODEL_ID, REVISION, *OWN_OPTIONS) and name.startswith("--"):
+            value = args[index] if has_value else value
+            index += has_value
+            model = value if key == MODEL_ID else model
+            rest += [f"--revision={value}"] if key == REVISION else []
+        else:
+            rest.append(args[index - 1])
+    if isinstance(address, str) and address and not model:
+        model = address.removeprefix("hf://")
+    for key, option in (("tensorParallelSize", "tensor"), ("pipelineParallelSize", "pipeline")):
+        if isinstance(worker, Mapping) and worker.get(key) is not None:
+            rest.append(f"--{option}-parallel-size={worker[key]}")
+    return ("vllm", "serve", *([model] if model else []), *rest)
