@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError, quoted
 from .containers import (
     Container,
     container_commands,
     gpus_of,
     referenced,
+    split_words,
     text_list,
     variables,
     whole_number,
 )
 
-SERVED = ("InferenceService", "LLMInferenceService")
+SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
 # Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
 # KServe python/huggingfaceserver/huggingfaceserver/__main__.py
 OWN_OPTIONS = (
@@ -26,7 +29,14 @@ OWN_OPTIONS = (
     *("disable_log_requests", "max_log_len"),
 )
 MODEL_ID, REVISION = "model_id", "model_revision"
-OTHER_FORMATS = ("vllm", "huggingface", "triton", "sklearn")
+# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
+SIZES = {
+    "tensor": "tensor-parallel-size",
+    "pipeline": "pipeline-parallel-size",
+    "data": "data-parallel-size",
+    "dataLocal": "data-parallel-size-local",
+}
+MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
 
 
 def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
@@ -42,8 +52,11 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
     spec = document.get("spec")
     if not isinstance(spec, Mapping):
         return
-    if kind in SERVED:
+    if kind == SERVED:
         yield from _served(name, spec)
+    elif kind == SERVED_LLM:
+        yield from _served_llm(name, spec)
+        return
     for pod, copies in _pods(kind, spec):
         containers = pod.get("containers")
         if not isinstance(containers, list):
@@ -117,7 +130,7 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     worker = predictor.get("workerSpec")
     if command:
         words: tuple[tuple[str, ...], ...] = container_commands("", command, args, where)
-    elif title.lower() in ("huggingface", "vllm"):
+    elif title.lower() in ("huggingface", "vllm") and "--backend=huggingface" not in args:
         words = (_vllm_words(args, model.get("storageUri"), environment, worker),)
     else:
         words = ()
@@ -163,3 +176,37 @@ def _vllm_words(
         if isinstance(worker, Mapping) and worker.get(key) is not None:
             rest.append(f"--{option}-parallel-size={worker[key]}")
     return ("vllm", "serve", *([model] if model else []), *rest)
+
+
+def _served_llm(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
+    """The servers of an LLMInferenceService: KServe's own template starts vllm serve in them."""
+    model = spec.get("model")
+    for part, section in (("", spec), (", prefill", spec.get("prefill"))):
+        if not isinstance(section, Mapping):
+            continue
+        for pod in _with_containers(section.get("template")):
+            for data in pod["containers"] if isinstance(pod["containers"], list) else ():
+                if isinstance(data, Mapping) and data.get("name") == "main":
+                    yield _llm_container(f"{name}{part}", data, model, section)
+
+
+def _llm_container(
+    name: str, data: Mapping[str, Any], model: Any, section: Mapping[str, Any]
+) -> Container:
+    """The container `main`; without a command, vllm serve with the model and its parallel sizes."""
+    sizes = section.get("parallelism")
+    sizes = sizes if isinstance(sizes, Mapping) else {}
+    container = _container(name, {**data, "image": ""}, 1)
+    if not data.get("command"):
+        facts = model if isinstance(model, Mapping) else {}
+        address = str(facts.get("uri") or "")
+        named = address.removeprefix("hf://") if address.startswith("hf://") else facts.get("name")
+        words = ["vllm", "serve", str(named or address)]
+        words += [f"--{SIZES[key]}={sizes[key]}" for key in SIZES if sizes.get(key) is not None]
+        words += ["--enable-expert-parallel"] if sizes.get("expert") is True else []
+        words += text_list(data.get("args"), f"{name}: args")
+        words += split_words(container.environment.get(MORE_ARGS, ""), f"{name}: {MORE_ARGS}")
+        container = replace(container, commands=(tuple(words),))
+    total, local = sizes.get("data"), sizes.get("dataLocal")
+    nodes = total // local if isinstance(total, int) and isinstance(local, int) and local else 1
+    return replace(container, copies=max(nodes, 1))

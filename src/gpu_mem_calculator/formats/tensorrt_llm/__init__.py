@@ -1,0 +1,1 @@
+"""trtllm-serve and its YAML file."""
