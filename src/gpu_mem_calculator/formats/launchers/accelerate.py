@@ -69,18 +69,20 @@ def without_accelerate(command: Command) -> Command:
             raise InputError(f"accelerate launch {written} is not read: give {WHAT_TO_READ}")
     path = options.last("config_file")
     file = file_settings(command.files.data(path, "--config_file"), path) if path else {}
+    launched = with_accelerate(command, options, file)
+    return replace(launched, words=options.rest, module="module" in options.given)
+
+
+def with_accelerate(command: Command, options: LauncherOptions, file: Mapping[str, Any]) -> Command:
+    """A command that is started by `accelerate launch` with these options and this file."""
     merged = merge(file, options)
-    assumed = () if path else _no_file(options)
-    count = _processes(merged, has_file=bool(path))
     return replace(
         command,
-        words=options.rest,
-        module="module" in options.given,
         launcher="accelerate",
         accelerate=merged,
-        num_gpus=count,
+        num_gpus=_processes(merged, has_file=bool(file)),
         num_nodes=_count(merged, "num_machines") or 1,
-        assumed=(*command.assumed, *assumed),
+        assumed=(*command.assumed, *(() if file else _no_file(options))),
     )
 
 

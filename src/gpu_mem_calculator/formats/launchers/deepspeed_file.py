@@ -40,7 +40,7 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
     if not isinstance(data, Mapping):
         raise InputError(f"DeepSpeed's configuration is an object, not {quoted(data)}")
     completed, problems = _completed(data, values)
-    for path, value in _leaves(data):
+    for path in _leaves(data):
         free = path.partition(".")[0] in WITHOUT_EFFECT
         reading.keys[f"deepspeed.{path}"] = "free" if free else "memory"
     reading.problems += problems
@@ -104,12 +104,12 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
         data[head] = value
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}"
 
 
 def _hidden(reading: Reading) -> int | None:

@@ -67,7 +67,7 @@ def parse_options(
     known, unknown = parser.parse_known_args([_normal(word, syntax) for word in words])
     options = [word for word in unknown if word.startswith("-")]
     return ParsedOptions(
-        values={name: _value(value) for name, value in vars(known).items()},
+        values={name: parsed_value(value) for name, value in vars(known).items()},
         positional=[word for word in unknown if not word.startswith("-")],
         problems=[_unknown(title, word, [*table, *syntax.aliases]) for word in options],
     )
@@ -106,10 +106,10 @@ def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> No
         parser.add_argument(option, action=action, **settings)
 
 
-def _value(text: Any) -> Any:
+def parsed_value(text: Any) -> Any:
     """A value as a program would convert it: a number, true or false, JSON, else the text."""
     if isinstance(text, list):
-        return [_value(one) for one in text]
+        return [parsed_value(one) for one in text]
     if not isinstance(text, str):
         return text
     lowered = text.strip().lower()

@@ -123,10 +123,10 @@ def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
     """
     flat = flat_settings({"fsdp_config": accelerate.get("fsdp_config") or {}})
     config = {key.removeprefix("fsdp_config."): value for key, value in flat.items()}
-    ignored = LAUNCHER_ONLY
+    ignored: tuple[str, ...] = LAUNCHER_ONLY
     if str(config.get("fsdp_version", 1)) == "2":
         ignored = (*ignored, *FSDP1_KEYS, "sharding_strategy")
-    elif "fsdp_reshard_after_forward" in config:
+    elif str(config.get("fsdp_reshard_after_forward")).lower() in ("true", "false"):
         ignored = (*ignored, "reshard_after_forward")
     return {key: config[key] for key in config if key.removeprefix("fsdp_") not in ignored}
 

@@ -1,0 +1,105 @@
+"""Options that a user's script has beside those of its trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..reading.options import parsed_value
+from ..reading.reading import Limit, Reading
+from .tables import ScriptArguments
+
+# Names that scripts give to the model and to the length of a sequence.
+MODEL_NAMES = (
+    *("model_name", "model_id", "base_model", "model_path", "model", "pretrained_model"),
+    *("pretrained_model_name_or_path", "base_model_name_or_path", "base_model_path"),
+)
+LENGTH_NAMES = (
+    *("max_length", "max_seq_len", "seq_len", "seq_length", "sequence_length", "model_max_length"),
+    *("cutoff_len", "context_length", "max_len", "max_sequence_length", "block_size"),
+)
+OTHER_NAMES = {
+    **dict.fromkeys(("lora_rank", "rank"), "lora_r"),
+    **dict.fromkeys(("use_lora", "lora", "peft", "enable_lora"), "use_peft"),
+    **dict.fromkeys(("use_4bit", "load_4bit", "qlora", "use_qlora"), "load_in_4bit"),
+    **dict.fromkeys(("use_8bit", "load_8bit"), "load_in_8bit"),
+    **dict.fromkeys(("target_modules", "lora_targets", "lora_target"), "lora_target_modules"),
+    **dict.fromkeys(("attention", "attn", "attn_impl"), "attn_implementation"),
+}
+# Names that say where data and results are, how long it trains, and what is logged.
+PLAIN = re.compile(
+    r".*(data|file|dir|path|output|log|wandb|save|seed|epoch|lr|rate|decay|warmup|name|column"
+    r"|split|hub|token|template|prompt_type|worker|project|local_rank|local-rank|debug|verbose"
+    r"|reward|metric|config|sample|shuffle|resume|betas?|eps|tags?|version|stream|cache).*"
+)
+
+
+def split_own(
+    words: Sequence[str], arguments: ScriptArguments
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The words of known options, and the options that the trainer's script does not have."""
+    known: list[str] = []
+    own: dict[str, list[str]] = {}
+    values: list[str] = known
+    for word in words:
+        if re.match(r"--?[A-Za-z]", word):
+            name, sign, value = word.partition("=")
+            plain = name.lstrip("-").replace("-", "_")
+            is_known = (
+                plain in arguments.table
+                or plain.removeprefix("no_") in arguments.syntax.switches
+                or name in arguments.syntax.aliases
+            )
+            if is_known and word.startswith("--"):
+                values = known
+                known.append(word)
+            else:
+                values = own[plain] = [value] if sign else []
+        else:
+            values.append(word)
+    return known, own
+
+
+def own_values(own: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The values of own options; an option that stands alone is on."""
+    return {
+        name: True if not words else parsed_value(words[0] if len(words) == 1 else words)
+        for name, words in own.items()
+    }
+
+
+def known_names(own: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Own options that have a usual meaning, under the names of TRL's scripts."""
+    found: dict[str, Any] = {}
+    for name, value in own.items():
+        if name in MODEL_NAMES:
+            found.setdefault("model_name_or_path", value)
+        elif name in LENGTH_NAMES:
+            found.setdefault("max_length" if "max_length" in table else "max_seq_length", value)
+        elif name in OTHER_NAMES:
+            found.setdefault(OTHER_NAMES[name], value)
+    return found
+
+
+def add_own_limit(
+    reading: Reading, own: Mapping[str, Any], shown: Mapping[str, Any] | None, script: str
+) -> None:
+    """Name the options whose meaning is not known, in one limit.
+
+    - shown: the options that the script's text declares; None where it cannot be read. What the
+      text passes on to the trainer was followed, so the others do not reach it.
+    """
+    meant = (*MODEL_NAMES, *LENGTH_NAMES, *OTHER_NAMES)
+    unclear = []
+    for name in own:
+        read = name in meant or (shown is not None and name in shown)
+        reading.keys[f"--{name}"] = "memory" if name in meant else "free"
+        if not read and (shown is not None or not PLAIN.fullmatch(name)):
+            unclear.append(f"--{name}")
+            reading.keys[f"--{name}"] = "refused"
+    if unclear:
+        why = f"{script}'s own, not read"
+        if shown is not None:
+            why = f"neither {script} nor its trainer declares it"
+        reading.limits.append(Limit(key=", ".join(unclear), why=why))
