@@ -20,7 +20,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend; None where not known
     - `accelerate`: the configuration of `accelerate launch`, its file and options together
     - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
-    - `assumed`: a sentence for each thing that the launchers leave open
+    - `assumed`: a sentence for each thing that a launcher or a shell script leaves open
     """
 
     words: tuple[str, ...]

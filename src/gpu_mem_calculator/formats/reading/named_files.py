@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,18 @@ from msgspec import Struct
 
 from ...core.errors import InputError
 from ...core.files import read_text
-from ...core.text_data import load_text
+from ...core.text_data import load_text, parse_any_text
 
 
 class NamedFiles(Struct, frozen=True):
-    """The folder in which a command would be started; None where no file may be opened."""
+    """The files that a command can name.
+
+    - `folder`: where the command would be started; None where no file may be opened
+    - `written`: texts of files that a shell script writes before, by their normal paths
+    """
 
     folder: Path | None = Path()
+    written: Mapping[str, str] = {}
 
     def path(self, name: str, option: str) -> Path:
         """The path of a file that `option` names."""
@@ -25,14 +32,20 @@ class NamedFiles(Struct, frozen=True):
 
     def exists(self, name: str) -> bool:
         """Whether a file of this name can be read."""
+        if os.path.normpath(name) in self.written:
+            return True
         return self.folder is not None and (self.folder / Path(name).expanduser()).is_file()
 
     def text(self, name: str, option: str = "") -> str:
         """The text of a file."""
+        if os.path.normpath(name) in self.written:
+            return self.written[os.path.normpath(name)]
         return read_text(self.path(name, option), option)
 
     def data(self, name: str, option: str = "") -> Any:
         """The data of a JSON, YAML or TOML file."""
+        if os.path.normpath(name) in self.written:
+            return parse_any_text(self.text(name), name)
         path = self.path(name, option)
         if not path.is_file():
             raise InputError(f"{option} {name}: no such file".lstrip())

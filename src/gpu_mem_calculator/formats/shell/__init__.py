@@ -1,0 +1,1 @@
+"""Shell scripts: the commands that a script would start, read without starting anything."""

@@ -1,0 +1,261 @@
+"""Expands quotes and variables in words. Nothing is run: `$(...)` is a value that is not known."""
+
+from __future__ import annotations
+
+import re
+
+from .arithmetic import evaluate
+from .bounds import MOST_VALUE, WORK_OF_TOKEN, Work, check_depth, checked_value
+from .parameters import DEFAULT, PARAMETER, changed
+from .tokens import construct_end
+from .variables import UNKNOWN, Variables
+
+PLAIN = re.compile(r"[^\\'\"$`]+")
+PLAIN_QUOTED = re.compile(r"[^\\$`\"]+")
+SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+OWN_FOLDER = re.compile(r"dirname.*(\$0|\$\{0\}|BASH_SOURCE)", re.DOTALL)
+PATTERN_WORK = 20  # a pattern is tried at each character of a value
+ESCAPES = {"n": "\n", "t": "\t"}
+
+
+class Fields:
+    """The words that one word expands to."""
+
+    def __init__(self, *, splits: bool) -> None:
+        self.words: list[str] = []
+        self.parts: list[str] | None = None  # of the current word
+        self.splits = splits
+        self.size = 0
+
+    def add(self, text: str) -> None:
+        """Append to the current word."""
+        self.parts = [] if self.parts is None else self.parts
+        self.parts.append(text)
+        self.size += len(text)
+        if self.size > MOST_VALUE:
+            checked_value("".join(self.words) + "".join(self.parts))
+
+    def add_split(self, text: str) -> None:
+        """Append a value that is not in quotes: white space ends words."""
+        if not self.splits:
+            self.add(text)
+            return
+        if text[:1].isspace():
+            self.end_word()
+        for place, part in enumerate(text.split()):
+            if place:
+                self.end_word()
+            self.add(part)
+        if text[-1:].isspace():
+            self.end_word()
+
+    def add_elements(self, elements: list[str]) -> None:
+        """Append the elements of an array in quotes: each is a word."""
+        for place, element in enumerate(elements):
+            if place and self.splits:
+                self.end_word()
+            elif place:
+                self.add(" ")
+            self.add(element)
+
+    def end_word(self) -> None:
+        """The next text begins another word."""
+        if self.parts is not None:
+            self.words.append("".join(self.parts))
+            self.parts = None
+
+
+class Expansion:
+    """Expands words with the variables of a script.
+
+    - `empty_if_unset`: a variable that is not set is empty, as in tests; else its text remains
+    """
+
+    def __init__(self, variables: Variables, work: Work, folder: str = ".") -> None:
+        self.variables, self.work, self.folder = variables, work, folder
+        self.empty_if_unset = False
+        self.depth = 0
+
+    def words(self, raw: str) -> list[str]:
+        """The words that a word of the script becomes."""
+        fields = Fields(splits=True)
+        self._expand(raw, fields, quoted=False)
+        fields.end_word()
+        return fields.words
+
+    def text(self, raw: str, *, quoted: bool = False) -> str:
+        """A word as one text: in an assignment, a test or, quoted, a here-document."""
+        fields = Fields(splits=False)
+        self._expand(raw, fields, quoted=quoted)
+        fields.end_word()
+        return "".join(fields.words)
+
+    def number(self, text: str) -> int | None:
+        """The value of an arithmetic expression; None where it is not known."""
+        return evaluate(self.text(text, quoted=True), self.variables.get)
+
+    def _expand(self, raw: str, fields: Fields, *, quoted: bool) -> None:
+        self.depth += 1
+        check_depth(self.depth)
+        self.work.spend(len(raw) + WORK_OF_TOKEN)
+        plain, at = PLAIN_QUOTED if quoted else PLAIN, 0
+        while at < len(raw):
+            match = plain.match(raw, at)
+            if match:
+                fields.add(match[0])
+                at = match.end()
+            else:
+                at = self._special(raw, at, fields, quoted=quoted)
+        self.depth -= 1
+
+    def _special(self, raw: str, at: int, fields: Fields, *, quoted: bool) -> int:
+        """Expands what begins with a quote, a backslash, a dollar or a backtick."""
+        char = raw[at]
+        if char == "\\":
+            fields.add(_escaped(raw[at : at + 2], quoted=quoted))
+            return at + 2
+        if char == "'":
+            end = raw.find("'", at + 1)
+            end = end if end >= 0 else len(raw)
+            fields.add(raw[at + 1 : end])
+            return end + 1
+        if char == '"':
+            if quoted:  # in a here-document
+                fields.add(char)
+                return at + 1
+            end = construct_end(raw, at)
+            self._expand_quoted(raw[at + 1 : end - 1], fields)
+            return end
+        if char == "`":
+            end = construct_end(raw, at)
+            fields.add(self._substitution(raw[at + 1 : end - 1]))
+            return end
+        return self._dollar(raw, at, fields, quoted=quoted)
+
+    def _expand_quoted(self, inner: str, fields: Fields) -> None:
+        if not re.fullmatch(r"\$(@|\{\w+\[@\].*\})", inner, re.DOTALL):
+            fields.add("")  # quotes around nothing are a word; those around no elements are not
+        self._expand(inner, fields, quoted=True)
+
+    def _dollar(self, raw: str, at: int, fields: Fields, *, quoted: bool) -> int:
+        if raw.startswith(("$(", "${"), at):
+            end = construct_end(raw, at)
+            inner = raw[at + 2 : end - 1]
+            if raw[at + 1] == "{":
+                self._parameter(inner, fields, quoted=quoted)
+            elif inner.startswith("(") and inner.endswith(")"):
+                number = self.number(inner[1:-1])
+                squeezed = re.sub(r"\s", "", raw[at:end])
+                fields.add(squeezed if number is None else str(number))
+            else:
+                fields.add(self._substitution(inner))
+            return end
+        if raw.startswith("$'", at) and not quoted:
+            end = raw.find("'", at + 2)
+            end = end if end >= 0 else len(raw)
+            fields.add(re.sub(r"\\(.)", lambda one: ESCAPES.get(one[1], one[1]), raw[at + 2 : end]))
+            return end + 1
+        name = SIMPLE_NAME.match(raw, at + 1)
+        if name is None:
+            fields.add("$")
+            return at + 1
+        self._parameter(name[0], fields, quoted=quoted)
+        return name.end()
+
+    def _substitution(self, inner: str) -> str:
+        """`$(...)` is never run; its text, without white space, stands for its value."""
+        if OWN_FOLDER.search(inner):
+            return self.folder
+        if inner.strip() == "pwd":
+            return "."
+        words = inner.split()
+        program = words[0].rstrip("…") if words else ""
+        return f"{UNKNOWN}({program}{'…' if inner.strip() != program else ''})"
+
+    def _parameter(self, inner: str, fields: Fields, *, quoted: bool) -> None:
+        match = PARAMETER.fullmatch(inner)
+        if match is None:
+            fields.add(f"${{{''.join(inner.split())}}}")
+            return
+        name, index, rest = match["name"], match["index"], match["rest"]
+        if match["indirect"]:
+            name = self.variables.get(name) or name
+        everything = index in ("@", "*") or name in ("@", "*")
+        elements = self.variables.elements(name) if everything else None
+        if not everything:
+            value = self._value(name, index)
+            elements = None if value is None else [value]
+        if match["length"] and elements is not None:
+            fields.add(str(len(elements) if everything else len(elements[0])))
+            return
+        elements = self._with_operator(name, inner, elements, rest, fields, quoted=quoted)
+        if elements is None:
+            return
+        if quoted and everything and "*" not in (index, name):
+            fields.add_elements(elements)
+        elif quoted:
+            fields.add(" ".join(elements))
+        else:
+            for place, element in enumerate(elements):
+                if place:
+                    fields.add_split(" ")
+                fields.add_split(element)
+
+    def _value(self, name: str, index: str | None) -> str | None:
+        if name == "#":
+            return str(len(self.variables.arguments)) if self.variables.arguments_known else None
+        return self.variables.get(name, index)
+
+    def _with_operator(
+        self,
+        name: str,
+        inner: str,
+        elements: list[str] | None,
+        rest: str,
+        fields: Fields,
+        *,
+        quoted: bool,
+    ) -> list[str] | None:
+        """The elements after an operator; None where the result is in the fields already."""
+        default = DEFAULT.fullmatch(rest)
+        if default:
+            missing = elements is None or (bool(default[1]) and not "".join(elements))
+            if default[2] == "+" and missing:
+                return []
+            if default[2] == "+" or (missing and default[2] != "?"):
+                self._use_default(name, default, fields, quoted=quoted)
+                return None
+            rest = ""
+        if elements is None:
+            return self._unset(name, inner)
+        rest = self.text(rest, quoted=True) if rest else ""
+        self.work.spend(sum(map(len, elements)) * (PATTERN_WORK if rest else 1))
+        results = [changed(element, rest) for element in elements]
+        return [
+            f"${{{''.join(inner.split())}}}" if result is None else result for result in results
+        ]
+
+    def _use_default(
+        self, name: str, default: re.Match[str], fields: Fields, *, quoted: bool
+    ) -> None:
+        if default[2] == "=":
+            self.variables.set(name, self.text(default[3], quoted=quoted))
+        if quoted or any(char in default[3] for char in "\"'"):
+            self._expand(default[3], fields, quoted=quoted)
+        else:
+            fields.add_split(self.text(default[3]))
+
+    def _unset(self, name: str, inner: str) -> list[str]:
+        if name.isdigit() or name == "#":
+            return [f"${name}"]
+        if self.empty_if_unset or "[@]" in inner or "[*]" in inner:
+            return []
+        return [f"${inner}" if inner == name else f"${{{''.join(inner.split())}}}"]
+
+
+def _escaped(pair: str, *, quoted: bool) -> str:
+    if pair == "\\\n":
+        return ""
+    if quoted and pair[1:] not in ('"', "$", "`", "\\"):
+        return pair
+    return pair[1:]
