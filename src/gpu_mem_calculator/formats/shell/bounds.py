@@ -6,7 +6,7 @@ from ...core.errors import InputError
 
 MOST_CHARACTERS = 250_000  # of a script
 MOST_WORK = 1_000_000  # characters that are looked at, over all expansions and loops
-WORK_OF_TOKEN, WORK_OF_COMMAND = 10, 60  # characters that take as long
+WORK_OF_SPECIAL, WORK_OF_TOKEN, WORK_OF_COMMAND = 4, 25, 150  # characters that take as long
 MOST_DEPTH = 40  # of commands in commands and of expansions in expansions
 MOST_VALUE = 100_000  # characters of one variable or word
 

@@ -19,9 +19,7 @@ def assign(raw: str, expansion: Expansion) -> str | None:
         return None
     name, append, value = match[1], bool(match[2]), match[3]
     if value.startswith("("):
-        expansion.variables.set_array(
-            name, array_words(value[1:-1], expansion), append=append
-        )
+        expansion.variables.set_array(name, array_words(value[1:-1], expansion), append=append)
     else:
         expansion.variables.set(name, expansion.text(value), append=append)
     return name.partition("[")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .arithmetic import evaluate
-from .bounds import MOST_VALUE, WORK_OF_TOKEN, Work, check_depth, checked_value
+from .bounds import MOST_VALUE, WORK_OF_SPECIAL, WORK_OF_TOKEN, Work, check_depth, checked_value
 from .parameters import DEFAULT, PARAMETER, changed
 from .tokens import construct_end
 from .variables import UNKNOWN, Variables
@@ -123,14 +123,19 @@ class Expansion:
             if quoted:  # in a here-document
                 fields.add(char)
                 return at + 1
-            end = construct_end(raw, at)
+            end = self._end(raw, at)
             self._expand_quoted(raw[at + 1 : end - 1], fields)
             return end
         if char == "`":
-            end = construct_end(raw, at)
+            end = self._end(raw, at)
             fields.add(self._substitution(raw[at + 1 : end - 1]))
             return end
         return self._dollar(raw, at, fields, quoted=quoted)
+
+    def _end(self, raw: str, at: int) -> int:
+        end = construct_end(raw, at)
+        self.work.spend((end - at) * WORK_OF_SPECIAL)
+        return end
 
     def _expand_quoted(self, inner: str, fields: Fields) -> None:
         if not re.fullmatch(r"\$(@|\{\w+\[@\].*\})", inner, re.DOTALL):
@@ -139,7 +144,7 @@ class Expansion:
 
     def _dollar(self, raw: str, at: int, fields: Fields, *, quoted: bool) -> int:
         if raw.startswith(("$(", "${"), at):
-            end = construct_end(raw, at)
+            end = self._end(raw, at)
             inner = raw[at + 2 : end - 1]
             if raw[at + 1] == "{":
                 self._parameter(inner, fields, quoted=quoted)

@@ -23,6 +23,7 @@ BESIDE = re.compile(
     r"(pre_?process|prepare|convert|download|eval|infer|generat|merge|export|bench|test|token|plot"
     r"|setup|client|collect|report)"
 )
+PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
 ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
 
 
@@ -67,7 +68,8 @@ def _commands(script: Script, files: NamedFiles) -> tuple[list[Command], InputEr
         try:
             command = _command(one, files)
         except InputError as error:
-            problem = problem or error
+            if any(PROGRAM.fullmatch(word) for word in one.words):
+                problem = problem or error
             continue
         if command_format(command) is not None:
             found.append(command)

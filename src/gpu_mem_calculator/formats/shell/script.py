@@ -19,7 +19,7 @@ from msgspec import Struct
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from .arithmetic import assignment
-from .bounds import WORK_OF_COMMAND, Work, check_depth, check_size
+from .bounds import WORK_OF_COMMAND, WORK_OF_TOKEN, Work, check_depth, check_size
 from .expansion import Expansion
 from .nodes import Arithmetic, Case, For, Function, Group, If, Joined, Not, Simple, While
 from .simple import LeaveError, run_simple
@@ -83,9 +83,9 @@ class Script:
 
     def start(self, words: list[str], environment: Mapping[str, str]) -> None:
         """Note a command that would be started."""
-        self.work.spend(sum(map(len, words)))
         variables = self.expansion.variables
-        self.work.spend(WORK_OF_TOKEN * (len(variables.exported) + len(self.written) + len(words)))
+        sizes = (*map(len, words), len(variables.exported), len(self.written), WORK_OF_TOKEN)
+        self.work.spend(WORK_OF_TOKEN * sum(sizes))
         known = {name: value for name, value in environment.items() if is_known(value)}
         self.started.append(
             Started(

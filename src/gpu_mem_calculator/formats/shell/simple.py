@@ -11,6 +11,7 @@ from ...core.errors import InputError
 from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from .bounds import checked_value
 from .builtins import ASSIGNMENT, DECLARATIONS, assign, declare, set_arguments
 from .conditions import OPEN_CLOSE, decide
 from .nodes import Simple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .script import Script
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SBATCH = "sbatch"  # Slurm starts the script that it gets
 WRITERS = frozenset({"cat", "tee", "echo", "printf"})
 ALWAYS = {":": True, "true": True, "false": False}
 LEAVES = frozenset({"exit", "return", "break", "continue"})
@@ -59,11 +61,13 @@ def run_simple(script: Script, node: Simple) -> bool | None:
         return ALWAYS[words[0]]
     if words[0] in LEAVES:
         raise LeaveError(words[0])
-    builtin = BUILTINS.get(words[0])
+    builtin, document = BUILTINS.get(words[0]), _document(script, node)
     if builtin:
         builtin(script, words)
     elif words[0] in WRITERS:
-        _write(script, node, words)
+        _write(script, node, words, document)
+    elif document is not None and words[0] in (*SHELLS, SBATCH):
+        script.run_text(document)
     elif words[0] in script.functions:
         _call(script, words)
     elif words[0] not in QUIET:
@@ -117,7 +121,7 @@ def _program(script: Script, words: list[str], environment: dict[str, str]) -> N
         command = read_launch(words, NamedFiles(folder=None), environment)
     except InputError:  # it is raised again where no other command can be checked
         command = Command(words=tuple(words))
-    if command.program in SHELLS or command.program.endswith(".sh"):
+    if command.program in (*SHELLS, SBATCH) or command.program.endswith(".sh"):
         _shell(script, command)
     else:
         script.start(words, environment)
@@ -125,8 +129,8 @@ def _program(script: Script, words: list[str], environment: dict[str, str]) -> N
 
 def _shell(script: Script, command: Command) -> None:
     """`bash -c TEXT`, `bash FILE ARGUMENTS`, `./FILE.sh ARGUMENTS`."""
-    rest = list(command.words[1:] if command.program in SHELLS else command.words)
-    text = None
+    starts = command.program in (*SHELLS, SBATCH)
+    rest, text = list(command.words[1:] if starts else command.words), None
     while text is None and rest and rest[0].startswith("-"):
         option = rest.pop(0)
         if option.endswith("c") and rest:
@@ -190,23 +194,28 @@ BUILTINS: Mapping[str, Callable[[Script, list[str]], None]] = {
 }
 
 
-def _write(script: Script, node: Simple, words: list[str]) -> None:
+def _document(script: Script, node: Simple) -> str | None:
+    """The text of the command's here-document."""
+    found = next((one for one in node.redirects if one.operator == "<<"), None)
+    if found is None or found.quoted:
+        return found.body if found else None
+    return script.expansion.text(found.body, quoted=True)
+
+
+def _write(script: Script, node: Simple, words: list[str], document: str | None) -> None:
     """Keep the text of a file that the script writes: a later command may name it."""
     targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
     if words[0] == "tee":
         targets += [word for word in words[1:] if not word.startswith("-")]
-    document = next((one for one in node.redirects if one.operator == "<<"), None)
     if document is not None:
-        expand = script.expansion.text
-        text = document.body if document.quoted else expand(document.body, quoted=True)
+        text = document
     elif words[0] in ("echo", "printf"):
         text = " ".join(word for word in words[1:] if word not in ("-e", "-n")) + "\n"
     else:
         return
+    appends = any(one.operator == ">>" for one in node.redirects)
     for target in targets:
         name = os.path.normpath(script.expansion.text(target))
-        before = (
-            script.written.get(name, "") if any(r.operator == ">>" for r in node.redirects) else ""
-        )
-        script.written[name] = before + text
-        script.work.spend(len(before) + len(text))
+        whole = script.written.get(name, "") + text if appends else text
+        script.written[name] = checked_value(whole)
+        script.work.spend(len(whole))

@@ -7,13 +7,16 @@ import re
 from msgspec import Struct
 
 from ...core.errors import InputError
-from .bounds import WORK_OF_TOKEN, Work
+from .bounds import WORK_OF_SPECIAL, WORK_OF_TOKEN, Work
 
 PLAIN = re.compile(r"[^\s;&|<>()\"'\\$`{}#]+")
-OPERATOR = re.compile(r"&>>|<<<|<<-|;;&|&&|\|\||;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|()<>]")
+OPERATOR = re.compile(
+    r"\d+(?=[<>](?!\())|&>>|<<<|<<-|;;&|&&|\|\||;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|()<>]"
+)
 SPACE = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 ARRAY = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 DELIMITER = re.compile(r"[ \t]*((?:[^\s;&|<>()'\"\\]|'[^']*'|\"[^\"]*\"|\\.)+)")
+MOST_ARITHMETIC = 200  # characters of `((...))`
 ENDS = frozenset(" \t\r\n;&|<>()")
 NAMES = {'"': "a double quote", "(": "a parenthesis", "`": "a backtick"}
 
@@ -55,24 +58,32 @@ def tokens_of(text: str, work: Work) -> list[Token]:
     return found
 
 
-def _read_token(
-    text: str, at: int, found: list[Token], waiting: list[Token], work: Work
-) -> int:
+def _read_token(text: str, at: int, found: list[Token], waiting: list[Token], work: Work) -> int:
     if text.startswith("((", at):
-        end = construct_end(text, at)
-        work.spend(end - at)
-        if text[end - 2 : end] == "))":
-            found.append(Token("arithmetic", text[at + 2 : end - 2]))
-            return end
+        inner = _arithmetic(text[at : at + MOST_ARITHMETIC])
+        work.spend(MOST_ARITHMETIC * WORK_OF_SPECIAL)
+        if inner is not None:
+            found.append(Token("arithmetic", inner))
+            return at + len(inner) + 4
     operator = OPERATOR.match(text, at)
     if operator and not text.startswith(("<(", ">("), at):
         if operator[0] in ("<<", "<<-"):
             return _read_delimiter(text, operator, found, waiting)
-        found.append(Token("operator", operator[0]))
+        if not operator[0].isdigit():  # the number of a descriptor, as in 2>&1, is left out
+            found.append(Token("operator", operator[0]))
         return operator.end()
     end = word_end(text, at)
     found.append(Token("word", text[at:end]))
     return end
+
+
+def _arithmetic(text: str) -> str | None:
+    """What is in `((...))`; None for two parentheses that are closed one by one."""
+    try:
+        end = construct_end(text, 0)
+    except InputError:
+        return None
+    return text[2 : end - 2] if text[end - 2 : end] == "))" else None
 
 
 def _read_delimiter(
