@@ -13,14 +13,14 @@ from ...core.errors import InputError, nearest, quoted
 from ...programs.translation.arguments import argument_values
 from ...programs.translation.tools import TOOLS
 from ..launchers.accelerate import file_settings, with_accelerate
-from ..launchers.deepspeed_file import add_deepspeed_file
 from ..launchers.launcher_options import LauncherOptions, split_options, syntaxes
-from ..launchers.program_launch import add_launch
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import parse_options
 from ..reading.reading import Reading
+from ..trainer_launch.deepspeed_file import add_deepspeed_file
+from ..trainer_launch.launch import add_launch
 from .file_trainer import file_trainer
 from .own_options import add_own_limit, known_names, own_values, split_own
 from .passed_on import declared, passed_on
