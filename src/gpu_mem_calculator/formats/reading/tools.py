@@ -89,8 +89,15 @@ FORMATS: Mapping[str, Format] = {
         title="LLaMA-Factory",
         version=frameworks.LLAMA_FACTORY.version,
         folder="llamafactory",
-        programs=("(llamafactory-cli|lmf) train",),
-        keys=(frozenset({"finetuning_type"}), frozenset({"cutoff_len"})),
+        programs=("(llamafactory-cli|lmf) (train|sft|dpo|rm)", r"train\.py \S+\.(ya?ml|json)"),
+        modules=(r"llamafactory\.(cli|launcher)",),
+        keys=(
+            frozenset({"finetuning_type"}),
+            frozenset({"cutoff_len"}),
+            frozenset({"infer_backend"}),
+            frozenset({"export_dir", "template"}),
+            frozenset({"model", "peft_config"}),
+        ),
     ),
     "swift": Format(
         title="ms-swift",

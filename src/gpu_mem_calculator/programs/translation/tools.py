@@ -78,6 +78,17 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "use trl.GRPOTrainer, with use_vllm for a rollout on the same GPU",
     "unsloth": "its loss takes chunks by the memory that is free, and its backward of adapters "
     "writes over its inputs; use trl.SFTTrainer for the same run without its kernels",
+    "llamafactory.ppo": "a policy with a value head generates beside a reward model, and it is "
+    "modelled without them alone; use trl.GRPOTrainer",
+    "llamafactory.predict": "nothing is trained: a model generates for each batch; "
+    "use an inference section",
+    "llamafactory.export": "weights are loaded and written down, on the host by default; "
+    "its GPU memory is that of the weights",
+    "ktransformers": "its experts are computed on the host, and their buffers on the GPU are its "
+    "own; leave use_kt out for a run without it",
+    "fsdpturbo": "its sharding of experts is not modelled; use dist_config.name=fsdp2",
+    "mcore_adapter": "it drives Megatron-Core with settings of its own; use the program megatron",
+    "megatron_bridge": "it drives Megatron-Core with settings of its own; use the program megatron",
 }
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
 LONGEST_VERSION = 40

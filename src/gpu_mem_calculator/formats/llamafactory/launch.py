@@ -1,0 +1,117 @@
+"""How LLaMA-Factory's processes are started: GPUs, DeepSpeed's file, FSDP, the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ...core.errors import InputError, quoted
+from ...programs.translation.arguments import argument_data
+from ..reading.command import Command
+from ..reading.named_files import NamedFiles
+from ..reading.reading import Reading, Section
+from .arguments import FOLDER
+
+ALLOCATOR = "expandable_segments:True"
+ON = ("true", "y", "1")
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """What a command says beside the arguments.
+
+    - `num_gpus`: of all nodes, None where nothing says it; `ray`: the file says it, under USE_RAY
+    - `allocator`: PYTORCH_CUDA_ALLOC_CONF of the processes
+    - `megatron`: the program that takes the Trainer's place, by variables of the environment
+    """
+
+    num_gpus: int | None = None
+    num_nodes: int = 1
+    accelerate: Mapping[str, Any] | None = None
+    allocator: str = ""
+    ray: bool = True
+    megatron: str = ""
+
+
+def command_launch(command: Command, given: Mapping[str, Any]) -> Launch:
+    """The launch of a command.
+
+    launcher.py launch: with several GPUs or FORCE_TORCHRUN it starts torchrun itself, and gives
+    its processes expandable segments unless OPTIM_TORCH is off.
+    """
+    variables = command.environment
+    nodes = max(command.num_nodes, _count(variables, "NNODES") or 1)
+    each = _count(variables, "NPROC_PER_NODE")
+    gpus = command.num_gpus if each is None else each * nodes
+    own = command.program in ("llamafactory-cli", "lmf")
+    starts = _on(variables, "FORCE_TORCHRUN") or (gpus or 1) > 1
+    starts = own and starts and not _on(variables, "USE_RAY")
+    allocator = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if starts and _on(variables, "OPTIM_TORCH", "1"):
+        allocator = ALLOCATOR
+    bridge = "megatron_bridge" if _on(variables, "USE_MEGATRON_BRIDGE") else ""
+    return Launch(
+        num_gpus=gpus,
+        num_nodes=nodes,
+        accelerate=command.accelerate,
+        allocator=allocator,
+        ray=_on(variables, "USE_RAY"),
+        megatron="mcore_adapter" if _on(variables, "USE_MCA") else bridge,
+    )
+
+
+def hardware(launch: Launch, values: Mapping[str, Any]) -> Section:
+    """The hardware section, as far as the command says it."""
+    count = launch.num_gpus
+    if count is None and launch.ray and values["ray_num_workers"] != 1:
+        count = values["ray_num_workers"]
+    found: Section = {} if count is None else {"num_gpus": count}
+    if launch.num_nodes > 1:
+        found["num_nodes"] = launch.num_nodes
+    return found
+
+
+def deepspeed_data(reading: Reading, name: Any, files: NamedFiles) -> Section | None:
+    """DeepSpeed's configuration: an object, a file, or one of LLaMA-Factory's own files."""
+    if not name:
+        return None
+    if isinstance(name, Mapping):
+        return dict(name)
+    if not isinstance(name, str):
+        raise InputError(f"deepspeed={quoted(name)} must be a path or an object")
+    bundled = argument_data("deepspeed", FOLDER)
+    own = name.replace("\\", "/").rpartition("/")[2].removesuffix(".json")
+    if own in bundled and not files.exists(name):
+        reading.assumed.append(f"deepspeed={name} is the file of LLaMA-Factory {reading.version}")
+        return dict(bundled[own])
+    data = files.data(name, "deepspeed")
+    if not isinstance(data, Mapping):
+        raise InputError(f"deepspeed={name}: DeepSpeed's file has keys and values at its top")
+    return dict(data)
+
+
+def is_zero3(deepspeed: Section | None) -> bool:
+    """Whether parameters are sharded by DeepSpeed."""
+    zero = (deepspeed or {}).get("zero_optimization")
+    return isinstance(zero, Mapping) and zero.get("stage") == 3
+
+
+def fsdp_version(launch: Launch, values: Mapping[str, Any]) -> int:
+    """The version of FSDP; 0 where it is not used.
+
+    model_utils/checkpointing.py reads the version from the environment that accelerate sets.
+    """
+    accelerate = launch.accelerate or {}
+    if str(accelerate.get("distributed_type", "")).upper() == "FSDP":
+        return int((accelerate.get("fsdp_config") or {}).get("fsdp_version", 1))
+    return 2 if values["fsdp"] or values["fsdp_config"] else 0
+
+
+def _on(variables: Mapping[str, str], name: str, default: str = "0") -> bool:
+    return variables.get(name, default).lower() in ON  # extras/misc.py is_env_enabled
+
+
+def _count(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "").strip()
+    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -1,0 +1,76 @@
+"""Public configurations of other tools: how many are read, and how many are answered in bytes.
+
+`python -m tests.formats.corpora.score llamafactory` prints the table and what stands in the way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.formats.launchers.launch import read_launch
+from gpu_mem_calculator.formats.reading.named_files import NamedFiles
+from gpu_mem_calculator.formats.reading.reading import Reading
+from gpu_mem_calculator.formats.reading.tools import read_command, read_data
+
+FOLDER = Path(__file__).parent
+CARD = {"gpu": "h200"}  # the largest; a run that does not fit is answered, too
+ANSWERED, LIMITED, REFUSED, UNREAD = "answered", "with a limit", "refused", "not read"
+IN_FULL = (ANSWERED, LIMITED, REFUSED)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The configurations of a tool."""
+    text = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def read_row(row: dict[str, Any]) -> Reading:
+    """What a configuration says, by the reader of its tool."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path, data in row.get("files", {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            text = data if isinstance(data, str) else json.dumps(data)
+            (folder / path).write_text(text, encoding="utf-8")
+        files = NamedFiles(folder)
+        if "data" in row:
+            found = read_data(row["data"], files)
+            if found is None:
+                raise InputError("no tool's keys are in it")
+            return found
+        return read_command(read_launch(row["words"], files, row.get("environment")))
+
+
+def outcome(row: dict[str, Any]) -> tuple[str, str]:
+    """The outcome of a configuration, and the sentence that says why."""
+    try:
+        reading = read_row(row)
+    except InputError as error:
+        return UNREAD, str(error)
+    if reading.problems:
+        return UNREAD, "; ".join(reading.problems)
+    hardware = {**CARD, **reading.run.get("hardware", {})}
+    try:
+        full_estimate(reading.run | {"hardware": hardware})
+    except InputError as error:
+        return REFUSED, str(error)
+    return (LIMITED, "; ".join(map(str, reading.limits))) if reading.limits else (ANSWERED, "")
+
+
+def main() -> None:
+    """Print the table of a corpus."""
+    found = [(*outcome(row), row["source"]) for row in rows(sys.argv[1])]
+    for kind, why, source in sorted(found):
+        print(f"{kind:13}{source.partition(':')[2]:70} {why[:200]}")
+    print(len(found), dict(Counter(kind for kind, _, _ in found)))
+
+
+if __name__ == "__main__":
+    main()
