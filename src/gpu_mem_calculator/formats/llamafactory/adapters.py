@@ -59,3 +59,10 @@ def _bitsandbytes(values: Mapping[str, Any]) -> Section:
         "bnb_4bit_compute_dtype": compute,
         "bnb_4bit_quant_storage": compute,
     }
+
+
+def lora_keys(values: Mapping[str, Any]) -> Section:
+    """Adapters as `training.lora` has them, in fp32 (model/adapter.py init_adapter)."""
+    names = {"lora_dropout": "dropout", "use_dora": "dora"}
+    keys = {names.get(key, key): value for key, value in _lora(values).items()}
+    return keys | {"adapter_dtype": "fp32"}

@@ -20,6 +20,7 @@ from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
 from .arguments import OWN, TABLE, type_problems
 from .launch import Launch, command_launch
+from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version
 from .serving import serving_run
 from .training import training_run
@@ -49,19 +50,24 @@ def _read(given: Mapping[str, Any], files: NamedFiles, launch: Launch) -> Readin
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
-    kept = sort_keys(reading, TABLE, given)
-    reading.problems += type_problems(TABLE, kept)
+    megatron = is_megatron(given, launch)
+    table = WITH_MEGATRON if megatron else TABLE
+    kept = sort_keys(reading, table, given)
+    reading.problems += type_problems(table, kept)
     if not isinstance(given.get("model_name_or_path"), str):
         reading.problems.append("model_name_or_path is missing; name the model")
     if reading.problems:
         return reading
-    values = {name: kept.get(name, row.default) for name, row in TABLE.items()}
+    values = {name: kept.get(name, row.default) for name, row in table.items()}
     revision = {"revision": values["model_revision"]} if "model_revision" in kept else {}
     reading.run["model"] = {"name": values["model_name_or_path"], **revision}
     if "stage" not in kept and not values["do_train"]:
         serving_run(reading, kept, values)
         return reading
-    training_run(reading, kept, values, files, launch)
+    if megatron:
+        megatron_run(reading, values, launch)
+    else:
+        training_run(reading, kept, values, files, launch)
     own = {name: TABLE[name] for name in OWN}
     assumed = assumed_defaults(f"{TOOL} {reading.version}", own, given)
     reading.assumed += [assumed] if assumed else []

@@ -142,7 +142,7 @@ def _quantization(values: Mapping[str, Any]) -> Section:
 
 def _micro_batches(values: Mapping[str, Any], launch: Launch) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
-    each = values["micro_batch_size"] * (launch.num_gpus or 1)
+    each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
     return max(1, int(values["global_batch_size"] or each) // each)
 
 

@@ -1,4 +1,4 @@
-"""Files of `llamafactory-cli chat`, `api` and `export`: a model that answers, or is written down."""
+"""Files of `llamafactory-cli chat`, `api` and `export`: a model that answers, or is saved."""
 
 from __future__ import annotations
 

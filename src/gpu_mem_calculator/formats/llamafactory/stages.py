@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.reading import Limit, Reading, Section
+from .adapters import lora_keys
 
 PLAIN = "transformers.Trainer"
 STAGES: Mapping[str, str] = {
@@ -42,10 +43,5 @@ def stage_run(reading: Reading, program: Section, values: Mapping[str, Any]) -> 
     if stage == "dpo" and values["pref_loss"] in NO_REFERENCE:
         training["reference_model"] = False
     if "peft" in program and "quantization" in program:  # TRL would cast these adapters to bf16
-        training["lora"] = _adapters(program["peft"])
+        training["lora"] = lora_keys(values)
     return training
-
-
-def _adapters(peft: Section) -> Section:
-    names = {"lora_dropout": "dropout", "use_dora": "dora"}
-    return {names.get(key, key): value for key, value in peft.items()} | {"adapter_dtype": "fp32"}

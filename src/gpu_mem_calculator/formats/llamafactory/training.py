@@ -9,7 +9,7 @@ from ...core.errors import InputError
 from ...core.model_source import find_model
 from ...core.models import ModelConfig
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Could, Limit, Reading, Section
 from .adapters import adapter_sections
 from .arguments import trainer_args
 from .launch import Launch, deepspeed_data, fsdp_version, hardware, is_zero3
@@ -18,7 +18,6 @@ from .stages import STAGES, stage_run
 ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
 ATTENTION["fa3"] = "flash_attention_3"
 OWN_CHECKPOINTS = ("gradient_checkpointing", "gradient_checkpointing_kwargs", "deepspeed")
-PAIRED = ("dpo", "rm")
 MULTIPLE = 8  # the collators pad to it (train/*/workflow.py); that of stage pt does not
 
 
@@ -33,7 +32,7 @@ def training_run(
     run = reading.run
     if hardware(launch, values):
         run["hardware"] = hardware(launch, values)
-    refused = _refused_program(values, launch)
+    refused = _refused_program(values)
     if refused:
         run["program"] = {"tool": refused}
         return
@@ -75,12 +74,10 @@ def sequence_length(values: Mapping[str, Any]) -> int:
     return -(-length // MULTIPLE) * MULTIPLE
 
 
-def _refused_program(values: Mapping[str, Any], launch: Launch) -> str:
+def _refused_program(values: Mapping[str, Any]) -> str:
     """The name of a program that cannot be answered; empty where it can."""
     if values["use_kt"]:
         return "ktransformers"
-    if launch.megatron:
-        return launch.megatron
     if values["stage"] == "ppo":
         return "llamafactory.ppo"
     return "" if values["do_train"] else "llamafactory.predict"
@@ -126,7 +123,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
     kind, layers = values["finetuning_type"], values["freeze_trainable_layers"]
     if kind == "freeze":
         why = "some layers are trained; the estimate trains all of them"
-        could = "less" if layers > 0 else "either"
+        could: Could = "less" if layers > 0 else "either"
         reading.limits.append(Limit(key="finetuning_type=freeze", why=why, could=could))
     if kind == "oft":
         why = "orthogonal adapters are estimated as LoRA of the same targets, with rank 8"

@@ -87,8 +87,6 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "ktransformers": "its experts are computed on the host, and their buffers on the GPU are its "
     "own; leave use_kt out for a run without it",
     "fsdpturbo": "its sharding of experts is not modelled; use dist_config.name=fsdp2",
-    "mcore_adapter": "it drives Megatron-Core with settings of its own; use the program megatron",
-    "megatron_bridge": "it drives Megatron-Core with settings of its own; use the program megatron",
 }
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
 LONGEST_VERSION = 40
