@@ -21,7 +21,7 @@ hardware: {gpu: a100-80gb-sxm, num_gpus: 4}
 
 def pasted(page: Page, text: str) -> None:
     """Use a text in the dialog."""
-    page.get_by_role("button", name="Paste a file").click()
+    page.get_by_role("button", name="Paste a command").click()
     page.locator("#paste-text").fill(text)
     page.get_by_role("button", name="Use it").click()
 

@@ -11,8 +11,8 @@ from ..core.infer_command import InferCommand
 from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
-from .check import check, margin, save_run
 from .export import add_export, check_export, export_estimate
+from .fit_check import check, margin, save_run
 from .output import screen_width, show, write
 from .parser import Parser, add_long, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source, recorded_words
@@ -67,10 +67,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def estimate_source(source: RunSource) -> Estimate:
-    """The estimate of a run; its `assumed` also has what was assumed in reading the source."""
+    """The estimate of a run, with what was assumed and not modelled in reading the source."""
     estimate = full_estimate(source.data)
-    assumed = [*source.assumed, *estimate.result.assumed]
-    return replace(estimate, result=replace(estimate.result, assumed=assumed))
+    result = estimate.result
+    assumed = [*source.assumed, *result.assumed]
+    warnings = [*(f"not modelled: {text}" for text in source.not_modelled), *result.warnings]
+    return replace(estimate, result=replace(result, assumed=assumed, warnings=warnings))
 
 
 def show_estimate(
@@ -99,7 +101,7 @@ def show_estimate(
     answers = training_answers(estimate)
     commands = shell.commands(estimate, answers.remedies)
     if args.format == "table":
-        show(_text(args, estimate, answers, commands, notes), args.output)
+        show(training_text(args, estimate, answers, commands, notes), args.output)
     else:
         write(_render(args.format, estimate, answers, commands, notes), args.output)
     return check(args, estimate, sentence(estimate, name)) if args.check else 0
@@ -123,7 +125,7 @@ def _infer_command(args: argparse.Namespace) -> InferCommand | None:
     return InferCommand(["--config", args.config], keys)
 
 
-def _text(
+def training_text(
     args: argparse.Namespace,
     estimate: Estimate,
     answers: TrainingAnswers,

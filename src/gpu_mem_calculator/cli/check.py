@@ -1,59 +1,249 @@
-"""--check: whether a run fits, as a sentence and an exit code; and --save-run."""
+"""Check whether a command fits before you start it: put this in front of it.
+
+Reads the command and the files that it names. Runs nothing, unless --run is given.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..core.calculator import Estimate
 from ..core.errors import InputError, print_to_stderr
-from ..ledger.units import GIB
-from .output import write
+from ..formats.reading.reading import Limit, Reading
+from .output import show, write
+from .parser import Parser, add_long, add_output, add_settings, memory, whole
 
-Margin = tuple[float, str]  # a number, and its unit: GiB or %
+EXAMPLES = """\
+examples:
+  gpu-mem-calc check vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2
+  gpu-mem-calc check --gpu h100 accelerate launch --config_file fsdp.yaml train.py ...
+  gpu-mem-calc check torchrun --nproc-per-node 8 pretrain_gpt.py ...
+  gpu-mem-calc check axolotl train qlora.yml
+  gpu-mem-calc check --run trl sft --config sft.yaml     (starts it if it fits)
+  gpu-mem-calc check train.sh         gpu-mem-calc check deployment.yaml
 
+exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
+starts no tool that is known, or something that is not modelled could decide"""
 
-def margin(text: str) -> Margin:
-    """The memory to keep free: a number of GiB, or a share of the card in percent."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|gib|gb|g)?\s*", text, re.IGNORECASE)
-    if match is None or (match[2] == "%" and float(match[1]) >= 100):
-        raise argparse.ArgumentTypeError(f"{text!r} must be GiB or a percentage, such as 2 or 5%")
-    return float(match[1]), "%" if match[2] == "%" else "GiB"
-
-
-def check_options(args: argparse.Namespace) -> None:
-    """Raise for options of --check without it."""
-    for name in ("margin", "quiet"):
-        if getattr(args, name, None) and not args.check:
-            raise InputError(f"--{name} is for --check; add --check, or leave --{name} out")
-
-
-def check(args: argparse.Namespace, estimate: Estimate, sentence: str) -> int:
-    """Print the sentence of --check; returns 0 where the run fits with its margin, else 1."""
-    fits, text = _with_margin(args.margin, estimate, sentence)
-    if args.format == "table" or args.output or args.quiet:
-        write(text)
-    else:  # stdout has only the data
-        print_to_stderr(text, begins="")
-    return 0 if fits else 1
+FITS, DOES_NOT_FIT, CANNOT_TELL = 0, 1, 3
+# Options of `check` that have a value, and the key of the run file that each sets.
+KEYS = {
+    "--gpu": "hardware.gpu",
+    "--gpu-mem": "hardware.gpu_memory_gb",
+    "--gpus": "hardware.num_gpus",
+}
+WITH_VALUE = (*KEYS, "-g", "-m", "--set", "--format", "-f", "--output", "-o")
 
 
-def _with_margin(margin: Margin | None, estimate: Estimate, sentence: str) -> tuple[bool, str]:
-    """Whether a run fits with a margin, and the sentence for it."""
-    result = estimate.result
-    if margin is None or not result.fits_on_gpu:
-        return result.fits_on_gpu, sentence
-    amount, unit = margin
-    wanted = amount / 100 * result.gpu_memory_bytes if unit == "%" else amount * GIB
-    if result.headroom_bytes >= wanted:
-        return True, sentence
-    free = f"{max(0, result.headroom_bytes) / GIB:.1f} GiB free"
-    return False, f"The margin is too small: {free}, and --margin asks for {wanted / GIB:.1f} GiB."
+def arguments(parser: Parser) -> None:
+    """Add the options of `check`."""
+    parser.option("launch", "COMMAND", "the command, a script, or a tool's file", nargs="*")
+    parser.option("--gpu", "NAME", "GPU model (default: this machine's)", dest=KEYS["--gpu"])
+    text = "memory of one GPU in GB, as marketed"
+    parser.option("-m --gpu-mem", "GB", text, memory, dest=KEYS["--gpu-mem"])
+    text = "number of GPUs (default: as the command says)"
+    parser.option("-g --gpus", "N", text, whole, dest=KEYS["--gpus"])
+    add_settings(parser)
+    parser.flag("--run", "start the command if it fits, and return its exit code")
+    add_output(parser, "table", "json")
+    add_long(parser)
 
 
-def save_run(args: argparse.Namespace, estimate: Estimate) -> None:
-    """Write the run of an estimate as a run file, where --save-run names one."""
-    if args.save_run:
-        text = json.dumps(estimate.result.run, indent=2)
-        write(text, args.save_run, "--save-run")
+def separated(words: Sequence[str]) -> list[str]:
+    """The words with `--` between the options of `check` and the command."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        name, sign, _ = words[place].partition("=")
+        place += 2 if name in WITH_VALUE and not sign else 1
+    rest = list(words[place:])
+    return [*words[:place], "--", *(rest[1:] if rest[:1] == ["--"] else rest)]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the command, estimate it, and report whether it fits."""
+    from ..formats.reading.named_files import NamedFiles
+    from ..formats.reading.source import read_source
+    from ..formats.reading.tools import UnknownToolError
+
+    hardware = _hardware(args)
+    try:
+        readings = read_source(args.launch, NamedFiles(), _gpu_bytes(hardware))
+    except UnknownToolError as error:
+        print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
+        return CANNOT_TELL
+    problems = [problem for one in readings for problem in one.problems]
+    if problems:
+        raise InputError(problems)
+    code = max((_check(args, one, hardware) for one in readings), key=_severity)
+    if args.run and code == FITS:
+        return _start(args.launch)
+    if args.run:
+        print_to_stderr("not started, because it is not known to fit")
+    return code
+
+
+def _severity(code: int) -> int:
+    """1 before 3 before 0: one container that does not fit decides."""
+    return (FITS, CANNOT_TELL, DOES_NOT_FIT).index(code)
+
+
+def _check(args: argparse.Namespace, reading: Reading, hardware: Mapping[str, Any]) -> int:
+    """Report one reading; returns its exit code."""
+    from ..core.calculator import full_estimate
+    from ..core.runfile import with_settings
+
+    data = {**reading.run, "hardware": {**(reading.run.get("hardware") or {}), **hardware}}
+    data = with_settings(data, args.settings)
+    try:
+        estimate = full_estimate(data)
+    except InputError as error:
+        return _cannot_tell(args, reading, error.problems)
+    from msgspec.structs import replace
+
+    assumed = [*reading.assumed, *estimate.result.assumed]
+    estimate = replace(estimate, result=replace(estimate.result, assumed=assumed))
+    code = exit_code(estimate.result.fits_on_gpu, estimate.result.headroom_bytes, reading.limits)
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json(_data(reading, code, data, estimate.result)), args.output)
+    else:
+        _show(args, reading, estimate, code)
+    return code
+
+
+def exit_code(fits: bool, headroom: int, limits: Sequence[Limit]) -> int:
+    """0 fits, 1 does not, 3 where something that is not modelled could decide."""
+    if fits:
+        above = [one for one in limits if one.could != "less"]
+        known = all(one.most_bytes is not None for one in above)
+        enough = known and sum(one.most_bytes or 0 for one in above) <= headroom
+        return FITS if enough else CANNOT_TELL
+    return DOES_NOT_FIT if all(one.could == "more" for one in limits) else CANNOT_TELL
+
+
+def _hardware(args: argparse.Namespace) -> dict[str, Any]:
+    """The hardware section of the options; without a card there, that of this machine."""
+    given = {key: getattr(args, key) for key in KEYS.values() if getattr(args, key) is not None}
+    section = {key.partition(".")[2]: value for key, value in given.items()}
+    if "gpu" in section or "gpu_memory_gb" in section:
+        return section
+    from .this_machine import this_machine
+
+    return this_machine() | section
+
+
+def _gpu_bytes(hardware: Mapping[str, Any]) -> int | None:
+    """Memory of one GPU; None where no card is named. Raises where the name means no card."""
+    if hardware.keys() <= {"num_gpus"}:
+        return None
+    from msgspec import convert
+
+    from ..core.hardware import find_hardware
+    from ..core.models import GPUConfig
+
+    return find_hardware(convert(hardware, GPUConfig), None).card_bytes
+
+
+def _cannot_tell(args: argparse.Namespace, reading: Reading, problems: Sequence[str]) -> int:
+    """Report a run that is read, but not modelled."""
+    if args.format == "json":
+        from ..report.data import to_json
+
+        data = {"verdict": "cannot tell", "exit_code": CANNOT_TELL, "problems": list(problems)}
+        write(to_json({**data, **_read_data(reading)}), args.output)
+    else:
+        from ..report.reading import reading_lines
+
+        show(reading_lines(reading), args.output)
+    print_to_stderr(*(f"cannot tell: {problem}" for problem in problems))
+    return CANNOT_TELL
+
+
+def _show(args: argparse.Namespace, reading: Reading, estimate: Any, code: int) -> None:
+    from ..report.reading import reading_lines
+
+    show([*_answer(args, estimate), *reading_lines(reading)], args.output)
+    if code == CANNOT_TELL:
+        print_to_stderr("cannot tell: what is not modelled could decide whether it fits")
+
+
+def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:
+    """The short answer of `calculate` or `infer`, or with --long the whole report."""
+    if estimate.served:
+        from ..core.infer_command import infer_command
+        from ..core.serving_answers import answers
+
+        asked = infer_command(estimate.result.run)
+        found = answers(estimate, (), (), command=asked)
+        from .serving import serving_text
+
+        return serving_text(args, estimate, found, asked)
+    from ..core.training_answers import training_answers
+    from ..report.remedy_lines import Commands
+    from .calculate import training_text
+
+    found_answers = training_answers(estimate)
+    commands = Commands(
+        _words(args),
+        _words(args, "--long"),
+        [
+            _words(args, *(word for one in remedy.settings for word in ("--set", one)))
+            for remedy in found_answers.remedies
+        ],
+        _words(args, "--long"),
+    )
+    return training_text(args, estimate, found_answers, commands, ())
+
+
+def _words(args: argparse.Namespace, *more: str) -> list[str]:
+    """The words of the same command with further options."""
+    given = [(name, getattr(args, key)) for name, key in KEYS.items()]
+    own = [word for name, value in given if value is not None for word in (name, f"{value}")]
+    own += [word for one in args.settings for word in ("--set", one)]
+    return ["check", *own, *more, *args.launch]
+
+
+def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """The answer as data: the verdict, the four numbers, and what was read."""
+    from ..core.runfile import as_dict
+
+    verdict = {FITS: "fits", DOES_NOT_FIT: "does not fit", CANNOT_TELL: "cannot tell"}[code]
+    return {
+        "verdict": verdict,
+        "exit_code": code,
+        **_read_data(reading),
+        "run": run,
+        "result": as_dict(result),
+    }
+
+
+def _read_data(reading: Reading) -> dict[str, Any]:
+    limits = [
+        {"key": one.key, "why": one.why, "could": one.could, "most_bytes": one.most_bytes}
+        for one in reading.limits
+    ]
+    return {
+        "tool": reading.tool,
+        "version": reading.version,
+        "keys": reading.keys,
+        "assumed": reading.assumed,
+        "not_modelled": limits,
+    }
+
+
+def _start(words: Sequence[str]) -> int:
+    """Start the command as it is, and return its exit code."""
+    import os
+    import subprocess
+
+    from ..formats.launchers.wrappers import without_variables
+
+    variables, rest = without_variables(words)
+    try:
+        ended = subprocess.run(rest, env={**os.environ, **variables}, check=False)
+    except OSError as error:
+        raise InputError(f"{shlex.join(rest)}: cannot be started, {error.strerror}") from None
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

@@ -15,9 +15,9 @@ from ..core.serving_question import question_keys
 from ..core.text_data import load_text
 from ..serving import server_names
 from .calculate import add_check
-from .check import save_run
 from .explain import add_parts, show_explanation
 from .export import check_export, export_estimate
+from .fit_check import save_run
 from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, positive, tokens, whole
 from .serving import serving_answer

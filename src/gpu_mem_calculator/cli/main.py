@@ -17,6 +17,7 @@ VERBS = {
     "quick": "training memory of a model, by its name or a size such as 7B",
     "calculate": "memory of a run file, a preset or your own code",
     "infer": "serving: weights, KV cache, and how many users at which context",
+    "check": "whether a command fits, before you start it: put this in front of it",
     "validate": "check a run file and list every problem",
     "convert": "write a run as a file or a command of another tool",
     "explain": "every allocation of an estimate: formula, numbers, lifetime, source",
@@ -51,7 +52,8 @@ calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0: done; 1: --check and it does not fit; 2: bad input.
+    """Run one command; returns 0: done; 1: it does not fit (check, --check); 2: bad input;
+    3: cannot tell (check).
 
     Without `argv` it runs this process's own command, and may end the process itself.
     """
@@ -172,12 +174,14 @@ def _verb(verb: str, words: list[str]) -> int:
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__, epilog=module.EXAMPLES)
     module.arguments(parser)
+    if verb == "check":
+        words = module.separated(words)
     try:
         args = parser.parse_args(words)
     except SystemExit as end:  # --help has printed itself
         return int(end.code or 0)
-    if "check" in args:
-        from .check import check_options
+    if verb != "check" and "check" in args:
+        from .fit_check import check_options
 
         check_options(args)
     check_files(args)
@@ -204,7 +208,8 @@ def _help() -> str:
         f"commands:\n{verbs}\n\n{EXAMPLES}\n\n"
         f"options:\n  --version  print the version\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"
-        "exit codes: 0 done; 1 with --check, if it does not fit; 2 bad input.\n"
+        "exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input;\n"
+        "3 cannot tell (check).\n"
         'With --format json, errors are JSON on stdout, too: {"error": {"problems": [...]}}'
     )
 

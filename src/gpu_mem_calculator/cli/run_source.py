@@ -14,13 +14,15 @@ from .training_options import chosen_settings, option_words, settings_words
 class RunSource(NamedTuple):
     """A run as plain data, as the options describe it.
 
-    - `assumed`: what was assumed in reading DeepSpeed's JSON, a sentence each
-    - `no_memory`: keys of DeepSpeed's JSON that take no memory
+    - `assumed`: what was assumed in reading another tool's file, a sentence each
+    - `not_modelled`: what of that file is not modelled, a sentence each
+    - `no_memory`: keys of that file that take no memory
     - `deepspeed`: the file was DeepSpeed's JSON
     """
 
     data: dict[str, Any]
     assumed: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
     no_memory: tuple[str, ...] = ()
     deepspeed: bool = False
 
@@ -30,6 +32,7 @@ def run_data(args: argparse.Namespace) -> dict[str, Any]:
     source = run_source(args, needs_model=not getattr(args, "function", None))
     if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
         print_to_stderr(*(f"assumed: {text}" for text in source.assumed))
+        print_to_stderr(*(f"not modelled: {text}" for text in source.not_modelled))
     return source.data
 
 
@@ -41,6 +44,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     from ..core.file_kinds import as_run_file, is_model_config
     from ..core.text_data import load_text
     from ..formats.deepspeed.detect import is_deepspeed
+    from ..formats.reading.tools import file_format
 
     name_source(args)
     if not needs_model and args.config is None and args.preset is None:
@@ -48,6 +52,8 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     if (args.config is None) == (args.preset is None):
         raise InputError("give one of --config FILE and --preset NAME")
     data = None if args.preset else load_text(args.config)
+    if file_format(data) is not None:
+        return _foreign(args, data)
     bare = is_model_config(data)
     data = as_run_file(data, args.config)
     if is_deepspeed(data):
@@ -81,6 +87,29 @@ def _with_options(args: argparse.Namespace, data: dict[str, Any]) -> RunSource:
     """The run of a file's data with the everyday options, then --set."""
     chosen = chosen_settings(args, data)
     return RunSource(with_settings(data, (*chosen.settings, *args.settings)), chosen.assumed)
+
+
+def _foreign(args: argparse.Namespace, data: Any) -> RunSource:
+    """The run of another tool's file, with the options."""
+    from pathlib import Path
+
+    from ..formats.reading.named_files import NamedFiles
+    from ..formats.reading.tools import read_data
+
+    folder = Path(args.config).parent if args.config != "-" else Path()
+    reading = read_data(data, NamedFiles(folder))
+    assert reading is not None
+    if reading.problems:
+        raise InputError(reading.problems)
+    run = dict(reading.run)
+    if args.model is not None:
+        run["model"] = {"name": args.model}
+    source = _with_options(args, run)
+    return source._replace(
+        assumed=(*reading.assumed, *source.assumed),
+        not_modelled=tuple(map(str, reading.limits)),
+        no_memory=tuple(key for key, effect in reading.keys.items() if effect == "free"),
+    )
 
 
 def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:

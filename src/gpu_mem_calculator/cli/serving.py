@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.calculator import Estimate
 from ..core.infer_command import InferCommand, infer_command
 from ..report.lines import Line
-from .check import check
+from .fit_check import check
 from .output import show, write
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def serving_answer(
     asked = asked or infer_command(estimate.result.run)
     found = answers(estimate, contexts, concurrencies, command=asked)
     if args.format == "table":
-        show(_text(args, estimate, found, asked), args.output)
+        show(serving_text(args, estimate, found, asked), args.output)
     elif args.format == "html":
         from ..report.serving_html import serving_page
 
@@ -49,7 +49,7 @@ def serving_answer(
     return check(args, estimate, sentence(estimate)) if args.check else 0
 
 
-def _text(
+def serving_text(
     args: argparse.Namespace, estimate: Estimate, found: Answers, asked: InferCommand
 ) -> list[Line]:
     """The answer on one screen, or with --long the whole report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ..core.calculator import Estimate
@@ -48,7 +49,8 @@ def short_answer(
             blocks[-1] += lines
             left -= len(lines)
     blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left)))
-    return on_one_screen(blocks, f"details: gpu-mem-calc {' '.join(commands.run)} --long", width)
+    detailed = shlex.join(commands.detailed) or f"{' '.join(commands.run)} --long"
+    return on_one_screen(blocks, f"details: gpu-mem-calc {detailed}", width)
 
 
 def on_one_screen(blocks: Sequence[list[Line]], details: str, width: int = WIDTH) -> list[Line]:

@@ -15,11 +15,14 @@ LABEL = "fits with "
 
 
 class Commands(NamedTuple):
-    """Arguments of commands: the same run, its explanation, and the run with each remedy."""
+    """Arguments of commands: the same run, its explanation, the run with each remedy, and the run
+    in detail (by default the run with --long).
+    """
 
     run: Sequence[str]
     explain: Sequence[str]
     remedies: Sequence[Sequence[str]] = ()
+    detailed: Sequence[str] = ()
 
 
 def remedy_words(remedy: Remedy) -> str:

@@ -107,7 +107,7 @@ CALCULATIONS = (
         "import",
         QUICK,
         "ImportedRun",
-        "A pasted run file, config.json, DeepSpeed JSON or model name, as a run file",
+        "A pasted command, run file, tool's file, config.json or model name, as a run file",
         "PastedText",
     ),
     Address("explain-formula", SLOW, "Formula", "The formulas of a run with its numbers"),

@@ -1,4 +1,4 @@
-"""Pasted text: a run file, a config.json, DeepSpeed's JSON, or a model's name or page."""
+"""Pasted text: a run file, a config.json, a command, another tool's file, a model's name."""
 
 from __future__ import annotations
 
@@ -8,45 +8,60 @@ from typing import Any
 
 from .. import catalog
 from ..core.errors import InputError
+from ..core.file_kinds import is_model_config
+from ..core.from_program import with_program
 from ..core.runfile import SECTIONS, read
 from ..core.text_data import parse_any_text
 from ..formats.deepspeed.detect import is_deepspeed
 from ..formats.deepspeed.read import sections
+from ..formats.reading.source import PASTED
+from ..formats.reading.source import read_pasted as read_foreign
+from ..formats.reading.tools import file_format
 from ..hub.bounds import HubError
 from ..hub.names import hub_name, page
 
-WHERE = "what was pasted"
-KINDS = "a run file, a config.json, DeepSpeed's JSON, or a model's name"
+KINDS = "a run file, a config.json, a command, another tool's file, or a model's name"
 NAME = re.compile(r"[^\s{}\[\]:=,]+|https?://\S+")  # one word, or an address
-COMMANDS = ("vllm", "accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "axolotl")
-# Other programs' files, by a key that only they have.
-FOREIGN = {
-    "base_model": "an Axolotl file",
-    "compute_environment": "an accelerate file",
-    "distributed_type": "an accelerate file",
-    "per_device_train_batch_size": "a file of TrainingArguments",
-    "model_name_or_path": "a file of TRL or TrainingArguments",
-}
 
 
 def read_pasted(text: str) -> dict[str, Any]:
-    """The run file, or the sections of one, that a text means, and which kind the text was."""
+    """The run file, or the sections of one, that a text means; which kind the text was; and notes:
+    what was assumed, and what is not modelled.
+    """
     word = text.strip()
     if NAME.fullmatch(word):
         return {"run": {"model": {"name": _model_name(word)}}, "what": "model"}
-    if word.split(" ")[0] in COMMANDS:
-        raise InputError("a command line is not read here; paste the file that it names")
-    data = parse_any_text(text, WHERE)
-    if not isinstance(data, Mapping) or not data:
-        raise InputError(f"{WHERE} is not {KINDS}")
-    if data.keys() <= SECTIONS.keys():
+    data = _data(text)
+    if isinstance(data, Mapping) and data and data.keys() <= SECTIONS.keys():
         read(data)
         return {"run": data, "what": "run file"}
-    if "model_type" in data or "architectures" in data:
+    if is_model_config(data):
         return {"run": {"model": {"config": data}}, "what": "config.json"}
     if is_deepspeed(data):
         return {"run": _deepspeed(data), "what": "DeepSpeed"}
-    raise InputError(_foreign(data))
+    if data is None or file_format(data) is not None:
+        return _foreign(text)
+    raise InputError(_unknown(data))
+
+
+def _data(text: str) -> Any:
+    """The data of a text; None where it is a command, a script or a Modelfile."""
+    try:
+        return parse_any_text(text, PASTED)
+    except InputError:
+        if text.lstrip()[:1] in ("{", "[", ""):
+            raise
+        return None
+
+
+def _foreign(text: str) -> dict[str, Any]:
+    """The run of a command or of another tool's file, by keys that the form shows."""
+    reading = read_foreign(text)[0]
+    if reading.problems:
+        raise InputError(reading.problems)
+    run, _ = with_program(reading.run)
+    notes = [*reading.assumed, *(f"not modelled: {limit}" for limit in reading.limits)]
+    return {"run": run, "what": f"{reading.tool} {reading.version}".rstrip(), "notes": notes}
 
 
 def _model_name(word: str) -> str:
@@ -74,10 +89,9 @@ def _deepspeed(data: Mapping[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _foreign(data: Mapping[str, Any]) -> str:
-    """The sentence for an object that is none of the kinds."""
-    key = next((key for key in FOREIGN if key in data), None)
-    if key is not None:
-        return f"this is {FOREIGN[key]} (it has {key!r}), which is not read here; paste {KINDS}"
-    unknown = next(key for key in data if key not in SECTIONS)
-    return f"{unknown!r} is not a section of a run file, and {WHERE} is not {KINDS}"
+def _unknown(data: Any) -> str:
+    """The sentence for a text that is none of the kinds."""
+    unknown = next((key for key in data if key not in SECTIONS), None) if data else None
+    if unknown is None or not isinstance(data, Mapping):
+        return f"{PASTED} is not {KINDS}"
+    return f"{unknown!r} is not a section of a run file, and {PASTED} is not {KINDS}"

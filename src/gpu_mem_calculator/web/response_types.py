@@ -98,10 +98,15 @@ class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ImportedRun(Struct, frozen=True):
-    """The run file, or the sections of one, that a text means."""
+    """The run file, or the sections of one, that a text means.
+
+    - what: `run file`, `config.json`, `model`, `DeepSpeed`, or the tool with its version
+    - notes: what was assumed for another tool's text, and what of it is not modelled
+    """
 
     run: dict[str, Any]
-    what: Literal["run file", "config.json", "DeepSpeed", "model"]
+    what: str
+    notes: list[str] = []
 
 
 class FormulaComponent(Struct, frozen=True):

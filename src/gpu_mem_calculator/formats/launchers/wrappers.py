@@ -34,20 +34,23 @@ SECOND_WORD = {
 WITH_ARGUMENT = ("timeout", "taskset")  # wrappers whose first word is their own
 
 
+def without_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that are set in front of a command, and the other words."""
+    variables, rest = {}, list(words)
+    while rest and (match := VARIABLE.fullmatch(rest[0])):
+        variables[match[1]] = match[2]
+        rest.pop(0)
+    return variables, rest
+
+
 def without_wrappers(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The variables that are set in front of a command, and the command itself."""
-    rest, variables = list(words), {}
-    while rest:
-        match = VARIABLE.fullmatch(rest[0])
-        if match:
-            variables[match[1]] = match[2]
-            rest.pop(0)
-        elif rest[0] in WRAPPERS and (
-            rest[0] not in SECOND_WORD or rest[1:2] == [SECOND_WORD[rest[0]]]
-        ):
-            rest = _after_wrapper(rest)
-        else:
+    variables, rest = without_variables(words)
+    while rest and rest[0] in WRAPPERS:
+        if rest[0] in SECOND_WORD and rest[1:2] != [SECOND_WORD[rest[0]]]:
             break
+        more, rest = without_variables(_after_wrapper(rest))
+        variables |= more
     return variables, rest
 
 

@@ -10,10 +10,16 @@ from typing import Any
 from msgspec import Struct
 
 from ...core.errors import InputError
+from ...core.file_kinds import is_model_config
+from ...core.sections import SECTIONS
 from ...published import frameworks
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Reading
+
+
+class UnknownToolError(InputError):
+    """A command that starts no tool that is known, so that nothing can be said of it."""
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -140,7 +146,7 @@ def read_command(command: Command) -> Reading:
     if found is None:
         name = command.words[0]
         known = ", ".join(one.title for one in FORMATS.values() if one.programs or one.modules)
-        raise InputError(f"{name!r} starts no tool that is known; known are {known}")
+        raise UnknownToolError(f"{name!r} starts no tool that is known; known are {known}")
     result: Reading = _reader(found).read_command(command)
     result.assumed[:0] = command.assumed
     return result
@@ -161,8 +167,8 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
 
 
 def file_format(data: Any) -> Format | None:
-    """The tool whose file the data is, by its keys."""
-    if not isinstance(data, Mapping):
+    """The tool whose file the data is, by its keys; None for a run file or a model's."""
+    if not isinstance(data, Mapping) or data.keys() & SECTIONS.keys() or is_model_config(data):
         return None
     given = frozenset(str(key) for key in data)
     tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))

@@ -1,4 +1,4 @@
-/* The dialog that takes a file or the name of a model: pasted, dropped, or opened. */
+/* The dialog that takes a command, a file or the name of a model: pasted, dropped, or opened. */
 
 import { post } from "./api.js";
 import { current, get, replaceRun, set } from "./state.js";
@@ -20,6 +20,7 @@ export function startPaste() {
   takeDrops(dialog);
   return () => {
     tell([]);
+    part("notes").replaceChildren();
     part("file").value = "";
     dialog.showModal();
     part("text").focus();
@@ -61,18 +62,28 @@ async function use(dialog) {
     return;
   }
   try {
-    const { run, what } = await post("/api/import", { text });
+    const { run, what, notes = [] } = await post("/api/import", { text });
     if (what === "run file") replaceRun(run);
     else merge(run);
-    dialog.close();
+    if (notes.length) showNotes(what, notes);
+    else dialog.close();
   } catch (error) {
     tell(error.problems ?? [error.message]);
     part("text").focus();
   }
 }
 
-/* A file that leaves something open: a model alone, or DeepSpeed's JSON, which names no model. */
+/* What was assumed and is not modelled, in place of the text; the form has the run already. */
+function showNotes(what, notes) {
+  part("notes").replaceChildren(make("p", {}, `Read as ${what}.`), make("ul", {}, ...notes.map((one) => make("li", {}, one))));
+  part("close").focus();
+}
+
+/* A command or a file that leaves something open: the card, the model, or all but the model. */
 function merge(run) {
+  if (run.model && (run.training || run.inference)) {
+    return replaceRun({ ...run, hardware: { ...current().run.hardware, ...run.hardware } });
+  }
   if (run.model) return set("model", run.model);
   const { model, hardware } = current().run;
   const training = { seq_len: get("training.seq_len"), ...run.training };

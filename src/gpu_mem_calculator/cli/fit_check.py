@@ -1,0 +1,59 @@
+"""--check: whether a run fits, as a sentence and an exit code; and --save-run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+
+from ..core.calculator import Estimate
+from ..core.errors import InputError, print_to_stderr
+from ..ledger.units import GIB
+from .output import write
+
+Margin = tuple[float, str]  # a number, and its unit: GiB or %
+
+
+def margin(text: str) -> Margin:
+    """The memory to keep free: a number of GiB, or a share of the card in percent."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|gib|gb|g)?\s*", text, re.IGNORECASE)
+    if match is None or (match[2] == "%" and float(match[1]) >= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} must be GiB or a percentage, such as 2 or 5%")
+    return float(match[1]), "%" if match[2] == "%" else "GiB"
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise for options of --check without it."""
+    for name in ("margin", "quiet"):
+        if getattr(args, name, None) and not args.check:
+            raise InputError(f"--{name} is for --check; add --check, or leave --{name} out")
+
+
+def check(args: argparse.Namespace, estimate: Estimate, sentence: str) -> int:
+    """Print the sentence of --check; returns 0 where the run fits with its margin, else 1."""
+    fits, text = _with_margin(args.margin, estimate, sentence)
+    if args.format == "table" or args.output or args.quiet:
+        write(text)
+    else:  # stdout has only the data
+        print_to_stderr(text, begins="")
+    return 0 if fits else 1
+
+
+def _with_margin(margin: Margin | None, estimate: Estimate, sentence: str) -> tuple[bool, str]:
+    """Whether a run fits with a margin, and the sentence for it."""
+    result = estimate.result
+    if margin is None or not result.fits_on_gpu:
+        return result.fits_on_gpu, sentence
+    amount, unit = margin
+    wanted = amount / 100 * result.gpu_memory_bytes if unit == "%" else amount * GIB
+    if result.headroom_bytes >= wanted:
+        return True, sentence
+    free = f"{max(0, result.headroom_bytes) / GIB:.1f} GiB free"
+    return False, f"The margin is too small: {free}, and --margin asks for {wanted / GIB:.1f} GiB."
+
+
+def save_run(args: argparse.Namespace, estimate: Estimate) -> None:
+    """Write the run of an estimate as a run file, where --save-run names one."""
+    if args.save_run:
+        text = json.dumps(estimate.result.run, indent=2)
+        write(text, args.save_run, "--save-run")

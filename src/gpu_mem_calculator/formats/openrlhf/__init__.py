@@ -1,0 +1,1 @@
+"""OpenRLHF: SFT, DPO, reward models and PPO on DeepSpeed."""

@@ -1,0 +1,107 @@
+"""What a user puts after `check` or pastes: a command, a script, or a file of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...core.errors import InputError
+from ...core.sections import SECTIONS
+from ...core.text_data import parse_any_text
+from ...core.yaml_text import parse_yaml_documents
+from ..launchers.launch import read_launch
+from .command import Command
+from .named_files import NamedFiles
+from .reading import Reading
+from .tools import FORMATS, read_command, read_data
+
+SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "source", ".")
+SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")
+YAML = (".yaml", ".yml")
+DATA = (*YAML, ".json", ".toml")
+MODELFILE = "Modelfile"
+RUN_FILE = "run file"
+PASTED = "what was pasted"
+
+
+def read_source(
+    words: Sequence[str], files: NamedFiles, gpu_bytes: int | None = None
+) -> list[Reading]:
+    """What a command starts: one reading, or one for each container of a manifest.
+
+    gpu_bytes: memory of one GPU, on which some tools' defaults depend
+    """
+    if not words:
+        raise InputError("there is no command to check; write it after gpu-mem-calc check")
+    source, name = _Source(files, gpu_bytes), words[0]
+    if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
+        return source.script(files.text(words[1]), words[2:])
+    if name.endswith(SCRIPTS):
+        return source.script(files.text(name), words[1:])
+    if len(words) == 1 and name.endswith(DATA):
+        manifest = source.manifest(files.text(name)) if name.endswith(YAML) else []
+        return manifest or [source.data(files.data(name), name)]
+    if len(words) == 1 and name.rpartition("/")[2].startswith(MODELFILE):
+        return [source.modelfile(files.text(name))]
+    return [source.command(read_launch(words, files))]
+
+
+def read_pasted(text: str) -> list[Reading]:
+    """What a pasted text means: a command, a script, a manifest, or a tool's file."""
+    from ..ollama.modelfile import is_modelfile
+
+    source = _Source(NamedFiles(None))
+    if is_modelfile(text):
+        return [source.modelfile(text)]
+    try:
+        data = parse_any_text(text, PASTED)
+    except InputError:
+        data = None
+    if not isinstance(data, Mapping):
+        return source.script(text)
+    return source.manifest(text) or [source.data(data, PASTED)]
+
+
+class _Source(Struct, frozen=True):
+    """Reads what a user gave, with the files that may be opened and the memory of one GPU."""
+
+    files: NamedFiles
+    gpu_bytes: int | None = None
+
+    def command(self, command: Command) -> Reading:
+        """One command."""
+        return read_command(replace(command, gpu_bytes=self.gpu_bytes))
+
+    def script(self, text: str, arguments: Sequence[str] = ()) -> list[Reading]:
+        """The command of a shell script that trains or serves."""
+        from ..shell.read import main_command, read_script
+
+        return [self.command(main_command(read_script(text, self.files, tuple(arguments))))]
+
+    def manifest(self, text: str) -> list[Reading]:
+        """The containers of a manifest; none where the text is not one."""
+        from ..manifests.read import is_manifest, read_manifest
+
+        documents = [one for one in parse_yaml_documents(text) if one is not None]
+        if not documents or not is_manifest(documents[0]):
+            return []
+        return [self.command(one.command) for one in read_manifest(documents, self.files)]
+
+    def modelfile(self, text: str) -> Reading:
+        """A Modelfile of Ollama."""
+        from ..ollama.read import read_modelfile
+
+        return read_modelfile(text, self.files)
+
+    def data(self, data: Any, name: str) -> Reading:
+        """The data of a file: a run file, or another tool's."""
+        if isinstance(data, Mapping) and data.keys() & SECTIONS.keys():
+            return Reading(tool=RUN_FILE, run=dict(data))
+        found = read_data(data, self.files) if isinstance(data, Mapping) else None
+        if found is None:
+            known = ", ".join(one.title for one in FORMATS.values() if one.keys)
+            raise InputError(f"{name} is no file of a tool that is known; known are {known}")
+        return found

@@ -1,0 +1,1 @@
+"""verl: PPO, GRPO and SFT, started with Hydra's overrides (key=value)."""
