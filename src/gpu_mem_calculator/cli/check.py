@@ -208,7 +208,7 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
 
 def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """The answer as data: the verdict, the four numbers, and what was read."""
-    from ..core.runfile import as_dict
+    from msgspec import to_builtins
 
     verdict = {FITS: "fits", DOES_NOT_FIT: "does not fit", CANNOT_TELL: "cannot tell"}[code]
     return {
@@ -216,7 +216,7 @@ def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> d
         "exit_code": code,
         **_read_data(reading),
         "run": run,
-        "result": as_dict(result),
+        "result": to_builtins(result),
     }
 
 

@@ -85,7 +85,10 @@ class _Source(Struct, frozen=True):
         """The containers of a manifest; none where the text is not one."""
         from ..manifests.read import is_manifest, read_manifest
 
-        documents = [one for one in parse_yaml_documents(text) if one is not None]
+        try:
+            documents = parse_yaml_documents(text)
+        except (ValueError, RecursionError):  # the reader of data says what is wrong
+            return []
         if not documents or not is_manifest(documents[0]):
             return []
         return [self.command(one.command) for one in read_manifest(documents, self.files)]

@@ -1,0 +1,132 @@
+"""`check`: a command, a script or a file is read, nothing is run, and the exit code decides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.cli import this_machine
+from gpu_mem_calculator.cli.check import exit_code, separated
+from gpu_mem_calculator.formats.reading.reading import Limit
+from gpu_mem_calculator.ledger.units import MIB
+
+from .conftest import Command
+
+SERVER = ("llama-server", "-m", "Llama-3.1-8B-Instruct-Q4_K_M.gguf", "-c", "8192", "--fit", "off")
+LESS, MORE = Limit(key="a", why="b", could="less"), Limit(key="a", why="b", could="more")
+SMALL = Limit(key="a", why="b", could="more", most_bytes=10)
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine has no GPU, whatever it has."""
+    monkeypatch.setattr(this_machine, "QUERY", ("no-such-program",))
+
+
+def test_a_server_that_fits(command: Command) -> None:
+    """Exit code 0, the verdict, and what was read."""
+    answer = command("check", "--gpu", "4090", *SERVER)
+    assert (answer.code, answer.err) == (0, "")
+    assert "fits" in answer.out
+    assert "read as llama-server" in answer.out
+
+
+def test_a_server_that_does_not(command: Command) -> None:
+    """Exit code 1; --set changes what the command says."""
+    words = ("--gpu", "4090", "--set", "inference.max_seq_len=2000000")
+    assert command("check", *words, *SERVER).code == 1
+
+
+def test_a_run_file_is_checked_too(command: Command, tmp_path: Path) -> None:
+    """With the card of the options."""
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"model": {"name": "gpt2"}, "training": {"seq_len": 64}}))
+    assert command("check", "--gpu", "4090", path).code == 0
+    assert command("check", "--gpu-mem", "1", path).code == 1
+
+
+def test_unknown_tools_cannot_be_told(command: Command) -> None:
+    """Exit code 3, and the tools that are known."""
+    answer = command("check", "make", "coffee")
+    assert answer.code == 3
+    assert "cannot tell: 'make' starts no tool that is known" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "there is no command to check"),
+        (("--gpu", "rtx-9999", *SERVER), "is not a known card"),
+        (("nowhere.yaml",), "no such file"),
+        (("llama-server", "-m", "x.gguf", "--no-such-option"), "--no"),
+        (("python", "-c", "pass"), "python -c"),
+    ],
+)
+def test_bad_input_is_a_sentence(command: Command, words: tuple[str, ...], said: str) -> None:
+    """Exit code 2."""
+    answer = command("check", *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_json_has_everything(command: Command) -> None:
+    """The verdict, the keys by effect, the run file and the result."""
+    data: Any = command("check", "--format", "json", "--gpu", "4090", *SERVER).data
+    assert (data["verdict"], data["exit_code"]) == ("fits", 0)
+    assert data["keys"]["-c"] == "memory"
+    assert data["run"]["inference"]["max_seq_len"] == 8192
+    assert data["result"]["fits_on_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("fits", "headroom", "limits", "code"),
+    [
+        (True, 5, [], 0),
+        (True, 5, [LESS], 0),
+        (True, 5, [MORE], 3),
+        (True, 10, [SMALL, LESS], 0),
+        (True, 19, [SMALL, SMALL], 3),
+        (False, -5, [], 1),
+        (False, -5, [MORE], 1),
+        (False, -5, [LESS], 3),
+        (False, -5, [MORE, Limit(key="a", why="b")], 3),
+    ],
+)
+def test_what_is_not_modelled_decides(
+    fits: bool, headroom: int, limits: list[Limit], code: int
+) -> None:
+    """A verdict holds where the limits can only confirm it."""
+    assert exit_code(fits, headroom, limits) == code
+
+
+def test_the_command_is_started_where_it_fits(command: Command, tmp_path: Path) -> None:
+    """--run returns its exit code, and starts nothing that is not known to fit."""
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(len(sys.argv) + 30)\n")
+    program.chmod(0o755)
+    words = (str(program), *SERVER[1:])
+    assert command("check", "--run", "--gpu", "4090", *words).code == 30 + len(words)
+    refused = command("check", "--run", "--gpu-mem", "1", *words)
+    assert refused.code == 1
+    assert "not started" in refused.err
+
+
+def test_options_before_the_command_are_ours() -> None:
+    """What follows the first other word is the command's, also `--` and the same names."""
+    words = ["--gpu", "h100", "--run", "vllm", "serve", "x", "--gpu", "y", "--", "z"]
+    assert separated(words) == ["--gpu", "h100", "--run", "--", *words[3:]]
+    assert separated(["--", "trl", "sft"]) == ["--", "trl", "sft"]
+
+
+def test_this_machines_card_is_the_default() -> None:
+    """nvidia-smi's smallest card, with its memory."""
+    text = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA GeForce RTX 4090, 24564\n"
+    section = this_machine.machine_section(text)
+    assert section == {"gpu": "rtx-4090", "gpu_memory_bytes": 24564 * MIB}
+    assert this_machine.machine_section("Strange Card, 1024") == {"gpu_memory_bytes": 1024 * MIB}
+    assert this_machine.machine_section("no devices were found") == {}
