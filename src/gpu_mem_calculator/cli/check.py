@@ -63,8 +63,8 @@ def separated(words: Sequence[str]) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Read the command, estimate it, and report whether it fits."""
+    from ..formats.conversion.source import read_source
     from ..formats.reading.named_files import NamedFiles
-    from ..formats.reading.source import read_source
     from ..formats.reading.tools import UnknownToolError
 
     hardware = _hardware(args)

@@ -12,10 +12,10 @@ from ..core.file_kinds import is_model_config
 from ..core.from_program import with_program
 from ..core.runfile import SECTIONS, read
 from ..core.text_data import parse_any_text
+from ..formats.conversion.source import PASTED
+from ..formats.conversion.source import read_pasted as read_foreign
 from ..formats.deepspeed.detect import is_deepspeed
 from ..formats.deepspeed.read import sections
-from ..formats.reading.source import PASTED
-from ..formats.reading.source import read_pasted as read_foreign
 from ..formats.reading.tools import file_format
 from ..hub.bounds import HubError
 from ..hub.names import hub_name, page

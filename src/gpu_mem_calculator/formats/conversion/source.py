@@ -13,10 +13,10 @@ from ...core.sections import SECTIONS
 from ...core.text_data import parse_any_text
 from ...core.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
-from .command import Command
-from .named_files import NamedFiles
-from .reading import Reading
-from .tools import FORMATS, read_command, read_data
+from ..reading.command import Command
+from ..reading.named_files import NamedFiles
+from ..reading.reading import Reading
+from ..reading.tools import FORMATS, read_command, read_data
 
 SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "source", ".")
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")
