@@ -18,7 +18,7 @@ ALLOCATOR = "expandable_segments:True"
 ON = ("true", "y", "1")
 
 
-class Launch(Struct, frozen=True, kw_only=True):
+class Processes(Struct, frozen=True, kw_only=True):
     """What a command says beside the arguments.
 
     - `num_gpus`: of all nodes, None where nothing says it; `ray`: the file says it, under USE_RAY
@@ -34,7 +34,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     megatron: str = ""
 
 
-def command_launch(command: Command, given: Mapping[str, Any]) -> Launch:
+def command_launch(command: Command, given: Mapping[str, Any]) -> Processes:
     """The launch of a command.
 
     launcher.py launch: with several GPUs or FORCE_TORCHRUN it starts torchrun itself, and gives
@@ -51,7 +51,7 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> Launch:
     if starts and _on(variables, "OPTIM_TORCH", "1"):
         allocator = ALLOCATOR
     bridge = "megatron_bridge" if _on(variables, "USE_MEGATRON_BRIDGE") else ""
-    return Launch(
+    return Processes(
         num_gpus=gpus,
         num_nodes=nodes,
         accelerate=command.accelerate,
@@ -61,7 +61,7 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> Launch:
     )
 
 
-def hardware(launch: Launch, values: Mapping[str, Any]) -> Section:
+def hardware(launch: Processes, values: Mapping[str, Any]) -> Section:
     """The hardware section, as far as the command says it."""
     count = launch.num_gpus
     if count is None and launch.ray and values["ray_num_workers"] != 1:
@@ -97,7 +97,7 @@ def is_zero3(deepspeed: Section | None) -> bool:
     return isinstance(zero, Mapping) and zero.get("stage") == 3
 
 
-def fsdp_version(launch: Launch, values: Mapping[str, Any]) -> int:
+def fsdp_version(launch: Processes, values: Mapping[str, Any]) -> int:
     """The version of FSDP; 0 where it is not used.
 
     model_utils/checkpointing.py reads the version from the environment that accelerate sets.

@@ -19,7 +19,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
 from .arguments import OWN, TABLE, type_problems
-from .launch import Launch, command_launch
+from .launch import Processes, command_launch
 from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version
 from .serving import serving_run
@@ -43,10 +43,10 @@ def read_command(command: Command) -> Reading:
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """A file for training, chat or export, started without a launcher."""
-    return _read(data, files, Launch())
+    return _read(data, files, Processes())
 
 
-def _read(given: Mapping[str, Any], files: NamedFiles, launch: Launch) -> Reading:
+def _read(given: Mapping[str, Any], files: NamedFiles, launch: Processes) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)

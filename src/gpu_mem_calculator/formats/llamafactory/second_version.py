@@ -13,7 +13,7 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
 from .arguments import FOLDER, type_problems
-from .launch import Launch, deepspeed_data
+from .launch import Processes, deepspeed_data
 
 TABLE = argument_table("second_version", FOLDER)
 MODEL, DATA = "model", "train_dataset"
@@ -28,7 +28,7 @@ def is_second_version(given: Mapping[str, Any]) -> bool:
 
 
 def read_second_version(
-    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: Launch
+    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: Processes
 ) -> Reading:
     """Add what a file of the second version says."""
     without = {name: value for name, value in given.items() if value is not None}
@@ -68,7 +68,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
             reading.limits.append(Limit(key=f"kernel_config.name={name}", why=why, could="either"))
 
 
-def _own_loop(values: Mapping[str, Any], launch: Launch) -> Section:
+def _own_loop(values: Mapping[str, Any], launch: Processes) -> Section:
     """FSDP 2, or DDP; autocast is not used. Full training has fp32 weights, adapters leave the
     checkpoint's dtype (model_engine.py _init_model); FSDP gathers in bf16 (fsdp2.py get_mp_policy).
     """
@@ -140,7 +140,7 @@ def _quantization(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _micro_batches(values: Mapping[str, Any], launch: Launch) -> int:
+def _micro_batches(values: Mapping[str, Any], launch: Processes) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
     each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
     return max(1, int(values["global_batch_size"] or each) // each)

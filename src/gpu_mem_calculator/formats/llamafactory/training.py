@@ -12,7 +12,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Limit, Reading, Section
 from .adapters import adapter_sections
 from .arguments import trainer_args
-from .launch import Launch, deepspeed_data, fsdp_version, hardware, is_zero3
+from .launch import Processes, deepspeed_data, fsdp_version, hardware, is_zero3
 from .stages import STAGES, stage_run
 
 ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
@@ -26,7 +26,7 @@ def training_run(
     kept: Mapping[str, Any],
     values: Mapping[str, Any],
     files: NamedFiles,
-    launch: Launch,
+    launch: Processes,
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
@@ -83,7 +83,7 @@ def _refused_program(values: Mapping[str, Any]) -> str:
     return "" if values["do_train"] else "llamafactory.predict"
 
 
-def _checkpoints(values: Mapping[str, Any], launch: Launch) -> Section:
+def _checkpoints(values: Mapping[str, Any], launch: Processes) -> Section:
     """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2
     (model_utils/checkpointing.py prepare_model_for_training). Trainer's own switch calls the same
     function once more.
@@ -98,7 +98,7 @@ def _checkpoints(values: Mapping[str, Any], launch: Launch) -> Section:
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": kinds}
 
 
-def _loading(values: Mapping[str, Any], launch: Launch, deepspeed: Section | None) -> Section:
+def _loading(values: Mapping[str, Any], launch: Processes, deepspeed: Section | None) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
     not under pure_bf16, BAdam and ZeRO-3 (model/adapter.py init_adapter).
