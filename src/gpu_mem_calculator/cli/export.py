@@ -6,11 +6,16 @@ import argparse
 import os
 from typing import Any
 
-from ..core.calculator import Estimate
 from ..core.errors import InputError, print_to_stderr
+from ..core.files import read_text
 from ..serving import server_names
 from .output import write
 from .parser import Parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.calculator import Estimate
+    from ..formats.writing.written import Written
 
 FORMATS = (
     "deepspeed, accelerate, transformers, trl, axolotl, llamafactory, megatron; vllm, sglang, "
@@ -53,13 +58,26 @@ def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
 
     file = read(data)
     written = write_run(name, file, resolve(file, headers=False), output=output)
+    folder = os.path.dirname(output or "")
+    if output is not None:
+        _check_beside(written, folder)
     write(written.text, output)
     for other, text in written.beside.items():
         if output is None:
             print_to_stderr(f"it names {other}, which --output FILE writes beside FILE")
         else:
-            write(text, os.path.join(os.path.dirname(output), other))
+            write(text, os.path.join(folder, other))
     if not written.commented:
         print_to_stderr(*written.notes, *(f"not in it: {one}" for one in written.unsaid))
     if output is not None or not WRITERS[name].serves:
-        print_to_stderr(f"start: {written.start}", begins="")
+        where = f" (in {folder})" if folder and written.beside else ""
+        print_to_stderr(f"start{where}: {written.start}", begins="")
+
+
+def _check_beside(written: Written, folder: str) -> None:
+    """Raise where another file would be replaced that the user did not name."""
+    for name, text in written.beside.items():
+        path = os.path.join(folder, name)
+        if os.path.exists(path) and read_text(path) != text:
+            fix = "move it, or choose another folder for --output"
+            raise InputError(f"{path} is there already, and would be replaced; {fix}")

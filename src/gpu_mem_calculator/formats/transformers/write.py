@@ -31,6 +31,8 @@ def write_command(file: RunFile, resolved: ResolvedRun) -> Written:
     """The command line of a script that has these arguments."""
 
     def command(data: dict[str, Any]) -> str:
+        if "fsdp" in data:  # a text on a command line (_apply_legacy_fsdp_to_config)
+            data = {**data, "fsdp": resolved.run.options["sharding_strategy"]}
         return command_text([*launch_words(resolved).split(), "train.py", *option_words(data)])
 
     return _written(file, resolved, command, start="bash {file}")

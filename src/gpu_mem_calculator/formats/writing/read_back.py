@@ -28,7 +28,7 @@ def _file(text: str) -> dict[str, Any] | None:
 
 
 def _command(text: str) -> dict[str, Any] | None:
-    words = shlex.split(text, comments=True)
+    words = shlex.split(text.replace("\\\n", " "), comments=True)
     return read_command(read_launch(words, NO_FILES)).run
 
 

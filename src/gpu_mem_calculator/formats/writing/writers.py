@@ -244,5 +244,10 @@ def _complete(form: OutputFormat, written: Written, resolved: ResolvedRun, path:
     """The result with the file's name and the command that uses it."""
     start = written.start or form.start
     hardware = resolved.hardware
-    words = {"file": shlex.quote(path), "gpus": hardware.num_gpus, "launch": launch_words(resolved)}
+    named = os.path.basename(path) if written.beside else path
+    words = {
+        "file": shlex.quote(named),
+        "gpus": hardware.num_gpus,
+        "launch": launch_words(resolved),
+    }
     return replace(written, filename=written.filename or form.filename, start=start.format(**words))
