@@ -1,0 +1,1 @@
+"""Axolotl's files and commands."""

@@ -1,0 +1,147 @@
+"""How the model is loaded: dtype, attention, recompute, torch.compile.
+
+Axolotl 067b021 utils/config/__init__.py (resolve_dtype, normalize_config), loaders/model.py,
+utils/schemas/config.py (normalize_attn_implementation), core/builders/base.py.
+"""
+
+from __future__ import annotations
+
+from .draft import Draft, flag, mapping
+
+# Older keys and the attention that each means, in the order in which they win (schemas/enums.py).
+OLDER_KEYS = {
+    "xformers_attention": "xformers",
+    "sage_attention": "sage",
+    "flex_attention": "flex_attention",
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+}
+# The kernel that is modelled for each.
+KERNELS = {
+    "eager": "eager",
+    "sdpa": "sdpa",
+    "flash_attention_2": "flash_attention_2",
+    "flash_attention_3": "flash_attention_3",
+    "kernels-community/flash-attn2": "flash_attention_2",
+    "kernels-community/flash-attn3": "flash_attention_3",
+    "kernels-community/vllm-flash-attn3": "flash_attention_3",
+}
+# Other kernels, and the modelled one that keeps the same tensors for backward.
+NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
+OFFLOADED = {"recompute": "full_offloaded"}
+TEXT_ONLY = ("language_model", "lm_head", "embed_tokens")
+
+
+def add_precision(draft: Draft) -> None:
+    """Add the dtype of the weights and of autocast (resolve_dtype)."""
+    half, given = draft.flag("fp16"), draft.get("bf16")
+    if given == "auto":
+        given = not half
+        if given:
+            draft.assume("bf16=true, because bf16=auto asks the GPU, and every one since Ampere has it")
+    bf16 = flag(given, "bf16") or draft.flag("bfloat16")
+    half = half and not bf16
+    draft.args |= {"bf16": bf16, "fp16": half}
+    narrow = draft.flag("load_in_8bit") or half or draft.flag("float16")
+    draft.load["dtype"] = "bfloat16" if bf16 else "float16" if narrow else "float32"
+
+
+def add_attention(draft: Draft) -> str:
+    """Add the attention and return its name; transformers' default where none is chosen."""
+    older = next((name for key, name in OLDER_KEYS.items() if draft.flag(key)), None)
+    name = str(draft.get("attn_implementation") or older or "")
+    known = KERNELS.get(name or "sdpa")
+    if known is None:
+        known = NEAREST.get(name, "flash_attention_2")
+        key = "attn_implementation" if draft.get("attn_implementation") else _older_key(draft)
+        why = f"this kernel is not modelled; the estimate has {known}"
+        draft.limit(key, why, "either")
+    draft.load["attn_implementation"] = known
+    if not name:
+        draft.assume("attn_implementation=sdpa, transformers' default")
+    if name == "eager" and draft.flag("sample_packing"):
+        draft.training["packed_documents"] = 2  # a mask of every pair of tokens
+    return name
+
+
+def _older_key(draft: Draft) -> str:
+    return next(key for key in OLDER_KEYS if draft.flag(key))
+
+
+def add_recompute(draft: Draft) -> None:
+    """Add gradient checkpointing, reentrant by default (normalize_config), and its offloads."""
+    chosen, offload = draft.get("gradient_checkpointing"), draft.get("activation_offloading")
+    if chosen in ("offload", "offload_disk"):
+        chosen, offload = True, True
+    on = flag(chosen, "gradient_checkpointing")
+    if offload == "hidden_states":
+        on = True
+    draft.args["gradient_checkpointing"] = on
+    if not on:
+        return
+    kwargs = dict(mapping(draft.get("gradient_checkpointing_kwargs"), "gradient_checkpointing_kwargs"))
+    reentrant = flag(kwargs.get("use_reentrant", _reentrant(draft)), "use_reentrant")
+    if not kwargs:
+        draft.assume(f"gradient_checkpointing_kwargs: use_reentrant={str(reentrant).lower()}")
+    draft.args["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+    if draft.get("selective_checkpointing"):
+        _add_selective(draft)
+    elif offload and flag(offload, "activation_offloading") if not isinstance(offload, str) else True:
+        _add_offload(draft, offload)
+
+
+def _reentrant(draft: Draft) -> bool:
+    """Axolotl's default: reentrant in plain training of all layers, except Gemma 4."""
+    if draft.get("rl") or draft.get("unfrozen_parameters") or draft.get("selective_checkpointing"):
+        return False
+    if draft.get("activation_offloading") == "hidden_states":
+        return False
+    return "gemma-4" not in str(draft.get("base_model")).lower()
+
+
+def _add_selective(draft: Draft) -> None:
+    given = draft.get("selective_checkpointing")
+    saved = mapping(given, "selective_checkpointing") if not isinstance(given, bool) else {}
+    rest = {key: value for key, value in saved.items() if key != "save" and value}
+    if list(saved.get("save", ["attention"])) == ["attention"] and not rest:
+        draft.args["gradient_checkpointing"] = False
+        draft.training["recompute"] = "attention_kept"
+    else:
+        why = "only the results of attention are modelled as kept; the estimate recomputes all"
+        draft.limit("selective_checkpointing", why, "more")
+
+
+def _add_offload(draft: Draft, offload: object) -> None:
+    """Layers' inputs wait on the host. With adapters, TRL's offload moves every saved tensor."""
+    if draft.get("adapter") and offload != "hidden_states":
+        why = "every saved tensor waits on the host, which is not modelled; the estimate recomputes"
+        draft.limit("activation_offloading", why, "either", value=offload)
+        return
+    draft.args["gradient_checkpointing"] = False
+    draft.args.pop("gradient_checkpointing_kwargs")
+    draft.training |= OFFLOADED
+
+
+def add_compile(draft: Draft) -> None:
+    """Add torch.compile; auto is on since torch 2.5.1 (check_torch_compile_auto)."""
+    chosen = draft.get("torch_compile")
+    if chosen != "auto" and not flag(chosen, "torch_compile"):
+        return
+    draft.args["torch_compile"] = True
+    for key in ("torch_compile_backend", "torch_compile_mode"):
+        if draft.get(key):
+            draft.args[key] = draft.get(key)
+
+
+def add_frozen(draft: Draft) -> None:
+    """Add which weights are frozen (utils/freeze.py)."""
+    patterns = draft.get("unfrozen_parameters")
+    if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
+        patterns = None
+        draft.training["freeze_vision_tower"] = True
+    if draft.flag("freeze_mm_modules"):
+        draft.training["freeze_vision_tower"] = True
+    if patterns:
+        why = "weights that are frozen by name are not modelled; the estimate trains all of them"
+        draft.limit("unfrozen_parameters", why, "less")
