@@ -7,6 +7,7 @@ from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, m
 from ..model.arch import Arch
 from .errors import InputError
 from .models import TrainingConfig
+from .target_patterns import matched_names
 
 
 def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
@@ -26,6 +27,8 @@ def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
         raise InputError(f"{nothing} {', '.join(sorted(usual))}")
     if modules == "all-linear":
         modules = sorted(known)
+    elif isinstance(modules, str):
+        modules = matched_names(modules, arch, known)
     targets = frozenset(modules or usual)
     missing = sorted(targets - known)
     if missing:

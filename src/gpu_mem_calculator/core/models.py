@@ -76,7 +76,7 @@ class LoraConfig(Struct, kw_only=True, omit_defaults=True):
     """LoRA adapters, with PEFT's own names."""
 
     r: Count = 8
-    target_modules: list[str] | Literal["all-linear"] | None = None
+    target_modules: list[str] | str | None = None
     dropout: Rate = 0.0
     dora: Flag = False
     adapter_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -71,7 +71,10 @@ def _targets(draft: Draft) -> Any:
     if draft.flag("lora_target_linear"):
         return "all-linear"
     if given is None or given in ([], ""):
-        return None
+        if "lora_target_parameters" in draft.reading.keys:
+            return None
+        fix = "add lora_target_linear: true, or a list of lora_target_modules"
+        raise InputError(f"an adapter of Axolotl needs the modules that it adapts; {fix}")
     if isinstance(given, str):
         return given
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):

@@ -1,13 +1,14 @@
-"""The words of `axolotl train`: the launcher after `--`, the file, and options that replace its keys.
+"""The words of `axolotl train`: the launcher after `--`, the file, options that replace its keys.
 
 Axolotl 067b021 cli/main.py (train), cli/utils/train.py (launch_training), cli/config.py (load_cfg).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError, quoted
@@ -22,8 +23,6 @@ FILES = (".yml", ".yaml", ".json")
 LAUNCHERS = {"accelerate": ("accelerate", "launch"), "torchrun": ("torchrun",), "python": ()}
 SECTIONS = ("trl", "vllm")  # keys of theirs are written with a dot: --trl.beta
 COMMAND = "command"
-
-Options = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def launched(command: Command) -> tuple[Command, list[str]]:
@@ -63,8 +62,38 @@ def _launcher(words: Sequence[str]) -> str:
     return name
 
 
-def file_and_options(words: Sequence[str]) -> tuple[str, Options, list[str]]:
-    """The file's name, the function that puts options into its data, and problems of options."""
+class FileAndOptions(Struct, kw_only=True):
+    """The file that a command names, its options, and a sentence for each that is wrong."""
+
+    file: str
+    values: dict[str, Any]
+    problems: list[str]
+
+    @property
+    def num_processes(self) -> int | None:
+        """--num-processes, which `axolotl train` hands to accelerate."""
+        return whole(self.values.get("num_processes"), "--num-processes")
+
+    def own(self) -> dict[str, Any]:
+        """Options that are no keys of a file."""
+        return {k: v for k, v in self.values.items() if k in argument_table(COMMAND, FOLDER)}
+
+    def changed(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The file's data with the options in the place of its keys; those of a section are put
+        into a copy of it.
+        """
+        found = dict(data)
+        for name, value in self.values.items():
+            section, dot, key = name.partition(".")
+            if dot:
+                found[section] = {**mapping(found.get(section), section), key: value}
+            elif name not in argument_table(COMMAND, FOLDER):
+                found[name] = value
+        return found
+
+
+def file_and_options(words: Sequence[str]) -> FileAndOptions:
+    """The file and the options of `axolotl train`."""
     at = next((i for i, word in enumerate(words) if _is_file(words, i)), None)
     if at is None:
         raise InputError("axolotl train needs a file, such as axolotl train qlora.yml")
@@ -73,10 +102,7 @@ def file_and_options(words: Sequence[str]) -> tuple[str, Options, list[str]]:
     problems = list(parsed.problems)
     problems += [f"{quoted(word)} is not read after the file" for word in parsed.positional]
 
-    def options(data: Mapping[str, Any]) -> dict[str, Any]:
-        return _nested(parsed.values, data)
-
-    return str(words[at]), options, problems
+    return FileAndOptions(file=str(words[at]), values=parsed.values, problems=problems)
 
 
 def _is_file(words: Sequence[str], at: int) -> bool:
@@ -95,22 +121,3 @@ def _tables() -> tuple[dict[str, Any], OptionSyntax]:
         own = option_syntax(name, FOLDER).switches
         switches |= {f"{name}.{key}" for key in own}
     return table, OptionSyntax(switches=frozenset(switches))
-
-
-def _nested(values: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as keys of a file; those of a section are put into a copy of it."""
-    found: dict[str, Any] = {}
-    own = argument_table(COMMAND, FOLDER)
-    for name, value in values.items():
-        section, dot, key = name.partition(".")
-        if dot:
-            before = found.get(section, mapping(data.get(section), section))
-            found[section] = {**before, key: value}
-        elif name not in own:
-            found[name] = value
-    return found
-
-
-def processes(values: Mapping[str, Any]) -> int | None:
-    """--num-processes, which `axolotl train` hands to accelerate."""
-    return whole(values.get("num_processes"), "--num-processes")

@@ -28,7 +28,13 @@ STAGE3_NAMES = {
     "param_persistence_threshold": "stage3_param_persistence_threshold",
     "gather_16bit_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
-NOT_READ = ("compile", "tensor_parallel", "flops_profiler", "comms_logger", "activation_checkpointing")
+NOT_READ = (
+    "compile",
+    "tensor_parallel",
+    "flops_profiler",
+    "comms_logger",
+    "activation_checkpointing",
+)
 
 
 def add_launch(draft: Draft, files: NamedFiles) -> None:
@@ -85,6 +91,9 @@ def _add_fsdp(draft: Draft, config: Section) -> None:
     draft.launch["fsdp_config"] = kept
     if version == 2:
         _add_own_fsdp2(draft)
+        loads = "fsdp_config.cpu_ram_efficient_loading"
+        if flag(config.get("cpu_ram_efficient_loading"), loads):
+            draft.engine["init_device"] = "meta"
 
 
 def _add_own_fsdp2(draft: Draft) -> None:
@@ -93,7 +102,7 @@ def _add_own_fsdp2(draft: Draft) -> None:
     """
     dtype = draft.load["dtype"]
     if dtype in PURE:
-        draft.training |= {"precision": PURE[dtype], "autocast": True}
+        draft.training |= {"precision": PURE[dtype], "autocast": False}
     draft.engine |= {"wrap_embedding_and_head": False, "reshard_root_after_forward": True}
     if draft.launch["fsdp_config"].get("reshard_after_forward") is False:
         draft.engine["reshard_root_after_forward"] = False
@@ -113,7 +122,10 @@ def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
             config = files.data(given, "deepspeed")
     found = dict(mapping(config, "deepspeed"))
     zero = dict(mapping(found.get("zero_optimization"), "deepspeed.zero_optimization"))
-    found["zero_optimization"] = {STAGE3_NAMES.get(key, key): value for key, value in zero.items()}
+    zero = {STAGE3_NAMES.get(key, key): value for key, value in zero.items()}
+    if zero.get("sub_group_size") == 0:
+        zero["sub_group_size"] = 1  # each parameter is a group of its own (zero/stage3.py)
+    found["zero_optimization"] = zero
     for key in NOT_READ:
         if found.pop(key, None):
             why = "this section of DeepSpeed's file is not modelled under Trainer"
@@ -132,9 +144,15 @@ def shipped_configs() -> dict[str, Section]:
 def _add_parallelism(draft: Draft) -> None:
     """Name tensor and context parallelism; replicas of shards are hybrid sharding."""
     if (draft.whole("tensor_parallel_size") or 1) > 1:
-        why = "tensor parallelism of transformers is not modelled; the estimate has data parallelism"
+        why = (
+            "tensor parallelism of transformers is not modelled; the estimate has data parallelism"
+        )
         draft.limit("tensor_parallel_size", why, "less")
-    key = "context_parallel_size" if draft.get("context_parallel_size") else "sequence_parallel_degree"
+    key = (
+        "context_parallel_size"
+        if draft.get("context_parallel_size")
+        else "sequence_parallel_degree"
+    )
     if (draft.whole(key) or 1) > 1:
         why = "ring attention is not modelled; the estimate has the whole sequence on every GPU"
         draft.limit(key, why, "less")
@@ -150,5 +168,7 @@ def _gpus(draft: Draft, data_parallel: int) -> int | None:
     if draft.flag("use_ray"):
         return draft.whole("ray_num_workers") or 1
     tensor, context = draft.whole("tensor_parallel_size"), draft.whole("context_parallel_size")
-    total = data_parallel * (tensor or 1) * (context or draft.whole("sequence_parallel_degree") or 1)
+    total = (
+        data_parallel * (tensor or 1) * (context or draft.whole("sequence_parallel_degree") or 1)
+    )
     return total if total > 1 else None

@@ -29,7 +29,7 @@ KERNELS = {
 }
 # Other kernels, and the modelled one that keeps the same tensors for backward.
 NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
-OFFLOADED = {"recompute": "full_offloaded"}
+OFFLOADS = ("legacy", "disk", "hidden_states")
 TEXT_ONLY = ("language_model", "lm_head", "embed_tokens")
 
 
@@ -39,7 +39,9 @@ def add_precision(draft: Draft) -> None:
     if given == "auto":
         given = not half
         if given:
-            draft.assume("bf16=true, because bf16=auto asks the GPU, and every one since Ampere has it")
+            draft.assume(
+                "bf16=true, because bf16=auto asks the GPU, and every one since Ampere has it"
+            )
     bf16 = flag(given, "bf16") or draft.flag("bfloat16")
     half = half and not bf16
     draft.args |= {"bf16": bf16, "fp16": half}
@@ -80,14 +82,16 @@ def add_recompute(draft: Draft) -> None:
     draft.args["gradient_checkpointing"] = on
     if not on:
         return
-    kwargs = dict(mapping(draft.get("gradient_checkpointing_kwargs"), "gradient_checkpointing_kwargs"))
+    kwargs = dict(
+        mapping(draft.get("gradient_checkpointing_kwargs"), "gradient_checkpointing_kwargs")
+    )
     reentrant = flag(kwargs.get("use_reentrant", _reentrant(draft)), "use_reentrant")
     if not kwargs:
         draft.assume(f"gradient_checkpointing_kwargs: use_reentrant={str(reentrant).lower()}")
     draft.args["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
     if draft.get("selective_checkpointing"):
         _add_selective(draft)
-    elif offload and flag(offload, "activation_offloading") if not isinstance(offload, str) else True:
+    elif offload in OFFLOADS or flag(offload, "activation_offloading"):
         _add_offload(draft, offload)
 
 
@@ -118,15 +122,27 @@ def _add_offload(draft: Draft, offload: object) -> None:
         why = "every saved tensor waits on the host, which is not modelled; the estimate recomputes"
         draft.limit("activation_offloading", why, "either", value=offload)
         return
+    if draft.get("deepspeed"):
+        why = (
+            "inputs of layers on the host are not modelled under DeepSpeed; the estimate keeps them"
+        )
+        draft.limit("activation_offloading", why, "less", value=offload)
+        return
     draft.args["gradient_checkpointing"] = False
     draft.args.pop("gradient_checkpointing_kwargs")
-    draft.training |= OFFLOADED
+    draft.training["recompute"] = "full_offloaded"
 
 
 def add_compile(draft: Draft) -> None:
     """Add torch.compile; auto is on since torch 2.5.1 (check_torch_compile_auto)."""
     chosen = draft.get("torch_compile")
     if chosen != "auto" and not flag(chosen, "torch_compile"):
+        return
+    kwargs = draft.args.get("gradient_checkpointing_kwargs") or {}
+    others = draft.launch or draft.training or draft.quantization or kwargs.get("use_reentrant")
+    if others or draft.load["attn_implementation"] != "sdpa" or draft.args.get("use_liger_kernel"):
+        why = "a compiled model is not modelled with this loss, attention, recompute or sharding"
+        draft.limit("torch_compile", f"{why}; the estimate has no torch.compile")
         return
     draft.args["torch_compile"] = True
     for key in ("torch_compile_backend", "torch_compile_mode"):
@@ -137,6 +153,8 @@ def add_compile(draft: Draft) -> None:
 def add_frozen(draft: Draft) -> None:
     """Add which weights are frozen (utils/freeze.py)."""
     patterns = draft.get("unfrozen_parameters")
+    if draft.get("adapter"):
+        return  # all but the adapters is frozen
     if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
         patterns = None
         draft.training["freeze_vision_tower"] = True

@@ -6,7 +6,10 @@ read only where `plugins` names the plugin (integrations/config.py merge_input_a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...core.errors import InputError, quoted
+from ..reading.reading import Could
 from .draft import Draft
 
 CUT, LIGER = "CutCrossEntropyPlugin", "LigerPlugin"
@@ -27,7 +30,7 @@ LIGER_KEYS = {
     "liger_fused_linear_cross_entropy": ("fused_linear_cross_entropy",),
 }
 # Defaults of a plugin's keys that change memory, where the plugin is named (their args.py).
-PLUGIN_DEFAULTS = {
+PLUGIN_DEFAULTS: Mapping[str, tuple[str, Could]] = {
     "SpectrumPlugin": ("spectrum_top_fraction", "less"),
     "DiffusionPlugin": ("diffusion", "more"),
     "MoraPlugin": ("mora", "either"),
@@ -50,8 +53,8 @@ def add_losses(draft: Draft) -> None:
     for name, written in zip(names, _plugins(draft), strict=True):
         if name not in KNOWN:
             draft.limit("plugins", "this plugin is not read", value=written)
-        key, could = PLUGIN_DEFAULTS.get(name, ("", "either"))
-        if key and key not in draft.reading.keys:
+        if name in PLUGIN_DEFAULTS and PLUGIN_DEFAULTS[name][0] not in draft.reading.keys:
+            key, could = PLUGIN_DEFAULTS[name]
             draft.limit("plugins", f"its default of {key} is not modelled", could, value=written)
 
 

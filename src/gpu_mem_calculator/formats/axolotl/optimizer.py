@@ -13,7 +13,10 @@ from ...programs.huggingface.optimizers import OPTIMIZERS, REFUSED
 from ..reading.reading import Could
 from .draft import Draft
 
-_NARROW = "its states in 8 or 4 bits are not modelled; the estimate has AdamW with states in the dtype of the weights"
+_NARROW = (
+    "its states in 8 or 4 bits are not modelled; the estimate has AdamW with states in the dtype "
+    "of the weights"
+)
 _OTHER = "its states and temporaries are not modelled; the estimate has AdamW"
 # Optimizers that are not modelled: the one that is estimated, why, and how the run could differ.
 OTHERS: Mapping[str, tuple[str, str, Could]] = {

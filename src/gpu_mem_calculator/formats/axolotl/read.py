@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError, quoted
 from ...programs.translation.arguments import OFF, REFUSED, argument_table, argument_values
 from ...published import frameworks
@@ -16,16 +18,10 @@ from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading, Section
 from .adapters import add_adapters
 from .batches import add_batch, add_evaluation
-from .command import file_and_options, launched
+from .command import COMMAND, file_and_options, launched
 from .draft import Draft, mapping
 from .launch import FOLDER, add_launch
-from .loading import (
-    add_attention,
-    add_compile,
-    add_frozen,
-    add_precision,
-    add_recompute,
-)
+from .loading import add_attention, add_compile, add_frozen, add_precision, add_recompute
 from .losses import add_losses
 from .optimizer import add_optimizer
 from .trainers import choose_trainer
@@ -46,10 +42,13 @@ SCORES = ("SequenceClassification", "TokenClassification")
 def read_command(command: Command) -> Reading:
     """What `axolotl train FILE ...` means, and `accelerate launch -m axolotl.cli.train FILE`."""
     command, words = launched(command)
-    name, options, problems = file_and_options(words)
-    data = mapping(command.files.data(name, "axolotl train"), name)
-    reading = _read({**data, **options(data)}, command)
-    reading.problems += problems
+    given = file_and_options(words)
+    data = mapping(command.files.data(given.file, "axolotl train"), given.file)
+    if given.num_processes is not None:
+        command = replace(command, num_gpus=given.num_processes)
+    reading = _read(given.changed(data), command)
+    sort_keys(reading, argument_table(COMMAND, FOLDER), given.own(), "--")
+    reading.problems += given.problems
     return reading
 
 
@@ -68,13 +67,13 @@ def _read(data: Mapping[str, Any], command: Command) -> Reading:
     add_batch(draft, attention)
     add_optimizer(draft)
     add_recompute(draft)
-    add_compile(draft)
     add_frozen(draft)
     add_adapters(draft)
     add_losses(draft)
     add_launch(draft, command.files)
     _add_accelerate(draft, command)
     choose_trainer(draft)
+    add_compile(draft)
     add_evaluation(draft, attention)
     reading.run |= _sections(draft)
     return reading
@@ -114,7 +113,7 @@ def _add_model(draft: Draft) -> None:
         why = "a head with few outputs in the place of logits is not modelled"
         draft.limit("model_type", why, "less", value=kind)
     if draft.get("processor_type"):
-        why = "images, sounds and chats are not cut to sequence_len, and their towers' activations are not counted"
+        why = "images, sounds and chats are not cut to sequence_len, and not counted"
         draft.limit("processor_type", why, "more")
     if draft.get("model_quantization_config"):
         _add_stored_format(draft)
@@ -126,7 +125,7 @@ def _add_stored_format(draft: Draft) -> None:
         draft.get("model_quantization_config_kwargs"), "model_quantization_config_kwargs"
     )
     if not config.get("dequantize"):
-        why = "weights that stay in the checkpoint's format are not modelled; the estimate has 16 bits"
+        why = "weights in the checkpoint's own format are not modelled; the estimate has 16 bits"
         draft.limit("model_quantization_config", why, "less")
 
 

@@ -34,6 +34,7 @@ COMPLETION = 512  # GRPOConfig.max_completion_length
 def choose_trainer(draft: Draft) -> None:
     """Set the program's tool, and the arguments that only this trainer has."""
     method = draft.get("rl")
+    sections = {name: _section(draft, name, used=method in ONLINE) for name in ("trl", "vllm")}
     if draft.flag("reward_model"):
         draft.tool = "trl.RewardTrainer"
         draft.args["max_length"] = draft.data["seq_len"]
@@ -50,7 +51,7 @@ def choose_trainer(draft: Draft) -> None:
     elif method == "ebft":
         draft.limit("rl", "the estimate has the model's own loss", "more")
     elif method in ONLINE:
-        _add_online(draft)
+        _add_online(draft, sections["trl"], sections["vllm"])
     else:
         _add_preference(draft)
 
@@ -65,15 +66,17 @@ def _add_preference(draft: Draft) -> None:
         draft.limit("dpo_use_liger_kernel", why, "either")
 
 
-def _add_online(draft: Draft) -> None:
+def _section(draft: Draft, name: str, *, used: bool) -> Section:
+    """The honoured keys of a section; its limits are none where no trainer reads it."""
+    table, before = argument_table(name, FOLDER), list(draft.reading.limits)
+    kept = sort_keys(draft.reading, table, mapping(draft.get(name), name), f"{name}.")
+    if not used:
+        draft.reading.limits[:] = before
+    return kept
+
+
+def _add_online(draft: Draft, given: Section, engine: Section) -> None:
     """GRPO: the section `trl`, and vLLM's share of the card."""
-    reading = draft.reading
-    given = sort_keys(
-        reading, argument_table("trl", FOLDER), mapping(draft.get("trl"), "trl"), "trl."
-    )
-    engine = sort_keys(
-        reading, argument_table("vllm", FOLDER), mapping(draft.get("vllm"), "vllm"), "vllm."
-    )
     draft.args |= {key: given[key] for key in COPIED if given.get(key) is not None}
     beta = given.get("beta") if given.get("beta") is not None else draft.get("rl_beta")
     if beta is not None:

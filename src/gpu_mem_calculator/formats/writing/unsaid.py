@@ -10,6 +10,7 @@ from ...core.models import RunFile
 from ...core.resolve import resolve
 from ...core.resolved_run import ResolvedRun
 from ...core.runfile import as_dict, read
+from ...core.serving_result import PLACEHOLDER
 from ...model.adapters import Adapter
 from ...run.run import Run
 
@@ -107,6 +108,8 @@ def read_sections(title: str, file: RunFile, data: Mapping[str, Any]) -> RunFile
     """The run file of sections that were read back, on the hardware of the run."""
     own = as_dict(file)
     given = {name: values for name, values in data.items() if name != "hardware"}
+    if (given.get("model") or {}).get("name") == PLACEHOLDER:
+        del given["model"]
     sections = {name: own[name] for name in ("model", "hardware") if name in own}
     try:
         return read({**sections, **given})

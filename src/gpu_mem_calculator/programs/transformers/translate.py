@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...modelling.huggingface.liger import LIGER
+from ...modelling.huggingface.liger import KERNELS, LIGER
 from ..huggingface.accelerate import mixed_precision
 from ..huggingface.evaluation import add_evaluation
 from ..huggingface.launch import add_launch
@@ -74,13 +74,15 @@ def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
 
 def liger_kernels(config: Mapping[str, Any], family: str) -> bool | list[str]:
     """Liger's kernels: the family's defaults, changed by a configuration
-    (integrations/liger.py apply_liger_kernel).
+    (integrations/liger.py apply_liger_kernel). Liger leaves out names that it does not have for
+    the family (liger-kernel 0.8.5 transformers/monkey_patch.py _apply_liger_kernel_to_instance).
     """
     if family not in LIGER:
         return True
-    usual = LIGER[family].default
+    usual, others = LIGER[family].default, set(KERNELS) - set(LIGER[family].kernels)
     kept = [name for name in usual if config.get(name, True)]
-    return [*kept, *(name for name, on in config.items() if on and name not in usual)]
+    added = (name for name, on in config.items() if on and name not in usual)
+    return [*kept, *(name for name in added if name not in others)]
 
 
 def _add(result: Translation, keys: Section | str) -> None:
