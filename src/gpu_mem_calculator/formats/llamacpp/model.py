@@ -100,8 +100,11 @@ def add_named_file(reading: Reading, path: str, found: FileName, option: str) ->
         why = f"the file is not here and its name says no quantization; {DEFAULT} is estimated"
         reading.limits.append(Limit(key=f"{option}={path}", why=why))
         found = FileName(found.model, DEFAULT)
-    said = f"{path} is {found.model} in {found.quantization}, by its name"
-    reading.assumed.append(said)
+    if found.is_known:
+        said = f"{path} is {found.model} in {found.quantization}, by its name"
+        reading.assumed.append(said)
+    else:  # the sentence that refuses it has the whole path
+        found = FileName(path, found.quantization, found.similar)
     _add_named(reading, found, f"{option}={path}")
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from ...catalog.model_names import spelled
+from ...core.named_preset import meant_preset
 from ...weights.gguf import file_type
 
 # A file type in a name, after a separator; `UD-` marks Unsloth's own mixes.
@@ -36,8 +37,8 @@ class FileName(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether the catalogue has the model."""
-        return spelled(self.model) is not None
+        """Whether the catalogue has the model, or one of its size."""
+        return spelled(self.model) is not None or meant_preset(self.model) is not None
 
 
 def read_file_name(path: str) -> FileName:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...core.errors import InputError, quoted
-from .containers import Container, container_commands, text_list, variables, whole_number
+from .containers import Container, container_words, text_list, variables, whole_number
 
 # $$, ${NAME}, ${NAME:-default} and $NAME; what a file .env sets is not read.
 VARIABLE = re.compile(r"\$(?:(\$)|\{([A-Za-z_]\w*)(?::?[-?+]([^{}]*))?\}|([A-Za-z_]\w*))")
@@ -37,7 +37,7 @@ def _container(name: str, service: Mapping[str, Any]) -> Container:
     return Container(
         name=name,
         image=image,
-        commands=container_commands(image, front, command, name),
+        words=container_words(image, front, command),
         environment=environment,
         num_gpus=_gpus(name, service),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,24 +14,25 @@ from ..launchers.container import entrypoint
 
 # Resources that are GPUs, by the names that device plugins give them.
 GPU = re.compile(r"(nvidia|amd|intel)\.com/(gpu.*|mig-.*)")
+# Images of other registries, by a part of their name, and the program that they start.
+COPIES = {"text-generation-inference": ("text-generation-launcher",)}
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_]\w*)\)")  # of Kubernetes
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
-SEPARATORS = frozenset({";", "&&", "||", "|", "&", "\n", "(", ")", "{", "}"})
-MOST_CHARACTERS = 2**18  # of a script
+MOST_CHARACTERS = 2**18  # of a text of words
 
 
 class Container(Struct, frozen=True, kw_only=True):
     """What a container starts.
 
     - `name`: of the object and of the container, for sentences
-    - `commands`: the commands in its words, each as words; a script may have several
+    - `words`: what it starts; a script is one of them
     - `num_gpus`: of this container; None where the manifest says nothing of GPUs
     - `copies`: containers that belong to the same run, each on a node of its own
     """
 
     name: str
     image: str = ""
-    commands: tuple[tuple[str, ...], ...] = ()
+    words: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     num_gpus: int | None = None
     copies: int = 1
@@ -108,48 +109,28 @@ def whole_number(value: Any, where: str) -> int:
     return int(str(value).strip('"'))
 
 
-def container_commands(
-    image: str, command: Sequence[str], args: Sequence[str], where: str
-) -> tuple[tuple[str, ...], ...]:
-    """The commands that a container runs: those of a shell's script, or the words themselves."""
-    words = [*command, *args] if command else [*entrypoint(image), *args]
-    front = list(entrypoint(image))
-    if not command and front and tuple(args[: len(front)]) == tuple(front):
-        words = list(args)
-    script = _script(words)
-    if script is None:
-        return (tuple(words),) if words else ()
-    return tuple(tuple(one) for one in script_commands(script, where))
+def container_words(image: str, command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+    """The words that a container starts: its command, or the image's own, and the arguments."""
+    front = () if command else image_program(image)
+    if front and tuple(args[: len(front)]) == front:  # written again
+        front = ()
+    return (*front, *command, *args)
 
 
-def _script(words: Sequence[str]) -> str | None:
-    """The text behind `bash -c`; None where no shell is started."""
+def image_program(image: str) -> tuple[str, ...]:
+    """The program that an image starts; empty where it is not known, or where it starts any."""
+    copies = (program for part, program in COPIES.items() if part in image)
+    return entrypoint(image) or next(copies, ())
+
+
+def shell_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The text behind `bash -c` and its arguments; None where no shell is started."""
     if not words or words[0].rpartition("/")[2] not in SHELLS:
         return None
     for index, word in enumerate(words[1:], start=1):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
-            return words[index + 1] if index + 1 < len(words) else ""
+        if re.fullmatch(r"-[a-z]*c", word):
+            rest = list(words[index + 1 :])
+            return (rest[0], rest[2:]) if rest else None
         if not word.startswith("-"):
             return None
     return None
-
-
-def script_commands(text: str, where: str) -> Iterator[list[str]]:
-    """The simple commands of a script, in order; variables in it are not followed."""
-    joined = re.sub(r"\\\r?\n", " ", text[:MOST_CHARACTERS])
-    for line in joined.splitlines():
-        splitter = shlex.shlex(line, posix=True, punctuation_chars=";&|()")
-        splitter.whitespace_split = True
-        words: list[str] = []
-        try:
-            for word in splitter:
-                if set(word) <= set(";&|()"):
-                    if words:
-                        yield words
-                    words = []
-                else:
-                    words.append(word)
-        except ValueError as error:
-            raise InputError(f"{where}: {str(error).lower()}; close the quotes") from None
-        if words:
-            yield words

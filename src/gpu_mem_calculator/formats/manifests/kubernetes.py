@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ...core.errors import InputError, quoted
 from .containers import (
     Container,
-    container_commands,
+    container_words,
     gpus_of,
     referenced,
     split_words,
@@ -108,7 +108,7 @@ def _container(name: str, data: Mapping[str, Any], copies: int) -> Container:
     return Container(
         name=where,
         image=image,
-        commands=container_commands(image, known[0], known[1], where),
+        words=container_words(image, known[0], known[1]),
         environment=environment,
         num_gpus=gpus_of(data.get("resources"), where),
         copies=copies,
@@ -129,15 +129,15 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     title = str(form.get("name") or "") if isinstance(form, Mapping) else str(form or "")
     worker = predictor.get("workerSpec")
     if command:
-        words: tuple[tuple[str, ...], ...] = container_commands("", command, args, where)
+        words = container_words("", command, args)
     elif title.lower() in ("huggingface", "vllm") and "--backend=huggingface" not in args:
-        words = (_vllm_words(args, model.get("storageUri"), environment, worker),)
+        words = _vllm_words(args, model.get("storageUri"), environment, worker)
     else:
         words = ()
     yield Container(
         name=name,
         image=f"{title} of KServe",
-        commands=words,
+        words=words,
         environment=environment,
         num_gpus=gpus_of(model.get("resources"), where),
         copies=_nodes(worker),
@@ -206,7 +206,7 @@ def _llm_container(
         words += ["--enable-expert-parallel"] if sizes.get("expert") is True else []
         words += text_list(data.get("args"), f"{name}: args")
         words += split_words(container.environment.get(MORE_ARGS, ""), f"{name}: {MORE_ARGS}")
-        container = replace(container, commands=(tuple(words),))
+        container = replace(container, words=tuple(words))
     total, local = sizes.get("data"), sizes.get("dataLocal")
     nodes = total // local if isinstance(total, int) and isinstance(local, int) and local else 1
     return replace(container, copies=max(nodes, 1))

@@ -17,11 +17,12 @@ from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
 from ..reading.tools import command_format, read_command
+from ..shell.read import main_command, read_script
 from .compose import service_containers
-from .containers import Container
+from .containers import Container, shell_script
 from .kubernetes import object_containers
 
-MOST_CONTAINERS = 200
+MOST_CONTAINERS, MOST_NOTES = 200, 5
 NOTHING = "no container in it starts a tool that is known, and none asks for GPUs"
 
 
@@ -46,50 +47,64 @@ def is_manifest(data: Any) -> bool:
 
 
 def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[NamedCommand]:
-    """The commands of all containers in a manifest's documents that use GPUs."""
+    """The commands of a manifest's containers that start a known tool or ask for GPUs.
+
+    Where one is read, a sentence in it names the containers with GPUs that are not.
+    """
     found: list[NamedCommand] = []
-    seen = 0
+    problems: list[str] = []
+    for container in _containers(documents):
+        try:
+            command = _command(container, files)
+        except InputError as error:
+            if container.num_gpus:
+                problems += [f"{container.name}: {sentence}" for sentence in error.problems]
+            continue
+        if container.num_gpus or _is_known(command):
+            found.append(NamedCommand(container.name, _with_gpus(command, container)))
+    if not found:
+        raise InputError(problems or f"the manifest is not read: {NOTHING}")
+    notes = tuple(f"not read beside it: {problem}" for problem in problems[:MOST_NOTES])
+    first = found[0]
+    noted = replace(first.command, assumed=(*first.command.assumed, *notes))
+    return [NamedCommand(first.name, noted), *found[1:]]
+
+
+def _containers(documents: Sequence[Any]) -> Iterator[Container]:
+    count = 0
     for document in documents:
         if not is_manifest(document):
-            text = quoted(document)
-            raise InputError(f"{text} is no Kubernetes object and no compose file")
-        is_object = "kind" in document
-        for container in object_containers(document) if is_object else service_containers(document):
-            seen += 1
-            if seen > MOST_CONTAINERS:
+            raise InputError(f"{quoted(document)} is no Kubernetes object and no compose file")
+        reader = object_containers if "kind" in document else service_containers
+        for container in reader(document):
+            count += 1
+            if count > MOST_CONTAINERS:
                 raise InputError(f"it has more than {MOST_CONTAINERS} containers; split the file")
-            found += _commands(container, files)
-    if not found:
-        raise InputError(f"the manifest is not read: {NOTHING}")
-    return found
+            yield container
 
 
-def _commands(container: Container, files: NamedFiles) -> Iterator[NamedCommand]:
-    """The commands of a container that start a known tool; of one with GPUs, at least one."""
-    launched = []
-    problem = InputError(f"{container.name}: the command is in its image, {container.image}")
-    for words in container.commands:
-        try:
-            launched.append(read_launch(words, files, container.environment))
-        except InputError as error:
-            problem = InputError(f"{container.name}: {error}")
-    known = [one for one in launched if _is_known(one, uses_gpus=bool(container.num_gpus))]
-    if not known and container.num_gpus:
-        if not launched:
-            raise problem
-        known = launched[-1:]
-    for command in known:
-        gpus = container.num_gpus
-        if gpus is not None:
-            gpus *= container.copies
-            command = replace(command, num_gpus=gpus, num_nodes=container.copies)
-        yield NamedCommand(container.name, command)
+def _command(container: Container, files: NamedFiles) -> Command:
+    """The command of a container, read from its words or from the script in them."""
+    if not container.words:
+        raise InputError(f"the command is in the image {container.image}, which is not read")
+    script = shell_script(container.words)
+    if script is None:
+        return read_launch(container.words, files, container.environment)
+    text, arguments = script
+    return main_command(read_script(text, files, arguments, container.environment))
 
 
-def _is_known(command: Command, *, uses_gpus: bool) -> bool:
-    """Whether a command starts a known tool; a script without GPUs may be anything."""
-    found = command_format(command)
-    return found is not None and (uses_gpus or not command.program.endswith(".py"))
+def _with_gpus(command: Command, container: Container) -> Command:
+    """The command with the GPUs of its container, and of those that belong to the same run."""
+    if container.num_gpus is None:
+        return command
+    total = container.num_gpus * container.copies
+    return replace(command, num_gpus=total, num_nodes=container.copies)
+
+
+def _is_known(command: Command) -> bool:
+    """Whether a command starts a known tool; a script in Python may be anything."""
+    return command_format(command) is not None and not command.program.endswith(".py")
 
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
