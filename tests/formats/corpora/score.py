@@ -15,6 +15,7 @@ from typing import Any
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.formats.launchers.launch import read_launch
+from gpu_mem_calculator.formats.manifests.read import read_manifest
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.reading import Reading
 from gpu_mem_calculator.formats.reading.tools import read_command, read_data
@@ -49,11 +50,22 @@ def read_row(row: dict[str, Any]) -> Reading:
 
 
 def outcome(row: dict[str, Any]) -> tuple[str, str]:
-    """The outcome of a configuration, and the sentence that says why."""
+    """The outcome of a configuration, and the sentence that says why; of a manifest, the worst
+    outcome of its containers.
+    """
     try:
-        reading = read_row(row)
+        if "documents" in row:
+            found = read_manifest(row["documents"], NamedFiles(None))
+            readings = [read_command(one.command) for one in found]
+        else:
+            readings = [read_row(row)]
     except InputError as error:
         return UNREAD, str(error)
+    order = (ANSWERED, LIMITED, REFUSED, UNREAD)
+    return max(map(_outcome, readings), key=lambda one: order.index(one[0]))
+
+
+def _outcome(reading: Reading) -> tuple[str, str]:
     if reading.problems:
         return UNREAD, "; ".join(reading.problems)
     hardware = {**CARD, **reading.run.get("hardware", {})}

@@ -97,7 +97,7 @@ class _Source(Struct, frozen=True):
         """A Modelfile of Ollama."""
         from ..ollama.read import read_modelfile
 
-        return read_modelfile(text, self.files)
+        return read_modelfile(text, self.files, self.gpu_bytes)
 
     def data(self, data: Any, name: str) -> Reading:
         """The data of a file: a run file, or another tool's."""

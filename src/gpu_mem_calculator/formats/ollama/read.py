@@ -66,10 +66,10 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_modelfile(text: str, files: NamedFiles, environment: Mapping[str, str] = {}) -> Reading:
-    """What a Modelfile means."""
+def read_modelfile(text: str, files: NamedFiles, gpu_bytes: int | None = None) -> Reading:
+    """What a Modelfile means; the default context depends on the memory of a GPU."""
     reading = Reading(tool="Modelfile", version=OLLAMA.version)
-    command = Command(words=("ollama", "create"), files=files, environment=environment)
+    command = Command(words=("ollama", "create"), files=files, gpu_bytes=gpu_bytes)
     _add(reading, parse_modelfile(text), command, "")
     return reading
 

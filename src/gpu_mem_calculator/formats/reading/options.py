@@ -128,6 +128,10 @@ def parsed_value(text: Any) -> Any:
 
 
 def _unknown(title: str, word: str, known: Iterable[str]) -> str:
-    name = word.partition("=")[0]
-    hint = nearest(name.lstrip("-").replace("-", "_"), list(known)) or "; leave it out"
-    return f"{name} is not an option of {title}{hint}"
+    """The sentence for an option that the tool does not have, spelled as the tool spells names."""
+    names = list(known)
+    plain = word.partition("=")[0].lstrip("-").replace("-", "_")
+    if any("-" in name.lstrip("-") for name in names):
+        plain = plain.replace("_", "-")
+    hint = nearest(plain, names) or "; leave it out"
+    return f"{'--' if word.startswith('--') else '-'}{plain} is not an option of {title}{hint}"
