@@ -162,10 +162,13 @@ def test_several_documents_and_containers() -> None:
         (POD % "[{resources: {limits: {nvidia.com/gpu: many}}}]", "must be a whole number"),
         (POD % f"[{', '.join(['{}'] * 300)}]", "more than 200 containers"),
         ("services: {a: {image: x, command: 'vllm \"'}}", "close the quotes"),
-        ("services: {a: {command: [x], deploy: {resources: {reservations: {devices: "
-         "[{count: -1}]}}}}}", "must be a whole number"),
+        (
+            "services: {a: {command: [x], deploy: {resources: {reservations: {devices: "
+            "[{count: -1}]}}}}}",
+            "must be a whole number",
+        ),
     ],
-)  # fmt: skip
+)
 def test_malformed_manifests_get_a_sentence(text: str, sentence: str) -> None:
     """A value of a wrong type is one sentence, and nothing is recursed without a bound."""
     with pytest.raises(InputError, match=sentence):
@@ -176,12 +179,14 @@ def test_malformed_manifests_get_a_sentence(text: str, sentence: str) -> None:
     ("text", "sentence"),
     [
         ("a: &a [x]\nc: *x", "undefined alias"),
-        ("a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
-         "more than 20,000 values"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
+            "more than 20,000 values",
+        ),
         ("[" * 500, "nested deeper than 100"),
         ("a: !!python/object:os.system x", "python/object"),
     ],
-)  # fmt: skip
+)
 def test_documents_have_bounds(text: str, sentence: str) -> None:
     """Bombs of aliases, deep nesting and types of Python are refused before they are built."""
     with pytest.raises(ValueError, match=sentence):
