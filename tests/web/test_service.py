@@ -131,9 +131,9 @@ def test_what_is_pasted_becomes_a_run_file(client: httpx.Client, text: str, what
         ("", "it is empty"),
         ("nonsense", "give it as owner/model"),
         ("https://evil.com/a/b", "not a model's page on huggingface.co"),
-        ("vllm serve meta-llama/Llama-3.1-8B", "command line"),
-        ("base_model: a/b\nadapter: lora", "an Axolotl file"),
-        ("compute_environment: LOCAL_MACHINE\nnum_processes: 8", "an accelerate file"),
+        ("make coffee for two", "starts no tool that is known"),
+        ("trl sft --model_name_or_path gpt2 --no_such", "--no_such is not"),
+        ("trl sft --config sft.yaml", "no files are opened here"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said: str) -> None:
@@ -141,6 +141,18 @@ def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said
     found = client.post("/api/import", json={"text": text})
     assert found.status_code == 422
     assert said in found.json()["problems"][0]
+
+
+def test_a_command_is_pasted(client: httpx.Client) -> None:
+    """Its run by the keys of the form, the tool, and what was assumed."""
+    text = "accelerate launch \\\n  --num_processes 4 \\\n  sft.py --model_name_or_path gpt2"
+    found = client.post("/api/import", json={"text": text}).json()
+    assert found["what"].startswith("trl.SFTTrainer")
+    assert found["run"]["model"]["name"] == "gpt2"
+    assert found["run"]["training"]["batch_size"] == 8
+    assert found["run"]["hardware"]["num_gpus"] == 4
+    assert "program" not in found["run"]
+    assert any("float32" in note for note in found["notes"])
 
 
 def test_deepspeeds_json_is_pasted(client: httpx.Client) -> None:

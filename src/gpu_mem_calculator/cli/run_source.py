@@ -15,15 +15,15 @@ class RunSource(NamedTuple):
     """A run as plain data, as the options describe it.
 
     - `assumed`: what was assumed in reading another tool's file, a sentence each
-    - `not_modelled`: what of that file is not modelled, a sentence each
     - `no_memory`: keys of that file that take no memory
+    - `not_modelled`: what of that file is not modelled, a sentence each
     - `deepspeed`: the file was DeepSpeed's JSON
     """
 
     data: dict[str, Any]
     assumed: tuple[str, ...] = ()
-    not_modelled: tuple[str, ...] = ()
     no_memory: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
     deepspeed: bool = False
 
 

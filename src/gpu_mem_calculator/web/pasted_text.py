@@ -9,7 +9,7 @@ from typing import Any
 from .. import catalog
 from ..core.errors import InputError
 from ..core.file_kinds import is_model_config
-from ..core.from_program import with_program
+from ..core.from_program import translation, with_program
 from ..core.runfile import SECTIONS, read
 from ..core.text_data import parse_any_text
 from ..formats.conversion.source import PASTED
@@ -19,6 +19,7 @@ from ..formats.deepspeed.read import sections
 from ..formats.reading.tools import file_format
 from ..hub.bounds import HubError
 from ..hub.names import hub_name, page
+from ..programs.translation.program import Translation
 
 KINDS = "a run file, a config.json, a command, another tool's file, or a model's name"
 NAME = re.compile(r"[^\s{}\[\]:=,]+|https?://\S+")  # one word, or an address
@@ -39,19 +40,19 @@ def read_pasted(text: str) -> dict[str, Any]:
         return {"run": {"model": {"config": data}}, "what": "config.json"}
     if is_deepspeed(data):
         return {"run": _deepspeed(data), "what": "DeepSpeed"}
-    if data is None or file_format(data) is not None:
+    if isinstance(data, str) or file_format(data) is not None:
         return _foreign(text)
     raise InputError(_unknown(data))
 
 
 def _data(text: str) -> Any:
-    """The data of a text; None where it is a command, a script or a Modelfile."""
+    """The data of a text; the text itself where it is a command, a script or a Modelfile."""
     try:
         return parse_any_text(text, PASTED)
     except InputError:
         if text.lstrip()[:1] in ("{", "[", ""):
             raise
-        return None
+        return text
 
 
 def _foreign(text: str) -> dict[str, Any]:
@@ -59,8 +60,10 @@ def _foreign(text: str) -> dict[str, Any]:
     reading = read_foreign(text)[0]
     if reading.problems:
         raise InputError(reading.problems)
-    run, _ = with_program(reading.run)
-    notes = [*reading.assumed, *(f"not modelled: {limit}" for limit in reading.limits)]
+    run, program = with_program(reading.run)
+    meant = translation(program, run) if program else Translation()
+    limits = (f"not modelled: {limit}" for limit in reading.limits)
+    notes = [*limits, *meant.warnings, *reading.assumed, *meant.assumed]
     return {"run": run, "what": f"{reading.tool} {reading.version}".rstrip(), "notes": notes}
 
 

@@ -9,14 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError
-from ...core.sections import SECTIONS
 from ...core.text_data import parse_any_text
 from ...core.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
-from ..reading.tools import FORMATS, read_command, read_data
+from ..reading.tools import FORMATS, is_run_file, read_command, read_data
 
 SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "source", ".")
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")
@@ -101,7 +100,7 @@ class _Source(Struct, frozen=True):
 
     def data(self, data: Any, name: str) -> Reading:
         """The data of a file: a run file, or another tool's."""
-        if isinstance(data, Mapping) and data.keys() & SECTIONS.keys():
+        if isinstance(data, Mapping) and is_run_file(data):
             return Reading(tool=RUN_FILE, run=dict(data))
         found = read_data(data, self.files) if isinstance(data, Mapping) else None
         if found is None:

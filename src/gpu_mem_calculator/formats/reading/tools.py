@@ -168,11 +168,16 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
 
 def file_format(data: Any) -> Format | None:
     """The tool whose file the data is, by its keys; None for a run file or a model's."""
-    if not isinstance(data, Mapping) or data.keys() & SECTIONS.keys() or is_model_config(data):
+    if not isinstance(data, Mapping) or is_run_file(data) or is_model_config(data):
         return None
     given = frozenset(str(key) for key in data)
     tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))
     return next(tools, None)
+
+
+def is_run_file(data: Mapping[str, Any]) -> bool:
+    """Whether data has a section of a run file; other tools have such keys with plain values."""
+    return any(isinstance(data.get(name), Mapping) for name in SECTIONS)
 
 
 def _starts(tool: Format, command: Command) -> bool:

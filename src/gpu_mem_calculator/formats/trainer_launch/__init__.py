@@ -1,1 +1,1 @@
-"""How programs on top of transformers.Trainer are launched: Accelerate's settings, DeepSpeed's file."""
+"""How programs on top of transformers.Trainer are launched: by Accelerate or DeepSpeed."""
