@@ -59,6 +59,8 @@ def test_an_option_is_a_key(options: str) -> None:
         ("LLAMA_ARG_FLASH_ATTN=on llama-server", "flash_attn", True),
         ("llama-server", "n_parallel", None),
         ("llama-cli", "n_parallel", 1),
+        ("llama serve", "n_parallel", None),
+        ("llama cli -c 512", "max_seq_len", 512),
     ],
 )
 def test_variables_and_programs(line: str, key: str, value: Any) -> None:

@@ -81,7 +81,7 @@ def _add_repository(reading: Reading, text: str, file: Any) -> None:
         kind = found
     if not kind.quantization:
         kind = FileName("", DEFAULT)
-        reading.assumed.append(f"{name} in {DEFAULT}, which -hf chooses where there is one")
+        reading.assumed.append(f"{name} in {DEFAULT}, which -hf takes before Q8_0")
     whole = FileName(found.model, kind.quantization, kind.similar)
     if not whole.is_known and file:
         reading.run["model"] = {"name": f"{name}/{file}"}

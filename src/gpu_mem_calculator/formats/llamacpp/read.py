@@ -21,7 +21,10 @@ from .model import add_model, add_projector, with_presets
 
 FOLDER = Path(__file__).parent
 VARIABLE = "LLAMA_ARG_"
-SERVER = re.compile(r"llama-server(\.exe)?")
+SERVER = "llama-server"
+# Commands of the program `llama` (app/llama.cpp), and the programs that they are.
+PARTS = dict.fromkeys(("serve", "server"), SERVER) | dict.fromkeys(("cli", "client"), "llama-cli")
+PARTS |= dict.fromkeys(("completion", "complete"), "llama-completion")
 TRUE, FALSE = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")  # is_truthy
 ALL_LAYERS = 10_000  # more than a model has
 # Numbers that have the same meaning in a run file.
@@ -39,11 +42,11 @@ EACH_SLOT = "without -c, each slot has the whole context of the model; one conte
 
 def read_command(command: Command) -> Reading:
     """What a command of llama.cpp means."""
-    reading = Reading(tool=command.program, version=LLAMA_CPP.version)
+    program, rest = _program(command)
+    reading = Reading(tool=program, version=LLAMA_CPP.version)
     table = argument_table("arguments", FOLDER)
     syntax = option_syntax("arguments", FOLDER)
-    words = _with_plain_flash(command.words[1:])
-    parsed = parse_options(command.program, words, table, syntax)
+    parsed = parse_options(program, _with_plain_flash(rest), table, syntax)
     reading.problems += parsed.problems
     reading.problems += [f"{word!r} is no option of llama.cpp" for word in parsed.positional]
     given = _variables(reading, command.environment) | parsed.values
@@ -52,11 +55,17 @@ def read_command(command: Command) -> Reading:
     reading.run["inference"] = {"engine": "llamacpp"}
     add_model(reading, values, command)
     add_projector(reading, values)
-    reading.run["inference"] |= _inference(reading, values, command)
+    reading.run["inference"] |= _inference(reading, values)
     gpus = _gpus(values, command)
     if gpus is not None:
         reading.run["hardware"] = {"num_gpus": gpus}
     return reading
+
+
+def _program(command: Command) -> tuple[str, tuple[str, ...]]:
+    """The program and its words: `llama serve` is llama-server, `llama cli` is llama-cli."""
+    name, rest = command.program.removesuffix(".exe"), command.words[1:]
+    return (PARTS[rest[0]], rest[1:]) if name == "llama" else (name, rest)
 
 
 def _with_plain_flash(words: tuple[str, ...]) -> list[str]:
@@ -87,7 +96,7 @@ def _variables(reading: Reading, environment: Mapping[str, str]) -> dict[str, An
     return given
 
 
-def _inference(reading: Reading, values: Mapping[str, Any], command: Command) -> Section:
+def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
     """The keys of the `inference` section."""
     section: Section = {
         key: _count(f"--{name}", values[name])
@@ -106,7 +115,7 @@ def _inference(reading: Reading, values: Mapping[str, Any], command: Command) ->
         section["no_kv_offload"] = True
     if values.get("swa-full"):
         section["swa_full"] = True
-    _add_slots(reading, values, section, server=SERVER.fullmatch(command.program) is not None)
+    _add_slots(reading, values, section, server=reading.tool == SERVER)
     _add_split(reading, values, section)
     _add_layers(reading, values, section)
     _add_placement(reading, values, section)

@@ -66,7 +66,10 @@ FORMATS: Mapping[str, Format] = {
         title="llama-server",
         version=frameworks.LLAMA_CPP.version,
         folder="llamacpp",
-        programs=("llama-(server|cli|completion|mtmd-cli)(\\.exe)?",),
+        programs=(
+            r"llama-(server|cli|completion|mtmd-cli)(\.exe)?",
+            r"llama(\.exe)? (serve|server|cli|client|completion|complete)",
+        ),
     ),
     "ollama": Format(
         title="Ollama", version=frameworks.OLLAMA.version, folder="ollama", programs=("ollama",)
