@@ -171,3 +171,21 @@ def test_weights_that_are_loaded_in_fp32_are_not_cast() -> None:
         estimate(base("nf4", **wide, upcast_unquantized=up)).startup_bytes for up in (False, True)
     )
     assert kept == cast
+
+
+def test_an_upcast_that_is_cast_back_is_of_start_up_alone() -> None:
+    """Axolotl: all weights that are not packed have fp32 copies, and then 16 bits again."""
+    training = {
+        **{"seq_len": 64, "precision": "bf16_pure", "quantization": "nf4", "from_pretrained": True},
+        "lora": {"r": 8},
+    }
+    run = {"model": {"name": "llama3.2-1b"}, "training": training}
+    plain = full_estimate(run)
+    training["upcast_at_startup"] = True
+    upcast = full_estimate(run)
+    table = 128_256 * 2048  # embedding and head, which are one
+    norms = (2 * 16 + 1) * 2048
+    more = upcast.result.startup_bytes - plain.result.startup_bytes
+    assert more == pytest.approx(2 * (table + norms) + 2 * table, rel=0.05)
+    steps = plain.result.allocated_bytes  # blocks lie elsewhere
+    assert upcast.result.allocated_bytes == pytest.approx(steps, rel=0.005)

@@ -88,6 +88,7 @@ COMPANIONS: Mapping[str, tuple[str, ...]] = {
         "training.int8_threshold=6",
     ),
     "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.upcast_at_startup": ("training.lora.r=8", "training.quantization=nf4"),
     "training.optimizer_implementation": ("engine.zero_stage=1",),
     "engine.init_device": ("engine.fsdp_version=1",),
     "engine.backward_prefetch": ("engine.fsdp_version=1",),

@@ -33,6 +33,7 @@ PROBE_VALUES: Mapping[str, Any] = {
     "training.quantization": "nf4",
     "training.double_quant": True,
     "training.upcast_unquantized": True,
+    "training.upcast_at_startup": True,
     "training.lora.r": 8,
     "training.lora.target_modules": "all-linear",
     "training.lora.dropout": 0.1,

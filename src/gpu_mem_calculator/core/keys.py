@@ -42,6 +42,7 @@ DEFAULT: Mapping[str, Any] = {
     "training.autocast": False,
     "training.checkpoint_reentrant": False,
     "training.upcast_unquantized": False,
+    "training.upcast_at_startup": False,
     "training.freeze_vision_tower": False,
     "parallelism.virtual_pipeline_size": 1,
     "parallelism.sequence_parallel": False,

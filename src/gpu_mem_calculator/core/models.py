@@ -121,6 +121,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None
     upcast_unquantized: Flag | None = None
+    upcast_at_startup: Flag | None = None
     nf4_compute_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     from_pretrained: Flag | None = None
     int8_threshold: Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None = None

@@ -239,6 +239,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "quantization": quantization,
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
+        "upcast_at_startup": bool(config.upcast_at_startup),
         "nf4_compute_bits": BITS[config.nf4_compute_dtype or "bf16"],
         "from_pretrained": bool(config.from_pretrained),
         "int8_threshold": config.int8_threshold or 0.0,

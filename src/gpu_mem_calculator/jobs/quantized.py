@@ -88,10 +88,13 @@ def quantized_model(job: Job) -> Any:
         pretrained=run.from_pretrained,
     )
     model = quantize(hf_config(job), setting)
-    if run.upcast_unquantized:
-        for parameter in model.parameters():
-            if parameter.dtype == dtype and type(parameter).__name__ not in PACKED:
-                parameter.data = parameter.data.float()
+    if run.upcast_unquantized or run.upcast_at_startup:
+        others = [one for one in model.parameters() if one.dtype == dtype]
+        others = [one for one in others if type(one).__name__ not in PACKED]
+        for parameter in others:
+            parameter.data = parameter.data.float()
+        for parameter in others if run.upcast_at_startup else ():
+            parameter.data = parameter.data.to(dtype)
     model.train()
     model.config.use_cache = run.use_cache
     return model

@@ -71,6 +71,7 @@ class Run(Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     double_quant: bool = True
     upcast_unquantized: bool = False
+    upcast_at_startup: bool = False  # the same, and cast back before the first step
     nf4_compute_bits: int = 16  # of a 4-bit projection's matmul
     from_pretrained: bool = False  # a quantized base is loaded by transformers
     int8_threshold: float = 0.0  # larger inputs are outliers; 0: int8 does not search for them

@@ -45,7 +45,21 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
             copy = recorder.weight(_stored(weight, bits))
             recorder.over((loaded[weight.name],))
             loaded[weight.name] = copy
+    if run.upcast_at_startup and precision.weights == 16:
+        _cast_and_back(recorder, run, loaded)
     return recorder.forward_only((*left, *loaded.values()))
+
+
+def _cast_and_back(recorder: EventRecorder, run: Run, loaded: dict[str, int]) -> None:
+    """Upcast all weights that are not packed, then cast all of them back (Axolotl 067b021
+    loaders/model.py _configure_embedding_dtypes).
+    """
+    for bits in (32, 16):
+        for weight in run.arch.weights():
+            if weight.name in loaded:
+                copy = recorder.weight(_stored(weight, bits))
+                recorder.over((loaded[weight.name],))
+                loaded[weight.name] = copy
 
 
 def natural_key(name: str) -> list[tuple[int, int | str]]:

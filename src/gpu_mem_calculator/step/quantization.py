@@ -56,6 +56,11 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
             copy = recorder.weight(sized(weight.numel, bits))
             recorder.over((loaded[index],))
             loaded[index] = copy
+    for bits in (32, 16) if run.upcast_at_startup else ():
+        for index, weight in enumerate(others):
+            copy = recorder.weight(sized(weight.numel, bits))
+            recorder.over((loaded[index],))
+            loaded[index] = copy
     return recorder.forward_only((*left, *loaded))
 
 

@@ -193,6 +193,12 @@ def narrows_biases(run: Run) -> bool:
     return run.quantization == "nf4" and run.nf4_compute_bits == 16
 
 
+def unpacked_elements(run: Run) -> Num:
+    """Elements of the weights that a quantized base keeps as they are."""
+    linear = (one.numel * count for layer, _, count in run.arch.runs for one in linears(layer))
+    return run.arch.num_parameters - sum(linear)
+
+
 def base_bytes(run: Run, precision: Precision) -> Bytes:
     """Bytes of the model's parameters without adapters.
 

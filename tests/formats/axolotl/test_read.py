@@ -101,7 +101,7 @@ def test_offloads_and_selective_checkpointing() -> None:
 
 
 def test_qlora() -> None:
-    """Norms, embedding and head are cast back after PEFT's upcast; the kernels are a limit."""
+    """Norms, embedding and head are upcast and cast back at start-up; the kernels are a limit."""
     found = reading(**QLORA, lora_dropout=0.05)
     section = found.run["program"]
     assert section["peft"] == {
@@ -112,7 +112,7 @@ def test_qlora() -> None:
     }
     assert section["quantization"]["bnb_4bit_compute_dtype"] == "bfloat16"
     assert section["quantization"]["bnb_4bit_use_double_quant"]
-    assert found.run["training"] == {"upcast_unquantized": False}
+    assert found.run["training"] == {"upcast_unquantized": False, "upcast_at_startup": True}
     assert limits(**QLORA) == {"lora_mlp_kernel": "less"}
 
 

@@ -16,7 +16,7 @@ from ...programs.translation.arguments import argument_table
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Section
-from .draft import Draft, flag, mapping
+from .draft import Draft, flag, mapping, whole
 
 FOLDER = Path(__file__).parent
 PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
@@ -66,9 +66,10 @@ def _fsdp_config(draft: Draft) -> Section | None:
 
 
 def _add_fsdp(draft: Draft, config: Section) -> None:
-    version = int(str(draft.get("fsdp_version") or config.get("version") or 1).partition(".")[0])
+    given = draft.get("fsdp_version") or config.get("version") or 1
+    version = whole(given, "fsdp_version")
     if version not in (1, 2):
-        raise InputError(f"fsdp_version={quoted(draft.get('fsdp_version'))} must be 1 or 2")
+        raise InputError(f"fsdp_version={quoted(given)} must be 1 or 2")
     if not draft.get("fsdp_version") and not config.get("version"):
         draft.assume("fsdp_version=1, Axolotl's default")
     kept: Section = {"version": version}
@@ -84,7 +85,7 @@ def _add_fsdp(draft: Draft, config: Section) -> None:
             config["reshard_after_forward"], "fsdp_config.reshard_after_forward"
         )
     policy = config.get("auto_wrap_policy")
-    words = draft.get("fsdp") or []
+    words = str(draft.get("fsdp") or "")
     if policy != "TRANSFORMER_BASED_WRAP" and not (policy is None and "auto_wrap" in words):
         why = "units by another rule than the transformer's layers are not modelled"
         draft.limit("fsdp_config.auto_wrap_policy", why, "more", value=str(policy))

@@ -6,6 +6,7 @@ utils/schemas/config.py (normalize_attn_implementation), core/builders/base.py.
 
 from __future__ import annotations
 
+from ...core.errors import InputError, quoted
 from .draft import Draft, flag, mapping
 
 # Older keys and the attention that each means, in the order in which they win (schemas/enums.py).
@@ -152,11 +153,13 @@ def add_compile(draft: Draft) -> None:
 
 def add_frozen(draft: Draft) -> None:
     """Add which weights are frozen (utils/freeze.py)."""
-    patterns = draft.get("unfrozen_parameters")
+    patterns = draft.get("unfrozen_parameters") or []
+    if not isinstance(patterns, list):
+        raise InputError(f"unfrozen_parameters={quoted(patterns)} must be a list of patterns")
     if draft.get("adapter"):
         return  # all but the adapters is frozen
     if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
-        patterns = None
+        patterns = []
         draft.training["freeze_vision_tower"] = True
     if draft.flag("freeze_mm_modules"):
         draft.training["freeze_vision_tower"] = True

@@ -46,6 +46,7 @@ TRAINING = {
     "quantization": "quantization",
     "double_quant": "double_quant",
     "upcast_unquantized": "upcast_unquantized",
+    "upcast_at_startup": "upcast_at_startup",
     "nf4_compute_bits": "nf4_compute_dtype",
     "from_pretrained": "from_pretrained",
     "int8_threshold": "int8_threshold",
@@ -56,7 +57,10 @@ TRAINING = {
     "cublas_workspace": "cublas_workspace_config",
 }
 # Fields that count only under a quantized base.
-QUANTIZED = ("double_quant", "upcast_unquantized", "nf4_compute_bits", "int8_threshold")
+QUANTIZED = (
+    *("double_quant", "upcast_unquantized", "upcast_at_startup", "nf4_compute_bits"),
+    "int8_threshold",
+)
 FUSED = {"", "fused"}
 AXES = {
     "dp": "data_parallel_size",
