@@ -11,6 +11,7 @@ from .hf_names import translated, translated_value
 from .sections import SECTIONS
 
 MODEL_KEYS = ("model_type", "architectures")  # of a config.json
+TOOL_KEYS = ("base_model",)  # of files that may have a model_type, too: Axolotl's
 # Programs, and keys of which one is enough to recognise their files; the first match counts.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "a PEFT adapter's configuration": ("peft_type",),
@@ -45,6 +46,7 @@ def is_model_config(data: Any) -> bool:
         isinstance(data, Mapping)
         and not data.keys() & SECTIONS.keys()
         and any(key in data for key in MODEL_KEYS)
+        and not any(key in data for key in TOOL_KEYS)
     )
 
 

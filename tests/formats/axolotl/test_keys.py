@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.formats.axolotl.launch import FOLDER
+from gpu_mem_calculator.formats.reading.tools import file_format
 from gpu_mem_calculator.programs.translation.arguments import argument_data, argument_table
 
-from .settings import limits, reading
+from .settings import LEAST, limits, reading
 
 # schema.py enumerates them from the source of the commit that published/frameworks.py names.
 SCHEMA = json.loads((Path(__file__).parent / "schema.json").read_text(encoding="utf-8"))
@@ -57,3 +58,11 @@ def test_keys_of_a_plugin_need_the_plugin() -> None:
     assert "use_liger_kernel" not in alone.run["program"]["args"]
     named = reading(plugins=["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"])
     assert named.run["training"] == {"loss": "cut"}
+
+
+def test_a_file_with_a_model_type_is_not_a_models() -> None:
+    """config.json has this key, too."""
+    data = {**LEAST, "model_type": "LlamaForCausalLM"}
+    found = file_format(data)
+    assert found is not None
+    assert found.title == "Axolotl"
