@@ -155,6 +155,7 @@ def test_several_documents_and_containers() -> None:
     [
         ("[1, 2]", "no Kubernetes object"),
         ("{apiVersion: v1, kind: Service, spec: {}}", "no container in it starts a tool"),
+        ("{apiVersion: v1, kind: List, items: 3}", "no container in it starts a tool"),
         (POD % "7", "must be a list"),
         (POD % "[{command: {a: b}}]", "must be a list of words"),
         (POD % "[{args: [[a]]}]", "must be a list of words"),

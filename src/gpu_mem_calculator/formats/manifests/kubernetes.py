@@ -45,7 +45,8 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
     metadata = document.get("metadata")
     name = f"{kind} {metadata.get('name', '')}".strip() if isinstance(metadata, Mapping) else kind
     if kind == "List":
-        for item in document.get("items") or ():
+        items = document.get("items")
+        for item in items if isinstance(items, list) else ():
             if isinstance(item, Mapping):
                 yield from object_containers(item)
         return
