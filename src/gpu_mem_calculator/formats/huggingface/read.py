@@ -86,7 +86,7 @@ def _script_values(
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """What a file of arguments means: of TrainingArguments, of TRL, or of Accelerate alone."""
     if "distributed_type" in data:
-        command = Command(words=("train.py",), files=files)
+        command = _file_command(files)
         file = file_settings(data, "the file")
         command = with_accelerate(command, LauncherOptions({}, ()), file)
         reading = _reading(TRAINER)
@@ -96,9 +96,16 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     tool, why = file_trainer(data)
     reading = _reading(tool)
     reading.assumed.append(f"{tool}, {why}")
-    command = Command(words=("train.py",), files=files)
-    _fill(reading, tool, _sorted(reading, script_arguments(tool), data, ""), command, None)
+    command, file, arguments = _file_command(files), dict(data), script_arguments(tool)
+    if tool in TRL.values():
+        command = _launched(command, _taken_launch(file, arguments), reading)
+    _fill(reading, tool, _sorted(reading, arguments, file, ""), command, None)
     return reading
+
+
+def _file_command(files: NamedFiles) -> Command:
+    """The command of a file that is read alone."""
+    return Command(words=("train.py",), files=files)
 
 
 def _reading(tool: str) -> Reading:
@@ -129,7 +136,7 @@ def _read_trl(command: Command) -> Reading:
     words, own = split_own(command.words[2:], arguments)
     config = own.pop("config", None)
     file = _file(command.files, config[0]) if config else {}
-    launch = {key: file.pop(key) for key in list(file) if _is_launch(key)}
+    launch = _taken_launch(file, arguments)
     values = _sorted(reading, arguments, file, "")
     values |= _options(f"trl {name}", words, arguments, reading, command.files)
     for key, value in own_values(own).items():
@@ -141,6 +148,12 @@ def _read_trl(command: Command) -> Reading:
             reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
     _fill(reading, tool, values, _launched(command, launch, reading), None)
     return reading
+
+
+def _taken_launch(file: Section, arguments: ScriptArguments) -> Section:
+    """The launcher's keys, taken out of a file; those that the trainer has, too, are its own."""
+    names = [key for key in file if _is_launch(key) and key not in arguments.table]
+    return {key: file.pop(key) for key in names}
 
 
 def _is_launch(name: str) -> bool:

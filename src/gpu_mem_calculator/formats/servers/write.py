@@ -67,7 +67,7 @@ def _write(name: str, file: RunFile, resolved: ResolvedRun) -> Written:
     address = resolved.model.address
     text = command_text([address if one == PLACEHOLDER else one for one in served.command])
     title = resolved.engine.title
-    data = read_back("command", text)
+    data = read_back("script", text)
     unsaid = unsaid_sentences(title, moved, resolved, data) if data else ()
     said = tuple(one for one in unsaid if not one.startswith(tuple(_question_keys())))
     return Written(

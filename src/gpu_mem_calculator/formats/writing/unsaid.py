@@ -10,7 +10,6 @@ from ...core.models import RunFile
 from ...core.resolve import resolve
 from ...core.resolved_run import ResolvedRun
 from ...core.runfile import as_dict, read
-from ...core.serving_result import PLACEHOLDER
 from ...model.adapters import Adapter
 from ...run.run import Run
 
@@ -72,6 +71,11 @@ AXES = {
 PARALLELISM = {"virtual_stages": "virtual_pipeline_size", "sequence_parallel": "sequence_parallel"}
 
 
+# Keys without which a file describes another run; it is refused then.
+ANOTHER_RUN = (
+    *("model.name", "engine.type", "inference.engine", "training.lora", "training.quantization"),
+    *(f"parallelism.{key}" for key in AXES.values()),
+)
 # Fields of adapters, and keys of training.lora.
 LORA = {
     "rank": "r",
@@ -96,6 +100,8 @@ def unsaid_sentences(
     found: dict[str, str] = {}
     for key, one, two in _fields(resolved, back):
         ours, theirs = _shown(own, key, one), _shown(other, key, two)
+        if key in ANOTHER_RUN:
+            raise _refusal(title, InputError(f"{key}={ours} is {theirs or 'none'} there"))
         found.setdefault(key, f"{key}{ours and f'={ours}'}: {title} has {theirs or 'its default'}")
     return tuple(found.values())
 
@@ -112,7 +118,7 @@ def read_sections(title: str, file: RunFile, data: Mapping[str, Any]) -> RunFile
     """The run file of sections that were read back, on the hardware of the run."""
     own = as_dict(file)
     given = {name: values for name, values in data.items() if name != "hardware"}
-    if (given.get("model") or {}).get("name") == PLACEHOLDER:
+    if "name" in (given.get("model") or {}):  # the same model, by the name that its tool takes
         del given["model"]
     sections = {name: own[name] for name in ("model", "hardware") if name in own}
     try:
