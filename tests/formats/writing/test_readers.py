@@ -65,7 +65,7 @@ def read_text(made: Written, command: str) -> Reading:
     return reading
 
 
-@pytest.mark.parametrize("name", ["trl", "llamafactory"])
+@pytest.mark.parametrize("name", ["trl", "llamafactory", "axolotl"])
 @settings(max_examples=25)
 @given(training=TRAINING, engine=ENGINE, gpus=st.sampled_from([1, 8]))
 def test_files_that_name_their_model(name: str, training: Data, engine: Data, gpus: int) -> None:
