@@ -29,7 +29,7 @@ kind: LeaderWorkerSet
 spec:
   leaderWorkerTemplate:
     size: 2
-    leaderTemplate: {spec: {containers: [{command: [sh, -c, "ray start --head; vllm serve Q -tp 8"],
+    leaderTemplate: {spec: {containers: [{command: [sh, -c, "ray start; vllm serve Q -pp $LWS_GROUP_SIZE"],
       resources: {limits: {nvidia.com/gpu: 8}}}]}}
     workerTemplate: {spec: {containers: [{command: [ray, start],
       resources: {limits: {nvidia.com/gpu: 8}}}]}}
@@ -42,6 +42,17 @@ spec:
     Master: {replicas: 1, template: {spec: {containers: [{command: [torchrun, train.py],
       resources: {limits: {nvidia.com/gpu: 4}}}]}}}
     Worker: {replicas: 3, template: {spec: {containers: [{command: [torchrun, train.py]}]}}}
+"""
+ROLES = """
+apiVersion: workload.serving.volcano.sh/v1alpha1
+kind: ModelServing
+spec:
+  template:
+    roles:
+      - workerReplicas: 1
+        entryTemplate: {spec: {containers: [{command: [vllm, serve, Q],
+          resources: {limits: {nvidia.com/gpu: 8}}}]}}
+        workerTemplate: {spec: {containers: [{command: [ray, start]}]}}
 """
 KSERVE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -109,8 +120,9 @@ def test_a_container_of_a_deployment(
 @pytest.mark.parametrize(
     ("text", "gpus", "nodes", "words"),
     [
-        (GROUP, 16, 2, ("vllm", "serve", "Q", "-tp", "8")),
+        (GROUP, 16, 2, ("vllm", "serve", "Q", "-pp", "2")),
         (JOB, 16, 4, ("train.py",)),
+        (ROLES, 16, 2, ("vllm", "serve", "Q")),
         (POD % ONE, 1, 1, ("ollama", "run", "llama3.2")),
         (KSERVE, 1, 1, ("vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-model-len=4096")),
         (

@@ -29,6 +29,9 @@ OWN_OPTIONS = (
     *("disable_log_requests", "max_log_len"),
 )
 MODEL_ID, REVISION = "model_id", "model_revision"
+# Variables that a LeaderWorkerSet sets in its leader.
+GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
+LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
 # parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
 SIZES = {
     "tensor": "tensor-parallel-size",
@@ -62,19 +65,25 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
         containers = pod.get("containers")
         if not isinstance(containers, list):
             raise InputError(f"{name}: containers={quoted(containers)} must be a list")
+        more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
         for container in containers:
             if isinstance(container, Mapping):
-                yield _container(name, container, copies)
+                yield _container(name, container, copies, more)
 
 
 def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
     """The Pods that an object makes, and how many nodes each run of them has."""
-    if kind == "LeaderWorkerSet":
+    if kind == GROUP:
         groups = spec.get("leaderWorkerTemplate")
         groups = groups if isinstance(groups, Mapping) else {}
         size = whole_number(groups.get("size", 1), "leaderWorkerTemplate.size")
         template = groups.get("leaderTemplate") or groups.get("workerTemplate")
         yield from ((pod, size) for pod in _with_containers(template))
+        return
+    if kind == "ModelServing":  # of kthena: the roles of a group of Pods
+        for role in _roles(spec):
+            nodes = 1 + whole_number(role.get("workerReplicas", 0), "workerReplicas")
+            yield from ((pod, nodes) for pod in _with_containers(role.get("entryTemplate")))
         return
     replicas = [value for key, value in spec.items() if str(key).endswith("ReplicaSpecs")]
     if replicas and isinstance(replicas[0], Mapping):  # PyTorchJob, MPIJob ...
@@ -84,6 +93,12 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
             yield from ((pod, nodes) for pod in _with_containers(role))
         return
     yield from ((pod, 1) for pod in _with_containers(spec))
+
+
+def _roles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    template = spec.get("template")
+    roles = template.get("roles") if isinstance(template, Mapping) else None
+    return [one for one in roles if isinstance(one, Mapping)] if isinstance(roles, list) else []
 
 
 def _with_containers(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -99,9 +114,12 @@ def _with_containers(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from _with_containers(inner)
 
 
-def _container(name: str, data: Mapping[str, Any], copies: int) -> Container:
+def _container(
+    name: str, data: Mapping[str, Any], copies: int, more: Mapping[str, str] | None = None
+) -> Container:
+    """A container of a Pod; `more` are variables that its controller sets."""
     where = f"{name}, container {data.get('name', '')}".rstrip()
-    environment = variables(data.get("env"), f"{where}: env")
+    environment = {**(more or {}), **variables(data.get("env"), f"{where}: env")}
     command = text_list(data.get("command"), f"{where}: command")
     args = text_list(data.get("args"), f"{where}: args")
     image = str(data.get("image") or "")
@@ -207,7 +225,8 @@ def _llm_container(
         words += ["--enable-expert-parallel"] if sizes.get("expert") is True else []
         words += text_list(data.get("args"), f"{name}: args")
         words += split_words(container.environment.get(MORE_ARGS, ""), f"{name}: {MORE_ARGS}")
-        container = replace(container, words=tuple(words))
+        rest = {name: text for name, text in container.environment.items() if name != MORE_ARGS}
+        container = replace(container, words=tuple(words), environment=rest)
     total, local = sizes.get("data"), sizes.get("dataLocal")
     nodes = total // local if isinstance(total, int) and isinstance(local, int) and local else 1
     return replace(container, copies=max(nodes, 1))
