@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .watched import pytest_runtest_protocol  # noqa: F401
+from . import probes
+
+probes.install()  # before the package is imported
 
 # The same examples every time, so that a test run says something about the change alone;
 # HYPOTHESIS_PROFILE=explore looks further.
@@ -43,6 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return first.index(folder) if folder in first else len(first)
 
     items.sort(key=place)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave what the tests reached."""
+    probes.save()
 
 
 def pytest_collection_finish() -> None:

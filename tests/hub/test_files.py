@@ -26,7 +26,7 @@ from gpu_mem_calculator.hub.reader import LocalFolder, file_reader
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
 
 PACKAGE = str(Path(gpu_mem_calculator.__file__).parent)
-ABOVE = set(map(str, Path(PACKAGE).parents))  # coverage resolves the path of a module it first sees
+ABOVE = set(map(str, Path(PACKAGE).parents))  # the path of a module that is first imported
 NO_FILES = Access(files=False, hosts=frozenset())
 OPENING = [
     (builtins, "open"),
