@@ -96,10 +96,12 @@ $(VENV)/reference: $(VENV)/dev
 	$(PIP) transformers peft deepspeed
 	@touch $@
 
-# a browser for the page's tests: the system's own, else one that Playwright brings
+# a browser for the page's tests: the system's own, where it can be without windows, else one that
+# Playwright brings
 $(VENV)/browser: $(VENV)/dev
-	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; } \
-	  || $(BIN)/playwright install chromium \
+	command -v chromium-headless-shell \
+	  || { apt-get update -qq && apt-get install -qq -y chromium-headless-shell; } \
+	  || command -v chromium || $(BIN)/playwright install chromium \
 	  || echo "no browser could be installed: the tests of the page are skipped"
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""One browser for the folder, a page for each test."""
+"""One browser for the folder, and pages that one test after another visits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
+
+from gpu_mem_calculator.web.settings import ServiceSettings
+from tests.services import running
 
 from .chrome import Visit, launched
 
@@ -33,34 +36,58 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def contexts(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
-    """Contexts by their options: pages of one share what the browser has loaded."""
-    made: dict[str, BrowserContext] = {}
+def service() -> Iterator[str]:
+    """The address of a service that calculates what several tests look at once."""
+    with running(ServiceSettings(log_level="error"), remember=True) as address:
+        yield address
+
+
+class Pages:
+    """Pages by their options: those of one share what the browser has loaded."""
+
+    def __init__(self, browser: Browser, service: str) -> None:
+        self.browser, self.service = browser, service
+        self.contexts: dict[str, BrowserContext] = {}
+        self.free: dict[str, list[Page]] = {}
+
+    def take(self, options: dict[str, Any]) -> Page:
+        """A page that nobody visits."""
+        name = repr(options)
+        if name not in self.contexts:
+            self.contexts[name] = _context(self.browser, self.service, options)
+        free = self.free.setdefault(name, [])
+        return free.pop() if free else self.contexts[name].new_page()
+
+    def give_back(self, options: dict[str, Any], page: Page) -> None:
+        """Keep a page for the next visit."""
+        self.free[repr(options)].append(page)
+
+
+@pytest.fixture(scope="package")
+def pages(browser: Browser, service: str) -> Iterator[Pages]:
+    """The pages of all tests."""
+    made = Pages(browser, service)
     yield made
-    for one in made.values():
+    for one in made.contexts.values():
         one.close()
 
 
 @pytest.fixture
-def visitor(
-    browser: Browser, contexts: dict[str, BrowserContext], service: str
-) -> Iterator[Visitor]:
+def visitor(pages: Pages, service: str) -> Iterator[Visitor]:
     """Makes visits: visitor(width=390). After the test, none of them did anything odd."""
-    visits: list[Visit] = []
+    visits: list[tuple[dict[str, Any], Visit]] = []
 
     def made(width: int = 1440, height: int = 900, **options: Any) -> Visit:
         options = {"reduced_motion": "reduce", "accept_downloads": True, **options}
-        if repr(options) not in contexts:
-            contexts[repr(options)] = _context(browser, service, options)
-        page = contexts[repr(options)].new_page()
+        page = pages.take(options)
         page.set_viewport_size({"width": width, "height": height})
-        visits.append(Visit(page, service))
-        visits[-1].note()
-        return visits[-1]
+        visits.append((options, Visit(page, service)))
+        visits[-1][1].note()
+        return visits[-1][1]
 
     yield made
-    for one in visits:
-        one.page.close()
+    for options, one in visits:
+        pages.give_back(options, one.leave())
         assert not one.strangers, "the page asked for something that is not the service's"
         assert not one.errors
 
