@@ -69,11 +69,10 @@ class Visit:
             self.page.on(event, notice)
 
     def leave(self) -> Page:
-        """End the visit; the page is then as a new one, but for its size."""
+        """End the visit; the page is then as a new one, but for its size and its media."""
         for event, notice in self._notices():
             self.page.remove_listener(event, notice)
         self.page.unroute_all(behavior="ignoreErrors")
-        self.page.emulate_media(media="null", color_scheme="null", reduced_motion="null")
         if self.page.url.startswith(self.address):
             self.page.evaluate(FORGET)
         self.page.goto("about:blank")

@@ -81,6 +81,11 @@ def visitor(pages: Pages, service: str) -> Iterator[Visitor]:
         options = {"reduced_motion": "reduce", "accept_downloads": True, **options}
         page = pages.take(options)
         page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(
+            media="null",
+            color_scheme=options.get("color_scheme", "light"),
+            reduced_motion=options["reduced_motion"],
+        )
         visits.append((options, Visit(page, service)))
         visits[-1][1].note()
         return visits[-1][1]

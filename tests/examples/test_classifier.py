@@ -138,6 +138,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("one_thread")
 def test_the_classifier_learns() -> None:
     """On the CPU, in seconds: from knowing nothing to most of the pictures it never saw."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus import sampled
-
 from .conftest import ENVIRONMENT, GPTLITE, SIZES
 
 pytest.importorskip("deepspeed")
@@ -42,15 +40,13 @@ def shell(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return process.returncode, text
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("launcher", "config", "flags"),
-    sampled(
-        [
-            ("deepspeed", "pipeline_fp32", ["--deepspeed", "--pipeline_spec_layers"]),
-            ("torchrun", "zero3_fp32", []),
-        ],
-        keep=1,
-    ),
+    [
+        ("deepspeed", "pipeline_fp32", ["--deepspeed", "--pipeline_spec_layers"]),
+        ("torchrun", "zero3_fp32", []),
+    ],
 )
 def test_it_trains(tmp_path: Path, launcher: str, config: str, flags: list[str]) -> None:
     """In two processes; paths are those of where it is started."""
