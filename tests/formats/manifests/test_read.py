@@ -29,7 +29,8 @@ kind: LeaderWorkerSet
 spec:
   leaderWorkerTemplate:
     size: 2
-    leaderTemplate: {spec: {containers: [{command: [sh, -c, "ray start; vllm serve Q -pp $LWS_GROUP_SIZE"],
+    leaderTemplate: {spec: {containers: [{
+      command: [sh, -c, "ray start; vllm serve Q -pp $LWS_GROUP_SIZE"],
       resources: {limits: {nvidia.com/gpu: 8}}}]}}
     workerTemplate: {spec: {containers: [{command: [ray, start],
       resources: {limits: {nvidia.com/gpu: 8}}}]}}

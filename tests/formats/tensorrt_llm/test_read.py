@@ -58,12 +58,14 @@ def test_what_is_not_modelled_is_a_limit(tmp_path: Path) -> None:
     """Attention on every rank takes more; keys at their defaults are no limits."""
     text = "enable_attention_dp: true\nmoe_config: {backend: AUTO}\nspeculative_config: "
     (tmp_path / "a.yaml").write_text(text + "{decoding_type: MTP}", encoding="utf-8")
-    reading = reading_of(f"{MODEL} --config a.yaml", tmp_path)
+    reading = reading_of(f"{MODEL} --tp_size 2 --config a.yaml", tmp_path)
     limits = {one.key: one.could for one in reading.limits}
     assert limits == {
         "enable_attention_dp=true": "more",
         "speculative_config.decoding_type=MTP": "more",
     }
+    alone = reading_of(f"{MODEL} --config a.yaml", tmp_path).limits
+    assert [one.key for one in alone] == ["speculative_config.decoding_type=MTP"]
 
 
 @pytest.mark.parametrize(

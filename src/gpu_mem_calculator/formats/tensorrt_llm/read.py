@@ -21,7 +21,7 @@ from ..reading.reading import Limit, Reading, Section
 
 FOLDER = Path(__file__).parent
 FILE = "extra_llm_api_options"
-GRAPHS = "cuda_graph_config"
+GRAPHS, ON_EACH_RANK = "cuda_graph_config", "enable_attention_dp="
 # Options and keys whose value has the same meaning in a run file.
 SAME = {
     "max_beam_width": "max_beam_width",
@@ -120,6 +120,8 @@ def _add(reading: Reading, values: Mapping[str, Any]) -> None:
     sizes = (values.get(f"{one}_parallel_size") or 1 for one in ("tensor", "pipeline"))
     first, second = (one if isinstance(one, int) else 1 for one in sizes)
     reading.run["hardware"] = {"num_gpus": first * second}
+    if first == 1:  # one rank has all of attention anyway
+        reading.limits = [one for one in reading.limits if not one.key.startswith(ON_EACH_RANK)]
     if "max_num_seqs" not in section:
         reading.assumed.append("max_batch_size=2048 and max_num_tokens=8192, unless given")
 
