@@ -33,8 +33,10 @@ CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
 # Tokens above which a batch is the default (server/sched.go generationBatchForContext).
 BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
 # Families that serve one request at a time (server/sched.go load), as transformers names them.
-SINGLE = ("mllama", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2")
-ONE_AT_A_TIME = (*SINGLE, "lfm2_moe", "nemotron_h")
+ONE_AT_A_TIME = (
+    *("mllama", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next"),
+    *("lfm2", "lfm2_moe", "nemotron_h"),
+)
 WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
 FIT = "layers that do not fit stay on the host; all of them are estimated on the GPU"
 ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"

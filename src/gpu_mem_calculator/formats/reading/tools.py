@@ -61,6 +61,7 @@ FORMATS: Mapping[str, Format] = {
         version=frameworks.TENSORRT_LLM.version,
         folder="tensorrt_llm",
         programs=("trtllm-serve",),
+        keys=(frozenset({"kv_cache_config"}), frozenset({"cuda_graph_config"})),
     ),
     "llamacpp": Format(
         title="llama-server",
