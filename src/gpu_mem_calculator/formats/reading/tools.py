@@ -40,6 +40,8 @@ class Format(Struct, frozen=True, kw_only=True):
     keys: tuple[frozenset[str], ...] = ()
 
 
+# Keys of tools' files that may have a model_type, too.
+NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
 FORMATS: Mapping[str, Format] = {
     "vllm": Format(
@@ -172,7 +174,9 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
 
 def file_format(data: Any) -> Format | None:
     """The tool whose file the data is, by its keys; None for a run file or a model's."""
-    if not isinstance(data, Mapping) or is_run_file(data) or is_model_config(data):
+    if not isinstance(data, Mapping) or is_run_file(data):
+        return None
+    if is_model_config(data) and not data.keys() & NOT_OF_MODELS:
         return None
     given = frozenset(str(key) for key in data)
     tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))

@@ -13,6 +13,7 @@ from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
 from .fused_losses import ON_WEIGHT
+from .layer import residual_bits
 from .linear import linear
 from .losses import ON_LOGITS, compiled, smoothed
 from .norms import norm
@@ -38,7 +39,7 @@ class OutputHead(Struct, frozen=True):
     parameters: Num
 
 
-def _head(arch: Arch) -> OutputHead:
+def _head(setting: BlockSetting, arch: Arch) -> OutputHead:
     """The head of a model. OPT-350M projects back to the embedding's width before the logits."""
     projections = tuple(
         Linear(weight.name, weight.dims[1], weight.dims[0], share=weight.share)
@@ -53,7 +54,7 @@ def _head(arch: Arch) -> OutputHead:
         tied=arch.tied,
         capped=bool(arch.logit_softcap),
         scaled=arch.logit_scale is not None,
-        fp32_input=arch.layers[-1].fp32_residual,
+        fp32_input=residual_bits(setting, arch.layers[-1]) == 32,
         parameters=arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0),
     )
 
@@ -70,8 +71,9 @@ def head_walk(
     outputs, which the model's forward names until it returns from the final norm. Walks whose sizes
     are all ints are remembered.
     """
+    head = _head(setting, arch)
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    return _walk(setting, _head(arch), tape, named)
+    return _walk(setting, head, tape, named)
 
 
 @remembered(256)

@@ -6,6 +6,7 @@ from ...autograd.compiled import compiled_tape
 from ...autograd.op_walk import walk_by_operation
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
+from ...ledger.remember import remembered
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from .attention import attention
@@ -146,6 +147,21 @@ def _run_parallel(
     return add(tape, add(tape, mixed, mlp_out, "branches"), x)
 
 
+@remembered(256)
+def residual_bits(setting: BlockSetting, layer: Layer) -> int:
+    """Bits of the hidden states between layers.
+
+    Autocast runs torch's layer norm in fp32, and bitsandbytes' projections return the dtype of
+    their input (nn/modules.py:637), so they make the sum with the residual fp32, too.
+    """
+    bits = 32 if layer.fp32_residual else setting.bits
+    if setting.quantization is None or not setting.autocast:
+        return bits
+    tape = Tape()
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits)
+    return max(bits, run_layer(tape, setting, x, layer, masked=False).bits)
+
+
 def layer_walk(
     setting: BlockSetting,
     layer: Layer,
@@ -169,7 +185,7 @@ def layer_walk(
     """
     tape = Tape()
     tape.checkpointed, tape.caches_casts = modules, setting.autocast_cache
-    bits = 32 if layer.fp32_residual else setting.bits
+    bits = residual_bits(setting, layer)
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     cache = UnusedCache(tape) if setting.use_cache else None
     y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
