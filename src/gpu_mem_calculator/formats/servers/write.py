@@ -25,7 +25,6 @@ from ..writing.written import Written
 # Keys whose meaning differs between servers: vLLM's share is of the whole card, SGLang's is of
 # weights and cache alone.
 OWN = ("engine_version", "engine_generation", "gpu_memory_utilization", "attention")
-QUESTION = ("batch_size", "prompt_len", "new_tokens")  # of the user, not of the server
 
 
 def write_vllm(file: RunFile, resolved: ResolvedRun) -> Written:
@@ -47,7 +46,7 @@ def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
     """`trtllm-serve`, with the options that have no flag in a file beside it."""
     from ...serving.tensorrt_llm.command import FILE, extra_options
 
-    written = _write("tensorrt_llm", file, resolved)
+    written = _write("tensorrt_llm", file, resolved, read=False)
     moved, _ = moved_to("tensorrt_llm", file)
     lines = extra_options(resolve(moved, headers=False).run)
     return replace(written, beside={FILE: "\n".join(lines) + "\n"} if lines else {})
@@ -58,7 +57,8 @@ def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
     return _write("llamacpp", file, resolved)
 
 
-def _write(name: str, file: RunFile, resolved: ResolvedRun) -> Written:
+def _write(name: str, file: RunFile, resolved: ResolvedRun, *, read: bool = True) -> Written:
+    """The command of a server; read: whether to look for what its text does not say."""
     moved, dropped = moved_to(name, file)
     if resolved.engine.name != name:
         resolved = resolve(moved, headers=False)
@@ -67,21 +67,13 @@ def _write(name: str, file: RunFile, resolved: ResolvedRun) -> Written:
     address = resolved.model.address
     text = command_text([address if one == PLACEHOLDER else one for one in served.command])
     title = resolved.engine.title
-    data = read_back("script", text)
+    data = read_back("script", text) if read else None
     unsaid = unsaid_sentences(title, moved, resolved, data) if data else ()
-    said = tuple(one for one in unsaid if not one.startswith(tuple(_question_keys())))
     return Written(
         text=text,
         notes=tuple(_notes(resolved)),
-        unsaid=(
-            *(f"{key}: {title} has a key of another meaning, or none" for key in dropped),
-            *said,
-        ),
+        unsaid=(*(f"{key}: {title} has no key of this meaning" for key in dropped), *unsaid),
     )
-
-
-def _question_keys() -> Iterator[str]:
-    return (f"inference.{key}" for key in QUESTION)
 
 
 def _notes(resolved: ResolvedRun) -> Iterator[str]:

@@ -60,6 +60,7 @@ QUANTIZED = (
     *("double_quant", "upcast_unquantized", "upcast_at_startup", "nf4_compute_bits"),
     "int8_threshold",
 )
+QUESTION = ("batch_size", "prompt_len", "new_tokens")  # what a user asks of a server
 FUSED = {"", "fused"}
 AXES = {
     "dp": "data_parallel_size",
@@ -96,6 +97,8 @@ def unsaid_sentences(
     """
     back_file = read_sections(title, file, data)
     back = _resolved(title, back_file)
+    if same_server(resolved, back):
+        return ()
     own, other = as_dict(file), as_dict(back_file)
     found: dict[str, str] = {}
     for key, one, two in _fields(resolved, back):
@@ -104,6 +107,21 @@ def unsaid_sentences(
             raise _refusal(title, InputError(f"{key}={ours} is {theirs or 'none'} there"))
         found.setdefault(key, f"{key}{ours and f'={ours}'}: {title} has {theirs or 'its default'}")
     return tuple(found.values())
+
+
+def same_server(one: ResolvedRun, two: ResolvedRun) -> bool:
+    """Whether two runs are the same server, byte by byte, in whatever words they say it."""
+    if one.engine.name != two.engine.name or one.engine.serve is None:
+        return False
+    facts = [_server_facts(resolved) for resolved in (one, two)]
+    return one.run.mesh == two.run.mesh and facts[0] == facts[1]
+
+
+def _server_facts(resolved: ResolvedRun) -> tuple[Any, ...]:
+    assert resolved.engine.serve is not None
+    served = resolved.engine.serve(resolved.run)
+    memory = tuple((item.figure, item.bytes, item.place) for item in served.items)
+    return memory, served.tokens, served.max_seq_len, served.most_sequences
 
 
 def program_keys(file: RunFile, resolved: ResolvedRun, data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -163,7 +181,8 @@ def _fields(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, Any
     for axis, key in AXES.items():
         if (own := int(getattr(one.mesh, axis))) != (other := int(getattr(two.mesh, axis))):
             yield f"parallelism.{key}", own, other
-    named = [(f"training.{key}", field) for field, key in TRAINING.items()]
+    training = TRAINING.items() if one.new_tokens is None else ()
+    named = [(f"training.{key}", field) for field, key in training]
     named += [(f"parallelism.{key}", field) for field, key in PARALLELISM.items()]
     for key, field in named:
         own, other = getattr(one, field), getattr(two, field)
@@ -201,6 +220,8 @@ def _options(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, An
     section = "engine" if resolved.run.new_tokens is None else "inference"
     one, two = resolved.run.options, back.run.options
     for key in dict.fromkeys((*one, *two)):
+        if section == "inference" and key in QUESTION:
+            continue
         own, other = one.get(key), two.get(key)
         if own != other and not (key == "sync_each_batch" and resolved.run.micro_batches == 1):
             yield f"{section}.{key}", own, other

@@ -20,7 +20,7 @@ from .read_back import read_back
 from .unsaid import unsaid_sentences
 from .written import Written, comment_lines
 
-UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model, which the run does not name"
+UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model"
 UNSAID = "Not as in the run, because {title} has no key for it:"
 Writer = Callable[[RunFile, ResolvedRun], str | Written]
 
