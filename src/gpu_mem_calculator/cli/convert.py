@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from .export import FORMATS, write_export
-from .parser import Parser, add_run, add_source
+from .parser import Parser, add_run
 from .run_source import run_data
 from .training_options import add_training_options
 
@@ -18,14 +18,16 @@ examples:
   gpu-mem-calc convert run.json --to deepspeed --output ds_config.json
   gpu-mem-calc convert run.json --to transformers --output args.json
   gpu-mem-calc convert run.json --to trl --output sft.yaml
-  gpu-mem-calc convert server.yaml --to vllm
+  gpu-mem-calc convert 'vllm serve Qwen/Qwen3-32B -tp 2' --to sglang
+  gpu-mem-calc convert axolotl.yml --to llamafactory --output lf.yaml
   gpu-mem-calc convert ds_config.json --model llama3.1-8b --gpus 8 \\
     --to yaml --output run.yaml"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `convert`."""
-    add_source(parser)
+    text = "a run file, another tool's file or script, or a command in quotes"
+    parser.option("source", "SOURCE", text, nargs="?")
     parser.option("-t --to", "FORMAT", FORMATS, required=True)
     parser.option("-o --output", "FILE", "write to a file; its ending may choose the kind")
     add_run(parser)

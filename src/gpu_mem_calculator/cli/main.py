@@ -46,6 +46,7 @@ examples:
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
   gpu-mem-calc infer llama3.1-8b --gpu h100 --context 8k --users 32
   gpu-mem-calc calculate run.json --check
+  gpu-mem-calc convert run.json --to accelerate
   gpu-mem-calc explain run.json
 without a command, a model is estimated as by quick, and a run file as by
 calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""

@@ -10,6 +10,10 @@ from ..core.errors import InputError, print_to_stderr
 from ..core.runfile import with_settings
 from .training_options import chosen_settings, option_words, settings_words
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..formats.reading.reading import Reading
+
 
 class RunSource(NamedTuple):
     """A run as plain data, as the options describe it.
@@ -51,6 +55,8 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
         return _with_options(args, {})
     if (args.config is None) == (args.preset is None):
         raise InputError("give one of --config FILE and --preset NAME")
+    if args.config is not None and is_command(args.config):
+        return _command(args)
     data = None if args.preset else load_text(args.config)
     if file_format(data) is not None:
         return _foreign(args, data)
@@ -99,6 +105,38 @@ def _foreign(args: argparse.Namespace, data: Any) -> RunSource:
     folder = Path(args.config).parent if args.config != "-" else Path()
     reading = read_data(data, NamedFiles(folder))
     assert reading is not None
+    return _read(args, reading)
+
+
+def is_command(text: str) -> bool:
+    """Whether a text is a command in quotes, or names a script or a Modelfile."""
+    from ..formats.conversion.source import MODELFILE, SCRIPTS
+
+    name = os.path.basename(text)
+    script = text.lower().endswith(SCRIPTS) or name.startswith(MODELFILE)
+    return script or (" " in text.strip() and not os.path.exists(text))
+
+
+def _command(args: argparse.Namespace) -> RunSource:
+    """The run of a command or a script, with the options."""
+    import shlex
+
+    from ..formats.conversion.source import read_source
+    from ..formats.reading.named_files import NamedFiles
+
+    try:
+        words = [args.config] if os.path.exists(args.config) else shlex.split(args.config)
+    except ValueError as error:
+        raise InputError(f"{args.config!r} is not a command: {error}") from None
+    readings = read_source(words, NamedFiles())
+    if len(readings) > 1:
+        several = f"{args.config} starts {len(readings)} servers"
+        raise InputError(f"{several}, and a run is one; use gpu-mem-calc check {args.config}")
+    return _read(args, readings[0])
+
+
+def _read(args: argparse.Namespace, reading: Reading) -> RunSource:
+    """The run of a reading, with the options."""
     if reading.problems:
         raise InputError(reading.problems)
     run = dict(reading.run)

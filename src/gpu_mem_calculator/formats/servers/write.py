@@ -6,7 +6,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -46,10 +46,9 @@ def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
     """`trtllm-serve`, with the options that have no flag in a file beside it."""
     from ...serving.tensorrt_llm.command import FILE, extra_options
 
-    written = _write("tensorrt_llm", file, resolved, read=False)
     moved, _ = moved_to("tensorrt_llm", file)
     lines = extra_options(resolve(moved, headers=False).run)
-    return replace(written, beside={FILE: "\n".join(lines) + "\n"} if lines else {})
+    return _write("tensorrt_llm", file, resolved, {FILE: "\n".join(lines) + "\n"} if lines else {})
 
 
 def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
@@ -57,8 +56,10 @@ def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
     return _write("llamacpp", file, resolved)
 
 
-def _write(name: str, file: RunFile, resolved: ResolvedRun, *, read: bool = True) -> Written:
-    """The command of a server; read: whether to look for what its text does not say."""
+def _write(
+    name: str, file: RunFile, resolved: ResolvedRun, beside: Mapping[str, str] | None = None
+) -> Written:
+    """The command of a server; beside: the files that it names."""
     moved, dropped = moved_to(name, file)
     if resolved.engine.name != name:
         resolved = resolve(moved, headers=False)
@@ -67,11 +68,12 @@ def _write(name: str, file: RunFile, resolved: ResolvedRun, *, read: bool = True
     address = resolved.model.address
     text = command_text([address if one == PLACEHOLDER else one for one in served.command])
     title = resolved.engine.title
-    data = read_back("script", text) if read else None
+    data = read_back("script", text, beside)
     unsaid = unsaid_sentences(title, moved, resolved, data) if data else ()
     return Written(
         text=text,
         notes=tuple(_notes(resolved)),
+        beside=beside or {},
         unsaid=(*(f"{key}: {title} has no key of this meaning" for key in dropped), *unsaid),
     )
 

@@ -220,8 +220,8 @@ def _options(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, An
     section = "engine" if resolved.run.new_tokens is None else "inference"
     one, two = resolved.run.options, back.run.options
     for key in dict.fromkeys((*one, *two)):
-        if section == "inference" and key in QUESTION:
-            continue
+        if section == "inference" and (key in QUESTION or one.get(key) is None):
+            continue  # a server's command may state a default
         own, other = one.get(key), two.get(key)
         if own != other and not (key == "sync_each_batch" and resolved.run.micro_batches == 1):
             yield f"{section}.{key}", own, other

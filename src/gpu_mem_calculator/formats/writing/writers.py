@@ -192,7 +192,7 @@ def write_run(
     made = _writer(form, output)(file, resolved)
     written = made if isinstance(made, Written) else Written(text=made)
     if form.read:
-        data = read_back(form.read, written.text)
+        data = read_back(form.read, written.text, written.beside)
         sentences = unsaid_sentences(form.title, file, resolved, data) if data else ()
         written = replace(written, unsaid=(*written.unsaid, *sentences))
     written = _complete(form, written, resolved, output or form.filename)

@@ -1,0 +1,89 @@
+"""Commands of servers: read back, they are the same server, byte by byte."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.formats.conversion.source import read_source
+from gpu_mem_calculator.formats.reading.named_files import NamedFiles
+from gpu_mem_calculator.formats.servers.write import moved_to
+from gpu_mem_calculator.formats.writing.unsaid import same_server
+from gpu_mem_calculator.formats.writing.writers import write_run
+
+from .runs import Data, resolved, written
+
+HARDWARE = {"gpu": "h100", "num_gpus": 2}
+SIZES = st.fixed_dictionaries(
+    {},
+    optional={
+        "tensor_parallel_size": st.just(2),
+        "max_seq_len": st.sampled_from([4096, 8192]),
+        "max_num_seqs": st.sampled_from([16, 64]),
+        "gpu_memory_utilization": st.sampled_from([0.8, 0.9]),
+        "enforce_eager": st.booleans(),
+        "kv_cache_dtype": st.just("fp8"),
+        "quantization": st.just("fp8"),
+        "max_num_batched_tokens": st.just(4096),
+    },
+)
+SERVERS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            find_spec(f"gpu_mem_calculator.formats.{name}") is None, reason="it has no reader"
+        ),
+    )
+    for name in ("vllm", "sglang", "tgi", "tensorrt_llm")
+]
+
+
+def server(name: str, **keys: Any) -> Data:
+    """A server of an 8B model."""
+    inference = {"engine": name, **keys}
+    return {"model": {"name": "llama3.1-8b"}, "inference": inference, "hardware": HARDWARE}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@settings(max_examples=25)
+@given(keys=SIZES)
+def test_a_command_reads_back_to_the_same_server(name: str, keys: Data) -> None:
+    """Wherever the server takes these keys at all. llama-server's command names a file."""
+    try:
+        file, run = resolved(server(name, **keys))
+    except InputError:
+        assume(False)
+    made = write_run(name, file, run)
+    if made.unsaid:  # weights that trtllm-serve takes from a checkpoint alone
+        assert made.unsaid == ("inference.quantization='fp8': TensorRT-LLM has 'none'",)
+        return
+    with TemporaryDirectory() as folder:
+        for beside, text in made.beside.items():
+            (Path(folder) / beside).write_text(text, encoding="utf-8")
+        words = shlex.split(made.text.replace("\\\n", " "), comments=True)
+        (reading,) = read_source(words, NamedFiles(Path(folder)))
+    assert (reading.problems, reading.limits) == ([], [])
+    _, back = resolved({**reading.run, "hardware": HARDWARE, "model": {"name": "llama3.1-8b"}})
+    assert same_server(run, back)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp"])
+def test_a_server_is_moved(name: str) -> None:
+    """Keys that both have are kept; shares of the card, which differ in meaning, are named."""
+    keys = {"max_seq_len": 8192, "gpu_memory_utilization": 0.8, "engine_version": "0.11.0"}
+    made = written(name, server("vllm", **keys))
+    assert "8192" in made.text.partition("\n#")[2] + made.text
+    assert any("gpu_memory_utilization=0.8" in one for one in made.unsaid) == (name != "vllm")
+    file, _ = resolved(server("vllm", **keys))
+    moved, dropped = moved_to(name, file)
+    assert moved.inference is not None
+    assert moved.inference.engine == name
+    assert len(dropped) == (0 if name == "vllm" else 2)
