@@ -1,0 +1,1 @@
+"""Reads SGLang's commands and configuration files."""

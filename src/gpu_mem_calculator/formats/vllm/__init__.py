@@ -1,0 +1,1 @@
+"""Reads vLLM's commands and configuration files."""

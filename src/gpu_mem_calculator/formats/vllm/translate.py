@@ -1,0 +1,218 @@
+"""What the options of `vllm serve` mean as the `inference` section of a run file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.errors import quoted
+from ..reading.option_values import (
+    chosen,
+    json_object,
+    option,
+    real_number,
+    truth,
+    whole_number,
+    whole_numbers,
+)
+from ..reading.reading import Limit, Reading, Section
+from .speculation import speculation
+from .words import UNITS
+
+# Options whose key has the same meaning, and the units that they take.
+COUNTS = {
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+    "decode_context_parallel_size": "decode_context_parallel_size",
+    "max_num_seqs": "max_num_seqs",
+    "block_size": "block_size",
+}
+SIZES = ("max_num_batched_tokens", "kv_cache_memory_bytes")
+FLAGS = ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "language_model_only")
+DTYPES = {
+    "auto": None,
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float": "fp32",
+    "float32": "fp32",
+}
+CACHES = {
+    "auto": None,
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8_per_token_head": "int8",
+    "int4_per_token_head": "int4",
+    "nvfp4": "nvfp4",
+}
+# Formats that vLLM quantizes to while it loads, as a run file names them.
+ONLINE = {
+    "fp8": "fp8",
+    "fp8_per_tensor": "fp8",
+    "fp8_per_channel": "fp8",
+    "bitsandbytes": "nf4",
+    "experts_int8": "",
+    "fp8_per_block": "",
+    "int8_per_channel_weight_only": "",
+    "nvfp4_per_token": "",
+    "mxfp8": "",
+    "online": "",
+    "torchao": "",
+}
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+LEVEL_MODES = {0: "none", 1: "piecewise"}  # of optimization_level; 2 and 3 are vLLM's default
+LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
+
+
+def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
+    """The section for options that are sorted; what is not modelled becomes a limit."""
+    section: Section = {"engine": "vllm"}
+    for name, key in COUNTS.items():
+        if name in given:
+            section[key] = whole_number(name, given[name])
+    for name in SIZES:
+        if given.get(name) is not None:
+            section[name] = whole_number(name, given[name], UNITS)
+    for name in FLAGS:
+        if given.get(name) is not None:
+            section[name] = truth(name, given[name])
+    for name in ("gpu_memory_utilization", "cpu_offload_gb"):
+        if name in given:
+            section[name] = real_number(name, given[name])
+    section |= _dtypes(reading, given)
+    section |= _context(reading, given)
+    section |= _graphs(reading, given)
+    section |= _adapters(given)
+    section |= _images(reading, given)
+    section |= speculation(reading, given)
+    ranks = section.get("tensor_parallel_size", 1) * section.get("data_parallel_size", 1)
+    if given.get("enable_expert_parallel") and ranks > 1:
+        section["expert_parallel_size"] = ranks
+    section.setdefault("tensor_parallel_size", 1)
+    return section
+
+
+def _limit(reading: Reading, name: str, value: Any, why: str, could: Any) -> None:
+    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
+
+
+def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys for the dtypes of weights and cache."""
+    dtype = DTYPES[chosen("dtype", given.get("dtype", "auto"), DTYPES)]
+    if dtype:
+        yield "dtype", dtype
+    cache = str(given.get("kv_cache_dtype", "auto"))
+    if cache not in CACHES:
+        _limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
+    elif CACHES[cache]:
+        yield "kv_cache_dtype", str(CACHES[cache])
+    method, loader = given.get("quantization"), str(given.get("load_format", "auto"))
+    name = "bitsandbytes" if loader == "bitsandbytes" else method
+    if name in ONLINE and ONLINE[name]:
+        yield "quantization", ONLINE[name]
+    elif name in ONLINE:
+        why = "quantizes weights while they are loaded, which is not modelled"
+        _limit(reading, "quantization", name, why, "less")
+    if loader in LOADERS:
+        why = "reads files to the GPU before they are the model's weights"
+        _limit(reading, "load_format", loader, why, "more")
+
+
+def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The key for the longest sequence."""
+    length = given.get("max_model_len")
+    if length in (-1, "auto"):
+        why = "is as long as memory allows; the estimate takes the model's own length"
+        _limit(reading, "max_model_len", length, why, "less")
+    elif length is not None:
+        yield "max_seq_len", whole_number("max_model_len", length, UNITS)
+    elif (stretched := _stretched(given)) is not None:
+        yield "max_seq_len", stretched
+    elif any(name in given for name in ("rope_scaling", "rope_theta")):
+        name = "rope_scaling" if "rope_scaling" in given else "rope_theta"
+        _limit(reading, name, given[name], "may allow longer sequences; set --max-model-len", "more")
+
+
+def _stretched(given: Mapping[str, Any]) -> int | None:
+    """Positions that --hf-overrides gives the model."""
+    positions = given.get("hf_overrides.max_position_embeddings")
+    if positions is not None:
+        return whole_number("hf_overrides.max_position_embeddings", positions)
+    for key in ("hf_overrides.rope_parameters", "hf_overrides.rope_scaling"):
+        scaling = given.get(key)
+        if isinstance(scaling, Mapping) and "factor" in scaling:
+            original = scaling.get("original_max_position_embeddings")
+            if original is not None:
+                factor = real_number(f"{key}.factor", scaling["factor"])
+                return int(factor * whole_number(f"{key}.original", original))
+    return None
+
+
+def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys for CUDA graphs."""
+    level = whole_number("optimization_level", given.get("optimization_level", 2), least=0)
+    if level in LEVEL_MODES:
+        yield "cudagraph_mode", LEVEL_MODES[level]
+    mode = given.get("compilation_config.cudagraph_mode")
+    if mode is not None:
+        named = str(GRAPH_MODES[mode] if mode in (0, 1, 2) else mode).lower()
+        yield "cudagraph_mode", chosen("compilation_config.cudagraph_mode", named, GRAPH_MODES)
+    for name in ("compilation_config.mode", "compilation_config.level"):
+        if given.get(name, 3) not in (3, "VLLM_COMPILE", "vllm_compile"):
+            why = "runs layers without vLLM's compiler; their activations are not modelled"
+            _limit(reading, name, given[name], why, "more")
+    if level == 0:
+        why = "runs layers without vLLM's compiler; their activations are not modelled"
+        _limit(reading, "optimization_level", level, why, "more")
+    for name in ("compilation_config.max_cudagraph_capture_size", "max_cudagraph_capture_size"):
+        if given.get(name) is not None:
+            yield "max_cudagraph_capture_size", whole_number(name, given[name], least=0)
+    sizes = given.get("cuda_graph_sizes")
+    if isinstance(sizes, list) and len(sizes) == 1:
+        yield "max_cudagraph_capture_size", whole_number("cuda_graph_sizes", sizes[0])
+        sizes = None
+    both = ("compilation_config.cudagraph_capture_sizes", "cudagraph_capture_sizes")
+    for name, value in ((one, given.get(one)) for one in both):
+        sizes = value if value is not None else sizes
+    if sizes is not None:
+        yield "cudagraph_capture_sizes", whole_numbers("cudagraph_capture_sizes", sizes)
+
+
+def _adapters(given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Keys for LoRA adapters, whose slots are allocated with --enable-lora alone."""
+    if given.get("enable_lora"):
+        yield "max_lora_rank", whole_number("max_lora_rank", given.get("max_lora_rank", 16))
+        if "max_loras" in given:
+            yield "max_loras", whole_number("max_loras", given["max_loras"])
+
+
+def _images(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys for the vision tower.
+
+    It is not loaded if no image and no video is allowed (vllm/model_executor/models/interfaces.py
+    _mark_tower_model).
+    """
+    mode = given.get("mm_encoder_tp_mode", "weights")
+    if given.get("enable_multimodal_encoder_data_parallel"):
+        mode = "data"
+    if chosen("mm_encoder_tp_mode", mode, ("weights", "data")) == "data":
+        yield "mm_encoder_tp_mode", "data"
+    limits = json_object("limit_mm_per_prompt", given.get("limit_mm_per_prompt") or {})
+    counts = {kind: _count(kind, value) for kind, value in limits.items()}
+    if counts and not any(counts.values()) and {"image", "video"} <= counts.keys():
+        yield "language_model_only", True
+    elif counts.get("image"):
+        yield "limit_mm_per_prompt", {"image": counts["image"]}
+    elif "image" in counts:
+        why = "allows no images, so that the vision tower may be left out"
+        _limit(reading, "limit_mm_per_prompt", limits, why, "less")
+
+
+def _count(kind: str, value: Any) -> int:
+    """Items of a kind in a prompt; an object also has the size of the profile run's items."""
+    count = value.get("count", 1) if isinstance(value, Mapping) else value
+    return whole_number(f"limit_mm_per_prompt.{kind}", count, least=0)
