@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from .field_types import Count, Flag, Named, Ratio, Share, Size, Text
 
+GraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
+
 
 class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     """How it is served, instead of training."""
@@ -52,6 +54,11 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     enable_prefix_caching: Flag | None = None
     enable_chunked_prefill: Flag | None = None
     max_cudagraph_capture_size: Size | None = None
+    cudagraph_capture_sizes: list[Count] | None = None
+    cudagraph_mode: GraphMode | None = None
+    language_model_only: Flag | None = None
+    mm_encoder_tp_mode: Literal["weights", "data"] | None = None
+    limit_mm_per_prompt: dict[str, Size] | None = None
     kv_cache_memory_bytes: Count | Size | None = None
     cpu_offload_gb: Ratio | None = None
     swap_space: Ratio | None = None
@@ -59,6 +66,9 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     # SGLang
     chunked_prefill_size: Count | None = None
     cuda_graph_max_bs: Count | None = None
+    cuda_graph_bs: list[Count] | None = None
+    disable_prefill_cuda_graph: Flag | None = None
+    attention_backend: Literal["fa3", "flashinfer", "triton", "trtllm"] | None = None
     page_size: Count | None = None
     enable_dp_attention: Flag | None = None
     swa_full_tokens_ratio: Share | None = None

@@ -26,8 +26,8 @@ class ServerShard(Struct, frozen=True, kw_only=True):
     - `ep`: ranks that share the experts, each with whole experts; `expert_tp`: ranks that share
       one expert
     - `vocab_multiple`: the vocabulary is padded to a multiple of it before it is split
-    - `embedding_tp`, `head_tp`, `shared_tp`: ranks that share the embedding, the head and shared
-      experts; 0 means `tp`
+    - `embedding_tp`, `head_tp`, `shared_tp`, `tower_tp`: ranks that share the embedding, the head,
+      shared experts and the vision tower; 0 means `tp`
     """
 
     places: range
@@ -41,6 +41,7 @@ class ServerShard(Struct, frozen=True, kw_only=True):
     embedding_tp: int = 0
     head_tp: int = 0
     shared_tp: int = 0
+    tower_tp: int = 0
 
     def layers(self, arch: Arch) -> Iterator[Layer]:
         """The rank's layers, in order."""

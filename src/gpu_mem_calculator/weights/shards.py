@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ..ledger.remember import remembered
 from ..model.arch import Arch
 from .layer_parameters import layer_parameters, norm_parameter, shard_shape
@@ -55,8 +57,9 @@ def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
 
 def _parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
     if shard.embedding:
+        tower = replace(shard, tp=1, attention_tp=1) if shard.tower_tp == 1 else shard
         yield from (
-            ShardedParameter(weight.name, shard_shape(weight.dims, shard), OTHER, part=TOWER)
+            ShardedParameter(weight.name, shard_shape(weight.dims, tower), OTHER, part=TOWER)
             for weight in arch.tower
         )
         for weight in arch.embedding:

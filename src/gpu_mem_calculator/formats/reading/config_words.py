@@ -34,8 +34,9 @@ def config_words(data: Mapping[str, Any], syntax: OptionSyntax) -> list[str]:
 
 def _words(key: str, value: Any, syntax: OptionSyntax) -> Iterator[str]:
     name = key.replace("-", "_")
-    if isinstance(value, bool) and name in syntax.flags:
-        yield f"--{key}" if value else f"--no-{key}"
+    if isinstance(value, bool) and name.removeprefix("no_") in syntax.flags:
+        if value or name in syntax.flags:
+            yield f"--{key}" if value else f"--no-{key}"
     elif isinstance(value, list):
         yield from (f"--{key}", *map(_text, value)) if value else ()
     elif value is not None:

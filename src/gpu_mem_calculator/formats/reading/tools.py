@@ -40,6 +40,11 @@ class Format(Struct, frozen=True, kw_only=True):
     keys: tuple[frozenset[str], ...] = ()
 
 
+def _either(*names: str) -> tuple[frozenset[str], ...]:
+    """Sets of one key each, with dashes and with underscores."""
+    return tuple(frozenset({one}) for name in names for one in (name, name.replace("-", "_")))
+
+
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
@@ -48,8 +53,9 @@ FORMATS: Mapping[str, Format] = {
         title="vllm serve",
         version=frameworks.VLLM.version,
         folder="vllm",
-        programs=("vllm serve",),
+        programs=("vllm serve", "--model"),
         modules=(r"vllm\.entrypoints\.(openai\.)?api_server",),
+        keys=_either("max-model-len", "gpu-memory-utilization", "max-num-batched-tokens"),
     ),
     "sglang": Format(
         title="SGLang",
@@ -57,6 +63,7 @@ FORMATS: Mapping[str, Format] = {
         folder="sglang",
         programs=("sglang serve",),
         modules=(r"sglang\.launch_server",),
+        keys=_either("mem-fraction-static", "chunked-prefill-size"),
     ),
     "tensorrt_llm": Format(
         title="trtllm-serve",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import json_object, option, sort_options, whole_number
-from ..reading.options import option_syntax, option_value, parse_options
+from ..reading.options import option_syntax, parsed_value, parse_options
 from ..reading.reading import Limit, Reading, Section
 from .translate import inference_section
 from .words import joined_words, merged
@@ -28,6 +29,7 @@ VARIABLES = argument_table("vllm/environment", FOLDER)
 JSON_OPTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in FIELDS))
 OVERRIDES = "hf_overrides"
 OMNI = "--omni"
+ASSUMED = ("gpu_memory_utilization", "dtype", "kv_cache_dtype")
 
 
 def read_command(command: Command) -> Reading:
@@ -71,8 +73,6 @@ def read_arguments(
 
 def _merged_objects(words: Sequence[str]) -> list[str]:
     """The words, with a JSON option that is given twice as one: its fields are joined."""
-    import json
-
     places: dict[str, int] = {}
     result = list(words)
     for place in range(len(result) - 1):
@@ -81,7 +81,7 @@ def _merged_objects(words: Sequence[str]) -> list[str]:
         if name not in JSON_OPTIONS or not result[place].startswith("-"):
             continue
         if name in places:
-            first, second = option_value(result[places[name]]), option_value(result[place + 1])
+            first, second = parsed_value(result[places[name]]), parsed_value(result[place + 1])
             both = merged(json_object(name, first), json_object(name, second))
             result[place + 1] = json.dumps(both)
         places[name] = place + 1
@@ -94,7 +94,9 @@ def _fields(reading: Reading, kept: Mapping[str, Any]) -> dict[str, Any]:
     for name in JSON_OPTIONS:
         if kept.get(name) is not None:
             value = json_object(name, kept[name])
-            given |= flat_arguments(FIELDS, {name: _overrides(value) if name == OVERRIDES else value})
+            given |= flat_arguments(
+                FIELDS, {name: _overrides(value) if name == OVERRIDES else value}
+            )
     other = [name for name in given if name.startswith(OVERRIDES) and name not in FIELDS]
     for name in other:  # any key of config.json
         why = "changes the model's config.json, which is not read"
@@ -113,7 +115,7 @@ def _overrides(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables(reading: Reading, environment: Mapping[str, str]) -> Section:
     """Keys of `inference` from vLLM's variables."""
-    given = {name: option_value(text) for name, text in environment.items() if name[:5] == "VLLM_"}
+    given = {name: parsed_value(text) for name, text in environment.items() if name[:5] == "VLLM_"}
     kept = sort_keys(reading, VARIABLES, given)
     section: Section = {}
     if kept.get("VLLM_USE_FLASHINFER_SAMPLER") is not None:
@@ -155,5 +157,6 @@ def _hardware(
 
 def _assumed(kept: Mapping[str, Any]) -> list[str]:
     """vLLM's defaults that change memory and that the command leaves out."""
-    sentence = assumed_defaults(f"vLLM {VLLM.version}", ARGUMENTS, kept)
+    rows = {name: ARGUMENTS[name] for name in ASSUMED}
+    sentence = assumed_defaults(f"vLLM {VLLM.version}", rows, kept)
     return [sentence] if sentence else []

@@ -64,7 +64,7 @@ ONLINE = {
     "torchao": "",
 }
 GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
-LEVEL_MODES = {0: "none", 1: "piecewise"}  # of optimization_level; 2 and 3 are vLLM's default
+COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
 LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
 
 
@@ -110,9 +110,9 @@ def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, s
         _limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
     elif CACHES[cache]:
         yield "kv_cache_dtype", str(CACHES[cache])
-    method, loader = given.get("quantization"), str(given.get("load_format", "auto"))
+    method, loader = str(given.get("quantization")), str(given.get("load_format", "auto"))
     name = "bitsandbytes" if loader == "bitsandbytes" else method
-    if name in ONLINE and ONLINE[name]:
+    if ONLINE.get(name):
         yield "quantization", ONLINE[name]
     elif name in ONLINE:
         why = "quantizes weights while they are loaded, which is not modelled"
@@ -134,7 +134,9 @@ def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "max_seq_len", stretched
     elif any(name in given for name in ("rope_scaling", "rope_theta")):
         name = "rope_scaling" if "rope_scaling" in given else "rope_theta"
-        _limit(reading, name, given[name], "may allow longer sequences; set --max-model-len", "more")
+        _limit(
+            reading, name, given[name], "may allow longer sequences; set --max-model-len", "more"
+        )
 
 
 def _stretched(given: Mapping[str, Any]) -> int | None:
@@ -154,20 +156,7 @@ def _stretched(given: Mapping[str, Any]) -> int | None:
 
 def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys for CUDA graphs."""
-    level = whole_number("optimization_level", given.get("optimization_level", 2), least=0)
-    if level in LEVEL_MODES:
-        yield "cudagraph_mode", LEVEL_MODES[level]
-    mode = given.get("compilation_config.cudagraph_mode")
-    if mode is not None:
-        named = str(GRAPH_MODES[mode] if mode in (0, 1, 2) else mode).lower()
-        yield "cudagraph_mode", chosen("compilation_config.cudagraph_mode", named, GRAPH_MODES)
-    for name in ("compilation_config.mode", "compilation_config.level"):
-        if given.get(name, 3) not in (3, "VLLM_COMPILE", "vllm_compile"):
-            why = "runs layers without vLLM's compiler; their activations are not modelled"
-            _limit(reading, name, given[name], why, "more")
-    if level == 0:
-        why = "runs layers without vLLM's compiler; their activations are not modelled"
-        _limit(reading, "optimization_level", level, why, "more")
+    yield from _compilation(reading, given)
     for name in ("compilation_config.max_cudagraph_capture_size", "max_cudagraph_capture_size"):
         if given.get(name) is not None:
             yield "max_cudagraph_capture_size", whole_number(name, given[name], least=0)
@@ -176,10 +165,35 @@ def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, A
         yield "max_cudagraph_capture_size", whole_number("cuda_graph_sizes", sizes[0])
         sizes = None
     both = ("compilation_config.cudagraph_capture_sizes", "cudagraph_capture_sizes")
-    for name, value in ((one, given.get(one)) for one in both):
+    for value in map(given.get, both):
         sizes = value if value is not None else sizes
     if sizes is not None:
         yield "cudagraph_capture_sizes", whole_numbers("cudagraph_capture_sizes", sizes)
+
+
+def _compilation(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys for how layers are compiled and captured; without both it is enforce_eager.
+
+    vllm 0.32.0 vllm/config/vllm.py OPTIMIZATION_LEVEL_00 to 03.
+    """
+    level = whole_number("optimization_level", given.get("optimization_level", 2), least=0)
+    mode = given.get("compilation_config.cudagraph_mode")
+    if mode is None and level < 2:
+        mode = level
+    graphs = None
+    if mode is not None:
+        named = str(GRAPH_MODES[mode] if mode in (0, 1, 2) else mode).lower()
+        graphs = chosen("compilation_config.cudagraph_mode", named, GRAPH_MODES)
+    names = ("compilation_config.level", "compilation_config.mode", "optimization_level")
+    plain = [one for one in names if one in given and given[one] not in COMPILED]
+    plain = [one for one in plain if one != "optimization_level" or level == 0]
+    if plain and graphs == "none":
+        yield "enforce_eager", True
+    elif plain:
+        why = "runs layers without vLLM's compiler but with graphs, which is not modelled"
+        _limit(reading, plain[0], given[plain[0]], why, "more")
+    if graphs is not None and not (plain and graphs == "none"):
+        yield "cudagraph_mode", graphs
 
 
 def _adapters(given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

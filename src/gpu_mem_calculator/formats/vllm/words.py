@@ -40,7 +40,7 @@ def joined_words(words: Sequence[str]) -> list[str]:
             text = value if sign else next(pending, None)
             if text is None:
                 raise InputError(f"{name} needs a value after it")
-            given = text.split(",") if match[3] else _value(text)
+            given = list(map(_value, text.split(","))) if match[3] else _value(text)
             _put(objects.setdefault(match[1], {}), match[2].split("."), given)
     result = _levels(result)
     return [*result, *(word for name, one in objects.items() for word in (name, json.dumps(one)))]
@@ -86,5 +86,5 @@ def _levels(words: Sequence[str]) -> list[str]:
     """`-O 3` as the optimization level."""
     return [
         "--optimization-level" if word == "-O" and after.isdigit() else word
-        for word, after in zip(words, [*words[1:], ""], strict=True)
+        for word, after in zip(words, [*words[1:], ""], strict=False)
     ]

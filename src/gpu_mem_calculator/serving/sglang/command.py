@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import speculative
-from .options import SglangOptions
+from .options import TRTLLM, SglangOptions
 from .versions import COUNTED_DRAFT
 
 # A key of the run file, its flag, and the value for which the flag is left out.
@@ -31,6 +31,7 @@ SWITCHES = (
     ("enable_dp_attention", "--enable-dp-attention"),
     ("enforce_eager", "--disable-cuda-graph"),
     ("disable_radix_cache", "--disable-radix-cache"),
+    ("disable_prefill_cuda_graph", "--disable-prefill-cuda-graph"),
     ("max_lora_rank", "--enable-lora"),
     ("hicache_ratio", "--enable-hierarchical-cache"),
 )
@@ -64,6 +65,13 @@ def _flags(setting: SglangOptions) -> Iterator[str]:
     graph = "--cuda-graph-max-bs-decode" if late else "--cuda-graph-max-bs"
     if options["cuda_graph_max_bs"] is not None:
         yield from (graph, str(options["cuda_graph_max_bs"]))
+    if options["cuda_graph_bs"]:
+        sizes = "--cuda-graph-bs-decode" if late else "--cuda-graph-bs"
+        yield from (sizes, *map(str, options["cuda_graph_bs"]))
+    if options["attention_backend"]:
+        kernels = "trtllm_mla" if setting.latent else "trtllm_mha"
+        backend = options["attention_backend"]
+        yield from ("--attention-backend", kernels if backend == TRTLLM else backend)
     if options["dtype"] in DTYPES:
         yield from ("--dtype", DTYPES[options["dtype"]])
     if options["kv_cache_dtype"] in CACHES:

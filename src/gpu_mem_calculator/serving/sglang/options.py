@@ -28,6 +28,9 @@ OPTIONS = COMMON_OPTIONS | {
     "max_total_tokens": None,
     "chunked_prefill_size": None,
     "cuda_graph_max_bs": None,
+    "cuda_graph_bs": None,
+    "disable_prefill_cuda_graph": False,
+    "attention_backend": None,
     "page_size": None,
     "enforce_eager": False,
     "max_loras": None,
@@ -106,7 +109,12 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def backend(self) -> str:
-        """SGLang's name of the attention kernels: server_args.py _get_default_attn_backend."""
+        """SGLang's name of the attention kernels: server_args.py _get_default_attn_backend.
+
+        `trtllm` is trtllm_mha, or trtllm_mla where latents are cached.
+        """
+        if self.run.options["attention_backend"] is not None:
+            return str(self.run.options["attention_backend"])
         capability = self.run.compute_capability
         sinks = any(isinstance(mixer, Attention) and mixer.sinks for mixer in self.mixers)
         if capability in HOPPER and self.version >= (0, 4, 6):
@@ -160,6 +168,8 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     def largest_graph(self) -> int:
         """`cuda_graph_max_bs`: sequences of the largest decode graph."""
         size = self.run.options["cuda_graph_max_bs"]
+        if self.run.options["cuda_graph_bs"]:
+            size = max(self.run.options["cuda_graph_bs"])
         return int(size or defaults.cuda_graph_max_bs(self.card))
 
     @cached_property
@@ -176,6 +186,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         options, run = self.run.options, self.run
         several = run.mesh.pp > 1 or self.attention_dp > 1
         disabled = self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
+        disabled = disabled or options["disable_prefill_cuda_graph"]
         keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
         if disabled or several or run.arch.tower or any(options[key] for key in keys):
             return ()
@@ -184,8 +195,12 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
 
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
         """Sequences of each captured decode graph, for at most `requests` at once."""
-        sizes = defaults.decode_sizes(self.card, self.largest_graph, requests)
-        return () if self.eager else sizes
+        given = self.run.options["cuda_graph_bs"]
+        if self.eager:
+            return ()
+        if given:
+            return tuple(sorted({min(size, requests) for size in given}))
+        return defaults.decode_sizes(self.card, self.largest_graph, requests)
 
     @cached_property
     def fraction(self) -> float:

@@ -55,7 +55,28 @@ def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
     for key in ("enable_prefix_caching", "enable_chunked_prefill"):
         if options[key] is not None:
             yield f"--{'' if options[key] else 'no-'}{key.replace('_', '-')}"
+    yield from _images(options)
+    yield from _graphs(options)
     yield from _speculation(run)
+
+
+def _images(options: Mapping[str, Any]) -> Iterator[str]:
+    if options["language_model_only"]:
+        yield "--language-model-only"
+    if options["mm_encoder_tp_mode"] != "weights":
+        yield from ("--mm-encoder-tp-mode", options["mm_encoder_tp_mode"])
+    if options["limit_mm_per_prompt"]:
+        yield from ("--limit-mm-per-prompt", json.dumps(options["limit_mm_per_prompt"]))
+
+
+def _graphs(options: Mapping[str, Any]) -> Iterator[str]:
+    mode, sizes = options["cudagraph_mode"], options["cudagraph_capture_sizes"]
+    config = {
+        **({"cudagraph_mode": mode.upper()} if mode else {}),
+        **({"cudagraph_capture_sizes": list(sizes)} if sizes else {}),
+    }
+    if config:
+        yield from ("--compilation-config", json.dumps(config))
 
 
 def _speculation(run: Run) -> Iterator[str]:

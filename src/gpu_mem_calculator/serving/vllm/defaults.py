@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger.units import GIB
+from ...model.arch import Arch
 from ...model.blocks import Recurrence, StateSpace
 from ...run.run import Run
 from .versions import Version, v1, version
@@ -43,7 +44,16 @@ def apply_defaults(run: Run) -> Run:
     options |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
     if options["swap_space"] is None:
         options["swap_space"] = 0 if is_v1 else 4
-    return replace(run, options=options)
+    return replace(run, options=options, arch=_loaded_model(run))
+
+
+def _loaded_model(run: Run) -> Arch:
+    """The model without its vision tower where it is not loaded.
+
+    vllm 0.32.0 vllm/model_executor/models/interfaces.py _mark_tower_model: a tower whose every
+    kind of input is limited to 0 is left out.
+    """
+    return replace(run.arch, tower=()) if run.options["language_model_only"] else run.arch
 
 
 def _is_large_card(run: Run, vllm_version: Version) -> bool:

@@ -45,15 +45,27 @@ NO_SPLITS = ("gpt_oss", "gemma3")  # other attention kernels
 def largest_graph(run: Run) -> int:
     """Tokens of the largest graph; 0 if none is captured."""
     options, seqs = run.options, int(run.options["max_num_seqs"])
-    if options["enforce_eager"]:
+    if options["enforce_eager"] or options["cudagraph_mode"] == "none":
         return 0
+    if options["cudagraph_capture_sizes"] is not None:
+        return max(graph_sizes(run), default=0)
     if not v1(run):
         return min(256, -(-seqs // 8) * 8 if seqs > 4 else seqs)
     limit = options["max_cudagraph_capture_size"]
     if limit is None:
         step_tokens = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
         limit = min(2 * seqs * step_tokens, 1024 if _captures_1024(run) else 512)
-    return min(int(limit), int(options["max_num_batched_tokens"]))
+    return min(int(limit), int(options["max_num_batched_tokens"]), *_decode_limit(run))
+
+
+def _decode_limit(run: Run) -> tuple[int, ...]:
+    """Tokens of the largest decode step, where no other steps are captured."""
+    decode_only = run.options["cudagraph_mode"] == "full_decode_only"
+    return (_decode_tokens(run),) if decode_only else ()
+
+
+def _decode_tokens(run: Run) -> int:
+    return int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
 
 
 def _captures_1024(run: Run) -> bool:
@@ -63,8 +75,16 @@ def _captures_1024(run: Run) -> bool:
     return blackwell or (run.arch.family == "gpt_oss" and vllm_version >= COARSE_FROM)
 
 
+def _given_sizes(run: Run) -> tuple[int, ...]:
+    """The sizes that are asked for, without those beyond a step."""
+    most = min(int(run.options["max_num_batched_tokens"]), *_decode_limit(run), 2**62)
+    return tuple(sorted({size for size in run.options["cudagraph_capture_sizes"] if size <= most}))
+
+
 def graph_sizes(run: Run) -> tuple[int, ...]:
     """Tokens of each graph: 1, 2, 4, then steps of 8; from 0.11.1 on steps of 16 beyond 256."""
+    if run.options["cudagraph_capture_sizes"] is not None:
+        return _given_sizes(run)
     largest = largest_graph(run)
     last_of_8 = largest if version(run) < COARSE_FROM else min(largest, 255)
     sizes = [*(n for n in (1, 2, 4) if n <= largest), *range(8, last_of_8 + 1, 8)]
@@ -74,12 +94,16 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
 
 
 def graph_count(run: Run) -> int:
-    """Number of graphs: of pieces for all sizes, of whole steps for sizes that decode can have."""
-    sizes = graph_sizes(run)
-    if not v1(run) or version(run) < WHOLE_FROM:
+    """Number of graphs: of pieces for all sizes, of whole steps for sizes that decode can have.
+
+    vllm 0.32.0 vllm/config/compilation.py CUDAGraphMode: a mode has one of them or both; `full`
+    captures whole steps of every size.
+    """
+    sizes, mode = graph_sizes(run), run.options["cudagraph_mode"] or "full_and_piecewise"
+    if not v1(run) or version(run) < WHOLE_FROM or mode in ("piecewise", "full"):
         return len(sizes)
-    decode_tokens = int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
-    return len(sizes) + sum(size <= decode_tokens for size in sizes)
+    whole = sum(size <= _decode_tokens(run) for size in sizes)
+    return whole + (len(sizes) if mode == "full_and_piecewise" else 0)
 
 
 def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
@@ -113,7 +137,8 @@ def split_width(run: Run, shard: ServerShard) -> int:
     """Elements of a token's attention output in all heads, of which every split of a decode step
     keeps an fp32 partial sum; 0 if nothing is split.
     """
-    split = v1(run) and version(run) >= WHOLE_FROM and run.compute_capability == "9.0"
+    whole = run.options["cudagraph_mode"] != "piecewise"  # pieces leave attention out
+    split = whole and v1(run) and version(run) >= WHOLE_FROM and run.compute_capability == "9.0"
     if not split or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS):
         return 0
     widest = 0

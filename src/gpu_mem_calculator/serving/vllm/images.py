@@ -79,6 +79,9 @@ def num_images(run: Run) -> int:
     if image is None or not v1(run):
         return 0
     per_sequence = max(1, int(options["max_seq_len"]) // image.tokens)
+    allowed = (options["limit_mm_per_prompt"] or {}).get("image")
+    if allowed is not None:
+        per_sequence = min(per_sequence, allowed)
     most = int(options["max_num_seqs"]) * per_sequence
     return max(1, min(_token_budget(run, image) // image.tokens, most))
 
@@ -107,10 +110,17 @@ def _pictures(image: LargestImage, count: int, size: int) -> SourcedBytes:
 
 
 def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
-    """The tower's peak, in a feed-forward: 2w + 2f elements a patch, 2w + 3f if it is gated."""
+    """The tower's peak, in a feed-forward: 2w + 2f elements a patch, 2w + 3f if it is gated.
+
+    With mm_encoder_tp_mode=data every rank has the whole tower and a part of the images
+    (vllm 0.32.0 vllm/model_executor/models/vision.py run_dp_sharded_vision_model).
+    """
     image, count = largest_image(run.arch), num_images(run)
     if image is None or not count:
         return ()
+    pictures = _pictures(image, count, size)
+    if run.options["mm_encoder_tp_mode"] == "data":
+        count, ranks = int(ceil_div(count, ranks)), 1
     inner = _first_weight(run.arch, "fc1.weight", "gate_proj", "w1.weight")
     (_, ffn), (_, width) = inner.dims[0], inner.dims[-1]
     copies = 3 if "gate" in inner.name or "w1" in inner.name else 2
@@ -118,7 +128,7 @@ def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
     total = count * image.patches * patch_elements * size
     text = f"{count} images × {image.patches:,} patches × {patch_elements:,} × {size} bytes"
     activations = SourcedBytes("tower: activations", total, PROFILE_SOURCE, text)
-    return (_pictures(image, count, size), activations)
+    return (pictures, activations)
 
 
 def _token_budget(run: Run, image: LargestImage) -> int:

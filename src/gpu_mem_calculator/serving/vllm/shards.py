@@ -50,6 +50,7 @@ def rank_shard(run: Run, stage: int) -> ServerShard:
         ep=ranks if expert_parallel else 1,
         expert_tp=1 if expert_parallel else ranks,
         vocab_multiple=VOCAB_MULTIPLE,
+        tower_tp=1 if run.options["mm_encoder_tp_mode"] == "data" else 0,
     )
 
 

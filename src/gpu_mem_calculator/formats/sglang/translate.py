@@ -1,0 +1,229 @@
+"""What the options of an SGLang server mean as the `inference` section of a run file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.errors import quoted
+from ..reading.option_values import (
+    Units,
+    chosen,
+    option,
+    real_number,
+    truth,
+    whole_number,
+    whole_numbers,
+)
+from ..reading.reading import Could, Limit, Reading, Section
+from .speculation import speculation
+
+# srt/utils/common.py human_readable_int
+UNITS: Units = {
+    "k": 10**3,
+    **{unit: 1000**power for power, unit in enumerate("MGT", 2)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
+}
+COUNTS = {
+    "tp_size": "tensor_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "dp_size": "data_parallel_size",
+    "ep_size": "expert_parallel_size",
+    "max_running_requests": "max_num_seqs",
+    "page_size": "page_size",
+    "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
+}
+SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
+NUMBERS = {
+    "mem_fraction_static": "gpu_memory_utilization",
+    "swa_full_tokens_ratio": "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio": "mamba_full_memory_ratio",
+    "cpu_offload_gb": "cpu_offload_gb",
+}
+FLAGS = ("enable_dp_attention", "disable_radix_cache")
+DTYPES = {
+    "auto": None,
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float": "fp32",
+    "float32": "fp32",
+}
+CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+# Formats that SGLang quantizes to while it loads; empty where they are not modelled.
+ONLINE = {
+    "fp8": "fp8",
+    "w8a8_fp8": "fp8",
+    "w8a8_int8": "int8",
+    "bitsandbytes": "nf4",
+    "mxfp8": "",
+    "nvfp4_online": "",
+}
+KERNELS = {
+    "fa3": "fa3",
+    "flashinfer": "flashinfer",
+    "triton": "triton",
+    "trtllm_mha": "trtllm",
+    "trtllm_mla": "trtllm",
+}
+NO_EXCHANGE = "none"  # of moe_a2a_backend; others have whole experts on each rank
+LONGEST_PREFILL = 16384  # max_prefill_tokens
+DISABLED = "disabled"
+HICACHE_RATIO = 2.0  # srt/server_args.py _handle_hicache_ratio_default
+STRETCHED = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings")
+
+
+def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
+    """The section for options that are sorted; what is not modelled becomes a limit."""
+    section: Section = {"engine": "sglang"}
+    for name, key in COUNTS.items():
+        if given.get(name) is not None:
+            section[key] = whole_number(name, given[name])
+    for name, key in SIZES.items():
+        if given.get(name) is not None:
+            section[key] = whole_number(name, given[name], UNITS)
+    for name, key in NUMBERS.items():
+        if given.get(name) is not None:
+            section[key] = real_number(name, given[name])
+    for name in FLAGS:
+        if given.get(name):
+            section[name] = truth(name, given[name])
+    section |= _dtypes(reading, given)
+    section |= _prefill(reading, given)
+    section |= _graphs(reading, given)
+    section |= _kernels(reading, given)
+    section |= _adapters(reading, given)
+    section |= speculation(reading, given)
+    section |= _experts(reading, given, section)
+    if given.get("enable_hierarchical_cache"):
+        ratio = given.get("hicache_ratio")
+        section["hicache_ratio"] = real_number(
+            "hicache_ratio", HICACHE_RATIO if ratio is None else ratio
+        )
+    section.setdefault("tensor_parallel_size", 1)
+    return section
+
+
+def add_limit(reading: Reading, name: str, value: Any, why: str, could: Could) -> None:
+    """Note that an option's value is not modelled."""
+    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
+
+
+def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys for the dtypes of weights and cache."""
+    dtype = DTYPES[chosen("dtype", given.get("dtype", "auto"), DTYPES)]
+    if dtype:
+        yield "dtype", dtype
+    cache = str(given.get("kv_cache_dtype", "auto"))
+    if cache not in CACHES:
+        add_limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
+    elif CACHES[cache]:
+        yield "kv_cache_dtype", str(CACHES[cache])
+    torchao, method = given.get("torchao_config"), str(given.get("quantization"))
+    if torchao == "int4wo-128":
+        yield "quantization", "int4"
+    elif torchao:
+        why = "quantizes weights while they are loaded, which is not modelled"
+        add_limit(reading, "torchao_config", torchao, why, "less")
+    if ONLINE.get(method):
+        yield "quantization", ONLINE[method]
+    elif method in ONLINE:
+        why = "quantizes weights while they are loaded, which is not modelled"
+        add_limit(reading, "quantization", method, why, "less")
+    elif given.get("load_format") == "bitsandbytes":
+        yield "quantization", ONLINE["bitsandbytes"]
+
+
+def _prefill(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys for the tokens of one prefill pass.
+
+    Without chunks a pass takes max_prefill_tokens, no prefill is captured, and a longer prompt is
+    one pass (srt/managers/schedule_policy.py PrefillAdder).
+    """
+    most = given.get("max_prefill_tokens")
+    most = LONGEST_PREFILL if most is None else whole_number("max_prefill_tokens", most, UNITS)
+    chunk = given.get("chunked_prefill_size")
+    if chunk == -1:
+        yield "chunked_prefill_size", most
+        yield "disable_prefill_cuda_graph", True
+        why = f"runs a prompt beyond {most:,} tokens in one pass, which takes more memory"
+        add_limit(reading, "chunked_prefill_size", -1, why, "more")
+    elif chunk is not None:
+        yield "chunked_prefill_size", whole_number("chunked_prefill_size", chunk)
+
+
+def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys for CUDA graphs (srt/server_args.py _parse_cuda_graph_config)."""
+    decode, prefill = (
+        given.get("cuda_graph_backend_decode"),
+        given.get("cuda_graph_backend_prefill"),
+    )
+    whole = given.get("disable_cuda_graph")
+    without_decode = (
+        decode == DISABLED if decode else whole or given.get("disable_decode_cuda_graph")
+    )
+    without_prefill = (
+        prefill == DISABLED if prefill else whole or given.get("disable_prefill_cuda_graph")
+    )
+    if without_decode and without_prefill:
+        yield "enforce_eager", True
+    elif without_prefill:
+        yield "disable_prefill_cuda_graph", True
+    elif without_decode:
+        why = "captures no graphs of decode, which is modelled together with prefill"
+        add_limit(reading, "disable_decode_cuda_graph", True, why, "less")
+    for name, value, usual in (
+        ("cuda_graph_backend_decode", decode, "full"),
+        ("cuda_graph_backend_prefill", prefill, "breakable"),
+    ):
+        if value not in (None, usual, DISABLED):
+            add_limit(
+                reading, name, value, "captures other graphs, which is not modelled", "either"
+            )
+    if given.get("cuda_graph_bs_decode"):
+        sizes = whole_numbers("cuda_graph_bs_decode", given["cuda_graph_bs_decode"])
+        yield "cuda_graph_bs", sizes
+
+
+def _kernels(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The key for attention kernels."""
+    name = given.get("attention_backend")
+    if str(name) in KERNELS:
+        yield "attention_backend", KERNELS[str(name)]
+    elif name is not None:
+        why = "chooses attention kernels whose pages and workspaces are not modelled"
+        add_limit(reading, "attention_backend", name, why, "either")
+    device = given.get("device")
+    if device is not None and str(device).partition(":")[0] != "cuda":
+        why = "is no NVIDIA GPU; the estimate is made for one"
+        add_limit(reading, "device", device, why, "either")
+
+
+def _adapters(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Keys for LoRA adapters; their rank is in their files where it is not given."""
+    rank = given.get("max_lora_rank")
+    if not given.get("enable_lora") and not given.get("lora_paths"):
+        return
+    if rank is None:
+        why = "loads adapters whose rank is in their files; set --max-lora-rank"
+        add_limit(reading, "enable_lora", True, why, "more")
+        return
+    yield "max_lora_rank", whole_number("max_lora_rank", rank)
+    if given.get("max_loras_per_batch") is not None:
+        yield "max_loras", whole_number("max_loras_per_batch", given["max_loras_per_batch"])
+
+
+def _experts(
+    reading: Reading, given: Mapping[str, Any], section: Section
+) -> Iterator[tuple[str, int]]:
+    """The key for experts: an exchange between ranks means whole experts on each
+    (srt/arg_groups/overrides.py _a2a_ep_size).
+    """
+    ranks = section.get("tensor_parallel_size", 1)
+    exchange = given.get("moe_a2a_backend", NO_EXCHANGE)
+    whole = given.get("enable_ep_moe") or given.get("enable_deepep_moe")
+    if ranks > 1 and (exchange != NO_EXCHANGE or whole):
+        yield "expert_parallel_size", ranks
+    if exchange != NO_EXCHANGE or given.get("enable_deepep_moe"):
+        why = "exchanges tokens through buffers that are not modelled (DeepEP's are about 2 GiB)"
+        add_limit(reading, "moe_a2a_backend", exchange, why, "more")
