@@ -39,6 +39,7 @@ WHOLE: dict[str, tuple[int, ...]] = {
 FEW_KEYS = ("batch_size", "num_speculative_tokens", "n_parallel")
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.97, 1.0)
 RATIOS = (0.0, 0.5, 1.0, 1.5, 2.0, 4.0, 10.0)
+OBJECTS = ({"image": 1}, {"image": 3})
 LISTS: tuple[list[Any], ...] = ([1], [512], [1, 3], [1024, 4096], [0], [1, 8, 64])
 
 
@@ -64,6 +65,8 @@ def _typed(key: str, base: Any, metas: tuple[Any, ...]) -> tuple[Any, ...]:
     if base is float:
         most = next((meta.le for meta in metas if isinstance(meta, Meta)), None)
         return SHARES if most == 1 else RATIOS
+    if getattr(base, "__origin__", base) is dict:
+        return OBJECTS
     return LISTS if getattr(base, "__origin__", base) is list else ()
 
 

@@ -99,7 +99,7 @@ def test_replicas_and_nodes_are_gpus() -> None:
         ("--runner pooling", "--runner='pooling'", "less"),
         ("--task embed", "--task='embed'", "less"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_modelled_is_named(text: str, key: str, could: str) -> None:
     """A value that is not modelled is a limit, with its direction."""
     (limit,) = read(text).limits
@@ -115,9 +115,15 @@ def test_a_refused_option_at_its_default_is_no_limit(text: str) -> None:
 def test_variables_are_sorted() -> None:
     """Variables are honoured, free, refused or unknown, like options."""
     reading = read(
-        "", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_USE_V1="0", VLLM_USE_DEEP_GEMM="1",
-        VLLM_LOGGING_LEVEL="DEBUG", VLLM_ATTENTION_BACKEND="FLASH_ATTN", VLLM_USE_V3="1", HOME="/x",
-    )  # fmt: skip
+        "",
+        VLLM_USE_FLASHINFER_SAMPLER="0",
+        VLLM_USE_V1="0",
+        VLLM_USE_DEEP_GEMM="1",
+        VLLM_LOGGING_LEVEL="DEBUG",
+        VLLM_ATTENTION_BACKEND="FLASH_ATTN",
+        VLLM_USE_V3="1",
+        HOME="/x",
+    )
     found = reading.run["inference"]
     assert found["use_flashinfer_sampler"] is False
     assert found["engine_generation"] == "v0"
@@ -137,14 +143,27 @@ def test_an_unknown_option_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "--max-model-len 1.5K", "--max-model-len $LEN", "--max-num-seqs 4k", "--max-num-seqs 0",
-        "--dtype int8", "--compilation-config 3", "--speculative-config ngram", "--config",
-        "--mm-encoder-tp-mode rows", "-tp two", "--gpu-memory-utilization high", "--omni",
-        '--limit-mm-per-prompt {"image":"x"}', "-cc.cudagraph_mode SOME", "--quantization",
-        '--compilation-config {"cudagraph_mode":[1]}', '--cudagraph-capture-sizes {"a":1}',
-        '--speculative-config {"model":3}', "-cc." + "a." * 40 + "b 1",
+        "--max-model-len 1.5K",
+        "--max-model-len $LEN",
+        "--max-num-seqs 4k",
+        "--max-num-seqs 0",
+        "--dtype int8",
+        "--compilation-config 3",
+        "--speculative-config ngram",
+        "--config",
+        "--mm-encoder-tp-mode rows",
+        "-tp two",
+        "--gpu-memory-utilization high",
+        "--omni",
+        '--limit-mm-per-prompt {"image":"x"}',
+        "-cc.cudagraph_mode SOME",
+        "--quantization",
+        '--compilation-config {"cudagraph_mode":[1]}',
+        '--cudagraph-capture-sizes {"a":1}',
+        '--speculative-config {"model":3}',
+        "-cc." + "a." * 40 + "b 1",
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_one_sentence(text: str) -> None:
     """A value of another type is one sentence."""
     with pytest.raises(InputError) as caught:
