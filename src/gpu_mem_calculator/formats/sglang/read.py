@@ -16,7 +16,7 @@ from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import json_object, sort_options, whole_number
-from ..reading.options import option_syntax, parsed_value, parse_options
+from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
 from .translate import STRETCHED, add_limit, inference_section
 

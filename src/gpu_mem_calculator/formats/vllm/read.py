@@ -15,7 +15,7 @@ from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import json_object, option, sort_options, whole_number
-from ..reading.options import option_syntax, parsed_value, parse_options
+from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Limit, Reading, Section
 from .translate import inference_section
 from .words import joined_words, merged
