@@ -1,4 +1,4 @@
-"""How LLaMA-Factory's processes are started: GPUs, DeepSpeed's file, FSDP, the allocator."""
+"""How LLaMA-Factory's processes are started: GPUs, FSDP, the allocator."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...core.errors import InputError, quoted
-from ...programs.translation.arguments import argument_data
 from ..reading.command import Command
-from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading, Section
-from .arguments import FOLDER
+from ..reading.reading import Section
 
 ALLOCATOR = "expandable_segments:True"
 ON = ("true", "y", "1")
@@ -70,31 +66,6 @@ def hardware(launch: Processes, values: Mapping[str, Any]) -> Section:
     if launch.num_nodes > 1:
         found["num_nodes"] = launch.num_nodes
     return found
-
-
-def deepspeed_data(reading: Reading, name: Any, files: NamedFiles) -> Section | None:
-    """DeepSpeed's configuration: an object, a file, or one of LLaMA-Factory's own files."""
-    if not name:
-        return None
-    if isinstance(name, Mapping):
-        return dict(name)
-    if not isinstance(name, str):
-        raise InputError(f"deepspeed={quoted(name)} must be a path or an object")
-    bundled = argument_data("deepspeed", FOLDER)
-    own = name.replace("\\", "/").rpartition("/")[2].removesuffix(".json")
-    if own in bundled and not files.exists(name):
-        reading.assumed.append(f"deepspeed={name} is the file of LLaMA-Factory {reading.version}")
-        return dict(bundled[own])
-    data = files.data(name, "deepspeed")
-    if not isinstance(data, Mapping):
-        raise InputError(f"deepspeed={name}: DeepSpeed's file has keys and values at its top")
-    return dict(data)
-
-
-def is_zero3(deepspeed: Section | None) -> bool:
-    """Whether parameters are sharded by DeepSpeed."""
-    zero = (deepspeed or {}).get("zero_optimization")
-    return isinstance(zero, Mapping) and zero.get("stage") == 3
 
 
 def fsdp_version(launch: Processes, values: Mapping[str, Any]) -> int:

@@ -18,7 +18,8 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
-from .arguments import OWN, TABLE, type_problems
+from ..reading.trainer_arguments import type_problems
+from .arguments import OWN, TABLE
 from .launch import Processes, command_launch
 from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version

@@ -12,8 +12,9 @@ from ...programs.translation.arguments import argument_table, flat_arguments
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
-from .arguments import FOLDER, type_problems
-from .launch import Processes, deepspeed_data
+from ..reading.trainer_arguments import deepspeed_data, type_problems
+from .arguments import BUNDLED, FOLDER
+from .launch import Processes
 
 TABLE = argument_table("second_version", FOLDER)
 MODEL, DATA = "model", "train_dataset"
@@ -148,7 +149,7 @@ def _micro_batches(values: Mapping[str, Any], launch: Processes) -> int:
 
 def _deepspeed_program(reading: Reading, values: Mapping[str, Any], files: NamedFiles) -> Section:
     """DeepSpeed through Accelerate, with its file (plugins/trainer_plugins/distributed)."""
-    config = deepspeed_data(reading, values["dist_config.config_file"], files)
+    config = deepspeed_data(reading, values["dist_config.config_file"], files, BUNDLED)
     program: Section = {
         "tool": "transformers.Trainer",
         "args": {

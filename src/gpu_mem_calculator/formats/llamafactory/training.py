@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import InputError
-from ...core.model_source import find_model
-from ...core.models import ModelConfig
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Limit, Reading, Section
+from ..reading.trainer_arguments import deepspeed_data, has_vision_tower, is_zero3, trainer_args
 from .adapters import adapter_sections
-from .arguments import trainer_args
-from .launch import Processes, deepspeed_data, fsdp_version, hardware, is_zero3
+from .arguments import BUNDLED
+from .launch import Processes, fsdp_version, hardware
 from .stages import STAGES, stage_run
 
 ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
@@ -37,7 +36,7 @@ def training_run(
         run["program"] = {"tool": refused}
         return
     _name_limits(reading, values)
-    deepspeed = deepspeed_data(reading, values["deepspeed"], files)
+    deepspeed = deepspeed_data(reading, values["deepspeed"], files, BUNDLED)
     program: Section = {"tool": STAGES[values["stage"]]}
     program["args"] = trainer_args(kept, without=OWN_CHECKPOINTS) | _checkpoints(values, launch)
     if values["enable_liger_kernel"]:
@@ -149,11 +148,7 @@ def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | Non
     """A vision tower is not trained unless asked for (model_utils/visual.py)."""
     if not values["freeze_vision_tower"] or values["finetuning_type"] not in ("full", "freeze"):
         return {}
-    try:
-        found = find_model(ModelConfig(name=values["model_name_or_path"]))
-    except InputError:  # reported when the run is estimated
-        return {}
-    if not found.arch.tower:
+    if not has_vision_tower(values["model_name_or_path"]):
         return {}
     if deepspeed:
         why = "the estimate trains the vision tower, too"

@@ -1,0 +1,78 @@
+"""What tools on top of transformers.Trainer share: its arguments, types, DeepSpeed's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InputError, quoted
+from ...core.model_source import find_model
+from ...core.models import ModelConfig
+from ...programs.translation.arguments import MEMORY, ArgumentTable, argument_table
+from .named_files import NamedFiles
+from .reading import Reading, Section
+
+TRAINER = argument_table("transformers/arguments")
+OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
+SCALARS = (bool, int, float, str)
+
+
+def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The given arguments of transformers' Trainer that change memory."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in without and name in TRAINER and TRAINER[name].effect == MEMORY
+    }
+
+
+def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each value whose type is not that of the argument's default."""
+    for name, value in given.items():
+        default = table[name].default
+        if value is None or not isinstance(default, SCALARS) or table[name].effect != MEMORY:
+            continue
+        if isinstance(default, bool):
+            word, fits = "true or false", isinstance(value, bool)
+        elif isinstance(default, str):
+            word, fits = "a text", isinstance(value, str | list)
+        else:
+            word = "a number"
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits:
+            yield f"{name}={quoted(value)} must be {word}"
+
+
+def deepspeed_data(
+    reading: Reading, name: Any, files: NamedFiles, bundled: Mapping[str, Any]
+) -> Section | None:
+    """DeepSpeed's configuration: an object, a file, or one of the tool's own files by its name."""
+    if not name:
+        return None
+    if isinstance(name, Mapping):
+        return dict(name)
+    if not isinstance(name, str):
+        raise InputError(f"deepspeed={quoted(name)} must be a path or an object")
+    own = name.replace("\\", "/").rpartition("/")[2].removesuffix(".json")
+    if own in bundled and not files.exists(name):
+        reading.assumed.append(f"deepspeed={name} is the file of {reading.tool} {reading.version}")
+        return dict(bundled[own])
+    data = files.data(name, "deepspeed")
+    if not isinstance(data, Mapping):
+        raise InputError(f"deepspeed={name}: DeepSpeed's file has keys and values at its top")
+    return dict(data)
+
+
+def is_zero3(deepspeed: Section | None) -> bool:
+    """Whether parameters are sharded by DeepSpeed."""
+    zero = (deepspeed or {}).get("zero_optimization")
+    return isinstance(zero, Mapping) and zero.get("stage") == 3
+
+
+def has_vision_tower(name: str) -> bool:
+    """Whether a model has a vision tower; False where it is not known, which the estimate says."""
+    try:
+        return bool(find_model(ModelConfig(name=name)).arch.tower)
+    except InputError:
+        return False

@@ -1,0 +1,108 @@
+"""Reads ms-swift's commands: `swift sft|pt|rlhf` and `megatron sft|pt|rlhf` (commit 3602360).
+
+A YAML file in the place of the first option has the same arguments (cli/main.py parse_yaml_args).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InputError
+from ...programs.translation.arguments import ArgumentTable, argument_table
+from ...published import frameworks
+from ..reading.command import Command
+from ..reading.keys import sort_keys
+from ..reading.named_files import NamedFiles
+from ..reading.options import OptionSyntax, option_syntax, parse_options
+from ..reading.reading import Reading
+from ..reading.trainer_arguments import OLDER, TRAINER, type_problems
+from .megatron import megatron_run
+from .processes import SwiftProcesses, command_processes
+from .training import training_run
+
+TOOL, FOLDER = "ms-swift", Path(__file__).parent
+FILES = (".yaml", ".yml", ".json")
+METHODS = ("sft", "pt", "rlhf")
+SWIFT: ArgumentTable = {**OLDER, **TRAINER, **argument_table("arguments", FOLDER)}
+MEGATRON: ArgumentTable = argument_table("megatron", FOLDER)
+RLHF = "rlhf"
+LOSSES = ("loss_type",)  # of rlhf: they are made of one number for each token
+
+
+def read_command(command: Command) -> Reading:
+    """A training command of swift or megatron."""
+    megatron, words = _method(command)
+    table = MEGATRON if megatron else SWIFT
+    given, problems = _given(words[1:], command.files, table, "megatron" if megatron else "")
+    reading = _read(words[0], given, command.files, command_processes(command), megatron=megatron)
+    reading.problems += problems
+    return reading
+
+
+def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+    """A YAML file, by its keys one of swift or of megatron."""
+    megatron = any(key in MEGATRON and key not in SWIFT for key in data)
+    method = RLHF if "rlhf_type" in data else "sft"
+    return _read(method, data, files, SwiftProcesses(), megatron=megatron)
+
+
+def _method(command: Command) -> tuple[bool, list[str]]:
+    """Whether a command is megatron's, and its words from the method on."""
+    words = list(command.words)
+    script = command.words[0].replace("\\", "/")
+    if command.program.endswith(".py"):  # swift/cli/sft.py behind torchrun
+        words = ["", command.program.removesuffix(".py"), *words[1:]]
+    megatron = command.program == "megatron" or "_megatron/" in script
+    method = words[1] if len(words) > 1 else ""
+    if method not in METHODS:
+        name = f"{command.program} {method}".rstrip()
+        raise InputError(f"{name} does not train; swift and megatron are read with sft, pt or rlhf")
+    return megatron, words[1:]
+
+
+def _read(
+    method: str,
+    given: Mapping[str, Any],
+    files: NamedFiles,
+    processes: SwiftProcesses,
+    *,
+    megatron: bool,
+) -> Reading:
+    reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
+    table = MEGATRON if megatron else SWIFT
+    losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
+    reading.keys |= dict.fromkeys(losses, "free")
+    kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})
+    reading.problems += type_problems(table, kept)
+    if not isinstance(given.get("model"), str):
+        reading.problems.append("model is missing; name it with --model")
+    if reading.problems:
+        return reading
+    values = {name: kept.get(name, row.default) for name, row in table.items()}
+    values["method"] = method
+    revision = {"revision": values["model_revision"]} if values["model_revision"] else {}
+    reading.run["model"] = {"name": values["model"], **revision}
+    if megatron:
+        megatron_run(reading, values, processes)
+    else:
+        training_run(reading, kept, values, files, processes)
+    return reading
+
+
+def _given(
+    words: Sequence[str], files: NamedFiles, table: ArgumentTable, path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that a command gives: those of its file, then its options."""
+    given: dict[str, Any] = {}
+    if words and words[0].endswith(FILES):
+        data = files.data(words[0], "swift")
+        if not isinstance(data, Mapping):
+            raise InputError(f"{words[0]}: a file of {TOOL} has keys and values at its top")
+        given, words = dict(data), words[1:]
+    own = option_syntax(path or "arguments", FOLDER)
+    switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
+    parsed = parse_options(TOOL, words, table, OptionSyntax(switches=switches, lists=own.lists))
+    strays = [f"{word!r} is not an option of {TOOL}" for word in parsed.positional]
+    return given | parsed.values, [*parsed.problems, *strays]
