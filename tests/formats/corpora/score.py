@@ -19,6 +19,7 @@ from gpu_mem_calculator.formats.manifests.read import read_manifest
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.reading import Reading
 from gpu_mem_calculator.formats.reading.tools import read_command, read_data
+from gpu_mem_calculator.formats.shell.read import main_command, read_script
 
 FOLDER = Path(__file__).parent
 CARD = {"gpu": "h200"}  # the largest; a run that does not fit is answered, too
@@ -46,6 +47,8 @@ def read_row(row: dict[str, Any]) -> Reading:
             if found is None:
                 raise InputError("no tool's keys are in it")
             return found
+        if "script" in row:
+            return read_command(main_command(read_script(row["script"], files)))
         return read_command(read_launch(row["words"], files, row.get("environment")))
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.corpus import sampled
 from tests.formats.corpora.score import IN_FULL, outcome, rows
 
-TOOLS = {"llamafactory": 10}  # and how many of its files `make test` reads
+TOOLS = {"llamafactory": 10, "swift": 10}  # and how many of its files `make test` reads
 CASES = [
     case
     for tool, keep in TOOLS.items()

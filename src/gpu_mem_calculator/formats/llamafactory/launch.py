@@ -14,7 +14,7 @@ ALLOCATOR = "expandable_segments:True"
 ON = ("true", "y", "1")
 
 
-class Processes(Struct, frozen=True, kw_only=True):
+class FactoryProcesses(Struct, frozen=True, kw_only=True):
     """What a command says beside the arguments.
 
     - `num_gpus`: of all nodes, None where nothing says it; `ray`: the file says it, under USE_RAY
@@ -30,7 +30,7 @@ class Processes(Struct, frozen=True, kw_only=True):
     megatron: str = ""
 
 
-def command_launch(command: Command, given: Mapping[str, Any]) -> Processes:
+def command_launch(command: Command, given: Mapping[str, Any]) -> FactoryProcesses:
     """The launch of a command.
 
     launcher.py launch: with several GPUs or FORCE_TORCHRUN it starts torchrun itself, and gives
@@ -47,7 +47,7 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> Processes:
     if starts and _on(variables, "OPTIM_TORCH", "1"):
         allocator = ALLOCATOR
     bridge = "megatron_bridge" if _on(variables, "USE_MEGATRON_BRIDGE") else ""
-    return Processes(
+    return FactoryProcesses(
         num_gpus=gpus,
         num_nodes=nodes,
         accelerate=command.accelerate,
@@ -57,7 +57,7 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> Processes:
     )
 
 
-def hardware(launch: Processes, values: Mapping[str, Any]) -> Section:
+def hardware(launch: FactoryProcesses, values: Mapping[str, Any]) -> Section:
     """The hardware section, as far as the command says it."""
     count = launch.num_gpus
     if count is None and launch.ray and values["ray_num_workers"] != 1:
@@ -68,7 +68,7 @@ def hardware(launch: Processes, values: Mapping[str, Any]) -> Section:
     return found
 
 
-def fsdp_version(launch: Processes, values: Mapping[str, Any]) -> int:
+def fsdp_version(launch: FactoryProcesses, values: Mapping[str, Any]) -> int:
     """The version of FSDP; 0 where it is not used.
 
     model_utils/checkpointing.py reads the version from the environment that accelerate sets.

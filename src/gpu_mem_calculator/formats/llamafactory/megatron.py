@@ -10,7 +10,7 @@ from ...programs.translation.arguments import argument_table
 from ..reading.reading import Limit, Reading, Section
 from .adapters import lora_keys
 from .arguments import FOLDER, OWN_TABLE, TABLE
-from .launch import Processes
+from .launch import FactoryProcesses
 
 MEGATRON = argument_table("megatron", FOLDER)
 WITH_MEGATRON = {**TABLE, **MEGATRON}
@@ -30,12 +30,12 @@ OPTIONS = (
 FIRST = "it drives Megatron-Core with defaults of its own; the estimate has those of Megatron-LM"
 
 
-def is_megatron(given: Mapping[str, Any], launch: Processes) -> bool:
+def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
     """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
     return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
 
 
-def megatron_run(reading: Reading, values: Mapping[str, Any], launch: Processes) -> None:
+def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
     """Add the sections of a run on Megatron-Core."""
     training: Section = {
         "batch_size": values["per_device_train_batch_size"],

@@ -20,7 +20,7 @@ from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
 from ..reading.trainer_arguments import type_problems
 from .arguments import OWN, TABLE
-from .launch import Processes, command_launch
+from .launch import FactoryProcesses, command_launch
 from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version
 from .serving import serving_run
@@ -44,10 +44,10 @@ def read_command(command: Command) -> Reading:
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """A file for training, chat or export, started without a launcher."""
-    return _read(data, files, Processes())
+    return _read(data, files, FactoryProcesses())
 
 
-def _read(given: Mapping[str, Any], files: NamedFiles, launch: Processes) -> Reading:
+def _read(given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
@@ -80,7 +80,8 @@ def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], lis
     if not words or not words[0].endswith(FILES):
         names = frozenset(name for name, row in TABLE.items() if isinstance(row.default, bool))
         parsed = parse_options(TOOL, words, TABLE, OptionSyntax(switches=names))
-        strays = [f"{word!r} is not an option of {TOOL}" for word in parsed.positional]
+        unknown = () if parsed.problems else parsed.positional  # else they are values of them
+        strays = [f"{word!r} is not an option of {TOOL}" for word in unknown]
         return parsed.values, [*parsed.problems, *strays]
     data = files.data(words[0], "llamafactory-cli train")
     if not isinstance(data, Mapping):

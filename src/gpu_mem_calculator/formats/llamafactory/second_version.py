@@ -14,7 +14,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
 from ..reading.trainer_arguments import deepspeed_data, type_problems
 from .arguments import BUNDLED, FOLDER
-from .launch import Processes
+from .launch import FactoryProcesses
 
 TABLE = argument_table("second_version", FOLDER)
 MODEL, DATA = "model", "train_dataset"
@@ -29,7 +29,7 @@ def is_second_version(given: Mapping[str, Any]) -> bool:
 
 
 def read_second_version(
-    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: Processes
+    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses
 ) -> Reading:
     """Add what a file of the second version says."""
     without = {name: value for name, value in given.items() if value is not None}
@@ -69,7 +69,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
             reading.limits.append(Limit(key=f"kernel_config.name={name}", why=why, could="either"))
 
 
-def _own_loop(values: Mapping[str, Any], launch: Processes) -> Section:
+def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
     """FSDP 2, or DDP; autocast is not used. Full training has fp32 weights, adapters leave the
     checkpoint's dtype (model_engine.py _init_model); FSDP gathers in bf16 (fsdp2.py get_mp_policy).
     """
@@ -141,7 +141,7 @@ def _quantization(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _micro_batches(values: Mapping[str, Any], launch: Processes) -> int:
+def _micro_batches(values: Mapping[str, Any], launch: FactoryProcesses) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
     each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
     return max(1, int(values["global_batch_size"] or each) // each)

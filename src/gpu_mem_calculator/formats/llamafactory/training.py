@@ -11,7 +11,7 @@ from ..reading.reading import Could, Limit, Reading, Section
 from ..reading.trainer_arguments import deepspeed_data, has_vision_tower, is_zero3, trainer_args
 from .adapters import adapter_sections
 from .arguments import BUNDLED
-from .launch import Processes, fsdp_version, hardware
+from .launch import FactoryProcesses, fsdp_version, hardware
 from .stages import STAGES, stage_run
 
 ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
@@ -25,7 +25,7 @@ def training_run(
     kept: Mapping[str, Any],
     values: Mapping[str, Any],
     files: NamedFiles,
-    launch: Processes,
+    launch: FactoryProcesses,
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
@@ -82,7 +82,7 @@ def _refused_program(values: Mapping[str, Any]) -> str:
     return "" if values["do_train"] else "llamafactory.predict"
 
 
-def _checkpoints(values: Mapping[str, Any], launch: Processes) -> Section:
+def _checkpoints(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
     """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2
     (model_utils/checkpointing.py prepare_model_for_training). Trainer's own switch calls the same
     function once more.
@@ -97,7 +97,9 @@ def _checkpoints(values: Mapping[str, Any], launch: Processes) -> Section:
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": kinds}
 
 
-def _loading(values: Mapping[str, Any], launch: Processes, deepspeed: Section | None) -> Section:
+def _loading(
+    values: Mapping[str, Any], launch: FactoryProcesses, deepspeed: Section | None
+) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
     not under pure_bf16, BAdam and ZeRO-3 (model/adapter.py init_adapter).

@@ -28,7 +28,8 @@ class Format(Struct, frozen=True, kw_only=True):
     - `folder`: the folder beside this one; its `read.py` has `read_command(command)` and, where
       the tool has files, `read_data(data, files)`
     - `programs`: patterns of the program's name, with its first argument where that decides
-      (`vllm serve`); `modules`: patterns of modules that `python -m` starts
+      (`vllm serve`); `modules`: patterns of modules that `python -m` starts;
+      `paths`: patterns of a script's path, where its name alone does not decide
     - `keys`: sets of keys; a file that has every key of one set is the tool's
     """
 
@@ -36,6 +37,7 @@ class Format(Struct, frozen=True, kw_only=True):
     version: str
     folder: str
     programs: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     keys: tuple[frozenset[str], ...] = ()
 
@@ -123,6 +125,8 @@ FORMATS: Mapping[str, Format] = {
         version=frameworks.MS_SWIFT.version,
         folder="swift",
         programs=("swift", "megatron"),
+        paths=(r"(.*/)?swift/cli/(_megatron/)?(sft|pt|rlhf)\.py",),
+        keys=(frozenset({"tuner_type", "dataset"}),),
     ),
     "verl": Format(
         title="verl",
@@ -199,6 +203,9 @@ def _starts(tool: Format, command: Command) -> bool:
     if command.module:
         return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
     words = [command.program, *command.words[1:2]]
+    path = command.words[0].replace("\\", "/")
+    if any(re.fullmatch(one, path) for one in tool.paths):
+        return True
     return any(re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs)
 
 

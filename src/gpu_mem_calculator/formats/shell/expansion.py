@@ -168,12 +168,18 @@ class Expansion:
         return name.end()
 
     def _substitution(self, inner: str) -> str:
-        """`$(...)` is never run; its text, without white space, stands for its value."""
+        """`$(...)` is never run; its text, without white space, stands for its value. `expr` is
+        arithmetic.
+        """
         if OWN_FOLDER.search(inner):
             return self.folder
         if inner.strip() == "pwd":
             return "."
         words = inner.split()
+        if words[:1] == ["expr"]:
+            number = self.number(" ".join(words[1:]).replace("\\*", "*"))
+            if number is not None:
+                return str(number)
         program = words[0].rstrip("…") if words else ""
         return f"{UNKNOWN}({program}{'…' if inner.strip() != program else ''})"
 

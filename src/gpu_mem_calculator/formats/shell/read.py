@@ -21,7 +21,7 @@ PROMPT = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
 # Scripts in Python that prepare or look at something beside the one that trains.
 BESIDE = re.compile(
     r"(pre_?process|prepare|convert|download|eval|infer|generat|merge|export|bench|test|token|plot"
-    r"|setup|client|collect|report)"
+    r"|setup|client|collect|report|rollout|deploy)"
 )
 PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
 ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
@@ -110,6 +110,6 @@ def main_command(commands: Sequence[Command]) -> Command:
 
 def _rank(command: Command) -> int:
     if command_format(command) is not FORMATS[ANY_SCRIPT] or command.program == "trl":
-        return 0
+        return 3 if BESIDE.search(" ".join(command.words[1:2])) else 0
     beside = bool(BESIDE.search(command.program))
     return 3 if beside else 1 if command.launcher else 2

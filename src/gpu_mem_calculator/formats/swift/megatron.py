@@ -57,7 +57,7 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")
     if values["tuner_type"] != "full":
         training["lora"] = lora_keys(values)
-    training |= _recompute(reading, values)
+    training |= _recompute(values)
     if processes.allocator:
         training["pytorch_alloc_conf"] = processes.allocator
     axes = {key: values[name] for key, name in AXES.items() if values[name] is not None}
@@ -80,7 +80,7 @@ def _engine(values: Mapping[str, Any]) -> Section:
     return engine
 
 
-def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
+def _recompute(values: Mapping[str, Any]) -> Section:
     """Attention alone is computed again by default (recompute_granularity selective)."""
     kind = values["recompute_granularity"]
     if kind in (None, "none"):
@@ -92,10 +92,8 @@ def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
             return {"activation_checkpointing": "full"}
         return {"recompute": {"recompute_granularity": "full", **policy}}
     modules = values["recompute_modules"]
-    if modules not in (["core_attn"], "core_attn", None):
-        why = "only the attention's core is computed again in the estimate"
-        reading.limits.append(Limit(key=f"recompute_modules={modules}", why=why, could="less"))
-    return {"activation_checkpointing": "selective"}
+    modules = [modules] if isinstance(modules, str) else modules
+    return {"recompute": {"recompute_granularity": "selective", "recompute_modules": modules}}
 
 
 def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
@@ -111,7 +109,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
 def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
     """Micro-batches of a step: global_batch_size over all data-parallel ranks."""
     model = values["tensor_model_parallel_size"] * values["pipeline_model_parallel_size"]
-    ranks = max(1, gpus // (model * values["context_parallel_size"]))
+    ranks: int = max(1, gpus // (model * values["context_parallel_size"]))
     return max(1, int(values["global_batch_size"]) // (int(values["micro_batch_size"]) * ranks))
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError
 from ...programs.translation.arguments import ArgumentTable, argument_table
 from ...published import frameworks
@@ -28,6 +30,7 @@ METHODS = ("sft", "pt", "rlhf")
 SWIFT: ArgumentTable = {**OLDER, **TRAINER, **argument_table("arguments", FOLDER)}
 MEGATRON: ArgumentTable = argument_table("megatron", FOLDER)
 RLHF = "rlhf"
+ENVIRONMENT = "ENV"  # a file's variables, which those that are set win over
 LOSSES = ("loss_type",)  # of rlhf: they are made of one number for each token
 
 
@@ -36,7 +39,9 @@ def read_command(command: Command) -> Reading:
     megatron, words = _method(command)
     table = MEGATRON if megatron else SWIFT
     given, problems = _given(words[1:], command.files, table, "megatron" if megatron else "")
-    reading = _read(words[0], given, command.files, command_processes(command), megatron=megatron)
+    variables = _variables(given) | dict(command.environment)
+    processes = command_processes(replace(command, environment=variables))
+    reading = _read(words[0], given, command.files, processes, megatron=megatron)
     reading.problems += problems
     return reading
 
@@ -72,11 +77,14 @@ def _read(
 ) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
     table = MEGATRON if megatron else SWIFT
+    given = {name: value for name, value in given.items() if name != ENVIRONMENT}
     losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
     reading.keys |= dict.fromkeys(losses, "free")
     kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})
     reading.problems += type_problems(table, kept)
-    if not isinstance(given.get("model"), str):
+    if given.get("config"):
+        reading.problems.append("--config: groups of workers under Ray are not read")
+    elif not isinstance(given.get("model"), str):
         reading.problems.append("model is missing; name it with --model")
     if reading.problems:
         return reading
@@ -89,6 +97,13 @@ def _read(
     else:
         training_run(reading, kept, values, files, processes)
     return reading
+
+
+def _variables(given: Mapping[str, Any]) -> dict[str, str]:
+    found = given.get(ENVIRONMENT)
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def _given(
@@ -104,5 +119,6 @@ def _given(
     own = option_syntax(path or "arguments", FOLDER)
     switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
     parsed = parse_options(TOOL, words, table, OptionSyntax(switches=switches, lists=own.lists))
-    strays = [f"{word!r} is not an option of {TOOL}" for word in parsed.positional]
+    unknown = () if parsed.problems else parsed.positional  # else they are values of them
+    strays = [f"{word!r} is not an option of {TOOL}" for word in unknown]
     return given | parsed.values, [*parsed.problems, *strays]

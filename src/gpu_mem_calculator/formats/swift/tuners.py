@@ -14,7 +14,8 @@ BITS = (4, 8)
 
 def tuner_sections(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
     """Add `peft` and `quantization` to a program; returns keys of `training` beside it."""
-    kind, training = values["tuner_type"], {}
+    kind: str = values["tuner_type"]
+    training: Section = {}
     if kind != "full":
         if kind != "lora":
             why = "this tuner is not modelled; the estimate is of LoRA with the rank and targets"

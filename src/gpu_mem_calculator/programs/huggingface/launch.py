@@ -20,6 +20,12 @@ ZERO_KEYS = (
 )
 # Keys of `zero_optimization` without effect on GPU memory (deepspeed 0.19.8 zero/config.py).
 ZERO_FREE = ("stage", "allgather_partitions", "reduce_scatter", "round_robin_gradients")
+# Keys of `zero_optimization` that are modelled where they are off.
+ZERO_OFF = (
+    "zero_quantized_weights",
+    "zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights",
+)
 ZERO_FREE_3 = (
     "stage3_gather_16bit_weights_on_model_save",
     "stage3_gather_fp16_weights_on_model_save",
@@ -255,7 +261,9 @@ def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
             engine[key] = place["device"]
             engine["pin_memory"] = bool(place.get("pin_memory", True))
             result.training.pop("optimizer_implementation", None)
-    strangers = [f"zero_optimization.{key}" for key in zero if key not in _zero_known()]
+    off = [key for key in ZERO_OFF if not zero.get(key)]
+    known = (*_zero_known(), *off)
+    strangers = [f"zero_optimization.{key}" for key in zero if key not in known]
     strangers += [key for key in config if key not in DEEPSPEED_FREE]
     result.problems += [
         f"program.deepspeed.{key} is not read with a program; leave it out" for key in strangers

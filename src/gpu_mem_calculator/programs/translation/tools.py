@@ -86,6 +86,12 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "its GPU memory is that of the weights",
     "ktransformers": "its experts are computed on the host, and their buffers on the GPU are its "
     "own; leave use_kt out for a run without it",
+    "swift.ppo": "a policy with a value head generates beside a reward model, and it is modelled "
+    "without them alone; use rlhf_type grpo",
+    "swift.gkd": "a teacher gives logits for the student's own completions, which is not modelled; "
+    "use sft for the student alone",
+    "swift.megatron_rlhf": "a reference model, a teacher or vLLM beside Megatron-Core is not "
+    "modelled; use swift rlhf",
     "fsdpturbo": "its sharding of experts is not modelled; use dist_config.name=fsdp2",
 }
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
