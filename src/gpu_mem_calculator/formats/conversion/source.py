@@ -9,9 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError
+from ...core.files import MOST_SLOW_BYTES
 from ...core.text_data import parse_any_text
 from ...core.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
+from ..manifests.commands import manifest_files
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
@@ -36,6 +38,9 @@ def read_source(
     if not words:
         raise InputError("there is no command to check; write it after gpu-mem-calc check")
     source, name = _Source(files, gpu_bytes), words[0]
+    applied = manifest_files(words, files)
+    if applied:
+        return source.applied(applied)
     if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
         return source.script(files.text(words[1]), words[2:])
     if name.endswith(SCRIPTS):
@@ -55,13 +60,16 @@ def read_pasted(text: str) -> list[Reading]:
     source = _Source(NamedFiles(None))
     if is_modelfile(text):
         return [source.modelfile(text)]
+    containers = source.manifest(text)
+    if containers:
+        return containers
     try:
         data = parse_any_text(text, PASTED)
     except InputError:
         data = None
     if not isinstance(data, Mapping):
         return source.script(text)
-    return source.manifest(text) or [source.data(data, PASTED)]
+    return [source.data(data, PASTED)]
 
 
 class _Source(Struct, frozen=True):
@@ -84,6 +92,8 @@ class _Source(Struct, frozen=True):
         """The containers of a manifest; none where the text is not one."""
         from ..manifests.read import is_manifest, read_manifest
 
+        if len(text) > MOST_SLOW_BYTES:
+            return []
         try:
             documents = parse_yaml_documents(text)
         except (ValueError, RecursionError):  # the reader of data says what is wrong
@@ -91,6 +101,14 @@ class _Source(Struct, frozen=True):
         if not documents or not is_manifest(documents[0]):
             return []
         return [self.command(one.command) for one in read_manifest(documents, self.files)]
+
+    def applied(self, names: Sequence[str]) -> list[Reading]:
+        """The containers of the manifests that a command such as kubectl apply names."""
+        text = "\n---\n".join(self.files.text(name) for name in names)
+        found = self.manifest(text)
+        if not found:
+            raise InputError(f"{', '.join(names)}: no manifest of Kubernetes, and no compose file")
+        return found
 
     def modelfile(self, text: str) -> Reading:
         """A Modelfile of Ollama."""
