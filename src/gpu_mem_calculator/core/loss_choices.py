@@ -17,8 +17,9 @@ CHUNK = 32_768  # trl 1.16.0 trainer/utils.py _CHUNKED_LOGPROB_CHUNK_SIZE
 LIGER_LOSSES = {"liger": CROSS_ENTROPY, "liger_fused": FUSED}  # loss -> Liger's kernel
 REWARD = "reward"  # of pairs of sequences, by a model with a score
 MEGATRON = ("te_fused", "megatron_fused")
-# Losses that compute the logits themselves, from the output layer's weight.
-READS_WEIGHT = ("chunked", "liger_fused", "cut")
+# Losses that compute the logits themselves, from the output layer's weight, without gathering it
+# under ZeRO-3. TRL's gathers it (trl 1.16.0 trainer/utils.py maybe_gather_lm_head_ctx).
+READS_WEIGHT = ("liger_fused", "cut")
 SAME_AS_FULL = ("full", "full_upcast")  # transformers' own loss upcasts the logits
 
 

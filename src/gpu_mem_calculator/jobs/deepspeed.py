@@ -111,6 +111,9 @@ def refusals(job: Job) -> list[str]:
     if run.reentrant and any(_option(run, key) for key in CHECKPOINT_KEYS):
         why = "deepspeed.checkpointing is reentrant by itself; leave it out"
         problems.append(f"training.checkpoint_reentrant=true: {why}")
+    if run.loss == "chunked" and _option(run, "zero_stage") == 3:
+        why = "its weight is gathered under Trainer alone; use loss 'full', or engine.zero_stage 2"
+        problems.append(f"training.loss='chunked' with ZeRO-3 cannot be run here: {why}")
     return problems
 
 

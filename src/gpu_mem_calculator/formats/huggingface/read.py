@@ -21,6 +21,7 @@ from ..reading.options import parse_options
 from ..reading.reading import Reading
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
+from ..trainer_launch.left_out import leave_out
 from .file_trainer import file_trainer
 from .own_options import add_own_limit, known_names, own_values, split_own
 from .passed_on import declared, passed_on
@@ -220,3 +221,4 @@ def _fill(
             else deepspeed
         )
         add_deepspeed_file(reading, data, meant)
+    leave_out(reading, meant)

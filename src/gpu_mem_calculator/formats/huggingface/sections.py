@@ -32,6 +32,15 @@ LORA = {
     "use_dora": "use_dora",
 }
 LORA_USUAL = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "lora_task_type": "CAUSAL_LM"}
+# Kernels of the hub that are FlashAttention (transformers 5.17.0 integrations/hub_kernels.py).
+KERNELS = {
+    **dict.fromkeys(
+        ("kernels-community/flash-attn", "kernels-community/flash-attn2"), "flash_attention_2"
+    ),
+    **dict.fromkeys(
+        ("kernels-community/flash-attn3", "kernels-community/vllm-flash-attn3"), "flash_attention_3"
+    ),
+}
 # Arguments that may name a file.
 IN_FILES = ("fsdp_config", "accelerator_config", "liger_kernel_config", "model_init_kwargs")
 
@@ -103,6 +112,8 @@ def _add_loading(program: Section, values: Section, tool: str, loaded: Section |
     given = {
         key: values[key] for key in ("dtype", "attn_implementation") if values.get(key) is not None
     }
+    if given.get("attn_implementation") in KERNELS:
+        given["attn_implementation"] = KERNELS[given["attn_implementation"]]
     if tool == TRAINER or loaded is not None:
         load = {**(loaded or {}), **given}
         program["load"] = load
@@ -131,6 +142,8 @@ def _add_peft(reading: Reading, program: Section, values: Section) -> None:
     else:
         return
     targets = given.get("target_modules")
+    if isinstance(targets, list):
+        given["target_modules"] = [str(one).strip(", ") for one in targets]
     if isinstance(targets, str) and targets != "all-linear" and targets.isidentifier():
         given["target_modules"] = [targets]
     program["peft"] = sort_keys(reading, argument_table(PEFT), given, "peft.")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ...programs.translation.arguments import FOLDER, ArgumentTable, argument_data, argument_table
 from ...programs.translation.tools import TOOLS
 from ..reading.options import OptionSyntax, option_syntax
-from .trainers import TRAINER
+from .trainers import TRAINER, TRL
 
 OWN = Path(__file__).parent
 # Tables beside the trainer's own, the first of them wins.
@@ -37,11 +37,15 @@ def renamed() -> Mapping[str, str]:
 @cache
 def script_arguments(tool: str) -> ScriptArguments:
     """The arguments of a script with this trainer."""
-    path = TOOLS[tool].arguments if tool in TOOLS else TOOLS[TRAINER].arguments
-    trainer = argument_table(path)
+    paths = [TOOLS[one].arguments for one in ([tool] if tool in TOOLS else TRL.values())]
+    trainer = {name: row for path in paths[::-1] for name, row in argument_table(path).items()}
     others = BESIDE_TRAINER if tool == TRAINER else BESIDE
+    if tool not in TOOLS:
+        others = (*others, "others")
     table = dict(trainer)
-    syntax = option_syntax(path, FOLDER)
+    syntax = OptionSyntax()
+    for path in paths:
+        syntax = _joined(syntax, option_syntax(path, FOLDER))
     for name in others:
         table = {**argument_table(name, OWN), **table}
         syntax = _joined(syntax, option_syntax(name, OWN))

@@ -24,11 +24,25 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("Trainer", "Seq2SeqTrainer"), TRAINER),
 }
 NEARER = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "SFTTrainer")
-# Trainers that were not modelled, by the words in a script's name and their class.
-OTHERS = (
-    *("orpo", "cpo", "ppo", "gkd", "bco", "xpo", "prm", "online_dpo", "nash_md", "distillation"),
-    *("gold", "minillm", "papo", "async_grpo"),
-)
+# TRL's trainers that are not modelled, by the words in a script's name.
+OTHERS: Mapping[str, str] = {
+    "orpo": "trl.ORPOTrainer",
+    "cpo": "trl.CPOTrainer",
+    "ppo": "trl.PPOTrainer",
+    "gkd": "trl.GKDTrainer",
+    "bco": "trl.BCOTrainer",
+    "xpo": "trl.XPOTrainer",
+    "prm": "trl.PRMTrainer",
+    "tpo": "trl.TPOTrainer",
+    "ssd": "trl.SSDTrainer",
+    "sdft": "trl.SDFTTrainer",
+    "sdpo": "trl.SDPOTrainer",
+    "online_dpo": "trl.OnlineDPOTrainer",
+    "nash_md": "trl.NashMDTrainer",
+    "distillation": "trl.DistillationTrainer",
+    "gold": "trl.GOLDTrainer",
+    "async_grpo": "trl.AsyncGRPOTrainer",
+}
 FINE_TUNING = "use trl.SFTTrainer for plain fine-tuning of the same model"
 CLASS_NAME = re.compile(r"([A-Z]\w*)Trainer")
 
@@ -37,10 +51,10 @@ def trainer_of_name(name: str) -> str | None:
     """The trainer that a script's name means, such as `run_dpo.py`; None where it means none."""
     parts = re.split(r"[^a-z0-9]+", name.lower().removesuffix(".py"))
     joined = "_".join(parts)
-    for word in OTHERS:
+    for word, tool in OTHERS.items():
         if re.search(rf"(^|_){word}(_|$)", joined):
-            raise InputError(f"{name}: TRL's {word} trainer is not modelled; {FINE_TUNING}")
-    found = [tool for word, tool in TRL.items() if word in parts]
+            return tool
+    found = [tool for word, tool in {**TRL, "gspo": TRL["grpo"]}.items() if word in parts]
     return found[0] if found else None
 
 
@@ -49,6 +63,9 @@ def trainer_of_text(script: ScriptText, path: str) -> str | None:
     if any(one.partition(".")[0] == "unsloth" for one in script.imports):
         return "unsloth"
     made = {one.name for one in script.calls}
+    for tool in OTHERS.values():
+        if tool.removeprefix("trl.") in made:
+            return tool
     for found in (made, script.imports):
         for name in (*NEARER, *CLASSES):
             if name in found:

@@ -152,7 +152,11 @@ FORMATS: Mapping[str, Format] = {
         version=f"{frameworks.TRANSFORMERS.version} and {frameworks.TRL.version}",
         folder="huggingface",
         programs=("trl", r".*\.py"),
-        keys=(frozenset({"per_device_train_batch_size"}), frozenset({"model_name_or_path"})),
+        keys=(
+            frozenset({"per_device_train_batch_size"}),
+            frozenset({"model_name_or_path"}),
+            frozenset({"distributed_type"}),
+        ),
     ),
 }
 

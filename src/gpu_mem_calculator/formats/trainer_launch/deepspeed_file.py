@@ -26,6 +26,7 @@ MATCHED = {
     "bf16.enabled": "bf16",
     "fp16.enabled": "fp16",
 }
+OFFLOAD = "offload_optimizer"
 # transformers' models call torch's checkpoint, not DeepSpeed's (modeling_utils.py
 # gradient_checkpointing_enable).
 WITHOUT_EFFECT = (RECOMPUTE,)
@@ -62,6 +63,8 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
     run["program"]["deepspeed"] = {ZERO: {**zero, **placed}}
     if data.get("optimizer") is not None:
         own = {"optimizer_implementation": None, **read["training"]}
+        if OFFLOAD in engine:  # torch's Adam is on the host then, like DeepSpeed's
+            own["optimizer_implementation"] = None
         kept = {key: own[key] for key in ("optimizer", "optimizer_implementation") if key in own}
         run["training"] = {**kept, **run.get("training", {})}
 

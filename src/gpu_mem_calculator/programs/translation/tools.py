@@ -93,6 +93,14 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "swift.megatron_rlhf": "a reference model, a teacher or vLLM beside Megatron-Core is not "
     "modelled; use swift rlhf",
     "fsdpturbo": "its sharding of experts is not modelled; use dist_config.name=fsdp2",
+    **{
+        f"trl.{name}Trainer": "its losses and models were not read; use trl.DPOTrainer for pairs "
+        "of answers, or trl.SFTTrainer"
+        for name in (
+            *("ORPO", "CPO", "PPO", "GKD", "BCO", "XPO", "PRM", "TPO", "SSD", "SDFT", "SDPO"),
+            *("OnlineDPO", "NashMD", "Distillation", "GOLD", "AsyncGRPO"),
+        )
+    },
 }
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
 LONGEST_VERSION = 40
