@@ -48,7 +48,8 @@ def read_row(row: dict[str, Any]) -> Reading:
                 raise InputError("no tool's keys are in it")
             return found
         if "script" in row:
-            return read_command(main_command(read_script(row["script"], files)))
+            commands = read_script(row["script"], files, row.get("arguments", ()))
+            return read_command(main_command(commands))
         return read_command(read_launch(row["words"], files, row.get("environment")))
 
 
@@ -73,7 +74,7 @@ def _outcome(reading: Reading) -> tuple[str, str]:
         return UNREAD, "; ".join(reading.problems)
     hardware = {**CARD, **reading.run.get("hardware", {})}
     try:
-        full_estimate(reading.run | {"hardware": hardware})
+        full_estimate(reading.run | {"hardware": hardware}, replay=False)
     except InputError as error:
         return REFUSED, str(error)
     return (LIMITED, "; ".join(map(str, reading.limits))) if reading.limits else (ANSWERED, "")

@@ -22,6 +22,7 @@ from ..reading.reading import Reading
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
 from ..trainer_launch.left_out import leave_out
+from .deepspeed_chat import is_deepspeed_chat, read_deepspeed_chat
 from .file_trainer import file_trainer
 from .own_options import add_own_limit, known_names, own_values, split_own
 from .passed_on import declared, passed_on
@@ -41,6 +42,8 @@ def read_command(command: Command) -> Reading:
     """What a command of trl or of a training script means."""
     if command.program == "trl":
         return _read_trl(command)
+    if is_deepspeed_chat(command):
+        return read_deepspeed_chat(command)
     script, text = command.program, _text(command)
     tool = trainer_of_text(text, script) if text else trainer_of_name(script)
     if text and tool is None:

@@ -52,6 +52,7 @@ FILE_KEYS = (
     *("tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm"),
     *("tpu_env", "dynamo_config"),
 )
+LOCAL = "LOCAL_MACHINE"
 OLD_KEYS = ("fp16", "dynamo_backend")  # config_args.py process_config converts them
 
 
@@ -90,6 +91,9 @@ def file_settings(data: Any, path: str) -> Section:
     """The settings of a YAML or JSON file, in the names of this release."""
     if not isinstance(data, Mapping):
         raise InputError(f"--config_file {path}: it is an object of settings, not {quoted(data)}")
+    if data.get("compute_environment", LOCAL) != LOCAL:
+        asked = f"{path}: compute_environment={quoted(data['compute_environment'])}"
+        raise InputError(f"{asked} is not read; use {LOCAL}")
     known = (*FILE_KEYS, *OLD_KEYS)
     problems = [
         f"{path}: {key} is not a key of Accelerate 1.15.0{nearest(str(key), known)}"

@@ -5,6 +5,7 @@ agree (transformers 5.17.0 integrations/deepspeed.py trainer_config_process).
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,8 +16,8 @@ from ...core.runfile import section
 from ...jobs.deepspeed import CHECKPOINT_KEYS
 from ..deepspeed.auto import AUTO
 from ..deepspeed.batch import MICRO, STEPS, TRAIN
-from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, sections
-from ..reading.reading import Effect, Reading
+from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, RunFileSections, sections
+from ..reading.reading import Effect, Limit, Reading
 
 # Keys that must have the Trainer's value, and its argument.
 MATCHED = {
@@ -27,6 +28,8 @@ MATCHED = {
     "fp16.enabled": "fp16",
 }
 OFFLOAD = "offload_optimizer"
+SETTING = re.compile(r"([\w.]+)(=|: )")
+UNKNOWN = "is not a key"
 # transformers' models call torch's checkpoint, not DeepSpeed's (modeling_utils.py
 # gradient_checkpointing_enable).
 WITHOUT_EFFECT = (RECOMPUTE,)
@@ -45,10 +48,8 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
         free = path.partition(".")[0] in WITHOUT_EFFECT
         reading.keys[f"deepspeed.{path}"] = "free" if free else "memory"
     reading.problems += problems
-    try:
-        read = sections(completed, num_gpus=None, model_ranks=1, hidden=lambda: _hidden(reading))
-    except InputError as error:
-        reading.problems += error.problems
+    read = _sections(reading, completed)
+    if read is None:
         return
     for path in read["no_memory"]:
         free_effect: Effect = "free"
@@ -67,6 +68,43 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
             own["optimizer_implementation"] = None
         kept = {key: own[key] for key in ("optimizer", "optimizer_implementation") if key in own}
         run["training"] = {**kept, **run.get("training", {})}
+
+
+def _sections(reading: Reading, completed: dict[str, Any]) -> RunFileSections | None:
+    """The file's sections; a setting that is not modelled is left out, with a limit. None where
+    the file has problems.
+    """
+    while True:
+        try:
+            return sections(
+                completed, num_gpus=None, model_ranks=1, hidden=lambda: _hidden(reading)
+            )
+        except InputError as error:
+            refused = [one for one in error.problems if _take_out(completed, one)]
+            reading.limits += [_limit(sentence) for sentence in refused]
+            if not refused:
+                reading.problems += error.problems
+                return None
+
+
+def _take_out(data: dict[str, Any], sentence: str) -> bool:
+    """Remove the setting that a sentence refuses; False where it is wrong, not refused."""
+    found = SETTING.match(sentence)
+    if found is None or UNKNOWN in sentence:
+        return False
+    *parents, last = found[1].split(".")
+    section: Any = data
+    for name in parents:
+        section = section.get(name) if isinstance(section, dict) else None
+    if not isinstance(section, dict) or last not in section:
+        return False
+    del section[last]
+    return True
+
+
+def _limit(sentence: str) -> Limit:
+    key, _, why = sentence.partition(": ")
+    return Limit(key=f"deepspeed.{key}", why=why or "it is not modelled")
 
 
 def _completed(

@@ -196,6 +196,8 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
     engine["init_device"] = "cpu"
     if _flag(config.get("cpu_offload", config.get("offload_params", False))):
         engine["cpu_offload"] = True
+        if version == 2:  # one weight at a time is on the GPU at start-up, less than in a step
+            del engine["init_device"]
     if _flag(config.get("activation_checkpointing", False)):
         result.training["activation_checkpointing"] = "full"
     known = FSDP_KEYS if version == 2 else (*FSDP_KEYS, *FSDP1_KEYS)

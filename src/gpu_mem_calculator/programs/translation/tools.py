@@ -93,6 +93,12 @@ REFUSED_TOOLS: Mapping[str, str] = {
     "swift.megatron_rlhf": "a reference model, a teacher or vLLM beside Megatron-Core is not "
     "modelled; use swift rlhf",
     "fsdpturbo": "its sharding of experts is not modelled; use dist_config.name=fsdp2",
+    **dict.fromkeys(
+        ("deepspeed-chat step 2, a reward model", "deepspeed-chat step 2, DPO"),
+        "its models were not read; use trl.RewardTrainer or trl.DPOTrainer",
+    ),
+    "deepspeed-chat step 3, RLHF": "it trains an actor and a critic, and generates; "
+    "use trl.GRPOTrainer",
     **{
         f"trl.{name}Trainer": "its losses and models were not read; use trl.DPOTrainer for pairs "
         "of answers, or trl.SFTTrainer"
