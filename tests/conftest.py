@@ -24,6 +24,9 @@ settings.register_profile("steady", derandomize=True, database=None, **UNTIMED)
 settings.register_profile("explore", **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# Tests run side by side: threads of torch that wait for each other take longer than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Names that look like the hub's are never asked for, except of a test's own server.
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from tests.conftest import ROOT
@@ -12,12 +13,17 @@ SOURCE = ROOT / "src" / "gpu_mem_calculator"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's code."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def functions(path: Path) -> list[tuple[str, int]]:
     """Each function of a file and its number of lines."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     return [
         (f"{path.name}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(tree)
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -69,7 +75,7 @@ def test_a_function_that_does_nothing_says_so() -> None:
     """Its docstring is there. Protocols and overloads describe functions of others."""
     bare = []
     for path in FILES:
-        for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for owner in ast.walk(parsed(path)):
             if isinstance(owner, ast.Module | ast.ClassDef) and "Protocol" not in (
                 ast.unparse(base) for base in getattr(owner, "bases", ())
             ):

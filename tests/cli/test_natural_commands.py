@@ -101,7 +101,7 @@ def run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     return in_folder
 
 
-@pytest.mark.parametrize("line", sampled(ANSWERED, 40))
+@pytest.mark.parametrize("line", sampled(ANSWERED, 25))
 def test_it_answers(run: Command, line: str) -> None:
     """Exit code 0, or 1 with --check, and an answer."""
     answer = run(*shlex.split(line))

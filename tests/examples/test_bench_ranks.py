@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from . import GPTLITE
 from .conftest import ENVIRONMENT, SIZES
 
@@ -44,6 +46,7 @@ assert sent, "nothing that DeepSpeed sends passes through here any more"
 """
 
 
+@pytest.mark.proof
 def test_a_pipeline_runs_through_the_host() -> None:
     """gloo's group is there before DeepSpeed's; every step has a history of its own."""
     with socket.socket() as free:

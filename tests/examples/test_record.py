@@ -195,7 +195,8 @@ def test_weights_that_another_module_reads_under_deepspeed(stage: int, near: flo
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=near)
 
 
-@pytest.mark.parametrize(("stage", "near"), sampled([(2, 1e-3), (1, 2e-3), (3, 0.02)], keep=1))
+@pytest.mark.proof
+@pytest.mark.parametrize(("stage", "near"), [(2, 1e-3), (1, 2e-3), (3, 0.02)])
 def test_an_unused_layer_under_zero(stage: int, near: float) -> None:
     """It is sharded with the rest, and has a master weight and a state."""
     pytest.importorskip("deepspeed")

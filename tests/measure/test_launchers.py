@@ -196,6 +196,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("cpu_torch")
 def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) -> None:
     """No traceback of torchrun's around it."""

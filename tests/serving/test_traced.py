@@ -45,7 +45,7 @@ MORE: dict[str, dict[str, Any]] = {
     "assisted": assisted(),
     "assisted, short": assisted(prompt_len=8, new_tokens=12),
 }
-FEW = ("llama", "gpt2", "gemma2", "mistral", "falcon", "mixtral")
+FEW = ("llama", "mixtral", "gpt2", "gemma2", "falcon", "mistral")
 WINDOWED = ("gemma2", "mistral")
 
 
