@@ -32,7 +32,7 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     ),
 }
 DRAFTS = ("fim-qwen-7b-spec", "fim-qwen-14b-spec")
-MIX = "is a publisher's own mix of types; {} is estimated, from which files differ by up to 10 %"
+MIX = "is a publisher's own mix of types; {} is estimated, and the header of the file says more"
 PROJECTOR = "the projector for images, which is loaded with the model, is not counted"
 ROUTER = "it names no model and would load those that are asked for; add -m FILE.gguf or -hf NAME"
 

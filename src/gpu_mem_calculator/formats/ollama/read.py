@@ -127,7 +127,7 @@ def _add_model(reading: Reading, file: Modelfile, command: Command, quantize: st
 def _add_parts(reading: Reading, file: Modelfile) -> None:
     """Limits for what is loaded beside the model."""
     for path in file.adapters:
-        why = "an adapter's weights are not counted: about 1 % of the model's"
+        why = "an adapter's weights are not counted: rank x (inputs + outputs) of each matrix"
         reading.limits.append(Limit(key=f"ADAPTER={path}", why=why, could="more"))
     for path in file.drafts:
         why = "a draft model's weights and cache are not counted"
