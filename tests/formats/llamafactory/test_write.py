@@ -44,7 +44,7 @@ KEYS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(method=METHODS, keys=KEYS)
 def test_a_written_file_means_the_same_run(method: dict[str, Any], keys: dict[str, Any]) -> None:
     """What a file of LLaMA-Factory says is written without a difference."""

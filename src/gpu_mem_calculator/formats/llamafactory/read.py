@@ -18,12 +18,13 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
-from ..reading.trainer_arguments import type_problems
+from ..reading.trainer_arguments import chosen_values, type_problems
 from .arguments import OWN, TABLE
 from .launch import FactoryProcesses, command_launch
 from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version
 from .serving import serving_run
+from .stages import STAGES
 from .training import training_run
 
 TOOL = "LLaMA-Factory"
@@ -59,7 +60,11 @@ def _read(given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses)
         reading.problems.append("model_name_or_path is missing; name the model")
     if reading.problems:
         return reading
-    values = {name: kept.get(name, row.default) for name, row in table.items()}
+    values = chosen_values(table, kept)
+    if values["stage"] not in (*STAGES, "ppo"):
+        known = ", ".join((*STAGES, "ppo"))
+        reading.problems.append(f"stage={quoted(values['stage'])} must be one of {known}")
+        return reading
     revision = {"revision": values["model_revision"]} if "model_revision" in kept else {}
     reading.run["model"] = {"name": values["model_name_or_path"], **revision}
     if "stage" not in kept and not values["do_train"]:

@@ -12,7 +12,7 @@ from ...programs.translation.arguments import argument_table, flat_arguments
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
-from ..reading.trainer_arguments import deepspeed_data, type_problems
+from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
 from .arguments import BUNDLED, FOLDER
 from .launch import FactoryProcesses
 
@@ -37,7 +37,7 @@ def read_second_version(
     reading.problems += type_problems(TABLE, kept)
     if reading.problems:
         return reading
-    values = {name: kept.get(name, row.default) for name, row in TABLE.items()}
+    values = chosen_values(TABLE, kept)
     run = reading.run
     run["model"] = {"name": values["model"]}
     if launch.num_gpus is not None:
@@ -144,7 +144,8 @@ def _quantization(values: Mapping[str, Any]) -> Section:
 def _micro_batches(values: Mapping[str, Any], launch: FactoryProcesses) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
     each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
-    return max(1, int(values["global_batch_size"] or each) // each)
+    whole = values["global_batch_size"]
+    return max(1, whole // each) if isinstance(whole, int) else 1
 
 
 def _deepspeed_program(reading: Reading, values: Mapping[str, Any], files: NamedFiles) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from .reading import Reading, Section
 
 TRAINER = argument_table("transformers/arguments")
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
-SCALARS = (bool, int, float, str)
+SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
+MOST = 10**12
 
 
 def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -27,21 +29,41 @@ def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) ->
     }
 
 
+def chosen_values(table: ArgumentTable, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every argument: as given, else the tool's default, also for an empty number."""
+    values = {name: kept.get(name, row.default) for name, row in table.items()}
+    empty = [name for name, value in values.items() if value is None]
+    numbers = {name: table[name].default for name in empty}
+    return values | {k: one for k, one in numbers.items() if isinstance(one, int | float)}
+
+
 def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each value whose type is not that of the argument's default."""
     for name, value in given.items():
         default = table[name].default
-        if value is None or not isinstance(default, SCALARS) or table[name].effect != MEMORY:
+        if value is None or default is None or table[name].effect != MEMORY:
             continue
-        if isinstance(default, bool):
-            word, fits = "true or false", isinstance(value, bool)
-        elif isinstance(default, str):
-            word, fits = "a text", isinstance(value, str | list)
-        else:
-            word = "a number"
-            fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits:
+        word = _wanted(name, value, default)
+        if word:
             yield f"{name}={quoted(value)} must be {word}"
+
+
+def _wanted(name: str, value: Any, default: Any) -> str:
+    """What a value must be; empty where it is that."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        least = 1 if default > 0 and name not in SIGNED else -MOST
+        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
+        return "" if fits else "a whole number, 1 or more" if least == 1 else "a whole number"
+    if isinstance(default, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return "" if number and isfinite(value) else "a number"
+    names = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if isinstance(default, list):
+        return "" if names or isinstance(value, str) else "a list of names"
+    several = names and "target" in name
+    return "" if isinstance(value, str) or several or not isinstance(default, str) else "a text"
 
 
 def deepspeed_data(

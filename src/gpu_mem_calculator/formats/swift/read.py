@@ -19,7 +19,7 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import OptionSyntax, option_syntax, parse_options
 from ..reading.reading import Reading
-from ..reading.trainer_arguments import OLDER, TRAINER, type_problems
+from ..reading.trainer_arguments import OLDER, TRAINER, chosen_values, type_problems
 from .megatron import megatron_run
 from .processes import SwiftProcesses, command_processes
 from .training import training_run
@@ -88,7 +88,7 @@ def _read(
         reading.problems.append("model is missing; name it with --model")
     if reading.problems:
         return reading
-    values = {name: kept.get(name, row.default) for name, row in table.items()}
+    values = chosen_values(table, kept)
     values["method"] = method
     revision = {"revision": values["model_revision"]} if values["model_revision"] else {}
     reading.run["model"] = {"name": values["model"], **revision}
