@@ -64,7 +64,7 @@ def test_a_file_is_written_with_those_that_it_names(
 
 
 @pytest.mark.parametrize(
-    ("ending", "begins"), [("json", "{"), ("yaml", "# Training"), ("sh", "# Training")]
+    ("ending", "begins"), [("json", "{"), ("yaml", "# start: torchrun"), ("sh", "# start: bash")]
 )
 def test_the_ending_chooses_the_kind(
     command: Command, run: str, tmp_path: Path, ending: str, begins: str

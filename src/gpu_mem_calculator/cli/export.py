@@ -54,7 +54,7 @@ def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
     """Write a run in the format of a name to stdout or a file, with the files that it names."""
     from ..core.resolve import resolve
     from ..core.runfile import read
-    from ..formats.writing.writers import WRITERS, write_run
+    from ..formats.writing.writers import write_run
 
     file = read(data)
     written = write_run(name, file, resolve(file, headers=False), output=output)
@@ -69,7 +69,7 @@ def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
             write(text, os.path.join(folder, other))
     if not written.commented:
         print_to_stderr(*written.notes, *(f"not in it: {one}" for one in written.unsaid))
-    if output is not None or not WRITERS[name].serves:
+    if written.start and (output is not None or not written.commented):
         where = f" (in {folder})" if folder and written.beside else ""
         print_to_stderr(f"start{where}: {written.start}", begins="")
 

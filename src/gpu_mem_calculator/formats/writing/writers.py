@@ -32,7 +32,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
       names, returns the text of the file, or a `Written`
     - `endings`: the functions of other kinds of text, by the ending of the file
     - `filename`: the file's usual name; `start`: the command that uses it, with {file}, and with
-      {launch} for the launcher of all GPUs
+      {launch} for the launcher of all GPUs; empty where the file is a command or a run file
     - `trains`, `serves`: whether training runs and servers can be written in it
     - `read`: how its reader takes the text (read_back.py), to find what the text does not say;
       empty where the writer itself knows
@@ -103,7 +103,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="servers.write",
         function="write_vllm",
         filename="vllm.sh",
-        start="bash {file}",
         trains=False,
         serves=True,
     ),
@@ -112,7 +111,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="servers.write",
         function="write_sglang",
         filename="sglang.sh",
-        start="bash {file}",
         trains=False,
         serves=True,
     ),
@@ -121,7 +119,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="servers.write",
         function="write_tensorrt_llm",
         filename="trtllm.sh",
-        start="bash {file}",
         trains=False,
         serves=True,
     ),
@@ -130,7 +127,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="servers.write",
         function="write_tgi",
         filename="tgi.sh",
-        start="bash {file}",
         trains=False,
         serves=True,
     ),
@@ -139,7 +135,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="servers.write",
         function="write_llamacpp",
         filename="llama-server.sh",
-        start="bash {file}",
         trains=False,
         serves=True,
     ),
@@ -155,7 +150,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="run_file.write",
         function="write_json",
         filename="run.json",
-        start="gpu-mem-calc calculate {file}",
         serves=True,
         comments=False,
     ),
@@ -164,7 +158,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="run_file.write",
         function="write_yaml",
         filename="run.yaml",
-        start="gpu-mem-calc calculate {file}",
         serves=True,
     ),
     "toml": OutputFormat(
@@ -172,7 +165,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="run_file.write",
         function="write_toml",
         filename="run.toml",
-        start="gpu-mem-calc calculate {file}",
         serves=True,
     ),
 }
@@ -200,8 +192,9 @@ def write_run(
         written = replace(written, notes=(*written.notes, UNNAMED))
     if not form.comments or (output or "").endswith(".json"):
         return written
+    start = (f"start: {written.start}",) if written.start else ()
     unsaid = _listed(form.title, written.unsaid)
-    head = comment_lines((*written.notes, *unsaid))
+    head = comment_lines((*start, *written.notes, *unsaid))
     return replace(written, text=f"{head}{written.text}", commented=True)
 
 

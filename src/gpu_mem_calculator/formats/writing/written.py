@@ -16,7 +16,7 @@ class Written(Struct, frozen=True, kw_only=True):
     - `filename`: its usual name; `start`: the command that uses it
     - `unsaid`: one sentence for each thing of the run that the file cannot say
     - `notes`: other sentences for the user, such as what the program itself must do
-    - `commented`: whether notes and what is unsaid are comments in the text
+    - `commented`: whether start, notes and what is unsaid are comments in the text
     - `beside`: the texts of other files that it names, by their names
     """
 
