@@ -82,7 +82,6 @@ def test_the_ending_chooses_the_kind(
     [
         (["--to", "acelerate"], "did you mean 'accelerate'?"),
         (["--to", "vllm"], "the run trains a model, and vLLM serves one; choose deepspeed"),
-        (["--to", "trl", "--zero", "3"], "the run cannot be written for TRL: training.loss"),
         (["--to", "deepspeed", "--set", "engine.type=fsdp"], "is not an option of PyTorch FSDP"),
         ([], "convert needs -t/--to"),
         (["--to", "trl", "--engine", "megatron"], "Megatron-LM is not started by TRL"),
