@@ -153,3 +153,12 @@ def test_a_gpu_without_a_link_is_alone(name: str) -> None:
 
     with pytest.raises(InputError, match="a run has one of them; set num_gpus=1"):
         find_hardware(GPUConfig(gpu=name, num_gpus=2), None)
+
+
+def test_one_card_beside_another_word_is_not_several() -> None:
+    """Two are, and the smaller is named."""
+    with pytest.raises(InputError) as one:
+        named_card(GPUConfig(gpu="h100-80gb-sxm, whatever"))
+    assert "several cards" not in str(one.value)
+    with pytest.raises(InputError, match=r"several cards.* use the smallest, 'rtx-4090'"):
+        named_card(GPUConfig(gpu="h100-80gb-sxm + rtx-4090"))

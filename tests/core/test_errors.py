@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from gpu_mem_calculator.core.errors import InputError, print_to_stderr, printable
+from gpu_mem_calculator.core.errors import InputError, first_problems, print_to_stderr, printable
 from gpu_mem_calculator.report.lines import colour_text, line, plain
 
 
@@ -49,3 +49,11 @@ def test_one_sentence_is_one_problem() -> None:
     assert InputError("a=0 must be 1 or more").problems == ["a=0 must be 1 or more"]
     assert InputError(["a is missing", "b is missing"]).problems == ["a is missing", "b is missing"]
     assert str(pickle.loads(pickle.dumps(InputError("a is missing")))) == "a is missing"
+
+
+@pytest.mark.parametrize(("problems", "said"), [(0, 0), (20, 20), (21, 21), (30, 21)])
+def test_twenty_sentences_are_enough(problems: int, said: int) -> None:
+    """Of more, the last says that there are more."""
+    found = first_problems(f"{number} is wrong" for number in range(problems))
+    assert len(found) == said
+    assert ("there are more problems; correct these first" in found) == (problems > 20)

@@ -146,3 +146,9 @@ def test_the_form_is_small_and_plain() -> None:
     axes = {one["name"]: one["axes"] for one in made["engines"]}
     assert axes["megatron_lm"] == ["tp", "pp", "cp", "ep"]
     assert axes["transformers"] == []
+
+
+def test_a_count_of_parameters_has_a_kind_of_its_own() -> None:
+    """The key that takes 7B; no other has it."""
+    kinds = [path for path, field in FIELDS.items() if field.kind == "parameters"]
+    assert kinds == ["model.num_parameters"]

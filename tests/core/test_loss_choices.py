@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.loss_choices import _like_llama
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.run.run import Run
@@ -105,3 +106,11 @@ def test_what_is_refused(sections: dict[str, Any], words: str) -> None:
         return
     with pytest.raises(InputError, match=words):
         run(**given)
+
+
+@pytest.mark.parametrize(
+    ("family", "like"), [("llama", True), ("qwen2", True), ("stablelm", False)]
+)
+def test_layers_like_llamas(family: str, like: bool) -> None:
+    """StableLM's differ by their norms alone."""
+    assert _like_llama(run(family=family)) == like

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.cli.training_options import POLICIES
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.recompute_policies import NAMES
+from gpu_mem_calculator.core.recompute_policies import NAMES, _choice
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.run.recompute import ATTENTION, EVERY_SECOND_MM, RecomputeRule
@@ -165,3 +165,22 @@ def test_deepspeeds_checkpoint_does_not_stop_early(option: str) -> None:
     options = {"zero_stage": 2, option: True}
     sentence = problem({"mode": "full"}, "deepspeed", options)
     assert sentence.startswith(f"engine.{option}=true replaces torch's checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed", "taken"),
+    [
+        ("".join(("fu", "ll")), ("full",), True),
+        (1, (True, False), False),
+        (True, (1, 2), False),
+        (None, (None, "full"), True),
+        ("part", ("full",), False),
+    ],
+)
+def test_a_value_is_of_its_type(value: Any, allowed: tuple[Any, ...], taken: bool) -> None:
+    """1 is not `true`."""
+    if taken:
+        assert _choice({"key": value}, "key", allowed, None) == value
+    else:
+        with pytest.raises(InputError, match="must be one of"):
+            _choice({"key": value}, "key", allowed, None)

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.serving_split import splits
 
 
 def run(engine: str, gpus: int, model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:
@@ -91,3 +92,10 @@ def test_the_verdict_counts_users_and_the_headroom_has_its_sign(
     assert result.fits_on_gpu == (starts and result.serving.users >= (asked or 0))
     assert (result.headroom_bytes >= 0) == result.fits_on_gpu
     assert (result.verdict == "fits") == result.fits_on_gpu
+
+
+def test_every_width_of_tensor_parallelism_is_tried() -> None:
+    """The widest first, down to one."""
+    resolved = full_estimate(run("vllm", 4)).resolved
+    found = [one["tensor_parallel_size"] for one in splits(resolved.run.arch, resolved.engine, 4)]
+    assert found == [4, 2, 1]

@@ -18,12 +18,25 @@ def test_requests_are_rounded_to_512_bytes(requested: int, block: int) -> None:
 
 @pytest.mark.parametrize(
     ("requested", "block"),
-    [(1200 * 1024, 1280 * 1024), (2048, 2048), (2049, 2560), (1024, 1024), (5 * MIB, 5 * MIB)],
+    [
+        (1200 * 1024, 1280 * 1024),
+        (2048, 2048),
+        (2049, 2560),
+        (1200, 1536),
+        (1024, 1024),
+        (5 * MIB, 5 * MIB),
+    ],
 )
 def test_divisions_round_up_between_powers_of_two(requested: int, block: int) -> None:
     """Four divisions between 1024 and 2048 KiB are 1024, 1280, 1536 and 1792 KiB."""
     settings = AllocatorSettings.parse("roundup_power2_divisions:4")
     assert round_units(requested, settings) * UNIT == block
+
+
+def test_one_division_is_none() -> None:
+    """torch rounds by divisions from two on."""
+    settings = AllocatorSettings.parse("roundup_power2_divisions:1")
+    assert round_units(5 * MIB + 1, settings) * UNIT == 5 * MIB + 512
 
 
 def test_divisions_depend_on_the_interval() -> None:

@@ -103,6 +103,21 @@ def test_graphs_by_version(version: str, most: int, number: int) -> None:
     assert (graphs.largest_graph(resolved), graphs.graph_count(resolved)) == (most, number)
 
 
+@pytest.mark.parametrize(
+    ("model", "seqs", "most"),
+    [
+        ("qwen3-8b", 7, 14),
+        ("qwen3-8b", 400, 512),
+        ("gpt-oss-20b", 400, 800),
+        ("gpt-oss-20b", 900, 1024),
+    ],
+)
+def test_v1_captures_twice_the_sequences(model: str, seqs: int, most: int) -> None:
+    """Up to 512 tokens, 1,024 of gpt-oss."""
+    resolved = apply_defaults(run(model, engine_version="0.19.0", max_num_seqs=seqs))
+    assert graphs.largest_graph(resolved) == most
+
+
 @pytest.mark.parametrize(("seqs", "most"), [(3, 3), (5, 8), (250, 256), (1000, 256)])
 def test_v0_captures_batches_up_to_256(seqs: int, most: int) -> None:
     """No more than the sequences at once, in steps of 8."""

@@ -42,6 +42,10 @@ N = 1 << 20
         ("adamw_8bit", 32, 2 * N + N // 32),
         ("adamw_8bit", 16, 2 * N + N // 32),
         ("paged_adamw_8bit", 16, 2 * N + N // 32),
+        ("ademamix", 16, 12 * N),
+        ("paged_ademamix", 16, 12 * N),
+        ("ademamix_8bit", 16, 3 * N + 3 * N // 64),
+        ("paged_ademamix_8bit", 16, 3 * N + 3 * N // 64),
         ("muon", 32, 4 * N),
     ],
 )
@@ -179,3 +183,9 @@ def test_ademamix_has_both_averages_in_one_tensor() -> None:
     """Two of its three states are one tensor, and so are their scales."""
     assert tensor_states(OPTIMIZERS["ademamix"], 5_000, 16) == [40_000, 20_000]
     assert tensor_states(OPTIMIZERS["ademamix_8bit"], 5_120, 16) == [10_240, 5_120, 160, 80]
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "ademamix" in name])
+def test_two_averages_are_one_tensor(name: str) -> None:
+    """bitsandbytes allocates them together."""
+    assert OPTIMIZERS[name].merged == 2

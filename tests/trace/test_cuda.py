@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.trace.attention import AttentionKernels, choose_kernel  # noqa: E402
-from gpu_mem_calculator.trace.cuda import _dropout, as_on_cuda  # noqa: E402
+from gpu_mem_calculator.trace.cuda import _cross_entropy, _dropout, as_on_cuda  # noqa: E402
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -141,3 +141,14 @@ def test_dropout_makes_a_tensor_unless_there_is_nothing_to_drop(elements: int, m
     x = torch.ones(elements)
     assert (_dropout(x, 0.5, True) is not x) == made
     assert _dropout(x, 0.5, False) is x
+
+
+@pytest.mark.parametrize(
+    ("logits", "target"), [((5,), ()), ((3, 5), (3,)), ((2, 5, 4), (2, 4))], ids=str
+)
+def test_the_loss_is_torchs(logits: tuple[int, ...], target: tuple[int, ...]) -> None:
+    """Classes are the first dimension of one, else the second."""
+    x = torch.arange(torch.Size(logits).numel(), dtype=FP32).reshape(logits).sin()
+    labels = torch.ones(target, dtype=torch.long)
+    expected = torch.nn.functional.cross_entropy(x, labels)
+    assert torch.allclose(_cross_entropy(x, labels), expected)
