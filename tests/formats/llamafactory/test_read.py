@@ -75,6 +75,11 @@ def test_a_lora_file_is_the_trainer_with_recompute() -> None:
         ({"disable_gradient_checkpointing": True}, "args.gradient_checkpointing", False),
         ({"use_reentrant_gc": False}, "args.gradient_checkpointing_kwargs.use_reentrant", False),
         ({"enable_liger_kernel": True}, "args.use_liger_kernel", True),
+        (
+            {"enable_liger_kernel": True, "use_dft_loss": True},
+            "args.liger_kernel_config",
+            {"fused_linear_cross_entropy": False},
+        ),
         ({"stage": "pt"}, "data.seq_len", 1020),
         ({"stage": "pt", "packing": True}, "data.seq_len", 1019),
         ({"optim": "adamw_8bit"}, "args.optim", "adamw_8bit"),

@@ -73,6 +73,11 @@ def test_a_plain_command_is_lora_with_recompute() -> None:
         ("--quant_method bnb --quant_bits 4", "quantization.load_in_4bit", True),
         ("--attn_impl flash_attn --packing true --packing_length 4096", "data.seq_len", 4096),
         ("--use_liger_kernel true", "args.use_liger_kernel", True),
+        (
+            "--use_liger_kernel true --enable_dft_loss true",
+            "args.liger_kernel_config",
+            {"fused_linear_cross_entropy": False},
+        ),
     ],
 )
 def test_options_that_change_the_program(words: str, where: str, value: Any) -> None:

@@ -17,6 +17,7 @@ from .stages import STAGES, stage_run
 ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
 ATTENTION["fa3"] = "flash_attention_3"
 OWN_CHECKPOINTS = ("gradient_checkpointing", "gradient_checkpointing_kwargs", "deepspeed")
+OWN_LOSSES = ("use_dft_loss", "use_asft_loss", "use_eaft_loss")
 MULTIPLE = 8  # the collators pad to it (train/*/workflow.py); that of stage pt does not
 
 
@@ -40,7 +41,7 @@ def training_run(
     program: Section = {"tool": STAGES[values["stage"]]}
     program["args"] = trainer_args(kept, without=OWN_CHECKPOINTS) | _checkpoints(values, launch)
     if values["enable_liger_kernel"]:
-        program["args"]["use_liger_kernel"] = True
+        program["args"] |= _liger(values)
     program["load"] = _loading(values, launch, deepspeed)
     program["data"] = {"seq_len": sequence_length(values)}
     if launch.accelerate:
@@ -71,6 +72,15 @@ def sequence_length(values: Mapping[str, Any]) -> int:
     if values["stage"] == "pt":
         return length - 1 if values["packing"] else length
     return -(-length // MULTIPLE) * MULTIPLE
+
+
+def _liger(values: Mapping[str, Any]) -> Section:
+    """Liger's kernels; a loss of LLaMA-Factory's own gets logits, so Liger's is not used
+    (train/sft/trainer.py compute_loss_func).
+    """
+    own = any(values[name] for name in OWN_LOSSES)
+    config = {"liger_kernel_config": {"fused_linear_cross_entropy": False}} if own else {}
+    return {"use_liger_kernel": True, **config}
 
 
 def _refused_program(values: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ OWN = (
     "fsdp",
     "fsdp_config",
 )
+OWN_LOSSES = ("enable_dft_loss", "enable_channel_loss")  # in whose place Liger's is not used
 GLOBAL_BATCH = 16  # trainers/arguments.py: accumulation up to it, where none is given
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -47,6 +48,8 @@ def training_run(
         program["load"]["device_map"] = {"": 0}
     program["args"] |= _batches(values, processes) | _precision(values) | _evaluation(values)
     program["args"] |= _checkpoints(values, processes, plain=not deepspeed and not sharded)
+    if values["use_liger_kernel"] and any(values[name] for name in OWN_LOSSES):
+        program["args"]["liger_kernel_config"] = {"fused_linear_cross_entropy": False}
     _set_length(reading, program, values)
     reading.run["program"] = program
     training: Section = {"pytorch_alloc_conf": processes.allocator} if processes.allocator else {}
