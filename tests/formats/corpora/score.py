@@ -53,20 +53,24 @@ def read_row(row: dict[str, Any]) -> Reading:
         return read_command(read_launch(row["words"], files, row.get("environment")))
 
 
+def readings(row: dict[str, Any]) -> list[Reading]:
+    """What a configuration says; a manifest has a reading for each of its containers."""
+    if "documents" not in row:
+        return [read_row(row)]
+    found = read_manifest(row["documents"], NamedFiles(None))
+    return [read_command(one.command) for one in found]
+
+
 def outcome(row: dict[str, Any]) -> tuple[str, str]:
     """The outcome of a configuration, and the sentence that says why; of a manifest, the worst
     outcome of its containers.
     """
     try:
-        if "documents" in row:
-            found = read_manifest(row["documents"], NamedFiles(None))
-            readings = [read_command(one.command) for one in found]
-        else:
-            readings = [read_row(row)]
+        found = readings(row)
     except InputError as error:
         return UNREAD, str(error)
     order = (ANSWERED, LIMITED, REFUSED, UNREAD)
-    return max(map(_outcome, readings), key=lambda one: order.index(one[0]))
+    return max(map(_outcome, found), key=lambda one: order.index(one[0]))
 
 
 def _outcome(reading: Reading) -> tuple[str, str]:

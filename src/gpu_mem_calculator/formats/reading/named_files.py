@@ -28,13 +28,16 @@ class NamedFiles(Struct, frozen=True):
         """The path of a file that `option` names."""
         if self.folder is None:
             raise InputError(f"{option} names the file {name}, and no files are opened here")
-        return self.folder / Path(name).expanduser()
+        try:
+            return self.folder / Path(name).expanduser()
+        except RuntimeError as error:  # a home that nobody has
+            raise InputError(f"{option} {name}: {error}".lstrip()) from None
 
     def exists(self, name: str) -> bool:
         """Whether a file of this name can be read."""
         if os.path.normpath(name) in self.written:
             return True
-        return self.folder is not None and (self.folder / Path(name).expanduser()).is_file()
+        return self.folder is not None and _is_file(self.path(name, ""))
 
     def text(self, name: str, option: str = "") -> str:
         """The text of a file."""
@@ -47,6 +50,14 @@ class NamedFiles(Struct, frozen=True):
         if os.path.normpath(name) in self.written:
             return parse_any_text(self.text(name), name)
         path = self.path(name, option)
-        if not path.is_file():
+        if not _is_file(path):
             raise InputError(f"{option} {name}: no such file".lstrip())
         return load_text(path)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a path is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -106,6 +106,17 @@ def argument_problems(title: str, table: ArgumentTable, given: Mapping[str, Any]
             yield f"program.args.{name} is not an argument of {title}{near}"
         elif row.effect == REFUSED and value != row.default:
             yield f"program.args.{name}={quoted(value)}: {row.why}"
+        elif row.effect == MEMORY and (rule := _type_rule(row.default, value)):
+            yield f"program.args.{name}={quoted(value)} must be {rule}"
+
+
+def _type_rule(default: Any, value: Any) -> str:
+    """What a value must be, where the default's type rules it out; tools convert texts."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool | int | str | None) else "true or false"
+    if isinstance(default, int | float):
+        return "" if isinstance(value, int | float | None) else "a number"
+    return ""
 
 
 def assumed_defaults(title: str, table: ArgumentTable, given: Mapping[str, Any]) -> str:
