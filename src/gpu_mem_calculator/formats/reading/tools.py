@@ -145,7 +145,11 @@ FORMATS: Mapping[str, Format] = {
         version=frameworks.MEGATRON_CORE.version,
         folder="megatron",
         programs=(r"pretrain_\w+\.py",),
-        keys=(frozenset({"num_layers", "hidden_size", "num_attention_heads"}),),
+        keys=(
+            frozenset({"num_layers", "hidden_size", "num_attention_heads"}),
+            frozenset({"MODEL_ARGS"}),
+            frozenset({"language_model", "model_parallel"}),
+        ),
     ),
     "huggingface": Format(
         title="transformers and TRL",

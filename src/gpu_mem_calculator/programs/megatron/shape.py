@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..translation.program import Section
+from .family import config_problems, family_config, needs_config
 
 Values = Mapping[str, Any]
 # Keys of the model section, and the arguments that decide them.
@@ -41,6 +42,12 @@ POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}
 
 def whole_model(values: Values) -> Section:
     """The model section, with every default of the script."""
+    plain = plain_numbers(values)
+    return {"config": family_config(values, plain)} if needs_config(values) else plain
+
+
+def plain_numbers(values: Values) -> Section:
+    """The model in plain numbers."""
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
     keys = {key: _value(key, values) for key in NAMES}
     usual = int(8 * hidden / 3 / 64) * 64 if values["swiglu"] else 4 * hidden
@@ -68,6 +75,9 @@ def given_shape(given: Values, values: Values) -> Section:
             found[key] = value
     for key in ("bias", "dropout", "max_seq_len"):  # families have their own
         found.pop(key, None)
+    if values["multi_latent_attention"]:
+        for key in ("num_key_value_heads", "head_dim"):
+            found.pop(key, None)
     return found
 
 
@@ -90,3 +100,5 @@ def unknown_words(values: Values) -> Iterator[str]:
             yield f"program.args.{name}={values[name]!r} is not modelled; use {choice}"
     if values["hidden_dropout"] != values["attention_dropout"]:
         yield "program.args: hidden_dropout and attention_dropout must be the same; set both"
+    if needs_config(values):
+        yield from config_problems(values, plain_numbers(values))

@@ -29,6 +29,10 @@ RENAMED = {
     "transformer_implementation": "transformer_impl",
     "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
 }
+EXPERTS = (
+    *("expert_tensor_parallel_size", "moe_token_dispatcher_type"),
+    *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
+)
 RECOMPUTE = ("recompute_method", "recompute_num_layers", "recompute_modules")
 OPTIMIZERS = ("adam", "sgd", "lion")
 LOSSES = {"native": "megatron_fused", "te": "te_fused"}
@@ -58,15 +62,16 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     if values["transformer_impl"] == "transformer_engine":
         _add_engine_notes(values, setup, result)
     _add_parallelism(values, setup, result)
-    result.engine |= _engine(values)
+    result.engine |= _engine(values, setup)
     return result
 
 
 def _missing(values: Values, setup: Setup) -> list[str]:
     """Arguments that the script needs (arguments.py validate_args)."""
     needed = ("micro_batch_size", "seq_length", *(() if setup.has_model else NEEDED))
+    why = {"vocab_size": ", and the size of the tokenizer is not known here"}
     return [
-        f"program.args.{name} is missing; Megatron-LM needs it"
+        f"program.args.{name} is missing{why.get(name, '')}; Megatron-LM needs it"
         for name in needed
         if values[name] is None
     ]
@@ -125,17 +130,24 @@ def _recompute(values: Values) -> Section:
     return {"recompute": {"recompute_granularity": kind, **keys}}
 
 
-def _engine(values: Values) -> Section:
+def _engine(values: Values, setup: Setup) -> Section:
     """Engine keys; only those that differ from the script's defaults, or that are not None.
 
     bf16 sums gradients in fp32 unless --grad-reduce-in-bf16 (arguments.py:1186).
     """
     keys = {name: values[name] for name in SAME}
     keys |= {key: values[name] for key, name in RENAMED.items()}
+    if values["apply_query_key_layer_scaling"]:  # core/transformer/transformer_config.py:2111
+        keys["attention_softmax_in_fp32"] = True
     if values["grad_reduce_in_bf16"]:
         keys["accumulate_allreduce_grads_in_fp32"] = False
     elif values["accumulate_allreduce_grads_in_fp32"]:
         keys["accumulate_allreduce_grads_in_fp32"] = True
+    if values["num_experts"] is None and not setup.has_model:
+        for name in EXPERTS:  # the script takes them without experts, too
+            keys.pop(name)
+    if values["transformer_impl"] == "local":  # local layers have an attention of their own
+        keys.pop("attention_backend")
     kept = {key: value for key, value in keys.items() if value is not None}
     return {"type": "megatron_lm", **kept}
 

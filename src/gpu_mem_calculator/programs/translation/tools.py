@@ -72,6 +72,19 @@ TOOLS: Mapping[str, Tool] = {
 }
 # Tools that were read and cannot be answered: why, and which set-up can.
 REFUSED_TOOLS: Mapping[str, str] = {
+    **{
+        f"megatron.pretrain_{name}": f"{what} is not modelled under Megatron-LM; "
+        "its pretrain_gpt.py is"
+        for name, what in (
+            ("t5", "T5"),
+            ("bert", "BERT"),
+            ("hybrid", "a model with Mamba layers"),
+            ("mamba", "a model with Mamba layers"),
+            ("vlm", "a model with images"),
+            ("mimo", "a model with images and sound"),
+            ("retro", "a model with retrieval"),
+        )
+    },
     "verl": "its actor is FSDP or Megatron, and generation is modelled beside DDP alone; "
     "use trl.GRPOTrainer, with use_vllm for a rollout on the same GPU",
     "openrlhf": "its actor is DeepSpeed, and generation is modelled beside DDP alone; "
