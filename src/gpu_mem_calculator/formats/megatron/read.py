@@ -4,7 +4,7 @@ megatron/training/arguments.py), its YAML (--yaml-cfg), and its test configurati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import lcm
 from typing import Any
 

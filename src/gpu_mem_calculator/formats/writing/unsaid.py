@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError, quoted
 from ...core.models import RunFile
 from ...core.resolve import resolve
 from ...core.resolved_run import ResolvedRun
 from ...core.runfile import as_dict, read
 from ...model.adapters import Adapter
+from ...run.recompute import RecomputeRule
 from ...run.run import Run
 
 # Fields of a run, and the keys of a run file that set them.
@@ -210,9 +213,17 @@ def _without_effect(one: Run, two: Run, field: str) -> bool:
     """Whether a field has no effect on either run, or follows from another one that differs."""
     if field in QUANTIZED:
         return one.quantization is None and two.quantization is None
+    if field == "rule":  # the same policy, in the words of a framework or in those of all
+        return _plain_rule(one) == _plain_rule(two)
     if field == "implementation":  # DeepSpeed's own optimizer is the fused one
         return "zero_stage" in one.options and {one.implementation, two.implementation} <= FUSED
     return field == "loss_chunk" and one.loss != two.loss
+
+
+def _plain_rule(run: Run) -> RecomputeRule:
+    """The details of recompute; Megatron recomputes core attention where no module is named."""
+    modules = () if run.rule.modules == ("core_attn",) else run.rule.modules
+    return replace(run.rule, framework="", modules=modules)
 
 
 def _options(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, Any, Any]]:

@@ -29,7 +29,7 @@ MOST_LAYERS = 10_000
 
 def needs_config(values: Values) -> bool:
     """Whether the model has a part that plain numbers cannot say."""
-    return any(values[name] for name in NEEDS_CONFIG) or _first_dense(values) not in (0, None)
+    return any(values[name] for name in NEEDS_CONFIG) or _first_dense(values) != 0
 
 
 def family_config(values: Values, plain: Section) -> Section:

@@ -116,9 +116,8 @@ def _add_optimizer(values: Values, result: Translation) -> None:
     if name not in OPTIMIZERS:
         choice = " or ".join(map(repr, OPTIMIZERS))
         result.problems.append(f"program.args.optimizer={name!r} is not modelled; use {choice}")
-    result.training["optimizer"] = (
-        "sgd_momentum" if name == "sgd" and values["sgd_momentum"] else name
-    )
+    named = {"adam": "adamw", "sgd": "sgd_momentum" if values["sgd_momentum"] else "sgd"}
+    result.training["optimizer"] = named.get(name, name)  # Adam decouples the weight decay
 
 
 def _recompute(values: Values) -> Section:
