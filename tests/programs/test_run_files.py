@@ -206,3 +206,23 @@ def test_what_a_program_means_is_listed() -> None:
     meant = full_estimate(run_file({"bf16": True}), replay=False).resolved.meant
     assert "training.precision='bf16_mixed'" in meant
     assert "engine.init_device='cpu'" in meant
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ({"args": {"per_device_train_batch_size": {}}}, "batch_size={} must be a whole number"),
+        ({"args": {"per_device_train_batch_size": None}}, "=null must be a whole number"),
+        ({"args": {"bf16": "x"}}, "bf16='x' must be true or false"),
+        ({"args": {"gradient_checkpointing_kwargs": 3}}, "=3 must be an object"),
+        ({"args": {"max_grad_norm": float("inf")}}, "max_grad_norm=Infinity must be a number"),
+        ({"args": {"optim": 3}}, "optim=3 must be a text"),
+        ({"data": {"seq_len": "long"}}, "program.data.seq_len='long' must be a whole number"),
+        ({"args": {"fsdp": True, "fsdp_config": {"version": "x"}}}, "must be 1 or 2"),
+    ],
+)
+def test_values_of_another_kind(program: dict[str, Any], sentence: str) -> None:
+    """One sentence for a value that the tool does not take."""
+    with pytest.raises(InputError) as error:
+        read(run_file(gpus=8, **program))
+    assert sentence in str(error.value)

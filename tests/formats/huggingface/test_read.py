@@ -200,6 +200,9 @@ def test_data_alone() -> None:
     sft = read_data({"model_name_or_path": "a/b", "packing": True}, files)
     dpo = read_data({"model_name_or_path": "a/b", "precompute_ref_log_probs": True}, files)
     plain = read_data({"per_device_train_batch_size": 1}, files)
+    off = read_data({"per_device_train_batch_size": 1, "debug": [], "max_seq_length": 8}, files)
+    assert off is not None
+    assert not off.limits
     tools = [one.tool for one in (sft, dpo, plain) if one is not None]
     assert tools == ["trl.SFTTrainer", "trl.DPOTrainer", "transformers.Trainer"]
     fsdp = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}

@@ -77,6 +77,9 @@ def program_sections(
 def _with_old_names(values: Section, tool: str) -> Section:
     """Arguments of earlier releases as this release writes them."""
     values = dict(values)
+    for name in ("eval_strategy", "save_strategy"):
+        if values.get(name) is False:  # YAML's no
+            values[name] = "no"
     if values.pop("adafactor", False):
         values.setdefault("optim", "adafactor")
     reentrant = values.pop("gradient_checkpointing_use_reentrant", None)
@@ -112,8 +115,9 @@ def _add_loading(program: Section, values: Section, tool: str, loaded: Section |
     given = {
         key: values[key] for key in ("dtype", "attn_implementation") if values.get(key) is not None
     }
-    if given.get("attn_implementation") in KERNELS:
-        given["attn_implementation"] = KERNELS[given["attn_implementation"]]
+    attention = str(given.get("attn_implementation"))
+    if attention in KERNELS:
+        given["attn_implementation"] = KERNELS[attention]
     if tool == TRAINER or loaded is not None:
         load = {**(loaded or {}), **given}
         program["load"] = load

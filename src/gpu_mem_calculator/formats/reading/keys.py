@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ...core.errors import nearest, quoted
-from ...programs.translation.arguments import REFUSED, ArgumentTable
+from ...programs.translation.arguments import OFF, REFUSED, ArgumentTable
 from .reading import Could, Limit, Reading
 
 
@@ -28,7 +28,7 @@ def sort_keys(
         reading.keys[written] = cast(Any, row.effect)
         if row.effect != REFUSED or value == row.default:
             kept[name] = value
-        else:
+        elif not (value in OFF and row.default in OFF):  # else it is off in another word
             could = cast(Could, row.could)
             reading.limits.append(Limit(key=f"{written}={quoted(value)}", why=row.why, could=could))
     return kept

@@ -93,6 +93,10 @@ def add_launch(
         version = 1 if kind == "FSDP" and not values["fsdp"] else 2
         config = _without_prefix(fsdp or {})
         config |= _legacy_words(values["fsdp"])
+        if str(config.get("version", version)) not in ("1", "2"):
+            wrong = f"program.fsdp_config.version={config['version']!r}"
+            result.problems.append(f"{wrong} must be 1 or 2")
+            return
         if int(config.get("version", version)) == 1:
             launched = _without_prefix(launched_fsdp(accelerate)) if kind else {}
             _set_version1_strategy(config, launched, result)
@@ -160,7 +164,7 @@ def _set_version1_strategy(config: Section, launched: Section, result: Translati
     """
     asked = str(config.pop("reshard_after_forward", "full_shard")).lower()
     used = str(launched.get("sharding_strategy", "full_shard")).lower()
-    used = STRATEGIES[int(used) - 1] if used.isdigit() else used
+    used = dict(zip("12345", STRATEGIES, strict=True)).get(used, used)
     config["sharding_strategy"] = used
     if asked in ("true", "false"):
         result.problems.append(

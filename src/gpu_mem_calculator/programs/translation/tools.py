@@ -18,6 +18,7 @@ from .arguments import (
     assumed_defaults,
     flat_arguments,
 )
+from .kinds import kind_problems
 from .program import Program, Setup, Translation
 
 
@@ -122,6 +123,7 @@ REFUSED_TOOLS: Mapping[str, str] = {
     },
 }
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
+CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
 LONGEST_VERSION = 40
 Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
@@ -139,6 +141,8 @@ def translate(program: Program, setup: Setup) -> Translation:
     title, table = f"{program.tool} {tool.version}", argument_table(tool.arguments)
     program = replace(program, args=flat_arguments(table, program.args))
     problems = list(argument_problems(title, table, program.args))
+    if tool.package in CHECKED:
+        problems += kind_problems(table, program)
     if problems:
         return Translation(problems=problems)
     result = _translate(tool.module)(program, argument_values(table, program.args), setup)
