@@ -117,11 +117,13 @@ def test_options(options: str, name: str, value: Any) -> None:
 
 def test_limits() -> None:
     """What is not modelled is named, with its direction; the estimate goes on without it."""
-    found = read(f"{SMALL} --fp8-format hybrid --log-num-zeros-in-grad --optimizer-cpu-offload")
+    options = "--fp8-format hybrid --log-num-zeros-in-grad --optimizer-cpu-offload"
+    found = read(f"{SMALL} {options} --tp-comm-overlap")
     assert [(one.key, one.could) for one in found.limits] == [
         ("--fp8='hybrid'", "either"),
         ("--log_num_zeros_in_grad=true", "more"),
         ("--optimizer_cpu_offload=true", "less"),
+        ("--tp_comm_overlap=true", "more"),
     ]
     assert "fp8" not in found.run["program"]["args"]
     assert found.keys["--fp8"] == "refused"

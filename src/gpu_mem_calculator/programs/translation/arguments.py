@@ -3,7 +3,8 @@
 Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own dataclass:
 
 - `[defaults]`: the tool's own default; an argument that is not there has None.
-- `[memory]`: `names` of arguments that the translation honours.
+- `[memory]`: `names` of arguments that the translation honours; values of those in `loose` may have
+  another type than the default.
 - `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
 - `[[refused]]`: `names` of which only the default is modelled, and `why`, the end of the sentence;
   `could` says whether a run with another value takes "less" or "more" than one with the default.
@@ -38,6 +39,7 @@ class Argument(Struct, frozen=True, kw_only=True):
     effect: str
     why: str = ""
     could: str = "either"
+    loose: bool = False  # its values may have another type than its default
 
 
 ArgumentTable = Mapping[str, Argument]
@@ -64,8 +66,9 @@ def argument_table(path: str, folder: Path = FOLDER) -> ArgumentTable:
 
 
 def _rows(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Argument]]:
+    loose = data.get(MEMORY, {}).get("loose", ())
     for name in data.get(MEMORY, {}).get("names", ()):
-        yield name, Argument(default=defaults.get(name), effect=MEMORY)
+        yield name, Argument(default=defaults.get(name), effect=MEMORY, loose=name in loose)
     for effect in (FREE, REFUSED):
         for group in data.get(effect, ()):
             facts = {key: group[key] for key in ("why", "could") if key in group}
@@ -106,7 +109,7 @@ def argument_problems(title: str, table: ArgumentTable, given: Mapping[str, Any]
             yield f"program.args.{name} is not an argument of {title}{near}"
         elif row.effect == REFUSED and value != row.default:
             yield f"program.args.{name}={quoted(value)}: {row.why}"
-        elif row.effect == MEMORY and (rule := _type_rule(row.default, value)):
+        elif row.effect == MEMORY and not row.loose and (rule := _type_rule(row.default, value)):
             yield f"program.args.{name}={quoted(value)} must be {rule}"
 
 
