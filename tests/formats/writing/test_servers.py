@@ -35,6 +35,30 @@ SIZES = st.fixed_dictionaries(
         "max_num_batched_tokens": st.just(4096),
     },
 )
+# Keys that one of the servers has.
+OWN = {
+    "vllm": {
+        "max_lora_rank": st.just(16),
+        "max_loras": st.just(2),
+        "enable_prefix_caching": st.booleans(),
+        "enable_chunked_prefill": st.booleans(),
+        "block_size": st.sampled_from([16, 32]),
+        "max_cudagraph_capture_size": st.just(64),
+        "cpu_offload_gb": st.just(2),
+        "pipeline_parallel_size": st.just(2),
+        "dtype": st.sampled_from(["bf16", "fp16"]),
+    },
+    "sglang": {
+        "max_lora_rank": st.just(16),
+        "max_loras": st.just(2),
+        "chunked_prefill_size": st.sampled_from([2048, 8192]),
+        "cuda_graph_max_bs": st.sampled_from([8, 64]),
+        "page_size": st.sampled_from([1, 64]),
+        "max_total_tokens": st.just(20_000),
+        "disable_radix_cache": st.booleans(),
+        "dtype": st.sampled_from(["bf16", "fp16"]),
+    },
+}
 SERVERS = [
     pytest.param(
         name,
@@ -54,9 +78,10 @@ def server(name: str, **keys: Any) -> Data:
 
 @pytest.mark.parametrize("name", SERVERS)
 @settings(max_examples=25)
-@given(keys=SIZES)
-def test_a_command_reads_back_to_the_same_server(name: str, keys: Data) -> None:
+@given(keys=SIZES, data=st.data())
+def test_a_command_reads_back_to_the_same_server(name: str, keys: Data, data: Any) -> None:
     """Wherever the server takes these keys at all. llama-server's command names a file."""
+    keys = data.draw(st.fixed_dictionaries({}, optional=OWN.get(name, {}))) | keys
     try:
         file, run = resolved(server(name, **keys))
     except InputError:
