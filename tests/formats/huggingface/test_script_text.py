@@ -83,6 +83,20 @@ def test_defaults_that_a_script_declares(tmp_path: Path) -> None:
     assert (given["args"], given["data"]) == ({"optim": "sgd"}, {"seq_len": 64})
 
 
+def test_a_tokenizer_says_the_length(tmp_path: Path) -> None:
+    """max_length of a call that is not a configuration's is that of a sequence."""
+    text = """
+from transformers import Trainer
+parser.add_argument("--seq", type=int, default=77)
+args = parser.parse_args()
+def tokenize(batch):
+    return tokenizer(batch["text"], truncation=True, max_length=args.seq)
+Trainer(model=model)
+"""
+    assert _read(text, "", tmp_path).run["program"]["data"] == {"seq_len": 77}
+    assert _read(text, "--seq 99", tmp_path).run["program"]["data"] == {"seq_len": 99}
+
+
 def test_an_option_that_the_script_does_not_declare(tmp_path: Path) -> None:
     """It is named, because argparse would refuse it."""
     limits = _read(PLAIN, "--fooo 1", tmp_path).limits

@@ -51,6 +51,8 @@ def passed_on(script: ScriptText, tool: str, reading: Reading) -> PassedOn:
             new = {renamed().get(key, key): value for key, value in shown.items()}
             result.values |= sort_keys(reading, arguments.table, new, f"{name}.")
             _add_hidden(reading, name, [key for key in hidden if _matters(key, arguments.table)])
+    if tool == TRAINER and script.lengths:
+        result.values.setdefault("max_seq_length", max(script.lengths))
     _add_model(script, result)
     _add_peft(script, result, reading)
     _add_quantization(script, result)

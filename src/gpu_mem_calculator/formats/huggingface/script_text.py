@@ -20,6 +20,7 @@ PARSERS = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
 CALLS = ("LoraConfig", "BitsAndBytesConfig", "from_pretrained", "from_config")
 CONFIGS = ("TrainingArguments", "Seq2SeqTrainingArguments")
 TRUE = ("store_true", "store_false")
+LENGTH = "max_length"
 DEEPEST = 60  # levels of a text that are followed
 
 
@@ -40,12 +41,14 @@ class ScriptText(Struct, kw_only=True):
     - `options`: its own options and fields of its dataclasses, each with its default
     - `parsed`: classes whose fields a parser of transformers or TRL makes options
     - `calls`: calls of trainers, configurations and loaders
+    - `lengths`: tokens to which other calls, such as a tokenizer's, cut a sequence
     """
 
     imports: set[str] = field(default_factory=set)
     options: dict[str, Any] = field(default_factory=dict)
     parsed: set[str] = field(default_factory=set)
     calls: list[ScriptCall] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
 
     def named(self, name: str) -> list[ScriptCall]:
         """The calls of a name."""
@@ -156,6 +159,16 @@ def _add_call(node: ast.Call, script: ScriptText, names: Mapping[str, Any]) -> N
             arguments[""] = constant(node.args[0], names)
         owner = _name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         script.calls.append(ScriptCall(name, owner, arguments))
+    else:
+        _add_length(node, script, names)
+
+
+def _add_length(node: ast.Call, script: ScriptText, names: Mapping[str, Any]) -> None:
+    """max_length of a tokenizer, of a map over its data, or of the script's own function."""
+    for one in node.keywords:
+        length = constant(one.value, names) if one.arg == LENGTH else UNKNOWN
+        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+            script.lengths.append(length)
 
 
 def _is_main(test: ast.AST) -> bool:

@@ -206,12 +206,7 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         result.training["activation_checkpointing"] = "full"
     known = FSDP_KEYS if version == 2 else (*FSDP_KEYS, *FSDP1_KEYS)
     if version == 1:
-        prefetch = str(config.get("backward_prefetch", "no_prefetch")).lower()
-        engine["backward_prefetch"] = "none" if prefetch == "no_prefetch" else prefetch
-        engine["use_orig_params"] = _flag(config.get("use_orig_params", True))
-        engine["sync_module_states"] = _flag(config.get("sync_module_states", True))
-        engine["forward_prefetch"] = _flag(config.get("forward_prefetch", False))
-        engine["limit_all_gathers"] = _flag(config.get("limit_all_gathers", True))
+        engine |= _version1_keys(config)
     elif setup.model().tied:
         engine["reshard_root_after_forward"] = False
     else:
@@ -227,6 +222,18 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         training["precision"] = training["precision"].replace("_pure", "_mixed")
     elif str(training.get("precision")).endswith("_mixed"):
         training["autocast"] = True
+
+
+def _version1_keys(config: Section) -> Section:
+    """Options of FSDP version 1, with Accelerate's defaults."""
+    prefetch = str(config.get("backward_prefetch", "no_prefetch")).lower()
+    return {
+        "backward_prefetch": "none" if prefetch == "no_prefetch" else prefetch,
+        "use_orig_params": _flag(config.get("use_orig_params", True)),
+        "sync_module_states": _flag(config.get("sync_module_states", True)),
+        "forward_prefetch": _flag(config.get("forward_prefetch", False)),
+        "limit_all_gathers": _flag(config.get("limit_all_gathers", True)),
+    }
 
 
 def _accelerate_deepspeed(config: Mapping[str, Any]) -> Section:
