@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,3 +79,12 @@ def test_a_users_module_keeps_its_loss() -> None:
 def test_a_job_with_another_loss_runs() -> None:
     """On a CPU, with torch alone."""
     run(job(label_smoothing=0.1))
+
+
+def test_a_reward_compares_the_first_half_with_the_second() -> None:
+    """Chosen sequences come first."""
+    scores = torch.tensor([[3.0], [1.0], [2.0], [5.0]])
+    model = SimpleNamespace(forward=lambda **_: SimpleNamespace(logits=scores))
+    losses._reward_loss(model, job().resolved.run)
+    expected = -torch.nn.functional.logsigmoid(torch.tensor([1.0, -4.0])).mean()
+    assert model.forward()["loss"] == expected

@@ -149,3 +149,9 @@ def test_words_leave_arithmetic(formula: str, numbers: str) -> None:
 def test_terms_of_zero_are_left_out() -> None:
     """And one term needs no brackets."""
     assert added([("input", 4096), ("rotated", 0)]) == "4,096 input"
+
+
+def test_a_token_in_8_bits_has_half_the_bytes() -> None:
+    """The formula says so, too."""
+    found = _explained("llama3.1-8b", "vllm", kv_cache_dtype="fp8")
+    assert found.token_formula == "32 layers × 2 × 8 KV heads × 128 × 1 byte = 65,536 bytes"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gpu_mem_calculator.autograd.reductions import embedding_sort_workspace
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import Entry
+from gpu_mem_calculator.step.model_inputs import _remakes_output
 
 LLAMA = {
     "model_type": "llama",
@@ -81,3 +84,17 @@ def test_windows_from_a_buffer_share_one_mask() -> None:
     """GPT-Neo's local layers take their window from a buffer."""
     masks = entries(GPT_NEO, precision="bf16_pure")["attention masks"]
     assert masks.bytes == 2 * 64 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("scaled", "tables", "dropout", "remade"),
+    [(True, 1, 0.0, True), (False, 2, 0.1, True), (False, 2, 0.0, False), (False, 1, 0.1, False)],
+)
+def test_an_embeddings_output_is_made_again(
+    scaled: bool, tables: int, dropout: float, remade: bool
+) -> None:
+    """Where it is scaled, or added to positions and dropped from."""
+    arch = SimpleNamespace(embedding=[None] * tables, embedding_dropout=dropout)
+    setting: Any = SimpleNamespace(quirks=SimpleNamespace(scaled_embedding=scaled))
+    run: Any = SimpleNamespace(arch=arch)
+    assert _remakes_output(run, setting) == remade
