@@ -6,6 +6,7 @@ from gpu_mem_calculator.script.hub_models import catalogue_config
 
 
 def test_a_presets_configuration_is_known_by_its_hub_name() -> None:
-    """Others are not."""
-    assert (catalogue_config("Qwen/Qwen3-0.6B") or {})["hidden_size"] == 1024
+    """So is that of a variant in another format; others are not."""
+    for name in ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B-FP8"):
+        assert (catalogue_config(name) or {})["hidden_size"] == 1024
     assert catalogue_config("somebody/a-model-of-their-own") is None
