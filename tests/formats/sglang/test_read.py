@@ -80,6 +80,7 @@ def test_a_prefill_without_chunks_is_as_long_as_its_limit() -> None:
         ("--device npu", "--device='npu'", "either"),
         ("--kv-cache-dtype nvfp4", "--kv-cache-dtype='nvfp4'", "less"),
         ("--quantization mxfp8", "--quantization='mxfp8'", "less"),
+        ("--quantization gptq", "--quantization='gptq'", "less"),
         ("--is-embedding", "--is-embedding=true", "less"),
         ("--disaggregation-mode prefill", "--disaggregation-mode='prefill'", "either"),
         ("--moe-a2a-backend deepep", "--moe-a2a-backend='deepep'", "more"),

@@ -97,6 +97,7 @@ def test_replicas_and_nodes_are_gpus() -> None:
         ("--spec-method suffix", "--speculative-config.method=suffix", "more"),
         ('--hf-overrides {"architectures":["X"]}', '--hf-overrides.architectures=["X"]', "either"),
         ("--runner pooling", "--runner='pooling'", "less"),
+        ("-q gptq_marlin", "--quantization='gptq_marlin'", "less"),
         ("--task embed", "--task='embed'", "less"),
     ],
 )
@@ -106,7 +107,9 @@ def test_what_is_not_modelled_is_named(text: str, key: str, could: str) -> None:
     assert (limit.key, limit.could) == (key, could)
 
 
-@pytest.mark.parametrize("text", ["--runner auto", "--moe-backend auto", "--max-logprobs 20"])
+@pytest.mark.parametrize(
+    "text", ["--runner auto", "--attention-backend FLASH_ATTN", "--max-logprobs 20"]
+)
 def test_a_refused_option_at_its_default_is_no_limit(text: str) -> None:
     """What has the default changes nothing."""
     assert not read(text).limits
@@ -120,14 +123,14 @@ def test_variables_are_sorted() -> None:
         VLLM_USE_V1="0",
         VLLM_USE_DEEP_GEMM="1",
         VLLM_LOGGING_LEVEL="DEBUG",
-        VLLM_ATTENTION_BACKEND="FLASH_ATTN",
+        VLLM_ATTENTION_BACKEND="XFORMERS",
         VLLM_USE_V3="1",
         HOME="/x",
     )
     found = reading.run["inference"]
     assert found["use_flashinfer_sampler"] is False
     assert found["engine_generation"] == "v0"
-    assert [limit.key for limit in reading.limits] == ["VLLM_ATTENTION_BACKEND='FLASH_ATTN'"]
+    assert [limit.key for limit in reading.limits] == ["VLLM_ATTENTION_BACKEND='XFORMERS'"]
     assert [one.partition(" ")[0] for one in reading.problems] == ["VLLM_USE_V3"]
     assert "HOME" not in reading.keys
 

@@ -11,6 +11,7 @@ from ...core.errors import InputError, quoted
 from ...core.serving_split import server_gpus
 from ...programs.translation.arguments import argument_table
 from ...published.frameworks import SGLANG
+from ..reading.checkpoint_formats import add_checkpoint_limit
 from ..reading.command import Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
@@ -18,7 +19,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import json_object, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
-from .translate import STRETCHED, add_limit, inference_section
+from .translate import NOT_QUANTIZED, ONLINE, STRETCHED, add_limit, inference_section
 
 TITLE = "SGLang"
 FOLDER = Path(__file__).parent
@@ -58,8 +59,11 @@ def read_arguments(
     section |= _positions(reading, kept, section)
     given = {name: parsed_value(text) for name, text in (environment or {}).items()}
     sort_keys(reading, VARIABLES, {name: one for name, one in given.items() if PREFIX in name[:7]})
+    model, method = _model(parsed.positional, kept), kept.get("quantization")
+    if str(method) not in (*ONLINE, NOT_QUANTIZED):
+        add_checkpoint_limit(reading, method, model)
     reading.run = {
-        "model": {"name": _model(parsed.positional, kept)},
+        "model": {"name": model},
         "inference": section,
         "hardware": _hardware(reading, section, kept, visible_gpus),
     }

@@ -50,15 +50,19 @@ DTYPES = {
     "float32": "fp32",
 }
 CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-# Formats that SGLang quantizes to while it loads; empty where they are not modelled.
+# Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
+# Others are the checkpoint's own.
 ONLINE = {
     "fp8": "fp8",
     "w8a8_fp8": "fp8",
     "w8a8_int8": "int8",
     "bitsandbytes": "nf4",
+    "awq": "awq",
+    "awq_marlin": "awq",
     "mxfp8": "",
     "nvfp4_online": "",
 }
+NOT_QUANTIZED = "unquant"
 KERNELS = {
     "fa3": "fa3",
     "flashinfer": "flashinfer",

@@ -10,6 +10,7 @@ from typing import Any
 from ...core.errors import InputError, quoted
 from ...programs.translation.arguments import argument_table, assumed_defaults, flat_arguments
 from ...published.frameworks import VLLM
+from ..reading.checkpoint_formats import add_checkpoint_limit
 from ..reading.command import Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
@@ -17,7 +18,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import json_object, option, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Limit, Reading, Section
-from .translate import inference_section
+from .translate import ONLINE, inference_section
 from .words import joined_words, merged
 
 TITLE = "vllm serve"
@@ -62,8 +63,11 @@ def read_arguments(
     kept |= _fields(reading, kept)
     section = inference_section(reading, kept)
     section |= _variables(reading, environment or {})
+    model, method = _model(parsed.positional, kept), kept.get("quantization")
+    if str(method) not in ONLINE:
+        add_checkpoint_limit(reading, method, model)
     reading.run = {
-        "model": {"name": _model(parsed.positional, kept)},
+        "model": {"name": model},
         "inference": section,
         "hardware": _hardware(reading, section, kept, visible_gpus),
     }

@@ -49,12 +49,16 @@ CACHES = {
     "int4_per_token_head": "int4",
     "nvfp4": "nvfp4",
 }
-# Formats that vLLM quantizes to while it loads, as a run file names them.
+# Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
+# are not modelled. Others are the checkpoint's own.
 ONLINE = {
     "fp8": "fp8",
     "fp8_per_tensor": "fp8",
     "fp8_per_channel": "fp8",
     "bitsandbytes": "nf4",
+    "awq": "awq",
+    "auto_awq": "awq",
+    "awq_marlin": "awq",
     "experts_int8": "",
     "fp8_per_block": "",
     "int8_per_channel_weight_only": "",
