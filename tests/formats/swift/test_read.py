@@ -140,6 +140,13 @@ def test_megatron_has_its_own_sections() -> None:
     assert full_estimate({**run, "hardware": {"gpu": "h200", "num_gpus": 2}})
 
 
+def test_megatron_switches_off_what_one_rank_cannot_do() -> None:
+    """Sequence parallelism needs tensor parallelism; a version of flash-attn is the same kernel."""
+    run = _read(f"{MEGATRON} --sequence_parallel true --attention_backend flash_3").run
+    assert run["parallelism"] == {}
+    assert run["engine"]["attention_backend"] == "flash"
+
+
 def test_megatron_with_full_recompute() -> None:
     """One layer at a time is the plain form; others keep Megatron's own keys."""
     full = f"{MEGATRON} --recompute_granularity full"

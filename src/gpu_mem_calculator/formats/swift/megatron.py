@@ -61,6 +61,8 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
     if processes.allocator:
         training["pytorch_alloc_conf"] = processes.allocator
     axes = {key: values[name] for key, name in AXES.items() if values[name] is not None}
+    if values["tensor_model_parallel_size"] == 1:
+        axes.pop("sequence_parallel")  # ms-swift switches it off
     run["training"] = training
     run["parallelism"] = {key: value for key, value in axes.items() if value not in (1, False)}
     run["engine"] = _engine(values)
@@ -74,6 +76,8 @@ def _engine(values: Mapping[str, Any]) -> Section:
     }
     names = (*OPTIONS, *(EXPERTS if values["expert_model_parallel_size"] > 1 else ()))
     engine |= {name: values[name] for name in names if values[name] is not None}
+    if str(engine.get("attention_backend")).startswith("flash_"):
+        engine["attention_backend"] = "flash"  # with a version of flash-attn
     group = values["microbatch_group_size_per_vp_stage"]
     if group is not None:
         engine["microbatch_group_size_per_virtual_pipeline_stage"] = group
