@@ -126,3 +126,35 @@ def test_accelerate_in_front_of_arguments(engine: Data) -> None:
     said = unsaid_sentences("Accelerate", file, run, reading.run)
     assert set(made.unsaid) <= set(said)
     assert all(one.startswith(("training.autocast", "engine.")) for one in said), said
+
+
+@settings(max_examples=20)
+@given(
+    mesh=st.fixed_dictionaries(
+        {
+            "tensor_parallel_size": st.sampled_from([1, 2, 4]),
+            "pipeline_parallel_size": st.sampled_from([1, 2]),
+            "sequence_parallel": st.booleans(),
+        }
+    ),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    distributed=st.booleans(),
+)
+def test_a_script_of_megatron(mesh: Data, recompute: str, distributed: bool) -> None:
+    """The script reads back without a difference, and its batch is that of a whole step."""
+    training = {"batch_size": 1, "gradient_accumulation_steps": 8, "seq_len": 512}
+    data = {
+        "model": MODEL,
+        "training": {**training, "activation_checkpointing": recompute},
+        "parallelism": mesh,
+        "engine": {"type": "megatron_lm", "distributed_optimizer": distributed},
+        "hardware": {"num_gpus": 8},
+    }
+    try:
+        file, run = resolved(data)
+    except InputError:
+        assume(False)
+    made = write_run("megatron", file, run)
+    assert made.unsaid == ()
+    size = 8 * int(run.run.mesh.dp)
+    assert f"--global-batch-size {size} " in made.text.replace("\\\n", " ")

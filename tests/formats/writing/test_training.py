@@ -35,7 +35,9 @@ def trained(folder: Path, *words: str, **more: str) -> list[str]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout.strip().splitlines()[-1].split()
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("trained ")]
+    assert len(lines) == 1, ran.stdout[-2000:]
+    return lines[0].split()
 
 
 @pytest.mark.proof
