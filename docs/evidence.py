@@ -255,6 +255,7 @@ def sampled() -> dict[Path, dict[str, str]]:
     """The documents that show what commands answer, and what stands between their marks."""
     return {
         README: samples.readme(),
+        ROOT / "docs" / "check.md": samples.check(),
         served.GUIDE: samples.serving(),
         faq.PAGE: faq.bodies(),
         deploy_samples.PAGE: deploy_samples.bodies(),

@@ -19,6 +19,12 @@ README = {
     "serve": "infer llama3.1-8b --gpu h100 --context 16k",
     "check": "calculate configs/llama2_7b_deepspeed.json --check --quiet",
 }
+# those of docs/check.md
+CHECK = {
+    "trl": "check --gpu 4090 trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara "
+    "--use_peft --load_in_4bit --dtype bfloat16 --per_device_train_batch_size 2 --max_length 4096",
+    "vllm": "check --gpu h100-80gb-sxm vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
+}
 # those of docs/serving.md
 SERVING = {
     "infer": "infer llama3.1-8b --gpu h100 --context 16k --users 16",
@@ -59,3 +65,8 @@ def readme() -> dict[str, str]:
 def serving() -> dict[str, str]:
     """What stands between the marks of docs/serving.md."""
     return {mark: sample(words) for mark, words in SERVING.items()}
+
+
+def check() -> dict[str, str]:
+    """What stands between the marks of docs/check.md."""
+    return {mark: sample(words) for mark, words in CHECK.items()}

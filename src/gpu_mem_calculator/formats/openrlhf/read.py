@@ -95,8 +95,7 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
         training["optimizer"] = "muon"
     if values["ds.lora.rank"]:
         targets = values["ds.lora.target_modules"]
-        modules = [targets] if isinstance(targets, str) else targets
-        training["lora"] = {"r": int(values["ds.lora.rank"]), "target_modules": modules}
+        training["lora"] = {"r": int(values["ds.lora.rank"]), "target_modules": targets}
     return training
 
 

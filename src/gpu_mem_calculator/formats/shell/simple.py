@@ -68,6 +68,8 @@ def run_simple(script: Script, node: Simple) -> bool | None:
         _write(script, node, words, document)
     elif document is not None and words[0] in (*SHELLS, SBATCH):
         script.run_text(document)
+    elif document is not None and words[0] == "read":
+        script.expansion.variables.set(words[-1], document, append=False)
     elif words[0] in script.functions:
         _call(script, words)
     elif words[0] not in QUIET:

@@ -23,7 +23,7 @@ def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]
             options[name] = text if sign else (rest.pop(0) if rest else "")
         elif sign and not word.startswith("-"):
             values[name.lstrip("+")] = _value(text)
-        elif not word.startswith(("~", "-", "$")):
+        elif word.strip() and not word.startswith(("~", "-", "$")):
             raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
     return values, options
 

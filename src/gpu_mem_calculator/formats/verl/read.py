@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...programs.translation.arguments import argument_table, argument_values
+from ...core.errors import InputError, quoted
+from ...programs.translation.arguments import ArgumentTable, argument_table, argument_values
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.reading import Limit, Reading, Section
@@ -27,6 +28,7 @@ ACTOR, MODEL, ROLLOUT = (
 )
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
@@ -36,7 +38,7 @@ def read_command(command: Command) -> Reading:
     sft = "sft" in command.words[0]
     table = argument_table("sft" if sft else "ppo", FOLDER)
     reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
-    kept = sort_keys(reading, table, given)
+    kept = sort_keys(reading, table, _within(table, given))
     values = argument_values(table, kept)
     if sft:
         _add_sft(reading, values, command)
@@ -48,11 +50,36 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
+def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys, with those that a user adds to an object of the table as that object."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        parent = name
+        while parent not in table and "." in parent:
+            parent = parent.rpartition(".")[0]
+        found[parent if parent in table else name] = value
+    return found
+
+
+def model_name(path: Any) -> str:
+    """The model of a path: where it is a folder of another machine, its last folder's name."""
+    text = str(path)
+    return text.rstrip("/").rpartition("/")[2] if text.startswith(("~", "$", "/")) else text
+
+
+def whole(values: Mapping[str, Any], key: str) -> int:
+    """The whole number of a key; a shell's variable that is not known is refused."""
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{key}={quoted(value)} must be a whole number")
+    return value
+
+
 def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
     """The actor's update in PPO, GRPO and their relatives."""
-    nodes, per_node = values["trainer.nnodes"], values["trainer.n_gpus_per_node"]
-    gpus = int(nodes) * int(per_node)
-    length = values["data.max_prompt_length"] + values["data.max_response_length"]
+    nodes = whole(values, "trainer.nnodes")
+    gpus = nodes * whole(values, "trainer.n_gpus_per_node")
+    length = sum(whole(values, key) for key in LENGTHS)
     training: Section = {
         "seq_len": length,
         "gradient_clipping": values[f"{ACTOR}.grad_clip"],
@@ -64,14 +91,16 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
     if values[f"{MODEL}.use_liger"]:
         training["liger"] = True
     training |= _adapters(values[f"{MODEL}.lora_rank"], values[f"{MODEL}.target_modules"])
-    reading.run = {"model": {"name": values[f"{MODEL}.path"]}, "training": training}
+    reading.run = {"model": {"name": model_name(values[f"{MODEL}.path"])}, "training": training}
     if values[f"{ACTOR}.strategy"] == "megatron":
         reading.run |= _megatron(values, training)
     else:
         stored = values[f"{FSDP}.model_dtype"]
         training |= _precision(stored, values[f"{FSDP}.dtype"])
         reading.run["engine"] = _fsdp(values, gpus)
-    reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": int(nodes)}
+    reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": nodes}
+    if str(values[f"{MODEL}.path"]).startswith(("~", "$", "/")):
+        reading.assumed.append(f"{values[f'{MODEL}.path']} is the model of that name")
     reading.assumed.append(f"{TITLE}'s update of the actor, on sequences of {length:,} tokens")
     reading.limits += _other_phases(values)
 
@@ -83,28 +112,25 @@ def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) 
     - use_dynamic_bsz: micro-batches of at most ppo_max_token_len_per_gpu tokens
     """
     size = values[f"{ACTOR}.ppo_micro_batch_size_per_gpu"]
-    whole = values[f"{ACTOR}.ppo_micro_batch_size"]
+    all_gpus = values[f"{ACTOR}.ppo_micro_batch_size"]
     if values[f"{ACTOR}.use_dynamic_bsz"]:
-        size = max(1, int(values[f"{ACTOR}.ppo_max_token_len_per_gpu"]) // length)
-    elif size is None and whole is not None:
-        size = max(1, int(whole) // gpus)
+        size = max(1, whole(values, f"{ACTOR}.ppo_max_token_len_per_gpu") // length)
+    elif size is None and all_gpus is not None:
+        size = max(1, int(all_gpus) // gpus)
     if size is None:
         reading.problems.append(
             f"{ACTOR}.ppo_micro_batch_size_per_gpu is missing; {TITLE} refuses to start without it"
         )
         return {}
-    rows = int(values[f"{ACTOR}.ppo_mini_batch_size"]) * int(values[f"{ROLLOUT}.n"])
-    return {
-        "batch_size": int(size),
-        "gradient_accumulation_steps": max(1, rows // gpus // int(size)),
-    }
+    prompts, samples = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
+    rows = whole(values, prompts) * whole(values, samples)
+    return {"batch_size": size, "gradient_accumulation_steps": max(1, rows // gpus // size)}
 
 
 def _adapters(rank: Any, targets: Any) -> Section:
     if not rank:
         return {}
-    modules = [targets] if isinstance(targets, str) else targets
-    return {"lora": {"r": int(rank), "target_modules": modules}}
+    return {"lora": {"r": rank, "target_modules": targets}}
 
 
 def _precision(stored: Any, compute: Any) -> Section:
@@ -118,7 +144,7 @@ def _precision(stored: Any, compute: Any) -> Section:
 def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     """FSDP as fsdp_workers.py _build_model_optimizer wraps the actor."""
     version = 2 if values[f"{ACTOR}.strategy"] == "fsdp2" else 1
-    size = int(values[f"{FSDP}.fsdp_size"])
+    size = whole(values, f"{FSDP}.fsdp_size")
     reshard = values[f"{FSDP}.reshard_after_forward"]
     hybrid = 0 < size < gpus
     names = {True: "hybrid_shard", False: "hybrid_shard_zero2"} if hybrid else {}
@@ -128,7 +154,8 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     if hybrid:
         engine["hybrid_shard_size"] = size
     if version == 1:
-        engine["use_orig_params"] = bool(values[f"{FSDP}.use_orig_params"])
+        adapters = bool(values[f"{MODEL}.lora_rank"])  # they are units of their own then
+        engine["use_orig_params"] = adapters or bool(values[f"{FSDP}.use_orig_params"])
         engine["forward_prefetch"] = bool(values[f"{FSDP}.forward_prefetch"])
     elif values[f"{FSDP}.offload_policy"]:
         engine["cpu_offload"] = True
@@ -144,7 +171,7 @@ def _megatron(values: Mapping[str, Any], training: Section) -> Section:
         "context_parallel_size": "context_parallel_size",
         "expert_parallel_size": "expert_model_parallel_size",
     }
-    parallelism = {key: int(values[f"{MEGATRON}.{name}"] or 1) for key, name in sizes.items()}
+    parallelism = {key: values[f"{MEGATRON}.{name}"] or 1 for key, name in sizes.items()}
     tensor = parallelism["tensor_parallel_size"] > 1
     parallelism["sequence_parallel"] = bool(values[f"{MEGATRON}.sequence_parallel"]) and tensor
     recompute = f"{MEGATRON}.override_transformer_config.recompute"
@@ -155,12 +182,9 @@ def _megatron(values: Mapping[str, Any], training: Section) -> Section:
         "type": "megatron_lm",
         "distributed_optimizer": bool(values[f"{MEGATRON}.use_distributed_optimizer"]),
     }
-    if granularity == "full" and values[f"{recompute}_method"]:
-        engine["recompute_method"] = values[f"{recompute}_method"]
-        engine["recompute_num_layers"] = values[f"{recompute}_num_layers"]
     expert = values[f"{MEGATRON}.expert_tensor_parallel_size"]
     if expert:
-        parallelism["expert_tensor_parallel_size"] = int(expert)
+        engine["expert_tensor_parallel_size"] = expert
     return {"parallelism": parallelism, "engine": engine}
 
 
@@ -172,6 +196,9 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
             why="log-probabilities are estimated as the model's own cross-entropy",
         )
     ]
+    if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
+        why = "each adapter is an FSDP unit of its own; it is estimated in its layer's unit"
+        limits.append(Limit(key=f"{MODEL}.lora_rank", why=why))
     share = values[f"{ROLLOUT}.gpu_memory_utilization"]
     name = values[f"{ROLLOUT}.name"] or "the rollout engine"
     sleeps = values[f"{ROLLOUT}.free_cache_engine"]
@@ -192,13 +219,13 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
 
 def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> None:
     """The SFT trainer: FSDP with 16-bit compute, gradients reduced in fp32."""
-    nodes, per_node = int(values["trainer.nnodes"]), int(values["trainer.n_gpus_per_node"])
-    gpus = command.num_gpus or nodes * per_node
+    per_node = whole(values, "trainer.n_gpus_per_node")
+    gpus = command.num_gpus or whole(values, "trainer.nnodes") * per_node
     size = values["data.micro_batch_size_per_gpu"]
     training: Section = {
         "batch_size": int(size),
         "gradient_accumulation_steps": max(
-            1, int(values["data.train_batch_size"]) // gpus // int(size)
+            1, whole(values, "data.train_batch_size") // gpus // int(size)
         ),
         "seq_len": values["data.max_length"],
         "gradient_clipping": values["optim.clip_grad"],
@@ -215,7 +242,7 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
     if values["model.fsdp_config.cpu_offload"]:
         engine["cpu_offload"] = True
     reading.run = {
-        "model": {"name": values["model.partial_pretrain"]},
+        "model": {"name": model_name(values["model.partial_pretrain"])},
         "training": training,
         "engine": engine,
         "hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes},
