@@ -217,6 +217,7 @@ def test_what_a_program_means_is_listed() -> None:
         ({"args": {"gradient_checkpointing_kwargs": 3}}, "=3 must be an object"),
         ({"args": {"max_grad_norm": float("inf")}}, "max_grad_norm=Infinity must be a number"),
         ({"args": {"optim": 3}}, "optim=3 must be a text"),
+        ({"args": {"gradient_accumulation_steps": 0}}, "steps=0 must be 1 or more"),
         ({"data": {"seq_len": "long"}}, "program.data.seq_len='long' must be a whole number"),
         ({"args": {"fsdp": True, "fsdp_config": {"version": "x"}}}, "must be 1 or 2"),
     ],

@@ -16,6 +16,12 @@ WHOLE = (
     *("generation_batch_size", "steps_per_generation", "precompute_ref_batch_size"),
     *("vllm_max_model_length", "eval_accumulation_steps"),
 )
+# Whole numbers that are 1 or more.
+COUNTS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "pad_to_multiple_of"),
+    *("max_length", "max_completion_length", "num_iterations", "steps_per_generation"),
+    "generation_batch_size",
+)
 TEXTS = ("optim", "packing_strategy", "truncation_mode", "vllm_mode", "eval_strategy")
 FLAGS = ("bf16", "completion_only_loss")
 DATA = ("seq_len", "prompt", "eval_seq_len", "eval_batches")  # whole numbers of `data`
@@ -33,6 +39,8 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
             continue
         if kind and not _is(kind, value):
             yield f"program.args.{name}={quoted(value)} must be {kind}"
+        elif name in COUNTS and isinstance(value, int) and value < 1:
+            yield f"program.args.{name}={quoted(value)} must be 1 or more"
     for name in DATA:
         value = program.data.get(name)
         if value is not None and not _is("a whole number", value):
