@@ -113,6 +113,8 @@ def test_nodes() -> None:
     made: Any = yaml.safe_load(written("accelerate", data).text)
     assert (made["num_machines"], made["num_processes"]) == (2, 16)
     start = written("transformers", data).start
+    zero = {**data, "engine": {"type": "deepspeed", "zero_stage": 2}}
+    assert written("deepspeed", zero).start.startswith("deepspeed --num_nodes 2 --num_gpus 8 ")
     assert re.match(r"torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d", start)
 
 

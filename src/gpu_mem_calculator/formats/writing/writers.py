@@ -32,7 +32,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
       names, returns the text of the file, or a `Written`
     - `endings`: the functions of other kinds of text, by the ending of the file
     - `filename`: the file's usual name; `start`: the command that uses it, with {file}, and with
-      {launch} for the launcher of all GPUs; empty where the file is a command or a run file
+      {launch} for the launcher of all GPUs, {nodes} and {gpus} for DeepSpeed's options; empty where the file is a command or a run file
     - `trains`, `serves`: whether training runs and servers can be written in it
     - `read`: how its reader takes the text (read_back.py), to find what the text does not say;
       empty where the writer itself knows
@@ -58,7 +58,7 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="deepspeed.write",
         function="write_text",
         filename="ds_config.json",
-        start="deepspeed --num_gpus {gpus} train.py --deepspeed_config {file}",
+        start="deepspeed {nodes}--num_gpus {gpus} train.py --deepspeed_config {file}",
         comments=False,
     ),
     "accelerate": OutputFormat(
@@ -240,7 +240,8 @@ def _complete(form: OutputFormat, written: Written, resolved: ResolvedRun, path:
     named = os.path.basename(path) if written.beside else path
     words = {
         "file": shlex.quote(named),
-        "gpus": hardware.num_gpus,
+        "gpus": hardware.num_gpus // hardware.num_nodes,
+        "nodes": f"--num_nodes {hardware.num_nodes} " if hardware.num_nodes > 1 else "",
         "launch": launch_words(resolved),
     }
     return replace(written, filename=written.filename or form.filename, start=start.format(**words))
