@@ -31,8 +31,9 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     - `module`: beside this folder; its `write(file, resolved)`, or the function that `function`
       names, returns the text of the file, or a `Written`
     - `endings`: the functions of other kinds of text, by the ending of the file
-    - `filename`: the file's usual name; `start`: the command that uses it, with {file}, and with
-      {launch} for the launcher of all GPUs, {nodes} and {gpus} for DeepSpeed's options; empty where the file is a command or a run file
+    - `filename`: the file's usual name
+    - `start`: the command that uses it, with {file}, with {launch} for the launcher of all GPUs,
+      and with {nodes} and {gpus} for DeepSpeed's; empty where the file is a command or a run file
     - `trains`, `serves`: whether training runs and servers can be written in it
     - `read`: how its reader takes the text (read_back.py), to find what the text does not say;
       empty where the writer itself knows
