@@ -89,6 +89,17 @@ def test_paste_the_hubs_page(visit: Visit) -> None:
     expect(page.get_by_role("combobox", name="Model")).to_have_value("Qwen3 0.6B")
 
 
+def test_paste_a_command(visit: Visit) -> None:
+    """A command as it would be started sets the run; the dialog lists what was assumed."""
+    page = visit.open(TRAIN)
+    words = "accelerate launch --num_processes 2 sft.py --model_name_or_path Qwen/Qwen3-0.6B"
+    visit.change(lambda: pasted(page, f"{words} \\\n  --per_device_train_batch_size 3"))
+    expect(page.locator("#paste-notes")).to_contain_text("Read as trl.SFTTrainer")
+    page.locator("#paste-close").click()
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("3")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
 def test_paste_something_else(visit: Visit) -> None:
     """A text that is neither is told in the dialog, which stays open with it."""
     visit.provoked = {422}

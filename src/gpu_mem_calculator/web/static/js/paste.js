@@ -5,6 +5,8 @@ import { current, get, replaceRun, set } from "./state.js";
 import { make } from "./words.js";
 
 const MOST = 2 ** 20; // characters; a config.json has a few thousand
+const ROWS = 12;
+const FEW_ROWS = 4; // beside the notes
 const part = (name) => document.getElementById(`paste-${name}`);
 
 /** Make the dialog work; gives the function that opens it. */
@@ -21,6 +23,7 @@ export function startPaste() {
   return () => {
     tell([]);
     part("notes").replaceChildren();
+    part("text").rows = ROWS;
     part("file").value = "";
     dialog.showModal();
     part("text").focus();
@@ -75,7 +78,11 @@ async function use(dialog) {
 
 /* What was assumed and is not modelled, in place of the text; the form has the run already. */
 function showNotes(what, notes) {
-  part("notes").replaceChildren(make("p", {}, `Read as ${what}.`), make("ul", {}, ...notes.map((one) => make("li", {}, one))));
+  part("text").rows = FEW_ROWS;
+  part("notes").replaceChildren(
+    make("p", {}, `Read as ${what}; the form shows the run now.`),
+    make("ul", {}, ...notes.map((one) => make("li", {}, one))),
+  );
   part("close").focus();
 }
 
