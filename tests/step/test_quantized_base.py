@@ -173,13 +173,18 @@ def test_weights_that_are_loaded_in_fp32_are_not_cast() -> None:
     assert kept == cast
 
 
-def test_an_upcast_that_is_cast_back_is_of_start_up_alone() -> None:
-    """Axolotl: all weights that are not packed have fp32 copies, and then 16 bits again."""
-    training = {
-        **{"seq_len": 64, "precision": "bf16_pure", "quantization": "nf4", "from_pretrained": True},
-        "lora": {"r": 8},
+@pytest.mark.parametrize("quantization", ["nf4", "none"])
+def test_an_upcast_that_is_cast_back_is_of_start_up_alone(quantization: str) -> None:
+    """Axolotl: embedding, head and norms have fp32 copies, and then 16 bits again."""
+    training: dict[str, Any] = {
+        **{"seq_len": 64, "precision": "bf16_pure", "from_pretrained": True, "lora": {"r": 8}},
+        "quantization": quantization,
     }
-    run = {"model": {"name": "llama3.2-1b"}, "training": training}
+    run = {
+        "model": {"name": "llama3.2-1b"},
+        "training": training,
+        "engine": {"init_device": "cuda"},
+    }
     plain = full_estimate(run)
     training["upcast_at_startup"] = True
     upcast = full_estimate(run)
@@ -189,3 +194,10 @@ def test_an_upcast_that_is_cast_back_is_of_start_up_alone() -> None:
     assert more == pytest.approx(2 * (table + norms) + 2 * table, rel=0.05)
     steps = plain.result.allocated_bytes  # blocks lie elsewhere
     assert upcast.result.allocated_bytes == pytest.approx(steps, rel=0.005)
+
+
+def test_where_an_upcast_at_start_up_is_refused() -> None:
+    """On the host it takes no GPU memory."""
+    training = {"precision": "bf16_pure", "lora": {"r": 8}, "upcast_at_startup": True}
+    with pytest.raises(InputError, match="loaded onto the GPU"):
+        full_estimate({"model": {"name": "llama3.2-1b"}, "training": training})

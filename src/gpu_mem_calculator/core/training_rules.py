@@ -138,8 +138,9 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.freeze_vision_tower is for models with a vision tower; leave it out"
     if given.upcast_unquantized and run.quantization is None:
         yield "training.upcast_unquantized applies to a quantized base only; leave it out"
-    if given.upcast_at_startup and (run.quantization is None or run.upcast_unquantized):
-        rule = "applies to a quantized base, without upcast_unquantized"
+    loaded = run.quantization is not None or run.from_pretrained
+    if given.upcast_at_startup and (not loaded or run.upcast_unquantized):
+        rule = "applies to weights that are loaded onto the GPU, without upcast_unquantized"
         yield f"training.upcast_at_startup {rule}; leave it out"
     if run.autocast and run.precision == "fp32":
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"

@@ -7,7 +7,7 @@ from ..ledger.num import EMPTY, Bytes, ceil_div, sized
 from ..model.adapters import linears
 from ..model.blocks import Weight
 from ..run.run import Precision, Run
-from .weights import narrows_biases
+from .weights import is_widened, narrows_biases
 
 BLOCK, NESTED = 64, 256  # elements that share a scale; scales that share one
 CODE, NESTED_CODE = 16, 256  # fp32 values of a code
@@ -51,12 +51,13 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
 
 
 def _cast_and_back(recorder: EventRecorder, run: Run, loaded: dict[str, int]) -> None:
-    """Upcast all weights that are not packed, then cast all of them back (Axolotl 067b021
-    loaders/model.py _configure_embedding_dtypes).
+    """Upcast embedding, head and norms, then cast them back (Axolotl 067b021 loaders/model.py
+    _configure_embedding_dtypes). Of a quantized base, all that is not packed is upcast.
     """
+    packed = run.quantization is not None
     for bits in (32, 16):
         for weight in run.arch.weights():
-            if weight.name in loaded:
+            if weight.name in loaded and (packed or is_widened(weight.name)):
                 copy = recorder.weight(_stored(weight, bits))
                 recorder.over((loaded[weight.name],))
                 loaded[weight.name] = copy

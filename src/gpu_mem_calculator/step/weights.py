@@ -15,6 +15,8 @@ from ..weights.recipes import INT8_ROW, NF4, NF4_PLAIN
 from ..weights.scheme import MatrixFormat
 from .optimizers import OPTIMIZERS
 
+WIDENED = ("norm", "embed", "lm_head")
+
 
 def trained_elements(run: Run, layer: Layer) -> Num:
     """Elements of one layer that take a gradient."""
@@ -193,10 +195,21 @@ def narrows_biases(run: Run) -> bool:
     return run.quantization == "nf4" and run.nf4_compute_bits == 16
 
 
-def unpacked_elements(run: Run) -> Num:
-    """Elements of the weights that a quantized base keeps as they are."""
+def widened_elements(run: Run) -> Num:
+    """Elements of the weights that are upcast at start-up: all that are not packed, or embedding,
+    head and norms.
+    """
+    if run.quantization is None:
+        return sum(weight.numel for weight in run.arch.weights() if is_widened(weight.name))
     linear = (one.numel * count for layer, _, count in run.arch.runs for one in linears(layer))
     return run.arch.num_parameters - sum(linear)
+
+
+def is_widened(name: str) -> bool:
+    """Whether a weight is one that Axolotl upcasts by its name (Axolotl 067b021 loaders/model.py
+    _convert_embedding_modules_dtype, loaders/utils.py get_linear_embedding_layers).
+    """
+    return any(part in name for part in WIDENED)
 
 
 def base_bytes(run: Run, precision: Precision) -> Bytes:

@@ -34,5 +34,6 @@ def program(**changed: Any) -> Data:
 
 
 def limits(**changed: Any) -> dict[str, str]:
-    """The limits of it: each key, and how the run could differ."""
-    return {one.key.partition("=")[0]: one.could for one in reading(**changed).limits}
+    """The limits of it with FlashAttention: each key, and how the run could differ."""
+    found = reading(**{"attn_implementation": "flash_attention_2", **changed})
+    return {one.key.partition("=")[0]: one.could for one in found.limits}

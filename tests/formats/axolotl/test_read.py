@@ -240,7 +240,9 @@ def test_grpo() -> None:
             {"model_config.output_router_logits": "more"},
         ),
         ({"torch_compile": True, **FLASH}, {"torch_compile": "either"}),
-        ({"torch_compile": True, "attn_implementation": "sdpa"}, {}),
+        ({"attn_implementation": "sdpa"}, {"attn_implementation": "more"}),  # embedding in fp32
+        ({"attn_implementation": "sdpa", "bf16": False}, {}),
+        ({"torch_compile": True, "attn_implementation": "sdpa", "bf16": False}, {}),
         ({"unfrozen_parameters": ["model.layers.[0-3]."]}, {"unfrozen_parameters": "less"}),
         ({"plugins": ["my.Plugin"]}, {"plugins": "either"}),
         ({"plugins": ["axolotl.integrations.spectrum.SpectrumPlugin"]}, {"plugins": "less"}),
@@ -276,3 +278,14 @@ def test_a_wrong_value_is_a_sentence(changed: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         reading(**changed)
     assert len(caught.value.problems) == 1
+
+
+def test_where_weights_are_loaded() -> None:
+    """One rank on the host; several, and packed weights, on the GPU, with an upcast and back."""
+    one = reading(**LORA, **FLASH).run
+    assert "device_map" not in one["program"]["load"]
+    assert "training" not in one
+    several = reading(**LORA, **FLASH, use_ray=True, ray_num_workers=4).run
+    assert several["program"]["load"]["device_map"] == "cuda"
+    assert several["training"] == {"upcast_at_startup": True}
+    assert "training" not in reading(**LORA, **FLASH, deepspeed="deepspeed_configs/zero1.json").run

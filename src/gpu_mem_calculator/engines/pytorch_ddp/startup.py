@@ -12,7 +12,7 @@ from ...run.run import Precision, Run
 from ...step.broadcast import broadcast_bytes, broadcast_events
 from ...step.reference import COPY, PRECOMPUTED
 from ...step.states import STARTUP_REFERENCE
-from ...step.weights import unpacked_elements
+from ...step.weights import widened_elements
 
 
 def startup_instants(run: Run) -> tuple[Instant, ...]:
@@ -58,9 +58,9 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
         )
     elif run.upcast_at_startup and not run.unrolled:
         yield Entry(
-            "weights that are not quantized, in fp32 until they are cast back",
+            "embedding, head and norms, in fp32 until they are cast back",
             PARAM,
-            sized(unpacked_elements(run) + run.arch.largest_weight, 16),
+            sized(widened_elements(run) + run.arch.largest_weight, 16),
             {"startup": 1},
             code("Axolotl 067b021 loaders/model.py _configure_embedding_dtypes"),
         )

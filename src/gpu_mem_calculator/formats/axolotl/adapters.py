@@ -36,7 +36,7 @@ def add_adapters(draft: Draft) -> None:
     draft.peft = _lora(draft)
     draft.quantization = _quantization(draft, str(adapter))
     if draft.quantization:
-        draft.training |= {"upcast_unquantized": False, "upcast_at_startup": not sharded(draft)}
+        draft.training["upcast_unquantized"] = False
     _add_kernels(draft)
 
 
@@ -113,10 +113,3 @@ def _add_kernels(draft: Draft) -> None:
     if draft.get("rl") or eight or draft.flag("trust_remote_code") or sharded:
         return
     draft.limit(FUSED[0], f"{FUSED_WHY}; they are Axolotl's default", "less", value=True)
-
-
-def sharded(draft: Draft) -> bool:
-    """Whether FSDP or ZeRO-3 shards the weights: the upcast is left out then
-    (_prepare_model_for_quantization).
-    """
-    return bool(draft.get("fsdp_config") or draft.get("fsdp") or draft.get("deepspeed"))

@@ -30,6 +30,7 @@ KERNELS = {
 }
 # Other kernels, and the modelled one that keeps the same tensors for backward.
 NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
+TORCH_ATTENTION = ("", "sdpa", "eager")  # schemas/enums.py ATTN_IMPLS_WITHOUT_DTYPE_CAST
 OFFLOADS = ("legacy", "disk", "hidden_states")
 TEXT_ONLY = ("language_model", "lm_head", "embed_tokens")
 
@@ -132,6 +133,24 @@ def _add_offload(draft: Draft, offload: object) -> None:
     draft.args["gradient_checkpointing"] = False
     draft.args.pop("gradient_checkpointing_kwargs")
     draft.training["recompute"] = "full_offloaded"
+
+
+def add_placement(draft: Draft, attention: str) -> None:
+    """Add where the weights are loaded, and the upcast of embedding, head and norms: they stay in
+    fp32 in a full fine-tune with torch's attention (_configure_embedding_dtypes). Several ranks
+    load onto their GPUs; one loads on the host (choose_device, under accelerate launch).
+    """
+    if draft.launch:
+        return  # sharded, or cast again by DeepSpeed
+    several = (draft.num_gpus or 1) > 1
+    if several and not draft.quantization:
+        draft.load["device_map"] = "cuda"
+    cast_back = draft.peft is not None or draft.training.get("loss") == "cut"
+    if draft.load["dtype"] != "float32" and not cast_back and attention in TORCH_ATTENTION:
+        why = "embedding, head and norms stay in fp32 with this attention, which is not modelled"
+        draft.limit("attn_implementation", why, "more", value=attention or "sdpa")
+    elif draft.load["dtype"] != "float32" and (several or draft.quantization):
+        draft.training["upcast_at_startup"] = True
 
 
 def add_compile(draft: Draft) -> None:

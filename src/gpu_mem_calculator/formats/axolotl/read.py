@@ -21,7 +21,14 @@ from .batches import add_batch, add_evaluation
 from .command import COMMAND, file_and_options, launched
 from .draft import Draft, mapping
 from .launch import FOLDER, add_launch
-from .loading import add_attention, add_compile, add_frozen, add_precision, add_recompute
+from .loading import (
+    add_attention,
+    add_compile,
+    add_frozen,
+    add_placement,
+    add_precision,
+    add_recompute,
+)
 from .losses import add_losses
 from .optimizer import add_optimizer
 from .trainers import choose_trainer
@@ -72,6 +79,7 @@ def _read(data: Mapping[str, Any], command: Command) -> Reading:
     add_losses(draft)
     add_launch(draft, command.files)
     _add_accelerate(draft, command)
+    add_placement(draft, attention)
     choose_trainer(draft)
     add_compile(draft)
     add_evaluation(draft, attention)

@@ -59,10 +59,7 @@ TRAINING = {
     "cublas_workspace": "cublas_workspace_config",
 }
 # Fields that count only under a quantized base.
-QUANTIZED = (
-    *("double_quant", "upcast_unquantized", "upcast_at_startup", "nf4_compute_bits"),
-    "int8_threshold",
-)
+QUANTIZED = ("double_quant", "upcast_unquantized", "nf4_compute_bits", "int8_threshold")
 QUESTION = ("batch_size", "prompt_len", "new_tokens")  # what a user asks of a server
 FUSED = {"", "fused"}
 AXES = {
