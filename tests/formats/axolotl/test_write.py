@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.text_data import parse_text
+from gpu_mem_calculator.formats.axolotl.read import read_settings
+from gpu_mem_calculator.formats.reading.command import Command
 from tests.formats.writing.runs import LLAMA, Data, plain, resolved, run_file, written
 
-from .settings import LEAST, reading
+from .settings import LEAST, NO_FILES, reading
 
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
 LIGER = "axolotl.integrations.liger.LigerPlugin"
@@ -80,7 +82,10 @@ def test_the_identity(
     """Whatever an Axolotl file says is written again without a difference."""
     rank = {"lora_r": 8, "lora_dropout": 0.1} if adapter else {}
     try:
-        found = reading(**{**settings, **adapter, **rank, **plugins, **launch})
+        command = Command(words=(), files=NO_FILES, num_gpus=gpus)
+        found = read_settings(
+            {**LEAST, **settings, **adapter, **rank, **plugins, **launch}, command
+        )
         data = {**found.run, "model": {"config": LLAMA}, "hardware": {"num_gpus": gpus}}
         resolved(plain(data))
     except InputError:

@@ -65,6 +65,10 @@ def read_text(made: Written, command: str) -> Reading:
     return reading
 
 
+# What a tool does besides: Axolotl keeps the embedding in fp32 with torch's attention.
+LIMITS = {"axolotl": {"attn_implementation"}}
+
+
 @pytest.mark.parametrize("name", ["trl", "llamafactory", "axolotl"])
 @settings(max_examples=25)
 @given(training=TRAINING, engine=ENGINE, gpus=st.sampled_from([1, 8]))
@@ -77,7 +81,8 @@ def test_files_that_name_their_model(name: str, training: Data, engine: Data, gp
     except InputError:
         assume(False)
     reading = read_text(made, made.start)
-    assert reading.limits == []
+    limits = {one.key.partition("=")[0] for one in reading.limits}
+    assert limits <= LIMITS.get(name, set())
     assert unsaid_sentences(WRITERS[name].title, file, run, reading.run) == made.unsaid
 
 

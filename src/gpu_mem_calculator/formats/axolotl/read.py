@@ -53,7 +53,7 @@ def read_command(command: Command) -> Reading:
     data = mapping(command.files.data(given.file, "axolotl train"), given.file)
     if given.num_processes is not None:
         command = replace(command, num_gpus=given.num_processes)
-    reading = _read(given.changed(data), command)
+    reading = read_settings(given.changed(data), command)
     sort_keys(reading, argument_table(COMMAND, FOLDER), given.own(), "--")
     reading.problems += given.problems
     return reading
@@ -61,10 +61,11 @@ def read_command(command: Command) -> Reading:
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """What an Axolotl file means when `axolotl train` starts it."""
-    return _read(data, Command(words=(), files=files))
+    return read_settings(data, Command(words=(), files=files))
 
 
-def _read(data: Mapping[str, Any], command: Command) -> Reading:
+def read_settings(data: Mapping[str, Any], command: Command) -> Reading:
+    """What settings mean with what the command says: its files, GPUs and launcher."""
     reading = Reading(tool=TITLE, version=frameworks.AXOLOTL.version)
     draft = Draft(reading=reading, cfg=_settings(data, reading), num_gpus=command.num_gpus)
     reading.assumed.append(PINNED)

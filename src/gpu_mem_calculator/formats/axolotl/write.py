@@ -1,7 +1,7 @@
 """Writes a run as Axolotl's YAML (Axolotl 067b021): the inverse of read.py.
 
 The run is first a program of transformers.Trainer, whose arguments Axolotl has under other names.
-What Axolotl cannot say is found by reading the text back (formats/writing/unsaid.py).
+What Axolotl cannot say is found by reading the file back, with the GPUs of the command.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from ...core.models import RunFile
 from ...core.resolved_run import ResolvedRun
 from ...run.recompute import ATTENTION
 from ...run.run import Run
+from ..reading.command import Command
+from ..reading.named_files import NamedFiles
 from ..transformers.program import TRAINER, program_sections
 from ..writing.texts import yaml_text
+from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
 from .adapters import FUSED
 from .batches import MULTIPLE
 from .losses import CUT, LIGER, LIGER_KEYS
+from .read import read_settings
 
 TITLE = "Axolotl"
 DATASET = "mhenrichsen/alpaca_2k_test"  # the dataset of Axolotl's own examples
@@ -57,7 +61,13 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     gpus = resolved.hardware.num_gpus
     count = f" -- --num_processes {gpus}" if gpus > 1 else ""
     note = f"{DATASET} is the dataset of Axolotl's own examples; set yours"
-    return Written(text=yaml_text(data), notes=(note,), start=f"axolotl train {{file}}{count}")
+    back = read_settings(data, Command(words=(), files=NamedFiles(None), num_gpus=gpus))
+    return Written(
+        text=yaml_text(data),
+        notes=(note, *map(str, back.limits)),
+        unsaid=unsaid_sentences(TITLE, file, resolved, back.run),
+        start=f"axolotl train {{file}}{count}",
+    )
 
 
 def _problem(run: Run) -> str:

@@ -83,7 +83,6 @@ WRITERS: Mapping[str, OutputFormat] = {
         module="axolotl.write",
         filename="axolotl.yaml",
         start="axolotl train {file}",
-        read="file",
     ),
     "llamafactory": OutputFormat(
         title="LLaMA-Factory",
