@@ -18,6 +18,9 @@ TRAINER = argument_table("transformers/arguments")
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
 SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
 MOST = 10**12
+# Arguments whose default, None, does not say their type.
+WHOLE = ("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
+OBJECTS = ("fsdp_config", "liger_kernel_config", "gradient_checkpointing_kwargs")
 
 
 def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[st
     """A sentence for each value whose type is not that of the argument's default."""
     for name, value in given.items():
         default = table[name].default
-        if value is None or default is None or table[name].effect != MEMORY:
+        if value is None or table[name].effect != MEMORY:
             continue
         word = _wanted(name, value, default)
         if word:
@@ -50,6 +53,9 @@ def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[st
 
 def _wanted(name: str, value: Any, default: Any) -> str:
     """What a value must be; empty where it is that."""
+    if name in OBJECTS:
+        return "" if isinstance(value, Mapping) else "an object"
+    default = 1 if name in WHOLE else default
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, int):
