@@ -13,12 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.formats.corpora import score
+from tests.formats.corpora import score  # noqa: E402  (after its folder is on the path)
 
 PAGE = ROOT / "docs" / "check.md"
 # The corpora in the order of the table, each with its title and where it is from.
 CORPORA = {
-    "huggingface": ("transformers, TRL, Accelerate", "TRL, Accelerate, alignment-handbook, open-r1"),
+    "huggingface": ("transformers, TRL", "TRL, Accelerate, alignment-handbook, open-r1"),
     "deepspeed": ("DeepSpeed", "DeepSpeedExamples"),
     "vllm": ("vLLM", "vLLM's recipes"),
     "sglang": ("SGLang", "its documents"),

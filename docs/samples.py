@@ -13,17 +13,21 @@ from pathlib import Path
 from gpu_mem_calculator.cli.main import main as command
 
 ROOT = Path(__file__).parents[1]
-# the README's three commands
+TRL = (
+    "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara --use_peft "
+    "--load_in_4bit --dtype bfloat16 --per_device_train_batch_size 2 --max_length 4096"
+)
+# the README's four commands
 README = {
+    "command": f"check --gpu 4090 {TRL}",
     "train": "quick llama3.1-8b --qlora --gpu 4090",
     "serve": "infer llama3.1-8b --gpu h100 --context 16k",
     "check": "calculate configs/llama2_7b_deepspeed.json --check --quiet",
 }
 # those of docs/check.md
 CHECK = {
-    "trl": "check --gpu 4090 trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara "
-    "--use_peft --load_in_4bit --dtype bfloat16 --per_device_train_batch_size 2 --max_length 4096",
     "vllm": "check --gpu h100-80gb-sxm vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
+    "axolotl": "check --gpu 4090 --gpus 2 configs/foreign/axolotl_lora.yml",
 }
 # those of docs/serving.md
 SERVING = {

@@ -55,11 +55,7 @@ def program_sections(
     """
     arguments = script_arguments(tool)
     values = _with_old_names(values, tool)
-    args = {
-        name: value
-        for name, value in values.items()
-        if name in arguments.trainer and arguments.trainer[name].effect != "free"
-    }
+    args = {name: value for name, value in values.items() if name in arguments.trainer}
     program: Section = {"tool": tool, "args": args}
     for name in IN_FILES:
         if isinstance(args.get(name), str):
