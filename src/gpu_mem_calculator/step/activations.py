@@ -90,7 +90,6 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
     autocast = precision.autocast or run.autocast
     upcast = run.quantization is not None and run.upcast_unquantized
     bits, weights = (32, 32) if upcast else (precision.compute, precision.weights)
-    bits = 32 if autocast and _widened_by_norms(run) else bits
     matmul = 16 if autocast else bits
     quirks, flash = implementation_quirks(run.arch), has_flash(run.compute_capability)
     return BlockSetting(
@@ -119,15 +118,6 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         compiled=bool(run.compile),
         quirks=quirks,
     )
-
-
-def _widened_by_norms(run: Run) -> bool:
-    """Whether hidden states become fp32: torch's layer norms return it under autocast, and packed
-    projections return the dtype of their input (bitsandbytes 0.50.2 nn/modules.py Linear4bit). The
-    first layer's input has 16 bits; here all have 32.
-    """
-    norms = (one for layer, _, _ in run.arch.runs for _, one in layer.norms)
-    return run.quantization is not None and any(one.impl == "layer" for one in norms)
 
 
 def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
