@@ -58,8 +58,19 @@ def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | Non
         keys = getattr(meant, name)
         given = rest.get(name) or {}
         if keys:
-            rest[name] = {**keys, **given} if isinstance(given, Mapping) else given
+            rest[name] = _kept(keys, given) if isinstance(given, Mapping) else given
     return rest, program
+
+
+def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that a program means, and those of the run file in their place; `generation` is
+    joined key by key, because a part of it means nothing without the rest.
+    """
+    both = {**keys, **given}
+    ours, theirs = keys.get("generation"), given.get("generation")
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        both["generation"] = {**ours, **theirs}
+    return both
 
 
 def translation(program: Program, data: Mapping[str, Any]) -> Translation:

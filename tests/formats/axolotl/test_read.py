@@ -8,9 +8,11 @@ import pytest
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.formats.axolotl.launch import shipped_configs
+from gpu_mem_calculator.formats.axolotl.read import read_data
 
-from .settings import LORA, QLORA, Data, limits, program, reading
+from .settings import LEAST, LORA, NO_FILES, QLORA, Data, limits, program, reading
 
+ACCUMULATION = "gradient_accumulation_steps"
 FLASH: Data = {"attn_implementation": "flash_attention_2"}
 PACKED: Data = {"sample_packing": True}
 LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"
@@ -86,6 +88,14 @@ def test_checkpointing_is_reentrant_by_default(changed: Data, reentrant: bool) -
     """normalize_config sets it where the file does not."""
     found = program(gradient_checkpointing=True, **changed)
     assert found["args"]["gradient_checkpointing_kwargs"] == {"use_reentrant": reentrant}
+
+
+@pytest.mark.parametrize(("steps", "expected"), [({}, 1), ({ACCUMULATION: None}, 4)])
+def test_accumulation(steps: Data, expected: int) -> None:
+    """batch_size counts only where the steps are null, because their default is 1."""
+    least = {key: value for key, value in LEAST.items() if key != ACCUMULATION}
+    run = read_data({**least, "batch_size": 8, **steps}, NO_FILES).run
+    assert run["program"]["args"][ACCUMULATION] == expected
 
 
 def test_offloads_and_selective_checkpointing() -> None:
@@ -244,6 +254,14 @@ def test_grpo() -> None:
         ({"attn_implementation": "sdpa", "bf16": False}, {}),
         ({"torch_compile": True, "attn_implementation": "sdpa", "bf16": False}, {}),
         ({"unfrozen_parameters": ["model.layers.[0-3]."]}, {"unfrozen_parameters": "less"}),
+        (
+            {**LORA, "rl": "orpo", "unfrozen_parameters": ["^model.language_model.*"]},
+            {"rl": "more", "unfrozen_parameters": "less"},
+        ),
+        (
+            {**LORA, "rl": "orpo", "unfrozen_parameters": [".*lm_head"]},
+            {"rl": "more", "unfrozen_parameters": "either"},
+        ),
         ({"plugins": ["my.Plugin"]}, {"plugins": "either"}),
         ({"plugins": ["axolotl.integrations.spectrum.SpectrumPlugin"]}, {"plugins": "less"}),
     ],

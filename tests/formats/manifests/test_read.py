@@ -8,8 +8,10 @@ import pytest
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.yaml_text import parse_yaml_documents
+from gpu_mem_calculator.formats.launchers.launch import read_launch
 from gpu_mem_calculator.formats.manifests.read import NamedCommand, is_manifest, read_manifest
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
+from gpu_mem_calculator.formats.reading.tools import read_command
 
 CONTAINER = """
       - name: server
@@ -116,6 +118,25 @@ def test_a_container_of_a_deployment(
     assert one.words[: len(words) - 1] == words[:-1]
     assert words[-1] in one.words
     assert one.environment == {"MODEL": "Qwen/Qwen3-8B"} or "x" in one.environment
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("docker.io/vllm/vllm-openai:v0.10.0", "0.10.0"),
+        ("vllm/vllm-openai:0.11.2-x86_64@sha256:ab", "0.11.2"),
+        ("vllm/vllm-openai:latest", None),
+        ("host:5000/mine:v0.10.0", None),
+    ],
+)
+def test_the_tag_of_vllms_image_is_its_release(image: str, version: str | None) -> None:
+    """The tag of another image may mean anything."""
+    text = DEPLOYMENT.format(image=image, command="[vllm, serve, a/b]", args="null")
+    (one,) = commands(text)
+    assert read_command(one.command).run["inference"].get("engine_version") == version
+    words = ["docker", "run", image, "vllm", "serve", "a/b"]
+    launched = read_command(read_launch(words, NamedFiles(None)))
+    assert launched.run["inference"].get("engine_version") == version
 
 
 @pytest.mark.parametrize(

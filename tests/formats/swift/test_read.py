@@ -10,6 +10,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.from_program import with_program
 from gpu_mem_calculator.formats.launchers.launch import read_launch
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.reading import Reading
@@ -122,7 +123,10 @@ def test_rlhf_is_a_trainer_of_trl(words: str, tool: str, could: list[str]) -> No
 def test_grpo_has_a_prompt_and_vllm() -> None:
     """max_length is that of prompts; vLLM on the same card sleeps where it is asked to."""
     words = "--rlhf_type grpo --use_vllm true --vllm_mode colocate --sleep_level 1 --beta 0.0"
-    program = _read(f"{SFT.replace('sft', 'rlhf', 1)} {words}").run["program"]
+    run = _read(f"{SFT.replace('sft', 'rlhf', 1)} {words}").run
+    program, generation = run["program"], with_program(run)[0]["training"]["generation"]
+    assert generation["sleep_level"] == 1
+    assert generation["new_tokens"] == 512
     assert program["data"] == {"prompt": 1024}
     assert program["args"]["vllm_enable_sleep_mode"] is True
     assert program["args"]["beta"] == 0.0

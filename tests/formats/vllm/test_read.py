@@ -47,7 +47,7 @@ def test_every_form_of_the_program_is_read() -> None:
             f"vllm serve {MODEL} --tensor-parallel-size 2",
             f"/opt/bin/vllm serve --model {MODEL} -tp 2",
             f"python3 -m vllm.entrypoints.openai.api_server --model {MODEL} -tp=2",
-            f"docker run --gpus all vllm/vllm-openai:v0.20.0 --model {MODEL} -tp 2",
+            f"docker run --gpus all vllm/vllm-openai:latest --model {MODEL} -tp 2",
             f"--model {MODEL} -tp 2",
         )
     ]

@@ -97,10 +97,14 @@ def _padded(draft: Draft, tokens: int, length: int | None = None) -> int:
 
 
 def _accumulation(draft: Draft, size: int) -> int:
-    """Micro-batches of a step (normalize_config)."""
+    """Micro-batches of a step. The schema's default is 1, so `batch_size` counts only where
+    gradient_accumulation_steps is null (schemas/training.py, normalize_config).
+    """
     given = draft.whole("gradient_accumulation_steps")
     total = draft.whole("batch_size")
-    return given or (max(1, total // size) if total else 1)
+    if given is None and "gradient_accumulation_steps" in draft.reading.keys and total:
+        return max(1, total // size)
+    return given or 1
 
 
 def _evaluates(draft: Draft) -> bool:

@@ -176,6 +176,8 @@ def add_frozen(draft: Draft) -> None:
     if not isinstance(patterns, list):
         raise InputError(f"unfrozen_parameters={quoted(patterns)} must be a list of patterns")
     if draft.get("adapter"):
+        if patterns:
+            _limit_frozen_adapters(draft, patterns)
         return  # all but the adapters is frozen
     if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
         patterns = []
@@ -185,3 +187,12 @@ def add_frozen(draft: Draft) -> None:
     if patterns:
         why = "weights that are frozen by name are not modelled; the estimate trains all of them"
         draft.limit("unfrozen_parameters", why, "less")
+
+
+def _limit_frozen_adapters(draft: Draft, patterns: list[object]) -> None:
+    """Names are matched from their start, which is base_model in PEFT's model: a pattern for the
+    model's own names matches none, and the adapters are frozen, too.
+    """
+    own = all(str(one).lstrip("^").startswith(("model", "lm_head", "lang")) for one in patterns)
+    why = "freezes adapters whose names it does not match; the estimate trains all of them"
+    draft.limit("unfrozen_parameters", why, "less" if own else "either")

@@ -70,13 +70,21 @@ def _operation(node: ast.AST, names: Mapping[str, Any]) -> Any:
         number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
         return -value if number else UNKNOWN
     if isinstance(node, ast.BoolOp):
-        values = [constant(one, names) for one in node.values]
-        stops = isinstance(node.op, ast.Or)
-        decided = next((one for one in values if one is not UNKNOWN and bool(one) == stops), None)
-        if decided is not None or UNKNOWN in values:
-            return UNKNOWN if decided is None else decided
-        return values[-1]
+        return _chosen([constant(one, names) for one in node.values], isinstance(node.op, ast.Or))
     return _compared(node, names) if isinstance(node, ast.Compare) else _sum(node, names)
+
+
+def _chosen(values: list[Any], stops: bool) -> Any:
+    """The value of `a or b` (stops: true) or of `a and b`. Behind an unknown value, only a true or
+    false that decides a condition is known.
+    """
+    unknown = False
+    for value in values:
+        if value is UNKNOWN:
+            unknown = True
+        elif bool(value) == stops:
+            return value if not unknown or isinstance(value, bool) else UNKNOWN
+    return UNKNOWN if unknown else values[-1]
 
 
 def _compared(node: ast.Compare, names: Mapping[str, Any]) -> Any:
@@ -116,7 +124,7 @@ def _sum(node: ast.AST, names: Mapping[str, Any]) -> Any:
 
 
 def _call(node: ast.Call, names: Mapping[str, Any]) -> Any:
-    """`dict(a=1)`, `getattr(torch, word)`, int, float and str of a constant."""
+    """`dict(a=1)`, `getattr(torch, word)`, `len(list)`, int, float and str of a constant."""
     function = node.func.id if isinstance(node.func, ast.Name) else ""
     values = [constant(one, names) for one in node.args]
     if function == "dict" and not values:
@@ -124,6 +132,8 @@ def _call(node: ast.Call, names: Mapping[str, Any]) -> Any:
         return UNKNOWN if UNKNOWN in pairs.values() else pairs
     if function == "getattr" and len(values) == 2 and isinstance(values[1], str):
         return values[1]
+    if function == "len" and len(values) == 1 and isinstance(values[0], list):
+        return len(values[0])
     if function in ("int", "float", "str") and len(values) == 1:
         value = values[0]
         if isinstance(value, int | float | str) and len(str(value)) < 40:

@@ -32,8 +32,16 @@ def entrypoint(image: str) -> tuple[str, ...]:
     return next(found, ())
 
 
-def without_container(words: list[str]) -> tuple[int | None, dict[str, str], list[str]]:
-    """The GPUs of `docker run`, the variables that it sets, and the command in the container."""
+def image_version(image: str) -> str:
+    """The release that the tag of vLLM's own image names: 0.10.0 of vllm/vllm-openai:v0.10.0."""
+    found = re.search(r":v?(\d+\.\d+\.\d+)(?![\d.])[^/:]*$", image.partition("@")[0])
+    return found[1] if found and entrypoint(image)[:1] == ("vllm",) else ""
+
+
+def without_container(words: list[str]) -> tuple[int | None, dict[str, str], str, list[str]]:
+    """The GPUs of `docker run`, the variables that it sets, the release in the image's tag, and
+    the command in the container.
+    """
     after = words[1:]
     if after[:1] == ["container"]:
         after = after[1:]
@@ -52,7 +60,8 @@ def without_container(words: list[str]) -> tuple[int | None, dict[str, str], lis
             f"docker run {image}: which program the image starts is not known; name it"
         )
     variables = dict(one.split("=", 1) for one in options.given.get("env", ()) if "=" in one)
-    return _gpus(options.last("gpus") or ""), variables, [*front, *rest]
+    gpus = _gpus(options.last("gpus") or "")
+    return gpus, variables, image_version(image), [*front, *rest]
 
 
 def _gpus(written: str) -> int | None:

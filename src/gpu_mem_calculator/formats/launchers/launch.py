@@ -70,11 +70,11 @@ def _with_counts(inner: Command, outer: Command) -> Command:
 
 def _without_starter(command: Command) -> Command:
     """The command without srun, mpirun, ray or docker run."""
-    words = list(command.words)
+    words, version = list(command.words), command.version
     if command.program == "ray":
         return replace(command, words=tuple(without_ray(words)), launcher="ray")
     if command.program in container.PROGRAMS:
-        gpus, variables, rest = container.without_container(words)
+        gpus, variables, version, rest = container.without_container(words)
         nodes = command.num_nodes
     else:
         start = srun if command.program == "srun" else mpirun
@@ -87,6 +87,7 @@ def _without_starter(command: Command) -> Command:
         num_gpus=gpus or command.num_gpus,
         num_nodes=nodes,
         launcher=command.program if command.program not in container.PROGRAMS else "",
+        version=version,
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError, quoted
+from ..launchers.container import image_version
 from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
@@ -95,7 +96,10 @@ def _command(container: Container, files: NamedFiles) -> Command:
 
 
 def _with_gpus(command: Command, container: Container) -> Command:
-    """The command with the GPUs of its container, and of those that belong to the same run."""
+    """The command with the GPUs of its container, and of those that belong to the same run; and
+    with the release that the tag of its image names.
+    """
+    command = replace(command, version=command.version or image_version(container.image))
     if container.num_gpus is None:
         return command
     total = container.num_gpus * container.copies

@@ -20,6 +20,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend; None where not known
     - `accelerate`: the configuration of `accelerate launch`, its file and options together
     - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
+    - `version`: the release of the program, where an image's tag says it; else empty
     - `assumed`: a sentence for each thing that a launcher or a shell script leaves open
     """
 
@@ -32,6 +33,7 @@ class Command(Struct, frozen=True, kw_only=True):
     num_nodes: int = 1
     accelerate: Mapping[str, Any] | None = None
     launcher: str = ""
+    version: str = ""
     assumed: tuple[str, ...] = ()
 
     @property

@@ -81,7 +81,12 @@ def _grpo(reading: Reading, program: Section, values: Mapping[str, Any]) -> Sect
         args |= {one: values[name] for name, one in VLLM_ARGS.items() if values[name] is not None}
         args["vllm_enable_sleep_mode"] = bool(values["sleep_level"])
     reading.limits.append(Limit(key="rlhf_type=grpo", why=LOGITS, could="more"))
-    return _adapters(program, values)
+    training = _adapters(program, values)
+    if (
+        args.get("vllm_enable_sleep_mode") and args["vllm_mode"] == "colocate"
+    ):  # TRL's own level is 2
+        training["generation"] = {"sleep_level": values["sleep_level"]}
+    return training
 
 
 def _adapters(program: Section, values: Mapping[str, Any]) -> Section:
