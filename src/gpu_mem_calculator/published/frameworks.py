@@ -176,7 +176,9 @@ CUT_CROSS_ENTROPY = Framework(
     GITHUB + "apple/ml-cross-entropy",
     package="cut-cross-entropy",
 )
-TRL = Framework(("TRL",), "1.16.0", "2026-11-17", GITHUB + "huggingface/trl", package="trl")
+TRL = Framework(
+    ("TRL",), "1.16.0", "2026-11-17", GITHUB + "huggingface/trl", also=("0.24.0",), package="trl"
+)
 FLASH_ATTN = Framework(
     ("flash-attn",),
     "2.8.3",

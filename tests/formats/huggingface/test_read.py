@@ -94,7 +94,7 @@ def _read(line: str, folder: Path | None = None) -> Reading:
         ),
         (f"python sft.py {MODEL} --evaluation_strategy no", {"args": {"eval_strategy": "no"}}),
     ],
-)  # fmt: skip
+)
 def test_program(line: str, program: dict[str, Any]) -> None:
     """The trainer, its arguments, the loading, adapters and data that a command means."""
     reading = _read(line)

@@ -58,7 +58,7 @@ def _launch(line: str, folder: Path | None = None) -> Command:
         ("accelerate-launch --multi_gpu --num_processes 4 t.py", "t.py", 4, 1),
         ("python -m accelerate.commands.launch --num_processes 4 t.py", "t.py", 4, 1),
     ],
-)  # fmt: skip
+)
 def test_program(line: str, words: str, num_gpus: int | None, num_nodes: int) -> None:
     """The words of the program, the GPUs of all nodes, and the nodes."""
     command = _launch(line)

@@ -101,7 +101,7 @@ def test_a_setting_that_is_not_modelled_is_a_limit(tmp_path: Path) -> None:
             {"type": "deepspeed", "zero_stage": 3, "zero_init": False},
         ),
     ],
-)  # fmt: skip
+)
 def test_accelerate(tmp_path: Path, config: dict[str, Any], engine: dict[str, Any]) -> None:
     """The engine that a configuration chooses, with its mixed precision."""
     data = {**config, "num_processes": 8, "mixed_precision": "bf16"}

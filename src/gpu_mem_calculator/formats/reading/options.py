@@ -61,7 +61,7 @@ def parse_options(
     title: str, words: Sequence[str], table: ArgumentTable, syntax: OptionSyntax
 ) -> ParsedOptions:
     """The options in the words. Dashes and underscores in names are the same."""
-    parser = _Parser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
+    parser = _OptionParser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
     for name in table:
         _add(parser, name, syntax)
     known, unknown = parser.parse_known_args([_normal(word, syntax) for word in words])
@@ -73,7 +73,7 @@ def parse_options(
     )
 
 
-class _Parser(argparse.ArgumentParser):
+class _OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise one sentence, where argparse prints the usage and exits."""
         raise InputError(f"{self.prog}: {message.removeprefix('argument ')}")

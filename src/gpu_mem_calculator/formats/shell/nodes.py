@@ -72,7 +72,7 @@ class Case(Struct):
     branches: list[tuple[list[str], list[Any]]]
 
 
-class Group(Struct):
+class ShellGroup(Struct):
     """`{ ... }`, or `( ... )`, whose variables are lost at its end."""
 
     body: list[Any]

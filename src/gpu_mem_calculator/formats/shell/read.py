@@ -14,7 +14,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.tools import FORMATS, command_format
 from .bounds import Work, check_size
 from .sbatch import Allocation, read_allocation
-from .script import Script, Started
+from .script import ShellScript, Started
 from .variables import Variables
 
 PROMPT = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
@@ -47,7 +47,7 @@ def read_script(
     variables = {**allocation.environment(), **(environment or {})}
     problem, work = None, Work()
     for undecided in (False, True):
-        script = Script(
+        script = ShellScript(
             Variables(variables, arguments), files, work, undecided=undecided, path=path
         )
         script.run_text(text)
@@ -60,7 +60,7 @@ def read_script(
     )
 
 
-def _commands(script: Script, files: NamedFiles) -> tuple[list[Command], InputError | None]:
+def _commands(script: ShellScript, files: NamedFiles) -> tuple[list[Command], InputError | None]:
     """The commands of known tools, and the first problem with another one."""
     found: list[Command] = []
     problem: InputError | None = None

@@ -21,7 +21,7 @@ from ..reading.named_files import NamedFiles
 from .arithmetic import assignment
 from .bounds import WORK_OF_COMMAND, WORK_OF_TOKEN, Work, check_depth, check_size
 from .expansion import Expansion
-from .nodes import Arithmetic, Case, For, Function, Group, If, Joined, Not, Simple, While
+from .nodes import Arithmetic, Case, For, Function, If, Joined, Not, ShellGroup, Simple, While
 from .simple import LeaveError, run_simple
 from .tree import parse
 from .variables import Variables, is_known
@@ -42,7 +42,7 @@ class Started(Struct):
     written: Mapping[str, str]
 
 
-class Script:
+class ShellScript:
     """The state of a script while it is read.
 
     - `undecided`: how conditions are taken that are not known
@@ -102,7 +102,7 @@ class Script:
         self.notes[sentence] = None
 
 
-def _under_condition(script: Script, body: list[Any]) -> bool | None:
+def _under_condition(script: ShellScript, body: list[Any]) -> bool | None:
     """Read commands that run under a condition; exit ends only them."""
     try:
         return script.run(body)
@@ -112,7 +112,7 @@ def _under_condition(script: Script, body: list[Any]) -> bool | None:
         return None
 
 
-def _decided(script: Script, condition: list[Any], what: str) -> bool:
+def _decided(script: ShellScript, condition: list[Any], what: str) -> bool:
     result = script.run(condition)
     if result is None:
         taken = "true" if script.undecided else "false"
@@ -121,7 +121,7 @@ def _decided(script: Script, condition: list[Any], what: str) -> bool:
     return result
 
 
-def _if(script: Script, node: If) -> bool | None:
+def _if(script: ShellScript, node: If) -> bool | None:
     for condition, body in node.branches:
         if _decided(script, condition, _shown(condition)):
             return _under_condition(script, body)
@@ -134,7 +134,7 @@ def _shown(condition: list[Any]) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _joined(script: Script, node: Joined) -> bool | None:
+def _joined(script: ShellScript, node: Joined) -> bool | None:
     result = KINDS[type(node.first)](script, node.first)
     for operator, command in node.rest:
         if _goes_on(operator, result, node.first):
@@ -155,7 +155,7 @@ def _is_test(node: Any) -> bool:
     return isinstance(node, Simple) and node.words[:1] in (["["], ["[["], ["test"])
 
 
-def _for(script: Script, node: For) -> bool | None:
+def _for(script: ShellScript, node: For) -> bool | None:
     variables = script.expansion.variables
     if node.words is None:
         values = list(variables.arguments)
@@ -168,7 +168,7 @@ def _for(script: Script, node: For) -> bool | None:
     return None
 
 
-def _while(script: Script, node: While) -> bool | None:
+def _while(script: ShellScript, node: While) -> bool | None:
     for _ in range(MOST_TURNS):
         before = len(script.started)
         result = script.run(node.condition)
@@ -179,7 +179,7 @@ def _while(script: Script, node: While) -> bool | None:
     return None
 
 
-def _leaves_loop(script: Script, body: list[Any]) -> bool:
+def _leaves_loop(script: ShellScript, body: list[Any]) -> bool:
     try:
         script.run(body)
     except LeaveError as leave:
@@ -190,7 +190,7 @@ def _leaves_loop(script: Script, body: list[Any]) -> bool:
     return False
 
 
-def _case(script: Script, node: Case) -> bool | None:
+def _case(script: ShellScript, node: Case) -> bool | None:
     word = script.expansion.text(node.word)
     for patterns, body in node.branches:
         texts = [script.expansion.text(pattern) for pattern in patterns]
@@ -201,7 +201,7 @@ def _case(script: Script, node: Case) -> bool | None:
     return None
 
 
-def _group(script: Script, node: Group) -> bool | None:
+def _group(script: ShellScript, node: ShellGroup) -> bool | None:
     if not node.subshell:
         return script.run(node.body)
     variables, folder = script.expansion.variables, script.folder
@@ -211,17 +211,17 @@ def _group(script: Script, node: Group) -> bool | None:
     return result
 
 
-def _function(script: Script, node: Function) -> bool | None:
+def _function(script: ShellScript, node: Function) -> bool | None:
     script.functions[node.name] = node.body
     return True
 
 
-def _not(script: Script, node: Not) -> bool | None:
+def _not(script: ShellScript, node: Not) -> bool | None:
     result = script.run([node.body])
     return None if result is None else not result
 
 
-def _arithmetic(script: Script, node: Arithmetic) -> bool | None:
+def _arithmetic(script: ShellScript, node: Arithmetic) -> bool | None:
     change = assignment(node.text)
     number = script.expansion.number(change[1] if change else node.text)
     if change:
@@ -231,14 +231,14 @@ def _arithmetic(script: Script, node: Arithmetic) -> bool | None:
     return None if number is None else bool(number)
 
 
-KINDS: Mapping[type, Callable[[Script, Any], bool | None]] = {
+KINDS: Mapping[type, Callable[[ShellScript, Any], bool | None]] = {
     Simple: run_simple,
     Joined: _joined,
     If: _if,
     For: _for,
     While: _while,
     Case: _case,
-    Group: _group,
+    ShellGroup: _group,
     Function: _function,
     Not: _not,
     Arithmetic: _arithmetic,

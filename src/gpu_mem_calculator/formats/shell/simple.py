@@ -18,7 +18,7 @@ from .nodes import Simple
 from .variables import is_known
 
 if TYPE_CHECKING:
-    from .script import Script
+    from .script import ShellScript
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 SBATCH = "sbatch"  # Slurm starts the script that it gets
@@ -38,7 +38,7 @@ class LeaveError(Exception):
         self.kind = kind
 
 
-def run_simple(script: Script, node: Simple) -> bool | None:
+def run_simple(script: ShellScript, node: Simple) -> bool | None:
     """Read a simple command; whether it succeeds, where that is known."""
     raw = list(node.words)
     if raw and raw[0] in OPEN_CLOSE:
@@ -77,7 +77,7 @@ def run_simple(script: Script, node: Simple) -> bool | None:
     return None
 
 
-def _environment(script: Script, prefix: list[str]) -> dict[str, str]:
+def _environment(script: ShellScript, prefix: list[str]) -> dict[str, str]:
     """Variables in front of a command: they are set for it alone."""
     found: dict[str, str] = {}
     for raw in prefix:
@@ -86,7 +86,7 @@ def _environment(script: Script, prefix: list[str]) -> dict[str, str]:
     return found
 
 
-def _words(script: Script, raw_words: list[str]) -> list[str]:
+def _words(script: ShellScript, raw_words: list[str]) -> list[str]:
     """The words of a command. One that is only a variable that is not set is left out, unless it
     is the value of an option.
     """
@@ -103,7 +103,7 @@ def _words(script: Script, raw_words: list[str]) -> list[str]:
     return found
 
 
-def _call(script: Script, words: list[str]) -> None:
+def _call(script: ShellScript, words: list[str]) -> None:
     """A function of the script."""
     variables = script.expansion.variables
     before = variables.arguments, variables.arguments_known
@@ -117,7 +117,7 @@ def _call(script: Script, words: list[str]) -> None:
         variables.arguments, variables.arguments_known = before
 
 
-def _program(script: Script, words: list[str], environment: dict[str, str]) -> None:
+def _program(script: ShellScript, words: list[str], environment: dict[str, str]) -> None:
     """A program; a shell in front of it is read too, also behind srun or docker run."""
     try:
         command = read_launch(words, NamedFiles(folder=None), environment)
@@ -129,7 +129,7 @@ def _program(script: Script, words: list[str], environment: dict[str, str]) -> N
         script.start(words, environment)
 
 
-def _shell(script: Script, command: Command) -> None:
+def _shell(script: ShellScript, command: Command) -> None:
     """`bash -c TEXT`, `bash FILE ARGUMENTS`, `./FILE.sh ARGUMENTS`."""
     starts = command.program in (*SHELLS, SBATCH)
     rest, text = list(command.words[1:] if starts else command.words), None
@@ -154,7 +154,7 @@ def _shell(script: Script, command: Command) -> None:
     script.expansion.variables, script.outer = variables, outer
 
 
-def _read_file(script: Script, name: str) -> None:
+def _read_file(script: ShellScript, name: str) -> None:
     """Read another script, where it is there."""
     try:
         text = script.written.get(os.path.normpath(name)) or script.files.text(name, "the script")
@@ -166,25 +166,25 @@ def _read_file(script: Script, name: str) -> None:
     script.depth -= SCRIPT_DEPTH
 
 
-def _source(script: Script, words: list[str]) -> None:
+def _source(script: ShellScript, words: list[str]) -> None:
     if len(words) > 1:
         _read_file(script, words[1])
 
 
-def _cd(script: Script, words: list[str]) -> None:
+def _cd(script: ShellScript, words: list[str]) -> None:
     if script.folder is not None and len(words) == 2 and is_known(words[1]):
         script.folder = script.folder / os.path.expanduser(words[1])
 
 
-def _set(script: Script, words: list[str]) -> None:
+def _set(script: ShellScript, words: list[str]) -> None:
     set_arguments(words, script.expansion.variables)
 
 
-def _eval(script: Script, words: list[str]) -> None:
+def _eval(script: ShellScript, words: list[str]) -> None:
     script.run_text(" ".join(words[1:]))
 
 
-BUILTINS: Mapping[str, Callable[[Script, list[str]], None]] = {
+BUILTINS: Mapping[str, Callable[[ShellScript, list[str]], None]] = {
     "source": _source,
     ".": _source,
     "cd": _cd,
@@ -196,7 +196,7 @@ BUILTINS: Mapping[str, Callable[[Script, list[str]], None]] = {
 }
 
 
-def _document(script: Script, node: Simple) -> str | None:
+def _document(script: ShellScript, node: Simple) -> str | None:
     """The text of the command's here-document."""
     found = next((one for one in node.redirects if one.operator == "<<"), None)
     if found is None or found.quoted:
@@ -204,7 +204,7 @@ def _document(script: Script, node: Simple) -> str | None:
     return script.expansion.text(found.body, quoted=True)
 
 
-def _write(script: Script, node: Simple, words: list[str], document: str | None) -> None:
+def _write(script: ShellScript, node: Simple, words: list[str], document: str | None) -> None:
     """Keep the text of a file that the script writes: a later command may name it."""
     targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
     if words[0] == "tee":

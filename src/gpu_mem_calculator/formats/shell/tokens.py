@@ -21,7 +21,7 @@ ENDS = frozenset(" \t\r\n;&|<>()")
 NAMES = {'"': "a double quote", "(": "a parenthesis", "`": "a backtick"}
 
 
-class Token(Struct):
+class ShellToken(Struct):
     """A word, an operator, an arithmetic command `((...))`, a newline, or a here-document.
 
     `body` is the text of a here-document; `quoted` says that nothing in it is expanded.
@@ -34,10 +34,10 @@ class Token(Struct):
     strips: bool = False  # of <<-: tabs in front of each line are removed
 
 
-def tokens_of(text: str, work: Work) -> list[Token]:
+def tokens_of(text: str, work: Work) -> list[ShellToken]:
     """The tokens of a script."""
-    found: list[Token] = []
-    waiting: list[Token] = []  # here-documents that begin at the next line
+    found: list[ShellToken] = []
+    waiting: list[ShellToken] = []  # here-documents that begin at the next line
     at = 0
     while at < len(text):
         before = at
@@ -47,7 +47,7 @@ def tokens_of(text: str, work: Work) -> list[Token]:
             continue
         char = text[at]
         if char == "\n":
-            found.append(Token("newline", "\n"))
+            found.append(ShellToken("newline", "\n"))
             at = _read_documents(text, at + 1, waiting)
         elif char == "#":
             end = text.find("\n", at)
@@ -58,22 +58,24 @@ def tokens_of(text: str, work: Work) -> list[Token]:
     return found
 
 
-def _read_token(text: str, at: int, found: list[Token], waiting: list[Token], work: Work) -> int:
+def _read_token(
+    text: str, at: int, found: list[ShellToken], waiting: list[ShellToken], work: Work
+) -> int:
     if text.startswith("((", at):
         inner = _arithmetic(text[at : at + MOST_ARITHMETIC])
         work.spend(MOST_ARITHMETIC * WORK_OF_SPECIAL)
         if inner is not None:
-            found.append(Token("arithmetic", inner))
+            found.append(ShellToken("arithmetic", inner))
             return at + len(inner) + 4
     operator = OPERATOR.match(text, at)
     if operator and not text.startswith(("<(", ">("), at):
         if operator[0] in ("<<", "<<-"):
             return _read_delimiter(text, operator, found, waiting)
         if not operator[0].isdigit():  # the number of a descriptor, as in 2>&1, is left out
-            found.append(Token("operator", operator[0]))
+            found.append(ShellToken("operator", operator[0]))
         return operator.end()
     end = word_end(text, at)
-    found.append(Token("word", text[at:end]))
+    found.append(ShellToken("word", text[at:end]))
     return end
 
 
@@ -87,12 +89,12 @@ def _arithmetic(text: str) -> str | None:
 
 
 def _read_delimiter(
-    text: str, operator: re.Match[str], found: list[Token], waiting: list[Token]
+    text: str, operator: re.Match[str], found: list[ShellToken], waiting: list[ShellToken]
 ) -> int:
     word = DELIMITER.match(text, operator.end())
     if word is None:
         raise InputError("the shell script has << without a word after it")
-    token = Token(
+    token = ShellToken(
         "heredoc",
         re.sub(r"['\"\\]", "", word[1]),
         quoted=any(char in word[1] for char in "'\"\\"),
@@ -103,7 +105,7 @@ def _read_delimiter(
     return word.end()
 
 
-def _read_documents(text: str, at: int, waiting: list[Token]) -> int:
+def _read_documents(text: str, at: int, waiting: list[ShellToken]) -> int:
     """Reads the here-documents that begin at a line; where the text goes on after them."""
     for token in waiting:
         tabs = r"\t*" if token.strips else ""

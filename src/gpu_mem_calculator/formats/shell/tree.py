@@ -7,8 +7,20 @@ from typing import Any
 
 from ...core.errors import InputError
 from .bounds import Work, check_depth
-from .nodes import Arithmetic, Case, For, Function, Group, If, Joined, Not, Redirect, Simple, While
-from .tokens import Token, tokens_of
+from .nodes import (
+    Arithmetic,
+    Case,
+    For,
+    Function,
+    If,
+    Joined,
+    Not,
+    Redirect,
+    ShellGroup,
+    Simple,
+    While,
+)
+from .tokens import ShellToken, tokens_of
 
 REDIRECTS = frozenset({"<", ">", ">>", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>"})
 SEPARATORS = frozenset({";", "&"})
@@ -17,22 +29,22 @@ ENDS_OF_CASE = frozenset({";;", ";&", ";;&"})
 
 def parse(text: str, work: Work, depth: int = 0) -> list[Any]:
     """The commands of a script."""
-    parser = _Parser(tokens_of(text, work), depth)
+    parser = _TreeParser(tokens_of(text, work), depth)
     body = parser.body(())
     if parser.token is not None:
         raise InputError(f"the shell script has {parser.token.text!r} where a command should be")
     return body
 
 
-class _Parser:
-    def __init__(self, tokens: list[Token], depth: int) -> None:
+class _TreeParser:
+    def __init__(self, tokens: list[ShellToken], depth: int) -> None:
         self.tokens, self.at, self.depth = tokens, 0, depth
 
     @property
-    def token(self) -> Token | None:
+    def token(self) -> ShellToken | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
-    def next(self) -> Token:
+    def next(self) -> ShellToken:
         if self.token is None:
             raise InputError("the shell script ends within a command")
         self.at += 1
@@ -100,10 +112,10 @@ class _Parser:
                 return result
         return self.simple()
 
-    def group(self, end: str, *, subshell: bool) -> Group:
+    def group(self, end: str, *, subshell: bool) -> ShellGroup:
         body = self.body((end,))
         self.expect(end)
-        return Group(body, subshell, self.redirects())
+        return ShellGroup(body, subshell, self.redirects())
 
     def simple(self) -> Any:
         command = Simple()
@@ -172,11 +184,11 @@ class _Parser:
                 words.append(self.next().text)
         return For(name, words, self.do_body())
 
-    def counting_for(self, text: str) -> Group:
+    def counting_for(self, text: str) -> ShellGroup:
         parts = [*text.split(";"), "", ""]
         condition = [Arithmetic(parts[1])] if parts[1].strip() else []
         loop = While(condition, [*self.do_body(), Arithmetic(parts[2])])
-        return Group([Arithmetic(parts[0]), loop], subshell=False)
+        return ShellGroup([Arithmetic(parts[0]), loop], subshell=False)
 
     def do_body(self) -> list[Any]:
         self.skip_lines()
@@ -213,13 +225,13 @@ class _Parser:
         return Function(name, [self.command()])
 
 
-COMPOUND: Mapping[str, Callable[[_Parser], Any]] = {
-    "if": _Parser.if_,
-    "for": _Parser.for_,
-    "select": _Parser.for_,
-    "while": _Parser.while_,
+COMPOUND: Mapping[str, Callable[[_TreeParser], Any]] = {
+    "if": _TreeParser.if_,
+    "for": _TreeParser.for_,
+    "select": _TreeParser.for_,
+    "while": _TreeParser.while_,
     "until": lambda parser: parser.while_(until=True),
-    "case": _Parser.case,
-    "function": _Parser.function,
+    "case": _TreeParser.case,
+    "function": _TreeParser.function,
     "{": lambda parser: parser.group("}", subshell=False),
 }

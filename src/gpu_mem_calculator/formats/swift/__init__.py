@@ -1,1 +1,1 @@
-"""ms-swift (commit 3602360): swift sft, pt and rlhf, and the same of megatron."""
+"""ms-swift 3602360: swift sft, pt and rlhf, and the same of megatron."""
