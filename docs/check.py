@@ -1,4 +1,4 @@
-"""Writes the table of check.md: how many public configurations are read, from tests/formats/corpora.
+"""Writes the table of check.md: how many public configurations are read.
 
 python docs/check.py    about five minutes
 """
