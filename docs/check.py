@@ -1,4 +1,4 @@
-"""Writes the table of check.md: how many public configurations are read.
+"""Writes the table of check.md: how many public configurations are read (tests/formats/corpora).
 
 python docs/check.py    about five minutes
 """

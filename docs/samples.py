@@ -27,7 +27,8 @@ README = {
 # those of docs/check.md
 CHECK = {
     "vllm": "check --gpu h100-80gb-sxm vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
-    "axolotl": "check --gpu 4090 --gpus 2 configs/foreign/axolotl_lora.yml",
+    "trl": "check --gpu 4090 trl sft --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name "
+    "trl-lib/Capybara --bf16",
 }
 # those of docs/serving.md
 SERVING = {

@@ -14,6 +14,8 @@ from typing import Any
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.formats.deepspeed.detect import is_deepspeed
+from gpu_mem_calculator.formats.deepspeed.read import run_file
 from gpu_mem_calculator.formats.launchers.launch import read_launch
 from gpu_mem_calculator.formats.manifests.read import read_manifest
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
@@ -23,6 +25,7 @@ from gpu_mem_calculator.formats.shell.read import main_command, read_script
 
 FOLDER = Path(__file__).parent
 CARD = {"gpu": "h200"}  # the largest; a run that does not fit is answered, too
+MODEL = "llama3.2-1b"  # beside DeepSpeed's JSON, which names none
 ANSWERED, LIMITED, REFUSED, UNREAD = "answered", "with a limit", "refused", "not read"
 IN_FULL = (ANSWERED, LIMITED, REFUSED)
 
@@ -65,12 +68,25 @@ def outcome(row: dict[str, Any]) -> tuple[str, str]:
     """The outcome of a configuration, and the sentence that says why; of a manifest, the worst
     outcome of its containers.
     """
+    if is_deepspeed(row.get("data")):
+        return _deepspeed_outcome(row["data"])
     try:
         found = readings(row)
     except InputError as error:
         return UNREAD, str(error)
     order = (ANSWERED, LIMITED, REFUSED, UNREAD)
     return max(map(_outcome, found), key=lambda one: order.index(one[0]))
+
+
+def _deepspeed_outcome(data: dict[str, Any]) -> tuple[str, str]:
+    """The outcome of DeepSpeed's JSON, with a model beside it."""
+    try:
+        found = run_file(data, model=MODEL)
+        full_estimate({**found.data, "hardware": {**found.data["hardware"], **CARD}}, replay=False)
+    except InputError as error:
+        kind = UNREAD if "is not a key" in str(error) else REFUSED
+        return kind, str(error)
+    return ANSWERED, ""
 
 
 def _outcome(reading: Reading) -> tuple[str, str]:
