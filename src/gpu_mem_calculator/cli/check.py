@@ -1,6 +1,6 @@
 """Check whether a command fits before you start it: put this in front of it.
 
-Reads the command and the files that it names. Runs nothing, unless --run is given.
+Reads the command and the files that it names. Runs nothing without --run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .parser import Parser, add_long, add_output, add_settings, memory, whole
 EXAMPLES = """\
 examples:
   gpu-mem-calc check vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2
-  gpu-mem-calc check --gpu h100 accelerate launch --config_file fsdp.yaml train.py ...
+  gpu-mem-calc check --gpu h100 accelerate launch train.py --bf16 ...
   gpu-mem-calc check torchrun --nproc-per-node 8 pretrain_gpt.py ...
   gpu-mem-calc check axolotl train qlora.yml
   gpu-mem-calc check --run trl sft --config sft.yaml     (starts it if it fits)
