@@ -13,10 +13,11 @@ def sampled(cases: Iterable[Any] | Mapping[str, Any], keep: int) -> list[Any]:
 
     A mapping's cases are its values, named by its keys.
     """
-    if isinstance(cases, Mapping):
-        rows = [(value, str(name)) for name, value in cases.items()]
-    else:
-        rows = [(value, None) for value in cases]
+    rows: list[tuple[Any, str | None]] = (
+        [(value, str(name)) for name, value in cases.items()]
+        if isinstance(cases, Mapping)
+        else [(value, None) for value in cases]
+    )
     kept = {round(index * (len(rows) - 1) / max(1, keep - 1)) for index in range(keep)}
     return [
         pytest.param(
