@@ -178,11 +178,21 @@ def test_exported_deepspeed_has_both_shapes() -> None:
     assert found["memory_result"]["fits_on_gpu"] is True
 
 
-@pytest.mark.parametrize("name", ["accelerate", "lightning", "axolotl"])
-def test_exports_that_are_not_made(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("accelerate", "num_processes", 8), ("axolotl", "micro_batch_size", 4)],
+)
+def test_exports_for_other_tools(name: str, key: str, value: int) -> None:
+    """YAML that the tool reads."""
+    found = ask("export", README, format=name)
+    assert yaml.safe_load(found["content"])[key] == value
+    assert found["filename"].endswith((".yaml", ".yml"))
+
+
+def test_an_export_that_is_not_made() -> None:
     """A sentence, not an invalid file."""
-    with pytest.raises(UnsupportedFieldError, match=f"export to {name} is not supported"):
-        ask("export", README, format=name)
+    with pytest.raises(UnsupportedFieldError, match="export to lightning is not supported"):
+        ask("export", README, format="lightning")
 
 
 def test_unknown_exports_and_wrong_runs() -> None:

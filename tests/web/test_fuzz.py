@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.web.addresses import CALCULATIONS, SLOW
-from gpu_mem_calculator.web.compat import UNSUPPORTED
+from gpu_mem_calculator.web.compat import EXPORTS, UNSUPPORTED
 from gpu_mem_calculator.web.routes import openapi
 from tests.web.bodies import PAGE, SERVED, Body
 
@@ -104,7 +104,7 @@ def test_real_runs_are_answered_as_described(client: httpx.Client, path: str, na
     api[path]["POST"].validate_response(found)
 
 
-@pytest.mark.parametrize("form", ["json", "yaml", "deepspeed", *UNSUPPORTED])
+@pytest.mark.parametrize("form", [*EXPORTS, *UNSUPPORTED])
 def test_exports_are_as_described(client: httpx.Client, form: str) -> None:
     """Those that are made, and those that are not yet."""
     found = client.post(f"/api/export/{form}", json=PAGE)

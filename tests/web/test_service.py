@@ -205,7 +205,7 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("GET", "/api/nothing", b"", 404, "there is no /api/nothing"),
         ("GET", "/api/preset/nothing", b"", 404, "is not a preset"),
         ("POST", "/api/multinode/calculate", b"{}", 501, "is not supported"),
-        ("POST", "/api/export/axolotl", json.dumps(RUN).encode(), 501, "axolotl"),
+        ("POST", "/api/export/lightning", json.dumps(RUN).encode(), 501, "lightning"),
     ],
 )
 def test_mistakes_are_sentences(

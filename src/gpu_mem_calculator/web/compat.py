@@ -22,6 +22,7 @@ from ..core.resolved_run import ResolvedRun
 from ..core.runfile import as_dict, key_types, parts, read
 from ..engines import engines as every_engine
 from ..formats.deepspeed import write as deepspeed
+from ..formats.writing.writers import write_run
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import GPU, RUNTIME
 from ..ledger.units import GIB
@@ -153,9 +154,7 @@ def export(body: Any, options: Options) -> dict[str, Any]:
     """The run as a file of another program, or as a run file."""
     name = options.get("format", "").lower()
     if name in UNSUPPORTED:
-        raise UnsupportedFieldError(
-            f"export to {name} is not supported; json, yaml and deepspeed are"
-        )
+        raise UnsupportedFieldError(f"export to {name} is not supported; {', '.join(EXPORTS)} are")
     if name not in EXPORTS:
         known = (*EXPORTS, *UNSUPPORTED)
         raise InputError(
@@ -181,6 +180,16 @@ def _deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
         "config": config,
         "memory_result": full_estimate(file).result,
     }
+
+
+def _other_tool(name: str) -> Callable[[RunFile, ResolvedRun], dict[str, Any]]:
+    """The run as a file of another tool, with comments on what it cannot say."""
+
+    def export_run(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
+        written = write_run(name, file, resolved)
+        return {"content": written.text, "filename": written.filename}
+
+    return export_run
 
 
 def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
@@ -246,8 +255,10 @@ EXPORTS: dict[str, Callable[[RunFile, ResolvedRun], dict[str, Any]]] = {
     "json": _json,
     "yaml": _yaml,
     "deepspeed": _deepspeed,
+    "accelerate": _other_tool("accelerate"),
+    "axolotl": _other_tool("axolotl"),
 }
-UNSUPPORTED = ("accelerate", "lightning", "axolotl")
+UNSUPPORTED = ("lightning",)
 REFERENCE: dict[str, Callable[[Any, Options], Any]] = {
     "explain-formula": explain_formula,
     "export": export,
