@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.fsdp.options import HYBRID, KEEP_GATHERED, shard_ranks, wraps_ends
+from ..engines.fsdp.options import HYBRID, KEEP_GATHERED, shard_ranks, wraps_ends, wraps_tied_ends
 from .groups import fake_group, mesh_of
 from .job import Job
 
@@ -87,7 +87,11 @@ def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
     rest = {"mesh": _mesh(job), **_policies(job)}
     for layer in layers:
         fully_shard(layer, reshard_after_forward=reshard, **rest)
-    if wraps_ends(job.resolved.run):
+    if wraps_tied_ends(job.resolved.run):
+        embedding, head = _ends(model)
+        fully_shard([*head[:-1], embedding, head[-1]], reshard_after_forward=False, **rest)
+        root = False
+    elif wraps_ends(job.resolved.run):
         embedding, head = _ends(model)
         weight = embedding.weight  # alive until all is sharded, as in Accelerate 1.15
         fully_shard(embedding, reshard_after_forward=reshard, **rest)

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from ...run.run import Run
 from .accumulation import accumulates
 from .flat_checks import problems as version1_problems
-from .options import HYBRID, OPTIONS, VERSION_1, option, shard_ranks, unit_bits, wraps_ends
+from .options import (
+    HYBRID,
+    OPTIONS,
+    VERSION_1,
+    option,
+    shard_ranks,
+    unit_bits,
+    wraps_ends,
+    wraps_tied_ends,
+)
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -52,10 +61,10 @@ def _version2(run: Run) -> Iterator[str]:
 
 def _end_problems(run: Run) -> Iterator[str]:
     what = "units of embedding and head (engine.wrap_embedding_and_head)"
-    if not wraps_ends(run):
+    if not (wraps_ends(run) or wraps_tied_ends(run)):
         return
-    if run.arch.tied:
-        why = "are not modelled for a tied embedding"
+    if run.arch.tied and run.arch.implementation == "torchtitan":
+        why = "are not modelled for torchtitan's layers with a tied embedding"
         yield f"{what} {why}; set engine.wrap_embedding_and_head to false"
     for key, given in (
         ("engine.cpu_offload=true", option(run, "cpu_offload")),

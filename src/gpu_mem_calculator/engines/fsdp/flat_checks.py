@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...run.run import Run
-from .options import HYBRID, PRECISIONS, option, shard_ranks, wraps_ends
+from .options import HYBRID, PRECISIONS, option, shard_ranks, wraps_ends, wraps_tied_ends
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -20,7 +20,7 @@ def problems(run: Run) -> Iterator[str]:
             "engine.keep_low_precision_grads=true: torch's optimizers take gradients in the dtype "
             "of the parameters only; leave it out"
         )
-    if wraps_ends(run):
+    if wraps_ends(run) or wraps_tied_ends(run):
         yield (
             "engine.fsdp_version=1 is not modelled for units around embedding and head "
             "(engine.wrap_embedding_and_head, torchtitan's models); set engine.fsdp_version to 2"

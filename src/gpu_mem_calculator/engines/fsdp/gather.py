@@ -14,7 +14,7 @@ from ...ledger.num import Bytes, Num, nothing
 from ...ledger.source import code
 from .instants import FsdpInstant
 from .layout import COPY_IN, NO_LAYER, FsdpLayout, UnitPart, during, one_layer
-from .options import loss_outside
+from .options import loss_outside, wraps_tied_ends
 from .units import FsdpUnit, shard_copy_events, single_rank_events
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
@@ -82,7 +82,9 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
     last |= set(prefetched if reshards else ())
     if not ends and loss_outside(plan.run):
-        last -= {"loss", *(("loss.backward",) if _root_freed(plan) else ())}
+        last -= {"loss"}
+    if wraps_tied_ends(plan.run) or _root_freed(plan):
+        last -= {"loss.backward"}
 
     def buffers(instant: FsdpInstant) -> range:
         layer, action = instant.layer, instant.action

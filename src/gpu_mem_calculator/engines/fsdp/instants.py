@@ -58,7 +58,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     offload: shards are on the host
     replicas: reduce-scatter's outputs stay until backward is over, to be all-reduced
     ends: embedding and head are units of their own
-    loss_outside: the loss is computed once the root has returned
+    gathers_after_loss: the last layer is gathered once the loss has run backward
     accumulates: only the last micro-batch reduces gradients
     every: instants of all layers and all actions, not only of those that may be the peak
     """
@@ -71,7 +71,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     replicas: bool
     every: bool
     ends: bool = False
-    loss_outside: bool = False
+    gathers_after_loss: bool = False
     accumulates: bool = False
 
 
@@ -208,8 +208,8 @@ def forward_instant(
 def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[FsdpInstant]:
     """The root is gathered again, the last layer's buffer is filled, the loss runs backward.
 
-    A head that is a unit waits for the gradient of its logits before it fills that buffer, and so
-    does a root that has returned before the loss: the highest moment of the loss is over then.
+    A unit of the head waits for the gradient of its logits before it fills that buffer, and so does
+    a root that has returned before the loss: the highest moment of the loss is over then.
     """
     if shape.ends:
         yield FsdpInstant(base, "loss.backward", top)
@@ -218,7 +218,7 @@ def _loss_backward(base: StepInstant, top: int, shape: StepShape) -> Iterator[Fs
         scatter = unit_instant(base, "scatter.head", "scatter the head's gradients")
         yield FsdpInstant(scatter, "scatter.head", top)
         return
-    if shape.loss_outside and shape.reshards_root:
+    if shape.gathers_after_loss:
         yield FsdpInstant(base, "loss.backward", top)
         return
     if shape.reshards_root:

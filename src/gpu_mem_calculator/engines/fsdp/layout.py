@@ -20,7 +20,16 @@ from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .accumulation import accumulates
 from .instants import FsdpInstant, StepShape, fsdp_instants
-from .options import HYBRID, KEEP_GATHERED, loss_outside, option, shard_ranks, unit_bits, wraps_ends
+from .options import (
+    HYBRID,
+    KEEP_GATHERED,
+    loss_outside,
+    option,
+    shard_ranks,
+    unit_bits,
+    wraps_ends,
+    wraps_tied_ends,
+)
 from .units import (
     FsdpUnit,
     ParameterBytes,
@@ -127,6 +136,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     stays_gathered = strategy in KEEP_GATHERED
     reshard_root = option(run, "reshard_root_after_forward")
     reshards_root = not stays_gathered if reshard_root is None else bool(reshard_root)
+    reshards_root = reshards_root and not wraps_tied_ends(run)
     kinds: dict[int, tuple[int, str, Layer]] = {}
     for group in stack:
         title = f"{group.layer.kind} layers"
@@ -146,7 +156,7 @@ def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
         replicas=replicas,
         reshards_root=reshards_root,
         ends=ends,
-        loss_outside=loss_outside(run),
+        gathers_after_loss=wraps_tied_ends(run) or (loss_outside(run) and reshards_root),
         accumulates=accumulates(run),
         reshards_layers=not stays_gathered,
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,

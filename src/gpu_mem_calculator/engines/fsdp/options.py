@@ -65,6 +65,18 @@ def wraps_ends(run: Run) -> bool:
     """Whether the embedding is a unit, and final norm and head are another one, as in torchtitan
     0.2.2 (models/llama3/infra/parallelize.py apply_fsdp); else both belong to the root.
     """
+    return _wraps(run) and not run.arch.tied
+
+
+def wraps_tied_ends(run: Run) -> bool:
+    """Whether a tied embedding and the final norm are one unit, which stays gathered after forward,
+    as in Accelerate 1.15 (utils/fsdp_utils.py fsdp2_prepare_model). Its backward begins with the
+    gradient of the logits, so the last layer is not gathered before.
+    """
+    return _wraps(run) and run.arch.tied
+
+
+def _wraps(run: Run) -> bool:
     given = option(run, "wrap_embedding_and_head")
     return run.arch.implementation == "torchtitan" if given is None else bool(given)
 

@@ -207,7 +207,7 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
     known = FSDP_KEYS if version == 2 else (*FSDP_KEYS, *FSDP1_KEYS)
     if version == 1:
         engine |= _version1_keys(config)
-    elif setup.model().tied:
+    elif setup.model().tied and engine.get("cpu_offload"):
         engine["reshard_root_after_forward"] = False
     else:
         engine["wrap_embedding_and_head"] = True
