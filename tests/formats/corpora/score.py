@@ -20,7 +20,7 @@ from gpu_mem_calculator.formats.launchers.launch import read_launch
 from gpu_mem_calculator.formats.manifests.read import read_manifest
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.reading import Reading
-from gpu_mem_calculator.formats.reading.tools import read_command, read_data
+from gpu_mem_calculator.formats.reading.tools import file_format, read_command, read_data
 from gpu_mem_calculator.formats.shell.read import main_command, read_script
 
 FOLDER = Path(__file__).parent
@@ -68,7 +68,8 @@ def outcome(row: dict[str, Any]) -> tuple[str, str]:
     """The outcome of a configuration, and the sentence that says why; of a manifest, the worst
     outcome of its containers.
     """
-    if is_deepspeed(row.get("data")):
+    data = row.get("data")
+    if file_format(data) is None and is_deepspeed(data):
         return _deepspeed_outcome(row["data"])
     try:
         found = readings(row)

@@ -15,6 +15,7 @@ from ...programs.translation.arguments import argument_data, argument_table
 from ...published.frameworks import LLAMA_CPP
 from ..reading.command import Command
 from ..reading.keys import sort_keys
+from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 from .model import add_model, add_projector, with_presets
@@ -99,7 +100,7 @@ def _variables(reading: Reading, environment: Mapping[str, str]) -> dict[str, An
 def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
     """The keys of the `inference` section."""
     section: Section = {
-        key: _count(f"--{name}", values[name])
+        key: whole_value(f"--{name}", values[name])
         for name, key in NUMBERS.items()
         if name in values and not (name == "ctx-size" and values[name] == 0)
     }
@@ -222,9 +223,3 @@ def _switch(option: str, text: str) -> bool:
     if text in TRUE or text in FALSE:
         return text in TRUE
     raise InputError(f"{option}={quoted(text)} must be on, off or auto")
-
-
-def _count(option: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{option}={quoted(value)} must be a whole number of 0 or more")
-    return value

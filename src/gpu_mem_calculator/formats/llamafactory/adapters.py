@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.errors import InputError
 from ..reading.reading import Limit, Reading, Section
+from ..reading.trainer_arguments import lora_keys
 
 BITSANDBYTES = "bnb"
 BITS = (4, 8)
@@ -61,8 +62,6 @@ def _bitsandbytes(values: Mapping[str, Any]) -> Section:
     }
 
 
-def lora_keys(values: Mapping[str, Any]) -> Section:
+def training_lora(values: Mapping[str, Any]) -> Section:
     """Adapters as `training.lora` has them, in fp32 (model/adapter.py init_adapter)."""
-    names = {"lora_dropout": "dropout", "use_dora": "dora"}
-    keys = {names.get(key, key): value for key, value in _lora(values).items()}
-    return keys | {"adapter_dtype": "fp32"}
+    return lora_keys(_lora(values), "fp32")

@@ -37,8 +37,8 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> FactoryProcess
     its processes expandable segments unless OPTIM_TORCH is off.
     """
     variables = command.environment
-    nodes = max(command.num_nodes, _count(variables, "NNODES") or 1)
-    each = _count(variables, "NPROC_PER_NODE")
+    nodes = max(command.num_nodes, command.count("NNODES") or 1)
+    each = command.count("NPROC_PER_NODE")
     gpus = command.num_gpus if each is None else each * nodes
     own = command.program in ("llamafactory-cli", "lmf")
     starts = _on(variables, "FORCE_TORCHRUN") or (gpus or 1) > 1
@@ -81,8 +81,3 @@ def fsdp_version(launch: FactoryProcesses, values: Mapping[str, Any]) -> int:
 
 def _on(variables: Mapping[str, str], name: str, default: str = "0") -> bool:
     return variables.get(name, default).lower() in ON  # extras/misc.py is_env_enabled
-
-
-def _count(variables: Mapping[str, str], name: str) -> int | None:
-    text = variables.get(name, "").strip()
-    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import lcm
 from typing import Any
 
 from ...programs.translation.arguments import argument_table
+from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.reading import Limit, Reading, Section
-from .adapters import lora_keys
+from .adapters import training_lora
 from .arguments import FOLDER, OWN_TABLE, TABLE
 from .launch import FactoryProcesses
 
 MEGATRON = argument_table("megatron", FOLDER)
 WITH_MEGATRON = {**TABLE, **MEGATRON}
 # Arguments of the Trainer that its own loop reads, and those that Megatron has others for.
-AXES = {
-    "tensor_parallel_size": "tensor_model_parallel_size",
-    "pipeline_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_parallel_size": "expert_model_parallel_size",
-    "virtual_pipeline_size": "virtual_pipeline_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-}
 OPTIONS = (
     *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
     *("masked_softmax_fusion", "moe_token_dispatcher_type"),
@@ -45,18 +37,17 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryPro
         "gradient_clipping": values["max_grad_norm"] or 0,
     }
     if values["finetuning_type"] == "lora":
-        training["lora"] = lora_keys(values)
+        training["lora"] = training_lora(values)
     training |= _recompute(reading, values)
     run = reading.run
     run["training"] = training
-    axes = {key: values[name] for key, name in AXES.items() if values.get(name) is not None}
-    run["parallelism"] = {key: value for key, value in axes.items() if value not in (1, False)}
+    run["parallelism"] = parallelism(values)
     engine: Section = {
         "type": "megatron_lm",
         "distributed_optimizer": bool(values["use_distributed_optimizer"]),
     }
     run["engine"] = engine | {name: values[name] for name in OPTIONS if values[name] is not None}
-    run["hardware"] = {"num_gpus": launch.num_gpus or _fewest_gpus(reading, values)}
+    run["hardware"] = {"num_gpus": launch.num_gpus or _fewest(reading, values)}
     name = launch.megatron or "a Megatron back end"
     reading.limits.append(Limit(key=name, why=FIRST, could="either"))
 
@@ -72,10 +63,5 @@ def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full" if kind == "full" else "selective"}
 
 
-def _fewest_gpus(reading: Reading, values: Mapping[str, Any]) -> int:
-    """The fewest GPUs on which the sizes of parallelism fit, without data parallelism."""
-    dense = values["tensor_model_parallel_size"] * values["context_parallel_size"]
-    experts = values["expert_model_parallel_size"] * values["tensor_model_parallel_size"]
-    count: int = values["pipeline_model_parallel_size"] * lcm(dense, experts)
-    reading.assumed.append(f"{count} GPUs, the fewest for these sizes of parallelism")
-    return count
+def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
+    return fewest_gpus(reading, values, values["tensor_model_parallel_size"])

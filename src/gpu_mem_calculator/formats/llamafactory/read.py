@@ -16,9 +16,13 @@ from ...published import frameworks
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
-from ..reading.trainer_arguments import chosen_values, type_problems
+from ..reading.trainer_arguments import (
+    chosen_values,
+    file_arguments,
+    parsed_arguments,
+    type_problems,
+)
 from .arguments import OWN, TABLE
 from .launch import FactoryProcesses, command_launch
 from .megatron import WITH_MEGATRON, is_megatron, megatron_run
@@ -83,15 +87,8 @@ def _read(given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses)
 def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], list[str]]:
     """The keys that a command gives, and its problems."""
     if not words or not words[0].endswith(FILES):
-        names = frozenset(name for name, row in TABLE.items() if isinstance(row.default, bool))
-        parsed = parse_options(TOOL, words, TABLE, OptionSyntax(switches=names))
-        unknown = () if parsed.problems else parsed.positional  # else they are values of them
-        strays = [f"{word!r} is not an option of {TOOL}" for word in unknown]
-        return parsed.values, [*parsed.problems, *strays]
-    data = files.data(words[0], "llamafactory-cli train")
-    if not isinstance(data, Mapping):
-        raise InputError(f"{words[0]}: a file of {TOOL} has keys and values at its top")
-    given = dict(data)
+        return parsed_arguments(TOOL, words, TABLE)
+    given = file_arguments(TOOL, words[0], files, "llamafactory-cli train")
     for word in words[1:]:
         name, sign, value = word.partition("=")
         if not sign:

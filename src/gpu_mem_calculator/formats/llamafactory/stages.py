@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.reading import Limit, Reading, Section
-from .adapters import lora_keys
+from .adapters import training_lora
 
 PLAIN = "transformers.Trainer"
 STAGES: Mapping[str, str] = {
@@ -43,5 +43,5 @@ def stage_run(reading: Reading, program: Section, values: Mapping[str, Any]) -> 
     if stage == "dpo" and values["pref_loss"] in NO_REFERENCE:
         training["reference_model"] = False
     if "peft" in program and "quantization" in program:  # TRL would cast these adapters to bf16
-        training["lora"] = lora_keys(values)
+        training["lora"] = training_lora(values)
     return training

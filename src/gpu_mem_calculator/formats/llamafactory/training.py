@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import InputError
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Limit, Reading, Section
-from ..reading.trainer_arguments import deepspeed_data, has_vision_tower, is_zero3, trainer_args
+from ..reading.trainer_arguments import deepspeed_data, frozen_tower, is_zero3, trainer_args
 from .adapters import adapter_sections
 from .arguments import BUNDLED
 from .launch import FactoryProcesses, fsdp_version, hardware
@@ -160,10 +160,4 @@ def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | Non
     """A vision tower is not trained unless asked for (model_utils/visual.py)."""
     if not values["freeze_vision_tower"] or values["finetuning_type"] not in ("full", "freeze"):
         return {}
-    if not has_vision_tower(values["model_name_or_path"]):
-        return {}
-    if deepspeed:
-        why = "the estimate trains the vision tower, too"
-        reading.limits.append(Limit(key="freeze_vision_tower=true", why=why, could="less"))
-        return {}
-    return {"freeze_vision_tower": True}
+    return frozen_tower(reading, "freeze_vision_tower", values["model_name_or_path"], deepspeed)

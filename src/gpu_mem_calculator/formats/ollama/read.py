@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import catalog
 from ...catalog.model_names import spelled
-from ...core.errors import InputError, nearest, quoted
+from ...core.errors import InputError, nearest
 from ...ledger.units import GIB
 from ...programs.translation.arguments import argument_table
 from ...published.frameworks import OLLAMA
@@ -20,6 +20,7 @@ from ..llamacpp.model_file import FileName, read_file_name
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
+from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 from .modelfile import Modelfile, parse_modelfile
@@ -142,7 +143,7 @@ def _server(
     reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
 ) -> Section:
     """The options of the llama-server that Ollama starts."""
-    slots = max(_count("OLLAMA_NUM_PARALLEL", variables.get("OLLAMA_NUM_PARALLEL", 1)), 1)
+    slots = max(whole_value("OLLAMA_NUM_PARALLEL", variables.get("OLLAMA_NUM_PARALLEL", 1)), 1)
     config = _config(str(reading.run["model"]["name"]))
     if config.get("model_type") in ONE_AT_A_TIME:
         slots = 1
@@ -159,7 +160,7 @@ def _server(
     if "OLLAMA_FLASH_ATTENTION" in variables:
         section["flash_attn"] = variables["OLLAMA_FLASH_ATTENTION"] not in (0, False)
     if parameters.get("main_gpu") is not None:
-        main = _count("PARAMETER main_gpu", parameters["main_gpu"])
+        main = whole_value("PARAMETER main_gpu", parameters["main_gpu"])
         section |= {"split_mode": "none", "main_gpu": main}
     layers = parameters.get("num_gpu", -1)
     if isinstance(layers, int) and layers >= 0:
@@ -179,7 +180,7 @@ def _context(
         ("OLLAMA_CONTEXT_LENGTH", variables.get("OLLAMA_CONTEXT_LENGTH")),
     ):
         if value:
-            return max(_count(key, value), 4)
+            return max(whole_value(key, value), 4)
     if command.gpu_bytes is None:
         reading.assumed.append("a context of 4,096, as on GPUs of less than 23 GiB in all")
         why = "the default is 32,768 from 23 GiB on and 262,144 from 47 GiB on; 4,096 is estimated"
@@ -198,7 +199,7 @@ def _batch(
     """The tokens of a graph: as given, else by the context."""
     given = parameters.get("num_batch")
     if given:
-        return _count("PARAMETER num_batch", given)
+        return whole_value("PARAMETER num_batch", given)
     if variables.get("OLLAMA_FLASH_ATTENTION") in (0, False):
         return BATCHES[-1][1]
     batch = next(size for least, size in BATCHES if tokens > least)
@@ -217,9 +218,3 @@ def _number(text: str) -> Any:
     if lowered in ("true", "false"):
         return lowered == "true"
     return int(lowered) if lowered.removeprefix("-").isdecimal() and len(lowered) < 20 else text
-
-
-def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{key}={quoted(value)} must be a whole number of 0 or more")
-    return value

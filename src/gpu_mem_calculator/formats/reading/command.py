@@ -41,6 +41,11 @@ class Command(Struct, frozen=True, kw_only=True):
         """The program's name without its folder."""
         return self.words[0].replace("\\", "/").rpartition("/")[2] if self.words else ""
 
+    def count(self, variable: str) -> int | None:
+        """The number, 1 or more, of a variable of the environment; None where it has none."""
+        text = self.environment.get(variable, "").strip()
+        return int(text) if text.isdecimal() and int(text) > 0 else None
+
     @property
     def hardware(self) -> dict[str, int]:
         """The `hardware` section of a run file, as far as the command says it."""

@@ -11,10 +11,12 @@ from typing import Any
 from ...core.errors import InputError, nearest, quoted
 from ...programs.translation.arguments import ArgumentTable
 from .keys import sort_keys
-from .reading import Limit, Reading
+from .reading import Could, Limit, Reading
 
 SIZE = re.compile(r"(\d{1,15})(\.\d{1,15})?([A-Za-z]{1,2})")
 Units = Mapping[str, int]
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # torch's names
+SERVER_DTYPES = {"auto": None, "half": "fp16", "float": "fp32", **DTYPES}  # --dtype
 
 
 def option(name: str) -> str:
@@ -39,6 +41,25 @@ def sort_options(
     return kept
 
 
+def add_limit(reading: Reading, name: str, value: Any, why: str, could: Could) -> None:
+    """Note that an option's value is not modelled."""
+    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
+
+
+def whole_value(key: str, value: Any, least: int = 0) -> int:
+    """A whole number; the key is as the user wrote it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    raise InputError(f"{key}={quoted(value)} must be a whole number of at least {least}")
+
+
+def translated(key: str, value: Any, known: Mapping[str, str]) -> str:
+    """A word of a run file for one of the tool's; the key is as the user wrote it."""
+    if str(value) not in known:
+        raise InputError(f"{key}={quoted(value)} must be one of {', '.join(known)}")
+    return known[str(value)]
+
+
 def whole_number(name: str, value: Any, units: Units | None = None, least: int = 1) -> int:
     """A whole number, with one of the units that the option takes: `4K`.
 
@@ -46,14 +67,11 @@ def whole_number(name: str, value: Any, units: Units | None = None, least: int =
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
     match = SIZE.fullmatch(value) if isinstance(value, str) else None
     unit = (units or {}).get(match[3], 0) if match else 0
     if match and unit and (match[2] is None or unit % 1000 == 0):
         return int(Decimal(match[1] + (match[2] or "")) * unit)
-    rule = f"a whole number of at least {least}"
-    raise InputError(f"{option(name)}={quoted(value)} must be {rule}")
+    return whole_value(option(name), value, least)
 
 
 def real_number(name: str, value: Any) -> float:

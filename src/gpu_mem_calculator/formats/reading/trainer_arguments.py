@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from ...core.model_source import find_model
 from ...core.models import ModelConfig
 from ...programs.translation.arguments import MEMORY, ArgumentTable, argument_table
 from .named_files import NamedFiles
-from .reading import Reading, Section
+from .options import OptionSyntax, parse_options
+from .reading import Limit, Reading, Section
 
 TRAINER = argument_table("transformers/arguments")
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
@@ -104,3 +105,40 @@ def has_vision_tower(name: str) -> bool:
         return bool(find_model(ModelConfig(name=name)).arch.tower)
     except InputError:
         return False
+
+
+def frozen_tower(reading: Reading, key: str, model: str, deepspeed: Section | None) -> Section:
+    """Keys of `training` for a vision tower that a key, which is true, leaves out of training."""
+    if not has_vision_tower(model):
+        return {}
+    if deepspeed:
+        why = "the estimate trains the vision tower, too"
+        reading.limits.append(Limit(key=f"{key}=true", why=why, could="less"))
+        return {}
+    return {"freeze_vision_tower": True}
+
+
+def lora_keys(peft: Section, adapter_dtype: str) -> Section:
+    """LoraConfig's arguments as `training.lora` has them."""
+    names = {"lora_dropout": "dropout", "use_dora": "dora"}
+    keys = {names.get(key, key): value for key, value in peft.items()}
+    return keys | {"adapter_dtype": adapter_dtype}
+
+
+def parsed_arguments(
+    tool: str, words: Sequence[str], table: ArgumentTable, lists: frozenset[str] = frozenset()
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of HfArgumentParser's options, and a sentence for each word that is none."""
+    switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
+    parsed = parse_options(tool, words, table, OptionSyntax(switches=switches, lists=lists))
+    unknown = () if parsed.problems else parsed.positional  # else they are values of them
+    strays = [f"{word!r} is not an option of {tool}" for word in unknown]
+    return parsed.values, [*parsed.problems, *strays]
+
+
+def file_arguments(tool: str, name: str, files: NamedFiles, program: str) -> dict[str, Any]:
+    """The arguments of a file that a command names in the place of options."""
+    data = files.data(name, program)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{name}: a file of {tool} has keys and values at its top")
+    return dict(data)

@@ -16,10 +16,10 @@ from ..reading.command import Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.option_values import json_object, sort_options, whole_number
+from ..reading.option_values import add_limit, json_object, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
-from .translate import NOT_QUANTIZED, ONLINE, STRETCHED, add_limit, inference_section
+from .translate import NOT_QUANTIZED, ONLINE, STRETCHED, inference_section
 
 TITLE = "SGLang"
 FOLDER = Path(__file__).parent

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import InputError, quoted
-from ..reading.option_values import option, whole_number
-from ..reading.reading import Limit, Reading, Section
+from ..reading.option_values import add_limit, option, whole_number
+from ..reading.reading import Reading, Section
 
 MODELLED = ("eagle", "eagle3", "nextn", "standalone", "ngram")
 
@@ -22,7 +22,7 @@ def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
         return {}
     method, draft = str(name).lower(), given.get("speculative_draft_model_path")
     if method not in MODELLED:
-        _limit(reading, "speculative_algorithm", name, "is a draft that is not modelled", "more")
+        add_limit(reading, "speculative_algorithm", name, "is a draft that is not modelled", "more")
         return {}
     if draft is not None and not isinstance(draft, str):
         written = option("speculative_draft_model_path")
@@ -48,12 +48,8 @@ def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
     )
     if branches is not None and branches > 1:
         why = "branches, whose caches are not modelled; one branch is counted"
-        _limit(reading, "speculative_eagle_topk", branches, why, "more")
+        add_limit(reading, "speculative_eagle_topk", branches, why, "more")
     elif steps is not None and tokens not in (None, steps + 1):
         why = f"does not follow from {steps} steps; {tokens} tokens are counted"
-        _limit(reading, "speculative_num_draft_tokens", tokens, why, "either")
+        add_limit(reading, "speculative_num_draft_tokens", tokens, why, "either")
     return tokens if tokens is not None else steps + 1 if steps is not None else None
-
-
-def _limit(reading: Reading, name: str, value: Any, why: str, could: Any) -> None:
-    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...core.errors import quoted
 from ..reading.option_values import (
+    SERVER_DTYPES,
     Units,
+    add_limit,
     chosen,
-    option,
     real_number,
     truth,
     whole_number,
     whole_numbers,
 )
-from ..reading.reading import Could, Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from .speculation import speculation
 
 # srt/utils/common.py human_readable_int
@@ -41,14 +41,6 @@ NUMBERS = {
     "cpu_offload_gb": "cpu_offload_gb",
 }
 FLAGS = ("enable_dp_attention", "disable_radix_cache")
-DTYPES = {
-    "auto": None,
-    "half": "fp16",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float": "fp32",
-    "float32": "fp32",
-}
 CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 # Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
 # Others are the checkpoint's own.
@@ -108,14 +100,9 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     return section
 
 
-def add_limit(reading: Reading, name: str, value: Any, why: str, could: Could) -> None:
-    """Note that an option's value is not modelled."""
-    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
-
-
 def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys for the dtypes of weights and cache."""
-    dtype = DTYPES[chosen("dtype", given.get("dtype", "auto"), DTYPES)]
+    dtype = SERVER_DTYPES[chosen("dtype", given.get("dtype", "auto"), SERVER_DTYPES)]
     if dtype:
         yield "dtype", dtype
     cache = str(given.get("kv_cache_dtype", "auto"))

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import lcm
 from typing import Any
 
+from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.reading import Limit, Reading, Section
 from .processes import SwiftProcesses, add_hardware
-from .tuners import lora_keys
+from .tuners import training_lora
 
-AXES = {
-    "tensor_parallel_size": "tensor_model_parallel_size",
-    "pipeline_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_parallel_size": "expert_model_parallel_size",
-    "virtual_pipeline_size": "virtual_pipeline_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-}
 # Options of the engine that have the same names, where they are not None.
 OPTIONS = (
     *("masked_softmax_fusion", "gradient_accumulation_fusion", "attention_backend"),
@@ -40,7 +32,7 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
     if values["method"] == "rlhf":
         run["program"] = {"tool": "swift.megatron_rlhf"}
         return
-    gpus = (run.get("hardware") or {}).get("num_gpus") or _fewest_gpus(reading, values)
+    gpus = (run.get("hardware") or {}).get("num_gpus") or _fewest(reading, values)
     run["hardware"] = {**run.get("hardware", {}), "num_gpus": gpus}
     training: Section = {
         "batch_size": values["micro_batch_size"],
@@ -56,15 +48,14 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
     else:
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")
     if values["tuner_type"] != "full":
-        training["lora"] = lora_keys(values)
+        training["lora"] = training_lora(values)
     training |= _recompute(values)
     if processes.allocator:
         training["pytorch_alloc_conf"] = processes.allocator
-    axes = {key: values[name] for key, name in AXES.items() if values[name] is not None}
-    if values["tensor_model_parallel_size"] == 1:
-        axes.pop("sequence_parallel")  # ms-swift switches it off
     run["training"] = training
-    run["parallelism"] = {key: value for key, value in axes.items() if value not in (1, False)}
+    run["parallelism"] = parallelism(values)
+    if values["tensor_model_parallel_size"] == 1:
+        run["parallelism"].pop("sequence_parallel", None)  # ms-swift switches it off
     run["engine"] = _engine(values)
     _name_limits(reading, values)
 
@@ -117,9 +108,5 @@ def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
     return max(1, int(values["global_batch_size"]) // (int(values["micro_batch_size"]) * ranks))
 
 
-def _fewest_gpus(reading: Reading, values: Mapping[str, Any]) -> int:
-    dense = values["tensor_model_parallel_size"] * values["context_parallel_size"]
-    experts = values["expert_model_parallel_size"] * values["expert_tensor_parallel_size"]
-    count: int = values["pipeline_model_parallel_size"] * lcm(dense, experts)
-    reading.assumed.append(f"{count} GPUs, the fewest for these sizes of parallelism")
-    return count
+def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
+    return fewest_gpus(reading, values, values["expert_tensor_parallel_size"])

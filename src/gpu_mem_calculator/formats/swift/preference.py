@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.reading import Limit, Reading, Section
-from .tuners import lora_keys
+from .tuners import training_lora
 
 PAIRS = {"dpo": "trl.DPOTrainer", "cpo": "trl.DPOTrainer", "orpo": "trl.DPOTrainer"}
 PAIRS |= {"simpo": "trl.DPOTrainer", "kto": "trl.KTOTrainer", "rm": "trl.RewardTrainer"}
@@ -91,4 +91,4 @@ def _grpo(reading: Reading, program: Section, values: Mapping[str, Any]) -> Sect
 
 def _adapters(program: Section, values: Mapping[str, Any]) -> Section:
     """TRL would cast adapters of a quantized base to bf16, which ms-swift does not."""
-    return {"lora": lora_keys(values)} if "quantization" in program else {}
+    return {"lora": training_lora(values)} if "quantization" in program else {}

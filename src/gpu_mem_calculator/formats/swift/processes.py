@@ -33,7 +33,7 @@ def command_processes(command: Command) -> SwiftProcesses:
     visible GPUs the layers are spread.
     """
     variables = command.environment
-    each, nodes = _number(variables, "NPROC_PER_NODE"), _number(variables, "NNODES")
+    each, nodes = command.count("NPROC_PER_NODE"), command.count("NNODES")
     allocator = variables.get("PYTORCH_CUDA_ALLOC_CONF", variables.get("PYTORCH_ALLOC_CONF", ""))
     if command.launcher:
         return SwiftProcesses(
@@ -71,8 +71,3 @@ def add_hardware(reading: Reading, processes: SwiftProcesses) -> None:
 def _visible(variables: Mapping[str, str]) -> int | None:
     text = next((variables[name] for name in VISIBLE if variables.get(name)), "")
     return len([one for one in text.split(",") if one.strip()]) or None
-
-
-def _number(variables: Mapping[str, str], name: str) -> int | None:
-    text = variables.get(name, "").strip()
-    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -17,9 +17,16 @@ from ...published import frameworks
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.options import OptionSyntax, option_syntax, parse_options
+from ..reading.options import option_syntax
 from ..reading.reading import Reading
-from ..reading.trainer_arguments import OLDER, TRAINER, chosen_values, type_problems
+from ..reading.trainer_arguments import (
+    OLDER,
+    TRAINER,
+    chosen_values,
+    file_arguments,
+    parsed_arguments,
+    type_problems,
+)
 from .megatron import megatron_run
 from .processes import SwiftProcesses, command_processes
 from .training import training_run
@@ -112,13 +119,7 @@ def _given(
     """The arguments that a command gives: those of its file, then its options."""
     given: dict[str, Any] = {}
     if words and words[0].endswith(FILES):
-        data = files.data(words[0], "swift")
-        if not isinstance(data, Mapping):
-            raise InputError(f"{words[0]}: a file of {TOOL} has keys and values at its top")
-        given, words = dict(data), words[1:]
-    own = option_syntax(path or "arguments", FOLDER)
-    switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
-    parsed = parse_options(TOOL, words, table, OptionSyntax(switches=switches, lists=own.lists))
-    unknown = () if parsed.problems else parsed.positional  # else they are values of them
-    strays = [f"{word!r} is not an option of {TOOL}" for word in unknown]
-    return given | parsed.values, [*parsed.problems, *strays]
+        given, words = file_arguments(TOOL, words[0], files, "swift"), words[1:]
+    lists = option_syntax(path or "arguments", FOLDER).lists
+    values, problems = parsed_arguments(TOOL, words, table, lists)
+    return given | values, problems

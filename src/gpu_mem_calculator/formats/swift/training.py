@@ -11,7 +11,7 @@ from ...core.errors import InputError, quoted
 from ...programs.translation.arguments import argument_data
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
-from ..reading.trainer_arguments import deepspeed_data, has_vision_tower, is_zero3, trainer_args
+from ..reading.trainer_arguments import deepspeed_data, frozen_tower, is_zero3, trainer_args
 from .preference import preference_run
 from .processes import SwiftProcesses, add_hardware
 from .tuners import tuner_sections
@@ -162,15 +162,9 @@ def _set_length(reading: Reading, program: Section, values: Mapping[str, Any]) -
 
 def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | None) -> Section:
     """A vision tower is not trained unless asked for (arguments/tuner_args.py freeze_vit)."""
-    if values["tuner_type"] != "full" or not has_vision_tower(values["model"]):
+    if values["tuner_type"] != "full" or not values["freeze_vit"]:
         return {}
-    if not values["freeze_vit"]:
-        return {}
-    if deepspeed:
-        why = "the estimate trains the vision tower, too"
-        reading.limits.append(Limit(key="freeze_vit=true", why=why, could="less"))
-        return {}
-    return {"freeze_vision_tower": True}
+    return frozen_tower(reading, "freeze_vit", values["model"], deepspeed)
 
 
 def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import InputError
+from ..reading.option_values import DTYPES
 from ..reading.reading import Limit, Reading, Section
+from ..reading.trainer_arguments import lora_keys
 
-WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 BITS = (4, 8)
 
 
@@ -22,7 +23,7 @@ def tuner_sections(reading: Reading, program: Section, values: Mapping[str, Any]
             reading.limits.append(Limit(key=f"tuner_type={kind}", why=why, could="either"))
         program["peft"] = _lora(values)
         if values["lora_dtype"]:
-            training["lora"] = lora_keys(values)
+            training["lora"] = training_lora(values)
     if values["quant_method"] or values["quant_bits"]:
         quantization = _bitsandbytes(reading, values)
         if quantization:
@@ -31,11 +32,9 @@ def tuner_sections(reading: Reading, program: Section, values: Mapping[str, Any]
     return training
 
 
-def lora_keys(values: Mapping[str, Any]) -> Section:
+def training_lora(values: Mapping[str, Any]) -> Section:
     """Adapters as `training.lora` has them; fp32 unless lora_dtype says otherwise."""
-    names = {"lora_dropout": "dropout", "use_dora": "dora"}
-    keys = {names.get(key, key): value for key, value in _lora(values).items()}
-    return keys | {"adapter_dtype": WIDTHS.get(str(values["lora_dtype"]), "fp32")}
+    return lora_keys(_lora(values), DTYPES.get(str(values["lora_dtype"]), "fp32"))
 
 
 def _lora(values: Mapping[str, Any]) -> Section:

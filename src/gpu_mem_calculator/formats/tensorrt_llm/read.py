@@ -16,6 +16,7 @@ from ...published.frameworks import TENSORRT_LLM
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
+from ..reading.option_values import DTYPES, translated
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 
@@ -42,7 +43,6 @@ SAME = {
     "lora_config.max_loras": "max_loras",
 }
 BACKENDS = {"pytorch": "pytorch", "tensorrt": "tensorrt", "trt": "tensorrt"}
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 CACHES = {"auto": "auto", "fp8": "fp8", "nvfp4": "nvfp4", "bfloat16": "bf16", "float16": "fp16"}
 # decoding_type, and what the run file calls it.
 METHODS = {"ngram": "ngram", "draft_target": "draft_target", "eagle": "eagle3", "eagle3": "eagle3"}
@@ -110,10 +110,10 @@ def _add(reading: Reading, values: Mapping[str, Any]) -> None:
         why = "another way of running the model; the pytorch backend is estimated"
         reading.limits.append(Limit(key=f"--backend={backend}", why=why))
     if str(values.get("dtype") or "auto") != "auto":
-        section["dtype"] = _choice("dtype", values["dtype"], DTYPES)
+        section["dtype"] = translated("dtype", str(values["dtype"]).lower(), DTYPES)
     cache = values.get("kv_cache_config.dtype") or values.get("kv_cache_dtype")
     if cache is not None:
-        section["kv_cache_dtype"] = _choice("kv_cache_config.dtype", cache, CACHES)
+        section["kv_cache_dtype"] = translated("kv_cache_config.dtype", str(cache).lower(), CACHES)
     _add_graphs(section, values)
     _add_drafts(reading, section, values)
     reading.run["inference"] = section
@@ -158,9 +158,3 @@ def _add_drafts(reading: Reading, section: Section, values: Mapping[str, Any]) -
     model = next((values[name] for name in names if values.get(name) is not None), None)
     if model is not None:
         section["speculative_model"] = str(model)
-
-
-def _choice(key: str, value: Any, known: Mapping[str, str]) -> str:
-    if str(value).lower() not in known:
-        raise InputError(f"{key}={quoted(value)} must be one of {', '.join(known)}")
-    return known[str(value).lower()]

@@ -15,6 +15,7 @@ from ...programs.translation.arguments import argument_table
 from ...published.frameworks import TGI
 from ..reading.command import Command
 from ..reading.keys import sort_keys
+from ..reading.option_values import translated, whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 
@@ -94,11 +95,11 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
         key: values[name] for name, key in SAME.items() if values.get(name) is not None
     }
     if values.get("dtype") is not None:
-        section["dtype"] = _choice("--dtype", values["dtype"], DTYPES)
+        section["dtype"] = translated("--dtype", values["dtype"], DTYPES)
     if values.get("kv-cache-dtype") is not None:
-        section["kv_cache_dtype"] = _choice("--kv-cache-dtype", values["kv-cache-dtype"], CACHES)
+        section["kv_cache_dtype"] = translated("--kv-cache-dtype", values["kv-cache-dtype"], CACHES)
     if values.get("quantize") is not None:
-        kind = _choice("--quantize", values["quantize"], QUANTIZATION)
+        kind = translated("--quantize", values["quantize"], QUANTIZATION)
         section |= {"quantization": kind} if kind else {}
         similar = SIMILAR.get(str(values["quantize"]))
         if similar:
@@ -113,21 +114,13 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
 
 def _shards(reading: Reading, values: Mapping[str, Any], num_gpus: int | None) -> int:
     """The GPUs of the server (launcher/src/main.rs find_num_shards)."""
-    count, sharded = values.get("num-shard"), values.get("sharded")
+    given, sharded = values.get("num-shard"), values.get("sharded")
     if sharded is False:
         return 1
-    if count is None:
+    if given is None:
         reading.assumed.append(f"{num_gpus or 1} shards, one for each GPU (--num-shard)")
         return num_gpus or 1
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"--num-shard={quoted(count)} must be a whole number of 1 or more")
-    return count
-
-
-def _choice(option: str, value: Any, known: Mapping[str, str]) -> str:
-    if str(value) not in known:
-        raise InputError(f"{option}={quoted(value)} must be one of {', '.join(known)}")
-    return known[str(value)]
+    return whole_value("--num-shard", given, least=1)
 
 
 def _sizes(value: Any) -> list[int]:

@@ -15,6 +15,8 @@ from ...core.errors import InputError, quoted
 from ...programs.translation.arguments import ArgumentTable, argument_table, argument_values
 from ..reading.command import Command
 from ..reading.keys import sort_keys
+from ..reading.megatron_axes import SIZES
+from ..reading.option_values import DTYPES
 from ..reading.reading import Limit, Reading, Section
 from ..reading.tools import FORMATS
 from .overrides import read_overrides
@@ -27,7 +29,6 @@ ACTOR, MODEL, ROLLOUT = (
     "actor_rollout_ref.rollout",
 )
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 GAE = "gae"  # the estimator of advantages that has a critic
 
@@ -164,14 +165,7 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
 
 def _megatron(values: Mapping[str, Any], training: Section) -> Section:
     """Megatron-Core as workers/megatron_workers.py builds the actor."""
-    sizes = {
-        "tensor_parallel_size": "tensor_model_parallel_size",
-        "pipeline_parallel_size": "pipeline_model_parallel_size",
-        "virtual_pipeline_size": "virtual_pipeline_model_parallel_size",
-        "context_parallel_size": "context_parallel_size",
-        "expert_parallel_size": "expert_model_parallel_size",
-    }
-    parallelism = {key: values[f"{MEGATRON}.{name}"] or 1 for key, name in sizes.items()}
+    parallelism = {key: values[f"{MEGATRON}.{name}"] or 1 for key, name in SIZES.items()}
     tensor = parallelism["tensor_parallel_size"] > 1
     parallelism["sequence_parallel"] = bool(values[f"{MEGATRON}.sequence_parallel"]) and tensor
     recompute = f"{MEGATRON}.override_transformer_config.recompute"

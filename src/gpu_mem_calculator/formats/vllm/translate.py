@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...core.errors import quoted
 from ..reading.option_values import (
+    SERVER_DTYPES,
+    add_limit,
     chosen,
     json_object,
-    option,
     real_number,
     truth,
     whole_number,
     whole_numbers,
 )
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from .speculation import speculation
 from .words import UNITS
 
@@ -30,14 +30,6 @@ COUNTS = {
 }
 SIZES = ("max_num_batched_tokens", "kv_cache_memory_bytes")
 FLAGS = ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "language_model_only")
-DTYPES = {
-    "auto": None,
-    "half": "fp16",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float": "fp32",
-    "float32": "fp32",
-}
 CACHES = {
     "auto": None,
     "bfloat16": "bf16",
@@ -100,18 +92,14 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     return section
 
 
-def _limit(reading: Reading, name: str, value: Any, why: str, could: Any) -> None:
-    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
-
-
 def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys for the dtypes of weights and cache."""
-    dtype = DTYPES[chosen("dtype", given.get("dtype", "auto"), DTYPES)]
+    dtype = SERVER_DTYPES[chosen("dtype", given.get("dtype", "auto"), SERVER_DTYPES)]
     if dtype:
         yield "dtype", dtype
     cache = str(given.get("kv_cache_dtype", "auto"))
     if cache not in CACHES:
-        _limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
+        add_limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
     elif CACHES[cache]:
         yield "kv_cache_dtype", str(CACHES[cache])
     method, loader = str(given.get("quantization")), str(given.get("load_format", "auto"))
@@ -120,10 +108,10 @@ def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield "quantization", ONLINE[name]
     elif name in ONLINE:
         why = "quantizes weights while they are loaded, which is not modelled"
-        _limit(reading, "quantization", name, why, "less")
+        add_limit(reading, "quantization", name, why, "less")
     if loader in LOADERS:
         why = "reads files to the GPU before they are the model's weights"
-        _limit(reading, "load_format", loader, why, "more")
+        add_limit(reading, "load_format", loader, why, "more")
 
 
 def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -131,14 +119,14 @@ def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
     length = given.get("max_model_len")
     if length in (-1, "auto"):
         why = "is as long as memory allows; the estimate takes the model's own length"
-        _limit(reading, "max_model_len", length, why, "less")
+        add_limit(reading, "max_model_len", length, why, "less")
     elif length is not None:
         yield "max_seq_len", whole_number("max_model_len", length, UNITS)
     elif (stretched := _stretched(given)) is not None:
         yield "max_seq_len", stretched
     elif any(name in given for name in ("rope_scaling", "rope_theta")):
         name = "rope_scaling" if "rope_scaling" in given else "rope_theta"
-        _limit(
+        add_limit(
             reading, name, given[name], "may allow longer sequences; set --max-model-len", "more"
         )
 
@@ -195,7 +183,7 @@ def _compilation(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[s
         yield "enforce_eager", True
     elif plain:
         why = "runs layers without vLLM's compiler but with graphs, which is not modelled"
-        _limit(reading, plain[0], given[plain[0]], why, "more")
+        add_limit(reading, plain[0], given[plain[0]], why, "more")
     if graphs is not None and not (plain and graphs == "none"):
         yield "cudagraph_mode", graphs
 
@@ -227,7 +215,7 @@ def _images(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, A
         yield "limit_mm_per_prompt", {"image": counts["image"]}
     elif "image" in counts:
         why = "allows no images, so that the vision tower may be left out"
-        _limit(reading, "limit_mm_per_prompt", limits, why, "less")
+        add_limit(reading, "limit_mm_per_prompt", limits, why, "less")
 
 
 def _count(kind: str, value: Any) -> int:

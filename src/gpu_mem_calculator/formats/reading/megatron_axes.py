@@ -1,0 +1,36 @@
+"""Sizes of parallelism under Megatron's names, for tools on top of Megatron-Core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
+from .reading import Reading, Section
+
+SIZES = {
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "pipeline_parallel_size": "pipeline_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "expert_parallel_size": "expert_model_parallel_size",
+    "virtual_pipeline_size": "virtual_pipeline_model_parallel_size",
+}
+AXES = {**SIZES, "sequence_parallel": "sequence_parallel"}
+
+
+def parallelism(values: Mapping[str, Any]) -> Section:
+    """The `parallelism` section, without what is 1 or off."""
+    off = (None, 1, False)
+    return {key: values[name] for key, name in AXES.items() if values[name] not in off}
+
+
+def fewest_gpus(reading: Reading, values: Mapping[str, Any], expert_tensor: int) -> int:
+    """The fewest GPUs on which the sizes of parallelism fit, without data parallelism.
+
+    `expert_tensor`: ranks that share an expert.
+    """
+    dense = values["tensor_model_parallel_size"] * values["context_parallel_size"]
+    experts = values["expert_model_parallel_size"] * expert_tensor
+    count: int = values["pipeline_model_parallel_size"] * lcm(dense, experts)
+    reading.assumed.append(f"{count} GPUs, the fewest for these sizes of parallelism")
+    return count
