@@ -16,7 +16,6 @@ from .reading import Could, Limit, Reading
 SIZE = re.compile(r"(\d{1,15})(\.\d{1,15})?([A-Za-z]{1,2})")
 Units = Mapping[str, int]
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # torch's names
-SERVER_DTYPES = {"auto": None, "half": "fp16", "float": "fp32", **DTYPES}  # --dtype
 
 
 def option(name: str) -> str:

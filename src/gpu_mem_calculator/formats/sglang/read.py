@@ -19,6 +19,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import add_limit, json_object, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
+from ..reading.server_options import NOT_READ, server_hardware
 from .translate import NOT_QUANTIZED, ONLINE, STRETCHED, inference_section
 
 TITLE = "SGLang"
@@ -87,8 +88,7 @@ def _positions(reading: Reading, kept: Mapping[str, Any], section: Section) -> S
     inner = keys.pop("text_config", None)
     keys |= inner if isinstance(inner, Mapping) else {}
     for key in keys.keys() - set(STRETCHED):
-        why = "changes the model's config.json, which is not read"
-        add_limit(reading, f"{OVERRIDES}.{key}", keys[key], why, "either")
+        add_limit(reading, f"{OVERRIDES}.{key}", keys[key], NOT_READ, "either")
     if "max_seq_len" in section:
         return {}
     if "max_position_embeddings" in keys:
@@ -106,7 +106,4 @@ def _hardware(
 ) -> Section:
     """GPUs of all ranks, and the nodes that the command names."""
     gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
-    if visible is not None and nodes == 1 and visible < gpus:
-        few = f"CUDA_VISIBLE_DEVICES names {visible} of the {gpus} GPUs that the command needs"
-        reading.problems.append(f"{few}; name more, or lower --tp-size")
-    return {"num_gpus": gpus, **({"num_nodes": nodes} if nodes > 1 else {})}
+    return server_hardware(reading, gpus, nodes, visible, "--tp-size")

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..reading.option_values import (
-    SERVER_DTYPES,
     Units,
     add_limit,
-    chosen,
     real_number,
     truth,
     whole_number,
     whole_numbers,
 )
 from ..reading.reading import Reading, Section
+from ..reading.server_options import QUANTIZES, dtype_keys, name_device, quantization_key
 from .speculation import speculation
 
 # srt/utils/common.py human_readable_int
@@ -54,6 +53,7 @@ ONLINE = {
     "mxfp8": "",
     "nvfp4_online": "",
 }
+BITSANDBYTES = "bitsandbytes"
 NOT_QUANTIZED = "unquant"
 KERNELS = {
     "fa3": "fa3",
@@ -102,27 +102,15 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
 
 def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys for the dtypes of weights and cache."""
-    dtype = SERVER_DTYPES[chosen("dtype", given.get("dtype", "auto"), SERVER_DTYPES)]
-    if dtype:
-        yield "dtype", dtype
-    cache = str(given.get("kv_cache_dtype", "auto"))
-    if cache not in CACHES:
-        add_limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
-    elif CACHES[cache]:
-        yield "kv_cache_dtype", str(CACHES[cache])
+    yield from dtype_keys(reading, given, CACHES)
     torchao, method = given.get("torchao_config"), str(given.get("quantization"))
     if torchao == "int4wo-128":
         yield "quantization", "int4"
     elif torchao:
-        why = "quantizes weights while they are loaded, which is not modelled"
-        add_limit(reading, "torchao_config", torchao, why, "less")
-    if ONLINE.get(method):
-        yield "quantization", ONLINE[method]
-    elif method in ONLINE:
-        why = "quantizes weights while they are loaded, which is not modelled"
-        add_limit(reading, "quantization", method, why, "less")
-    elif given.get("load_format") == "bitsandbytes":
-        yield "quantization", ONLINE["bitsandbytes"]
+        add_limit(reading, "torchao_config", torchao, QUANTIZES, "less")
+    if method not in ONLINE and given.get("load_format") == BITSANDBYTES:
+        method = BITSANDBYTES
+    yield from quantization_key(reading, method, ONLINE)
 
 
 def _prefill(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -184,10 +172,7 @@ def _kernels(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
     elif name is not None:
         why = "chooses attention kernels whose pages and workspaces are not modelled"
         add_limit(reading, "attention_backend", name, why, "either")
-    device = given.get("device")
-    if device is not None and str(device).partition(":")[0] != "cuda":
-        why = "is no NVIDIA GPU; the estimate is made for one"
-        add_limit(reading, "device", device, why, "either")
+    name_device(reading, given.get("device"))
 
 
 def _adapters(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import InputError, quoted
+from ...core.errors import InputError
+from ...core.serving_split import server_gpus
 from ...programs.translation.arguments import argument_table, assumed_defaults, flat_arguments
 from ...published.frameworks import VLLM
 from ..reading.checkpoint_formats import add_checkpoint_limit
@@ -15,9 +16,10 @@ from ..reading.command import Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.option_values import json_object, option, sort_options, whole_number
+from ..reading.option_values import add_limit, json_object, option, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
+from ..reading.server_options import NOT_READ, name_device, server_hardware
 from .translate import ONLINE, inference_section
 from .words import joined_words, merged
 
@@ -108,10 +110,8 @@ def _fields(reading: Reading, kept: Mapping[str, Any]) -> dict[str, Any]:
             )
     other = [name for name in given if name.startswith(OVERRIDES) and name not in FIELDS]
     for name in other:  # any key of config.json
-        why = "changes the model's config.json, which is not read"
-        key = f"{option(name)}={quoted(given.pop(name))}"
         reading.keys[option(name)] = "refused"
-        reading.limits.append(Limit(key=key, why=why, could="either"))
+        add_limit(reading, name, given.pop(name), NOT_READ, "either")
     return sort_options(reading, FIELDS, given)
 
 
@@ -145,23 +145,13 @@ def _hardware(
     reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None
 ) -> Section:
     """GPUs of all ranks, and the nodes that the command names."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    gpus = 1
-    for name in sizes:
-        gpus *= section.get(name, 1)
-    nodes = whole_number("nnodes", kept.get("nnodes", 1))
+    gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
     replicas = section.get("data_parallel_size", 1)
     local = kept.get("data_parallel_size_local")
     if nodes == 1 and local is not None:
         nodes = max(1, replicas // max(1, whole_number("data_parallel_size_local", local, least=0)))
-    if visible is not None and nodes == 1 and visible < gpus:
-        few = f"CUDA_VISIBLE_DEVICES names {visible} of the {gpus} GPUs that the command needs"
-        reading.problems.append(f"{few}; name more, or lower --tensor-parallel-size")
-    device = kept.get("device", "auto")
-    if device not in ("auto", "cuda"):
-        why = "is no NVIDIA GPU; the estimate is made for one"
-        reading.limits.append(Limit(key=f"--device={quoted(device)}", why=why, could="either"))
-    return {"num_gpus": gpus, **({"num_nodes": nodes} if nodes > 1 else {})}
+    name_device(reading, kept.get("device"))
+    return server_hardware(reading, gpus, nodes, visible, "--tensor-parallel-size")
 
 
 def _assumed(kept: Mapping[str, Any]) -> list[str]:

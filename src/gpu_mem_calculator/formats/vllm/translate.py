@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..reading.option_values import (
-    SERVER_DTYPES,
     add_limit,
     chosen,
     json_object,
@@ -16,6 +15,7 @@ from ..reading.option_values import (
     whole_numbers,
 )
 from ..reading.reading import Reading, Section
+from ..reading.server_options import dtype_keys, quantization_key
 from .speculation import speculation
 from .words import UNITS
 
@@ -94,21 +94,10 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
 
 def _dtypes(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys for the dtypes of weights and cache."""
-    dtype = SERVER_DTYPES[chosen("dtype", given.get("dtype", "auto"), SERVER_DTYPES)]
-    if dtype:
-        yield "dtype", dtype
-    cache = str(given.get("kv_cache_dtype", "auto"))
-    if cache not in CACHES:
-        add_limit(reading, "kv_cache_dtype", cache, "is a cache that is not modelled", "less")
-    elif CACHES[cache]:
-        yield "kv_cache_dtype", str(CACHES[cache])
+    yield from dtype_keys(reading, given, CACHES)
     method, loader = str(given.get("quantization")), str(given.get("load_format", "auto"))
     name = "bitsandbytes" if loader == "bitsandbytes" else method
-    if ONLINE.get(name):
-        yield "quantization", ONLINE[name]
-    elif name in ONLINE:
-        why = "quantizes weights while they are loaded, which is not modelled"
-        add_limit(reading, "quantization", name, why, "less")
+    yield from quantization_key(reading, name, ONLINE)
     if loader in LOADERS:
         why = "reads files to the GPU before they are the model's weights"
         add_limit(reading, "load_format", loader, why, "more")
