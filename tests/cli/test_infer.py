@@ -157,6 +157,7 @@ def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
     assert one["serving"]["kv_tokens"] > 100_000
 
 
+@pytest.mark.proof
 def test_fewest_gpus_and_largest_model(command: Command) -> None:
     """Lists of settings to use."""
     words = ("--engine", "sglang", *H100, "--max-model-len", "8192")

@@ -185,6 +185,7 @@ def test_weights_that_another_module_reads(name: str) -> None:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("stage", "near"), sampled([(3, 0.02), (0, 1e-3), (1, 2e-3), (2, 1e-3)], keep=1)
 )
@@ -218,6 +219,7 @@ def test_frozen_weights_are_held(data: dict[str, Any]) -> None:
 FULL = {"activation_checkpointing": "full", "checkpoint_reentrant": True}
 
 
+@pytest.mark.proof
 def test_checkpoints_are_the_runs() -> None:
     """A plain record serves a run with checkpoints; a trace puts them around the module's layers,
     which is what a module does that makes them itself.
@@ -242,6 +244,7 @@ ZERO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("engine", "more"), sampled(ZERO, keep=1))
 def test_deepspeed_runs_the_module(engine: dict[str, Any], more: dict[str, Any]) -> None:
     """Its own engine on fake tensors allocates what the estimate says, checkpoints included."""

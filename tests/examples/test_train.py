@@ -84,6 +84,7 @@ def test_16_bits_learn_nearly_the_same(train: Train, plain: list[float]) -> None
         assert losses(train(name, *STILL)) == pytest.approx(plain, rel=0.02)
 
 
+@pytest.mark.proof
 def test_two_stages_learn_what_one_process_learns(train: Train) -> None:
     """A pipeline is another order of the same work; accumulation is what fills it."""
     config = shipped("ddp_fp32") | {"gradient_accumulation_steps": 4}

@@ -119,7 +119,7 @@ LAUNCHES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"type": "pytorch_ddp", "init_device": "cpu"}),
     (
         {"args": {"bf16": True, "fsdp": True}},
-        {"type": "fsdp", "fsdp_version": 2, "reshard_root_after_forward": False},
+        {"type": "fsdp", "fsdp_version": 2, "wrap_embedding_and_head": True},
     ),
     (
         {"args": {"fsdp": "shard_grad_op", "fsdp_config": {"fsdp_version": 1}}},

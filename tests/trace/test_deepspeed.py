@@ -41,7 +41,7 @@ def held(found: RunTrace, kind: str) -> int:
     return sum(found.stream.sizes[one] for one in alive if found.kinds[one] == kind)
 
 
-@pytest.mark.parametrize("stage", sampled([3, 0, 2, 1], keep=2))
+@pytest.mark.parametrize("stage", sampled([3, 0, 2, 1], keep=1))
 def test_masters_and_states_are_cut_from_stage_1_on(stage: int) -> None:
     """Adam in mixed precision: 12 bytes for every parameter that a rank keeps them of."""
     found = trace(run_of(stage, stage3_param_persistence_threshold=0))
@@ -146,6 +146,7 @@ def test_accumulation_adds_up_before_the_step() -> None:
     assert list(phases)[2:] == [f"s0.a{n}.{w}" for n in (0, 1) for w in ("fwd", "bwd", "opt")]
 
 
+@pytest.mark.proof
 def test_it_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     """No word, no variable, no group, no patch; another engine's trace is what it was before."""
     names = "deepspeed.accelerator.real_accelerator", "deepspeed.utils.groups"

@@ -38,6 +38,7 @@ def allocated(**training: Any) -> int:
     return trace(run_file, steps=1, build=model).allocated_bytes
 
 
+@pytest.mark.proof
 def test_recompute_and_attention_are_the_runs() -> None:
     """Half the layers keep less than none recomputed and more than all; eager keeps the maps."""
     none, half, full = (allocated(activation_checkpointing=level) for level in (0, 2, 4))
