@@ -1,6 +1,6 @@
 # make run    an estimate for Llama-2-7B on 8 GPUs
 # make serve  the web page, on this machine
-# make test   everything that has to hold; installs what it needs; 17 minutes on two cores
+# make test   everything that has to hold; installs what it needs; 12 minutes on two cores
 # make proof  whole corpora and long fuzzing; before a release, about half an hour
 # make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
 # make lint   style, types and the direction of imports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .chrome import Visit
@@ -52,6 +53,7 @@ def test_recipes_by_keyboard(visit: Visit) -> None:
     page.wait_for_function("() => !location.hash.includes('lora')")
 
 
+@pytest.mark.proof
 def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
     """A rank that was typed stays; a setting that differs from the recipe is named."""
     page = visit.open(SHARDED)
@@ -67,6 +69,7 @@ def test_recipe_keeps_the_rank_and_says_what_is_changed(visit: Visit) -> None:
     expect(page.locator("#recipe-hint")).to_contain_text("nf4")
 
 
+@pytest.mark.proof
 def test_recipe_of_megatron_changes_the_engine(visit: Visit) -> None:
     """An engine without adapters is replaced, with its own options."""
     page = visit.open(

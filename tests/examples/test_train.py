@@ -140,6 +140,7 @@ def test_checkpoints_of_the_file_are_as_many_as_blocks(train: Train) -> None:
     assert "is 2 in this run, one per block" in ran.text
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "flags"),
     sampled([("zero3_fp32", []), ("zero2_bf16", []), ("pipeline_fp32", ["--pipeline"])], keep=1),

@@ -58,6 +58,7 @@ def test_our_reader_takes_them(name: str, ranks: int) -> None:
     assert found["engine"]["zero_stage"] == shipped(name)["zero_optimization"]["stage"]
 
 
+@pytest.mark.proof
 def test_deepspeed_takes_them() -> None:
     """With its own class."""
     program = (
