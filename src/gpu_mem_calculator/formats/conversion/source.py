@@ -15,15 +15,13 @@ from ...core.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
 from ..reading.command import Command
-from ..reading.named_files import NamedFiles
+from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
 from ..reading.tools import FORMATS, is_run_file, read_command, read_data
 
 SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "source", ".")
-SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")
 YAML = (".yaml", ".yml")
 DATA = (*YAML, ".json", ".toml")
-MODELFILE = "Modelfile"
 RUN_FILE = "run file"
 PASTED = "what was pasted"
 

@@ -37,7 +37,7 @@ STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of th
 
 
 def read_command(command: Command) -> Reading:
-    """A training command: a file with pairs behind it, or options."""
+    """A training command: a file followed by key=value pairs, or options."""
     words = list(command.words[1:])
     if words[:1] in STARTS:
         words = words[1:]

@@ -13,6 +13,9 @@ from ...core.errors import InputError
 from ...core.files import read_text
 from ...core.text_data import load_text, parse_any_text
 
+SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")  # endings of shell scripts
+MODELFILE = "Modelfile"  # how the name of Ollama's file begins
+
 
 class NamedFiles(Struct, frozen=True):
     """The files that a command can name.
