@@ -19,14 +19,14 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving_speed import find_card_rates, serving_replica
 from gpu_mem_calculator.serving import servers
-from gpu_mem_calculator.timing.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
-from gpu_mem_calculator.timing.serving import ServingReplica, prompts, requests
-from gpu_mem_calculator.timing.work import cache_bytes, step_work
+from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
+from gpu_mem_calculator.timing.serving.roofline import ServingReplica, prompts, requests
+from gpu_mem_calculator.timing.serving.work import cache_bytes, step_work
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "tests" / "ground_truth" / "speeds.jsonl"
 PAGE = ROOT / "docs" / "speed.md"
-TABLE = ROOT / "src" / "gpu_mem_calculator" / "timing" / "measured.py"
+TABLE = ROOT / "src" / "gpu_mem_calculator" / "timing" / "serving" / "measured.py"
 LONG = 20  # tokens of prompt for each of the answer: such requests are prompts, and little else
 REGIMES = {PROMPTS: "prompts", ALONE: "one sequence alone", TOGETHER: "several together"}
 READ = (

@@ -10,10 +10,10 @@ from ..model.arch import Arch
 from ..model.blocks import LatentAttention
 from ..run.engine import Engine
 from ..run.run import Run, StoredTensor
-from ..timing.card import QUANTIZED, SHORT_SUM
-from ..timing.mixing import mixings
-from ..timing.parts import WeightSizer, parts
-from ..timing.work import StageWork
+from ..timing.serving.card import QUANTIZED, SHORT_SUM
+from ..timing.serving.mixing import mixings
+from ..timing.serving.parts import WeightSizer, parts
+from ..timing.serving.work import StageWork
 from ..weights import WeightFormat, ggml_types, gguf
 from ..weights.checkpoint import stored_bytes
 from ..weights.rank_weights import BITS, run_format

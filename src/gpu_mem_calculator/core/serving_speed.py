@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import catalog
-from ..timing.card import CardRates
-from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER
-from ..timing.serving import ServingReplica, first_token_time, prompt_rate, step_rates
+from ..timing.serving.card import CardRates
+from ..timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER
+from ..timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
 from .calculator import Estimate
 from .card_name import named_card
 from .hardware import Hardware

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..serving import server
-from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER, ReachedShare
+from ..timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER, ReachedShare
 
 WORDS = {PROMPTS: "for prefill", ALONE: "for one stream", TOGETHER: "for batches"}
 SEE = "see docs/speed.md"

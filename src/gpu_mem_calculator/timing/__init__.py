@@ -1,1 +1,1 @@
-"""How fast a run could be, from what its cards can compute, read and send."""
+"""How long a step or a request takes, from what cards, hosts and links can do."""

@@ -17,7 +17,7 @@ from ..core.serving_speed import find_card_rates, no_speed, serving_replica
 from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
 from ..serving import server
-from ..timing.serving import step_rates
+from ..timing.serving.roofline import step_rates
 from .compat_fields import inference_run
 
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.models import GPUConfig
 from gpu_mem_calculator.core.serving_speed import find_card_rates, no_speed, speed
-from gpu_mem_calculator.timing.card import QUANTIZED, SHORT_SUM, CardRates
-from gpu_mem_calculator.timing.serving import (
+from gpu_mem_calculator.timing.serving.card import QUANTIZED, SHORT_SUM, CardRates
+from gpu_mem_calculator.timing.serving.roofline import (
     COMPUTE,
     LINK,
     MEMORY,

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_mem_calculator.report.shortfall import shortfall
 from gpu_mem_calculator.serving import server_names
-from gpu_mem_calculator.timing.measured import SHARES
+from gpu_mem_calculator.timing.serving.measured import SHARES
 from tests.conftest import ROOT
 
 

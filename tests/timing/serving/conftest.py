@@ -8,8 +8,8 @@ from gpu_mem_calculator.core.models import RunFile
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving_speed import serving_replica
-from gpu_mem_calculator.timing.card import CardRates
-from gpu_mem_calculator.timing.serving import ServingReplica
+from gpu_mem_calculator.timing.serving.card import CardRates
+from gpu_mem_calculator.timing.serving.roofline import ServingReplica
 
 CARD = CardRates(
     flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.timing.mixing import mean_attended, step_attended
-from gpu_mem_calculator.timing.work import cache_bytes, prompt_work, sent_bytes, step_work
+from gpu_mem_calculator.timing.serving.mixing import mean_attended, step_attended
+from gpu_mem_calculator.timing.serving.work import cache_bytes, prompt_work, sent_bytes, step_work
 
 from .conftest import served
 

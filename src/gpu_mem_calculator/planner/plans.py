@@ -1,0 +1,87 @@
+"""The answer to a question: plans, fastest first, and what they were chosen from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+
+class PlanSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of a step with their 80 % interval; `parts` add up to the estimate."""
+
+    estimate: float
+    low: float
+    high: float
+    parts: dict[str, float]
+
+
+class StageMemory(Struct, frozen=True, kw_only=True):
+    """Memory of a rank of one pipeline stage; `layers` is how many it has."""
+
+    stage: int
+    layers: int
+    allocated_bytes: int
+
+
+class KnobEffect(Struct, frozen=True, kw_only=True):
+    """What one change of a plan costs or saves: differences from the plan, negative is less."""
+
+    change: dict[str, Any]  # keys of a run file with their new values
+    needs_bytes: int
+    step_seconds: float
+    fits_on_gpu: bool
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """One set-up, estimated in full.
+
+    - `run`: a run file; `settings`: the keys in which it differs from the other plans
+    - `gpu_hours`, `cost`: of all tokens asked for, None without `tokens`, without a price
+    """
+
+    rank: int
+    run: dict[str, Any]
+    settings: dict[str, Any]
+    needs_bytes: int
+    allocated_bytes: int
+    margin_bytes: int
+    headroom_bytes: int
+    fits_on_gpu: bool
+    step_seconds: PlanSeconds
+    tokens_per_second: float
+    mfu: float
+    gpu_hours: float | None = None
+    cost: float | None = None
+    why: list[str] = field(default_factory=list)
+    stages: list[StageMemory] = field(default_factory=list)
+    knobs: list[KnobEffect] = field(default_factory=list)
+
+
+class SmallestChange(Struct, frozen=True, kw_only=True):
+    """Keys of a run file with values that would let a set-up fit, where none does."""
+
+    change: dict[str, Any]
+    saves_bytes: int
+
+
+class SearchedSpace(Struct, frozen=True, kw_only=True):
+    """How many set-ups were evaluated, how many fit by their ledger, and how long that took.
+
+    `axes`: each axis with the values that were tried.
+    """
+
+    set_ups: int
+    feasible: int
+    seconds: float
+    axes: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class Plans(Struct, frozen=True, kw_only=True):
+    """Plans of a question, fastest first; `front` has the indices of those on the Pareto front."""
+
+    question: dict[str, Any]
+    space: SearchedSpace
+    plans: list[Plan]
+    front: list[int]
+    if_nothing_fits: list[SmallestChange] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Measured speed of kernels, collectives and hosts, as functions of their sizes."""

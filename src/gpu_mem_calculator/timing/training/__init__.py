@@ -1,0 +1,1 @@
+"""The seconds of one training step on one rank, and their parts."""
