@@ -16,7 +16,7 @@ class PlanSeconds(Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
 
 
-class StageMemory(Struct, frozen=True, kw_only=True):
+class PlanStage(Struct, frozen=True, kw_only=True):
     """Memory of a rank of one pipeline stage; `layers` is how many it has."""
 
     stage: int
@@ -54,7 +54,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     gpu_hours: float | None = None
     cost: float | None = None
     why: list[str] = field(default_factory=list)
-    stages: list[StageMemory] = field(default_factory=list)
+    stages: list[PlanStage] = field(default_factory=list)
     knobs: list[KnobEffect] = field(default_factory=list)
 
 
