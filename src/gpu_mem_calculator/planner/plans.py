@@ -31,6 +31,36 @@ class KnobEffect(Struct, frozen=True, kw_only=True):
     needs_bytes: int
     step_seconds: float
     fits_on_gpu: bool
+    tokens_per_second: float | None = None  # of servers
+
+
+class ServingFigures(Struct, frozen=True, kw_only=True):
+    """Figures of a plan for serving.
+
+    - `users`: sequences at once on all replicas; `users_per_replica`: on one, the batch of a step
+    - `most_users`: the sequences that memory holds on all replicas
+    - `replicas`: copies of the model; `servers`: how often the run file is started, each with
+      `replicas / servers` copies; `gpus`: of all servers
+    - `context`, `prompt_len`, `new_tokens`: tokens of a user's sequence, its prompt, its answer
+    - `kv_tokens`: tokens that the KV cache of one replica holds
+    - `first_token_seconds`: a prompt alone; a plan's `step_seconds` are those per output token
+    - `tokens_per_second_bound`: what no server can exceed, by roofline
+    - `cost_per_million_tokens`: of output, None without a price
+    """
+
+    users: int
+    users_per_replica: int
+    most_users: int
+    replicas: int
+    servers: int
+    gpus: int
+    context: int
+    prompt_len: int
+    new_tokens: int
+    kv_tokens: int
+    first_token_seconds: PlanSeconds
+    tokens_per_second_bound: float
+    cost_per_million_tokens: float | None = None
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -38,6 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     - `run`: a run file; `settings`: the keys in which it differs from the other plans
     - `gpu_hours`, `cost`: of all tokens asked for, None without `tokens`, without a price
+    - `serving`: of a server; its `step_seconds` are seconds per output token of one user, its
+      `tokens_per_second` output tokens of all users
     """
 
     rank: int
@@ -56,6 +88,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     why: list[str] = field(default_factory=list)
     stages: list[PlanStage] = field(default_factory=list)
     knobs: list[KnobEffect] = field(default_factory=list)
+    serving: ServingFigures | None = None
 
 
 class SmallestChange(Struct, frozen=True, kw_only=True):
