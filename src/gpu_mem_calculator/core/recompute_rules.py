@@ -90,7 +90,8 @@ def _megatron_problems(run: Run) -> Iterator[str]:
     """megatron-core 0.19.2 transformer_config.py:1784-1820, transformer_layer.py:450-516."""
     layers = [layer for layer, _, _ in run.arch.runs]
     experts = [layer.mlp for layer in layers if isinstance(layer.mlp, Moe)]
-    if run.rule.layers_together > 1 and (len(layers) > 1 or experts or run.stage_counts):
+    uneven = bool(run.stage_counts) or any(run.ends_counted)
+    if run.rule.layers_together > 1 and (len(layers) > 1 or experts or uneven):
         key = f"{PATH}.recompute_num_layers={run.rule.layers_together}"
         equal = "equal layers without experts, as many on each stage"
         yield f"{key} with 'uniform' is modelled for {equal}; use 1"

@@ -35,7 +35,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `optimizers`: those that it supports; `losses`: likewise, where it does not run transformers.
     - `complete`: a run with what its options imply for other fields.
     - `problems`: one sentence for each setting that the framework refuses, too.
-    - `ledger`: the memory of one rank; `stage_layers`: the number of layers of each stage;
+    - `ledger`: the memory of one rank, at the moment of its schedule that has the peak;
+      `ledgers`: at each moment that may have it, where there are several; `stage_layers`: the number of layers of each stage;
       `parameters`: elements of this rank's shard of the model.
     - `tower`: what it loads of a vision tower that text does not use; "" for nothing.
     - `serve`: the memory of a server that allocates a pool for its cache.
@@ -54,6 +55,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     complete: Callable[[Run], Run] = unchanged
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]
+    ledgers: Callable[[Run], list[Ledger]] | None = None
     stage_layers: Callable[[Run], list[int]] | None = None
     parameters: Callable[[Run], Num] | None = None
     tower: str = ""

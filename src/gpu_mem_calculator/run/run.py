@@ -81,6 +81,7 @@ class Run(Struct, frozen=True, kw_only=True):
     stage: Num = 0  # the pipeline stage of this rank
     virtual_stages: Num = 1
     stage_counts: tuple[tuple[int, ...], ...] = ()  # layers of unequal stages, chunk by chunk
+    ends_counted: tuple[int, int] = (0, 0)  # whether embedding, loss count as a layer of stages
     micro_batch_group: int = 0  # passes of a chunk before the next one's; 0: one for each stage
     sequence_parallel: bool = False
     gpus_per_node: int = 8

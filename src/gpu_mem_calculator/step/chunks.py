@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..ledger.num import Num, choose, larger, smaller
+from ..ledger.num import SINGLE, Num, choose, holds, larger, smaller
 from ..model.arch import Layer
 from ..run.run import Run
 from .instants import in_flight
@@ -52,8 +52,16 @@ def chunk_range(run: Run, chunk: int) -> tuple[Num, Num]:
         before = [count for row in run.stage_counts[:chunk] for count in row]
         row = run.stage_counts[chunk]
         return sum(before) + sum(row[: int(stage)]), row[int(stage)]
-    size = len(run.arch.layers) // (pp * run.virtual_stages)
-    return (chunk * pp + stage) * size, size
+    embedding, loss = run.ends_counted
+    parts, part = pp * run.virtual_stages, chunk * pp + stage
+    size = (len(run.arch.layers) + embedding + loss) // parts
+    if not (embedding or loss):
+        return part * size, size
+    shorter = embedding * holds(part == 0) + loss * holds(part == parts - 1)
+    return part * size - embedding * holds(part > 0), size - shorter
+
+
+Moment = tuple[int, tuple[int, ...]]  # the fields of a `StageMoment` of one run
 
 
 class StageMoment(Struct, frozen=True):
@@ -61,8 +69,15 @@ class StageMoment(Struct, frozen=True):
     that are alive.
     """
 
-    chunk: int
-    alive: tuple[int, ...]
+    chunk: Num
+    alive: tuple[Num, ...]
+
+    def of_chunk(self, chunk: Num) -> Num:
+        """The passes of one chunk that are alive."""
+        passes: Num = 0
+        for index, alive in enumerate(self.alive):
+            passes = passes + alive * holds(chunk == index)
+        return passes
 
 
 def stage_moments(run: Run) -> tuple[StageMoment, ...]:
@@ -72,8 +87,13 @@ def stage_moments(run: Run) -> tuple[StageMoment, ...]:
     Each forward after the warm-up is followed by the backward of the oldest pass, chunks in reverse
     order (schedules.py get_model_chunk_id).
     """
-    if not (run.stage_counts or _losses_wait(run)):
+    if isinstance(run.virtual_stages, SINGLE) and run.virtual_stages == 1:
         return ()
+    if not (run.stage_counts or any(run.ends_counted) or _losses_wait(run)):
+        return ()
+    sizes = (run.mesh.pp, run.stage, run.micro_batches, run.virtual_stages)
+    if not all(isinstance(size, SINGLE) for size in sizes):
+        return _array_moments(run)
     chunks, batches = int(run.virtual_stages), int(run.micro_batches)
     group = int(run.micro_batch_group or run.mesh.pp)
     flight = int(chunks_in_flight(run.mesh.pp, run.stage, batches, chunks, group))
@@ -82,12 +102,64 @@ def stage_moments(run: Run) -> tuple[StageMoment, ...]:
         return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
 
     after, cycles = batches * chunks - flight, 2 * group * chunks
-    moments = set()
+    moments: set[tuple[int, tuple[int, ...]]] = set()
     for done in {*range(min(after, cycles) + 1), *range(max(after - cycles, 0), after + 1)}:
         begun, ended, following = passes(flight + done), passes(done)[::-1], passes(done + 1)[::-1]
         alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
-        moments.add(StageMoment(next(c for c in range(chunks) if following[c] > ended[c]), alive))
-    return tuple(m for m in sorted(moments, key=_order) if not any(_exceeds(n, m) for n in moments))
+        moments.add((next(c for c in range(chunks) if following[c] > ended[c]), alive))
+    return tuple(StageMoment(*moment) for moment in _highest(run, sorted(moments)))
+
+
+def _highest(run: Run, moments: list[Moment]) -> list[Moment]:
+    """Those moments of which one may have the peak: no other has all that they have, and more."""
+    if len(run.arch.runs) == 1:
+        moments = _distinct(run, moments)
+    return [m for m in moments if not any(_exceeds(n, m) for n in moments)]
+
+
+def _distinct(run: Run, moments: list[Moment]) -> list[Moment]:
+    """Of moments that hold as many layers and losses while a chunk of one size runs, the first;
+    all layers are equal.
+    """
+    chunks, last = int(run.virtual_stages), run.stage == run.mesh.pp - 1
+    sizes = [int(chunk_range(run, chunk)[1]) for chunk in range(chunks)]
+    found: dict[tuple[int, ...], Moment] = {}
+    for running, alive in moments:
+        layers = sum(a * n for a, n in zip(alive, sizes, strict=True))
+        ends = (running == 0, running == chunks - 1, alive[-1] if last else 0)
+        found.setdefault((sizes[running], *map(int, ends), layers), (running, alive))
+    most: dict[tuple[int, ...], int] = {}
+    for *kind, layers in found:
+        most[tuple(kind)] = max(most.get(tuple(kind), 0), layers)
+    return [moment for key, moment in found.items() if key[-1] == most[key[:-1]]]
+
+
+def _array_moments(run: Run) -> tuple[StageMoment, ...]:
+    """The two moments of `stage_moments` for arrays of runs whose layers are all equal, whose
+    embedding and loss count as layers, and whose micro-batches are a multiple of the stages.
+
+    On the first stage the last chunk, then the first one runs while fewest passes of the first
+    chunk, which has a layer less, are alive: 2 pp - 1. On the last stage one loss waits while the
+    last chunk runs, none while another does. With pp micro-batches all are in flight at once.
+    """
+    assert all(run.ends_counted) and len(run.arch.runs) == 1
+    pp, stage, chunks, batches = run.mesh.pp, run.stage, run.virtual_stages, run.micro_batches
+    flight = chunks_in_flight(pp, stage, batches, chunks, pp)
+    most = int(chunks.max()) if hasattr(chunks, "max") else int(chunks)
+    several = holds(chunks > 1)
+    ending = holds(stage == pp - 1) * several
+    steady = holds(batches > pp) * several
+    usual = [chunk_passes(flight, pp, chunks, c, batches) for c in range(most)]
+    first_runs = steady * (1 - holds(stage > 0) * holds(stage < pp - 1))
+    moved = ending * first_runs  # a pass of the last chunk is a pass of the first one instead
+    other = [
+        alive + moved * (int(c == 0) - holds(c == chunks - 1)) for c, alive in enumerate(usual)
+    ]
+    last = chunks - 1
+    return (
+        StageMoment(last, tuple(usual)),
+        StageMoment(choose(first_runs > 0, 0 * last, last), tuple(other)),
+    )
 
 
 def _losses_wait(run: Run) -> bool:
@@ -101,14 +173,10 @@ def _losses_wait(run: Run) -> bool:
     return bool(run.stage == run.mesh.pp - 1 and run.micro_batches % group)
 
 
-def _order(moment: StageMoment) -> tuple[int, tuple[int, ...]]:
-    return moment.chunk, moment.alive
-
-
-def _exceeds(one: StageMoment, other: StageMoment) -> bool:
+def _exceeds(one: Moment, other: Moment) -> bool:
     """Whether one moment has all that another has, and more."""
-    more = all(a >= b for a, b in zip(one.alive, other.alive, strict=True))
-    return more and one.chunk == other.chunk and one != other
+    more = all(a >= b for a, b in zip(one[1], other[1], strict=True))
+    return more and one[0] == other[0] and one != other
 
 
 def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:

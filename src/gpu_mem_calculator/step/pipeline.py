@@ -92,10 +92,10 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
                 waiting = (alive - working) // together
                 rows.append((part, held, opening, closing, working, waiting))
         first += group.count
-    if moment is not None:  # the layers that run come last, as those of the last chunk do
+    if moment is not None and len(run.arch.runs) > 1:  # the layers that run come last
         rows.sort(key=lambda row: int(row[4]) > 0)
     last = holds(stage == pp - 1)
-    runs_loss = last if moment is None else last * int(moment.chunk == chunks - 1)
+    runs_loss = last if moment is None else last * holds(moment.chunk == chunks - 1)
     chunk = chunks - 1 if moment is None else moment.chunk
     names = ("blocks", "held", "opening", "closing", "working", "waiting")
     return PipelineStage(
@@ -105,7 +105,7 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
         first=holds(stage == 0),
         last=last,
         loss=runs_loss,
-        losses=0 if moment is None else last * moment.alive[-1] - runs_loss,
+        losses=0 if moment is None else last * moment.of_chunk(chunks - 1) - runs_loss,
         chunks=_chunk_blocks(run, [row[1] for row in rows], chunk),
     )
 
@@ -148,7 +148,7 @@ def _group_counts(
         opening = count if chunk == 0 else opening
         ends = holds(chunk == chunks - 1)
         closing = closing + count * ends
-        working = working + count * (ends if moment is None else int(chunk == moment.chunk))
+        working = working + count * (ends if moment is None else holds(chunk == moment.chunk))
         passes = chunk_passes(flight, group, chunks, chunk, run.micro_batches)
         alive = alive + count * (passes if moment is None else moment.alive[chunk])
     return held, opening, closing, working, alive
@@ -223,7 +223,9 @@ def stage_layers(run: Run) -> list[int]:
     pp = int(run.mesh.pp)
     if run.stage_counts:
         return [sum(row[stage] for row in run.stage_counts) for stage in range(pp)]
-    return [len(run.arch.layers) // pp] * pp
+    chunks = range(int(run.virtual_stages))
+    runs = [replace(run, stage=stage) for stage in range(pp)]
+    return [sum(int(chunk_range(one, chunk)[1]) for chunk in chunks) for one in runs]
 
 
 def waiting_entries(

@@ -44,6 +44,11 @@ def complete(run: Run) -> Run:
     return with_layout(replace(run, micro_batch_group=group or 0))
 
 
+def ledgers(run: Run) -> list[Ledger]:
+    """The ledger of one rank at each moment of its schedule that may have the peak."""
+    return [_stage_ledger(run, stage) for stage in pipeline_stages(run)]
+
+
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank of the run's pipeline stage, at the highest moment of its schedule."""
     stages = pipeline_stages(run)
@@ -89,6 +94,7 @@ ENGINE = Engine(
     complete=complete,
     problems=problems,
     ledger=ledger,
+    ledgers=ledgers,
     stage_layers=stage_layers,
     parameters=parameters,
 )

@@ -48,7 +48,8 @@ def with_layout(run: Run) -> Run:
         run = replace(run, virtual_stages=max(chunks, 1))
     if next(uneven_problems(run), None) is not None:
         return run
-    return replace(run, stage_counts=_counts(run))
+    counted = (int(bool(option(run, WITH_EMBEDDING))), int(bool(option(run, WITH_LOSS))))
+    return replace(run, stage_counts=_counts(run), ends_counted=counted)
 
 
 def is_uneven(run: Run) -> bool:
@@ -57,9 +58,9 @@ def is_uneven(run: Run) -> bool:
 
 
 def _counts(run: Run) -> Counts:
-    """The layers of every stage, chunk by chunk; empty where all have as many."""
-    if not is_uneven(run):
-        return ()
+    """The layers of every stage, chunk by chunk; empty where all have as many, or would have if
+    embedding and loss were layers (`ends_counted`).
+    """
     pp, chunks = int(run.mesh.pp), int(run.virtual_stages)
     text = option(run, LAYOUT)
     if text is not None:
@@ -68,11 +69,7 @@ def _counts(run: Run) -> Counts:
     if option(run, FIRST) or option(run, LAST):
         row = tuple(count // chunks for count in _end_counts(run))
         return (row,) * chunks
-    size = (len(run.arch.layers) + _counted(run)) // (pp * chunks)
-    rows = [[size] * pp for _ in range(chunks)]
-    rows[0][0] -= bool(option(run, WITH_EMBEDDING))
-    rows[-1][-1] -= bool(option(run, WITH_LOSS))
-    return tuple(map(tuple, rows))
+    return ()
 
 
 def _counted(run: Run) -> int:
