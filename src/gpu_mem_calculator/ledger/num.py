@@ -50,6 +50,7 @@ else:
 
 N = TypeVar("N", Bytes, int, Num)  # the result is of the arguments' kind
 SINGLE = (int, Sym)  # one number or condition, not an array of them
+PLAIN = (int, float)  # one number; seconds are floats
 EMPTY = cast(Bytes, 0)
 
 
@@ -74,6 +75,8 @@ def larger(a: N, b: N) -> N:
         if type(a) is int and a == 0 and int(b) >= 0:
             return b
         return cast(N, Sym.called("max", max(int(a), int(b)), a, b))
+    if isinstance(a, PLAIN) and isinstance(b, PLAIN):
+        return a if a >= b else b
     return cast(N, _numpy().maximum(a, b))
 
 
@@ -83,6 +86,8 @@ def smaller(a: N, b: N) -> N:
         return a if a <= b else b
     if isinstance(a, Sym) or isinstance(b, Sym):
         return cast(N, Sym.called("min", min(int(a), int(b)), a, b))
+    if isinstance(a, PLAIN) and isinstance(b, PLAIN):
+        return a if a <= b else b
     return cast(N, _numpy().minimum(a, b))
 
 

@@ -1,0 +1,184 @@
+"""The machine of a run: rates from the catalogue, measured curves, and what had to be assumed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from .. import catalog
+from ..catalog.cards import find_card
+from ..catalog.curves import cards, curve
+from ..timing.curves.grid import Axis, Grid
+from ..timing.curves.machine import Link, Machine
+from .errors import InputError
+from .hardware import Hardware
+
+MICRO = 1e-6
+# GPUs of one NVLink domain, where it is larger than a node. GB200 and GB300 NVL72 data sheets.
+DOMAINS = {"gb200-186gb": 72, "gb300-288gb": 72}
+# Between nodes, where a run file names no interconnect: what DGX systems of that NVLink have, a
+# port for each GPU (DGX A100, H100 and B200 data sheets).
+NETWORKS = {"nvlink3": "infiniband-hdr", "nvlink4": "infiniband-ndr", "nvlink5": "infiniband-ndr"}
+OTHER_NETWORK = "infiniband-hdr"
+# Part of the line rate that a ring reaches between nodes: public measurements are 0.70 to 0.85.
+NETWORK_SHARE = 0.8
+# Bytes of an element of the factors and of the result, for the roofline of a matrix product.
+FACTOR_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
+LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
+SCALED = ("fp32", "tf32", "fp8")  # from bf16's curve where a card has none of its own
+
+
+def machine_of(hardware: Hardware, interconnect: str | None = None) -> Machine:
+    """The machine that a run's hardware is; `interconnect` names the network between nodes."""
+    if not hardware.card:
+        raise InputError("hardware.gpu is not given, so its speed is not known; set hardware.gpu")
+    return _machine(hardware.card, hardware.gpus_per_node, interconnect)
+
+
+@lru_cache(maxsize=64)
+def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machine:
+    row = find_card(title)
+    if row is None or "tflops" not in row or not row["bandwidth_gb_per_s"]:
+        raise InputError(f"hardware.gpu: the speed of {title} is not known; set another GPU")
+    name = _nearest(row)
+    other = catalog.named("gpus", name) or {}
+    within, between, assumed = _links(row, interconnect)
+    files = {kind: curve(kind, name) for kind in ("matmul", "attention", "collectives")}
+    if name != row["name"]:
+        rule = "scaled by peak FLOP/s, memory bandwidth and link"
+        assumed = (f"the speed of {title} is that of {other['title']}, {rule}", *assumed)
+    domain = max(gpus_per_node, DOMAINS.get(row["name"], 1))
+    return Machine(
+        card=title,
+        peak=_peaks(row),
+        memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
+        multiprocessors=row.get("multiprocessors", 0),
+        gpus_per_node=gpus_per_node,
+        domain=domain,
+        within=within,
+        between=between,
+        network_share=NETWORK_SHARE,
+        matmul=_matmul(files["matmul"], row, other),
+        attention=_attention(files["attention"], row, other),
+        collectives=_collectives(files["collectives"], domain, row, other),
+        sources=tuple(file["source"] for file in files.values()),
+        assumed=assumed,
+    )
+
+
+def _nearest(row: catalog.Row) -> str:
+    """The card with curves that is nearest: the same chip, generation and vendor, then the peak."""
+
+    def distance(name: str) -> tuple[bool, bool, bool, float]:
+        other = catalog.named("gpus", name) or {}
+        keys = ("compute_capability", "architecture", "vendor")
+        unlike = [row.get(key) != other.get(key) for key in keys]
+        ratio = _ratio(row, other, "bf16")
+        bandwidth = row["bandwidth_gb_per_s"] / other["bandwidth_gb_per_s"]
+        return (*unlike, max(ratio, 1 / ratio) * max(bandwidth, 1 / bandwidth))
+
+    return row["name"] if row["name"] in cards("matmul") else min(cards("matmul"), key=distance)
+
+
+def _peaks(row: catalog.Row) -> dict[str, float]:
+    peaks = {name: 1e12 * rate for name, rate in row["tflops"].items()}
+    slow = peaks.get("fp16") or peaks["fp32"]  # cards before bf16 compute in fp16, or in fp32
+    for name in ("bf16", "fp16", "tf32", "fp8", "fp8_block", "nvfp4"):
+        like = {"tf32": "fp32", "fp8_block": "fp8"}.get(name, "bf16")
+        peaks.setdefault(name, peaks.get(like, slow))
+    return peaks
+
+
+def _ratio(row: catalog.Row, other: catalog.Row, dtype: str) -> float:
+    """How much faster a card is than another one by its data sheet."""
+    return _peaks(row)[dtype] / _peaks(other)[dtype]
+
+
+def _links(row: catalog.Row, interconnect: str | None) -> tuple[Link, Link, tuple[str, ...]]:
+    """The link of a card within a node, the network between nodes, and what was assumed."""
+    own = catalog.find("links", row.get("link") or "pcie5-x16")
+    named = catalog.find("links", interconnect) if interconnect else None
+    if named is not None and named["scope"] == "gpu":
+        own, named = named, None
+    assumed: tuple[str, ...] = ()
+    if named is None:
+        named = catalog.find("links", NETWORKS.get(row.get("link", ""), OTHER_NETWORK))
+        assumed = (f"the network between nodes is {named['title']}",) if named else ()
+    return _link(own), _link(named), assumed
+
+
+def _link(row: catalog.Row | None) -> Link:
+    assert row is not None
+    return Link(
+        title=row["title"],
+        bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
+        seconds=MICRO * row["latency_us"],
+    )
+
+
+def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[str, Grid]:
+    """Seconds by dtype: measured, or scaled by the roofline of each point."""
+    axes = [Axis(points, continues=True) for points in file["axes"].values()]
+    grids = {
+        dtype: Grid(axes, [MICRO * value for value in one["values"]])
+        for dtype, one in file["curves"].items()
+    }
+    if row["name"] != other["name"]:
+        grids = {t: _scaled(grid, (row, t), (other, t)) for t, grid in grids.items()}
+    for dtype in SCALED:
+        if dtype not in grids:
+            grids[dtype] = _scaled(grids["bf16"], (row, dtype), (row, "bf16"))
+    return {**grids, **{new: grids[old] for new, old in LIKE.items() if new not in grids}}
+
+
+def _scaled(grid: Grid, to: tuple[catalog.Row, str], of: tuple[catalog.Row, str]) -> Grid:
+    """The grid of a card and dtype from that of another, by the ratio of their rooflines."""
+    (row, dtype), (other, known) = to, of
+    new = _roofline(_peaks(row)[dtype], row, FACTOR_BYTES.get(dtype, 1))
+    old = _roofline(_peaks(other)[known], other, FACTOR_BYTES.get(known, 1))
+    return grid.changed(lambda value, *mnk: value * new(*mnk) / old(*mnk))
+
+
+def _roofline(peak: float, row: catalog.Row, size: int) -> Any:
+    rate = 1e9 * float(row["bandwidth_gb_per_s"])
+
+    def seconds(m: float, n: float, k: float) -> float:
+        return max(2 * m * n * k / peak, (size * (m * k + k * n) + 2 * m * n) / rate)
+
+    return seconds
+
+
+def _attention(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> Grid:
+    """FLOP/s, scaled by peak."""
+    axes = [Axis(points, continues=False) for points in file["axes"].values()]
+    rate = 1e12 * (_ratio(row, other, "bf16") if row["name"] != other["name"] else 1.0)
+    return Grid(axes, [rate * value for value in file["values"]])
+
+
+def _collectives(
+    file: dict[str, Any], domain: int, row: catalog.Row, other: catalog.Row
+) -> dict[str, Grid]:
+    """Seconds by kind, for one rank (none) to the GPUs of a domain."""
+    ranks, sizes = file["axes"].values()
+    speed = 1.0
+    if row["name"] != other["name"]:
+        links = [
+            catalog.find("links", one.get("link") or "pcie5-x16") or {} for one in (row, other)
+        ]
+        speed = links[0]["bandwidth_gb_per_s"] / links[1]["bandwidth_gb_per_s"]
+    more = [count for count in (8, 16, 32, 72) if ranks[-1] < count <= domain]
+    axes = [Axis([1, *ranks, *more], continues=True), Axis(sizes, continues=True)]
+    grids = {}
+    for kind, values in file["curves"].items():
+        lines = [values[at : at + len(sizes)] for at in range(0, len(values), len(sizes))]
+        scaled = [[line[0] + (v - line[0]) / speed for v in line] for line in lines]
+        wider = [_wider(scaled[-1], ranks[-1], count) for count in more]
+        flat = [0.0] * len(sizes) + [MICRO * v for line in (*scaled, *wider) for v in line]
+        grids[kind] = Grid(axes, flat)
+    return grids
+
+
+def _wider(line: list[float], ranks: int, more: int) -> list[float]:
+    """The curve of more ranks on the same switch: hops grow with n - 1, bytes with (n - 1) / n."""
+    hops, part = (more - 1) / (ranks - 1), (1 - 1 / more) / (1 - 1 / ranks)
+    return [line[0] * hops + (value - line[0]) * part for value in line]

@@ -1,0 +1,45 @@
+"""A GPU, its links, and the measured speed of its kernels and collectives."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .grid import Grid
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """What joins GPUs: bytes a second of one GPU in one direction, and the seconds of one hop."""
+
+    title: str
+    bytes_per_second: float
+    seconds: float
+
+
+class Machine(Struct, frozen=True, kw_only=True, eq=False):
+    """The GPUs of a run, with the curves that their kernels and collectives follow.
+
+    - peak: dense FLOP/s by dtype, as on the data sheet
+    - domain: GPUs that `within` joins: those of a node, or of a rack that is one NVLink domain
+    - within, between: the link inside a domain, and the network between domains
+    - network_share: the part of the network's line rate that a collective reaches
+    - matmul: seconds of one matrix product by dtype, over rows, columns and the summed dimension
+    - attention: FLOP/s of attention's forward kernel over head size, keys and attention heads
+    - collectives: seconds by kind, over ranks and bytes
+    - sources: where each curve comes from
+    - assumed: what was assumed because it is not known for this card
+    """
+
+    card: str
+    peak: dict[str, float]
+    memory_bytes_per_second: float
+    multiprocessors: int
+    gpus_per_node: int
+    domain: int
+    within: Link
+    between: Link
+    network_share: float
+    matmul: dict[str, Grid]
+    attention: Grid
+    collectives: dict[str, Grid]
+    sources: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
