@@ -27,7 +27,7 @@ CACHE_TYPES = {"bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 
 def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
     """The work of one rank of each pipeline stage."""
-    counts, layers = _stage_layers(run, engine), len(run.arch.layers)
+    counts, layers = stage_layer_counts(run, engine), len(run.arch.layers)
     starts = [sum(counts[:number]) for number in range(len(counts))]
     return tuple(
         _stage(run, engine, stage_shard(run, engine, range(start, start + count), layers))
@@ -35,7 +35,7 @@ def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
     )
 
 
-def _stage_layers(run: Run, engine: Engine) -> list[int]:
+def stage_layer_counts(run: Run, engine: Engine) -> list[int]:
     """Layers of each stage: as the engine splits them, else as evenly as possible."""
     layers, pp = len(run.arch.layers), int(run.mesh.pp)
     if run.options.get("split_mode") in ("none", "row"):

@@ -55,12 +55,11 @@ def no_speed(estimate: Estimate) -> str:
         if _section(estimate).gpu is None:
             return "speed not estimated: no GPU given (add --gpu NAME)"
         return "speed not estimated: the rates of this GPU are not known"
-    on_host = next(_on_host(estimate.resolved), "")
-    why = f"{on_host}, whose bandwidth is not known"
-    return f"speed not estimated: {why}" if on_host else ""
+    slow = next(on_host(estimate.resolved), "")
+    return f"speed not estimated: {slow}, whose bandwidth is not known" if slow else ""
 
 
-def _on_host(resolved: ResolvedRun) -> Iterator[str]:
+def on_host(resolved: ResolvedRun) -> Iterator[str]:
     """What a pass reads from host memory, a sentence part for each."""
     options, layers = resolved.run.options, len(resolved.run.arch.layers)
     gpu_layers = options.get("n_gpu_layers")
@@ -82,17 +81,22 @@ def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     )
 
 
+def prompt_chunk(resolved: ResolvedRun) -> int:
+    """The most tokens of a prompt in one pass."""
+    option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
+    return int(resolved.run.options.get(option) or fewest)
+
+
 def speed(estimate: Estimate) -> SpeedResult | None:
     """Upper bounds by the roofline; None where a rate is not known (see `no_speed`)."""
     resolved = estimate.resolved
     run, hardware = resolved.run, resolved.hardware
     card = find_card_rates(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
-    if card is None or any(_on_host(resolved)):
+    if card is None or any(on_host(resolved)):
         return None
     serving = serving_replica(resolved, card)
     prompt, context = _lengths(estimate)
-    option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
-    first = first_token_time(serving.alone, prompt, run.options.get(option) or fewest)
+    first = first_token_time(serving.alone, prompt, prompt_chunk(resolved))
     rate, bound = prompt_rate(serving, prompt)
     copies = int(run.mesh.dp)
     return SpeedResult(

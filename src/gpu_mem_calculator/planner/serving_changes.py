@@ -1,0 +1,98 @@
+"""The smallest changes with which a question about serving has an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from math import ceil, floor
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.calculator import Estimate, full_estimate
+from ..core.errors import InputError
+from ..core.runfile import with_settings
+from ..core.serving_changes import Server
+from ..core.serving_remedies import remedies
+from .plans import SmallestChange
+from .served_setup import server_run
+from .serving_plan import needed_bytes
+from .serving_points import MOST_GPUS, ServingPoint, fewest_servers, meets, points_on
+from .serving_search import ServingSearch
+
+TARGETS = ("latency", "first_token", "throughput", "users")
+
+
+def smallest_changes(search: ServingSearch) -> list[SmallestChange]:
+    """Changes of memory where no server starts, else of the GPUs and of the targets."""
+    if not search.served:
+        return list(memory_changes(search))
+    return [*more_gpus(search), *weaker_targets(search)]
+
+
+def memory_changes(search: ServingSearch) -> Iterator[SmallestChange]:
+    """What lets a server start, from the set-up on the most GPUs."""
+    base = _widest(search)
+    if base is None:
+        return
+    for change in remedies(Server.of(base)):
+        changed = full_estimate(with_settings(base.result.run, change.setting), replay=False)
+        yield SmallestChange(
+            change=dict(_pair(setting) for setting in change.setting),
+            saves_bytes=needed_bytes(base) - needed_bytes(changed),
+        )
+
+
+def _widest(search: ServingSearch) -> Estimate | None:
+    """The estimate of the set-up on the most GPUs that its engine accepts."""
+    for setup in sorted(search.setups, key=lambda one: -one.gpus):
+        run = server_run(search.question, setup, search.lengths, search.question.users)
+        try:
+            return full_estimate(run, replay=False)
+        except InputError:
+            continue
+    return None
+
+
+def _pair(setting: str) -> tuple[str, Any]:
+    key, _, text = setting.partition("=")
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        return key, text
+
+
+def more_gpus(search: ServingSearch) -> Iterator[SmallestChange]:
+    """The fewest GPUs that meet every target."""
+    found = [
+        fewest_servers(search.question, one, search.lengths, MOST_GPUS) for one in search.served
+    ]
+    counts = [one.gpus for one in found if one is not None]
+    if counts and min(counts) > search.gpus:
+        yield SmallestChange(change={"hardware.num_gpus": min(counts)}, saves_bytes=0)
+
+
+def weaker_targets(search: ServingSearch) -> Iterator[SmallestChange]:
+    """Each target that alone is too strict, with the best value that can be met."""
+    for name in TARGETS:
+        if getattr(search.question, name) is None:
+            continue
+        asked = replace(search.question, **{name: None})
+        points = [
+            one
+            for served in search.served
+            for one in points_on(asked, served, search.lengths, search.gpus)
+            if meets(asked, one)
+        ]
+        if points:
+            yield SmallestChange(change={name: reached(name, points)}, saves_bytes=0)
+
+
+def reached(name: str, points: list[ServingPoint]) -> float:
+    """The best value of a target over some points, rounded to what they still meet."""
+    if name == "users":
+        return max(one.users for one in points)
+    if name == "throughput":
+        return floor(max(one.tokens_per_second for one in points))
+    seconds = (one.output if name == "latency" else one.first for one in points)
+    return ceil(1e4 * min(one.estimate for one in seconds)) / 1e4

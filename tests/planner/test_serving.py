@@ -1,0 +1,167 @@
+"""Plans for serving: what is found, how it is ranked, and that memory is `calculate`'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.planner.plans import Plan, Plans
+from gpu_mem_calculator.planner.serving import plan_serving
+from gpu_mem_calculator.planner.serving_question import ServingQuestion
+
+GPUS = {"gpu": "h100-80gb-sxm", "num_gpus": 4}
+
+
+def ask(model: str = "llama3-8b", **given: Any) -> Plans:
+    """The plans of a small question, with vLLM unless another engine is given."""
+    keys = {"hardware": GPUS, "engines": ("vllm",), "context": 4096, "new_tokens": 512, **given}
+    return plan_serving(ServingQuestion(model={"name": model}, **keys))
+
+
+def figures(plan: Plan) -> Any:
+    """A plan's figures of serving."""
+    assert plan.serving is not None
+    return plan.serving
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm", "tgi", "llamacpp"])
+def test_a_plan_is_a_run_file_with_the_memory_of_calculate(engine: str) -> None:
+    """A plan is a run file with the memory of calculate."""
+    plan = ask(engines=(engine,), users=8, top=1).plans[0]
+    result = estimate(plan.run)
+    assert result.fits_on_gpu
+    assert plan.fits_on_gpu
+    assert (result.needs_bytes, result.allocated_bytes) == (plan.needs_bytes, plan.allocated_bytes)
+    assert result.serving is not None
+    assert result.serving.users * figures(plan).servers >= 8
+
+
+def test_the_most_tokens_per_second_come_first_and_targets_hold() -> None:
+    """The most tokens per second come first and targets hold."""
+    found = ask(latency=0.03)
+    rates = [plan.tokens_per_second for plan in found.plans[:10]]
+    assert rates == sorted(rates, reverse=True)
+    assert all(plan.step_seconds.estimate <= 0.03 for plan in found.plans)
+    for plan in found.plans:
+        one, seconds = figures(plan), plan.step_seconds
+        assert one.users <= one.most_users
+        assert plan.tokens_per_second == pytest.approx(one.users / seconds.estimate)
+        assert seconds.low <= seconds.estimate <= seconds.high
+        assert sum(seconds.parts.values()) == pytest.approx(seconds.estimate)
+        assert plan.tokens_per_second <= 1.001 * one.tokens_per_second_bound
+
+
+def test_a_stricter_latency_serves_fewer_tokens() -> None:
+    """A stricter latency serves fewer tokens."""
+    strict, loose = (ask(latency=latency).plans[0] for latency in (0.015, 0.06))
+    assert strict.tokens_per_second < loose.tokens_per_second
+
+
+def test_users_are_divided_over_the_replicas() -> None:
+    """Users are divided over the replicas."""
+    for plan in ask(users=50).plans:
+        one = figures(plan)
+        assert one.users_per_replica == -(-50 // one.replicas)
+        assert one.gpus == 4
+
+
+def test_replicas_of_a_dense_model_are_one_run_file() -> None:
+    """Replicas of a dense model are one run file."""
+    plans = ask(users=64, fix={"inference.tensor_parallel_size": 1}).plans
+    joined = next(p for p in plans if "pipeline_parallel_size" not in p.settings)
+    assert joined.run["inference"]["data_parallel_size"] == 4
+    assert (figures(joined).servers, figures(joined).replicas) == (1, 4)
+
+
+def test_the_fewest_gpus_meet_the_target_and_fewer_do_not() -> None:
+    """The fewest gpus meet the target and fewer do not."""
+    asked: dict[str, Any] = {"throughput": 6000.0, "latency": 0.04, "hardware": {"gpu": "h100"}}
+    fewest = ask(goal="fewest_gpus", **asked).plans[0]
+    count = figures(fewest).gpus
+    assert fewest.tokens_per_second >= 6000
+    assert count > 1
+    less = {**asked, "hardware": {"gpu": "h100", "num_gpus": count - 1}}
+    assert not ask(**less).plans
+
+
+def test_the_longest_context_fits_and_a_longer_one_does_not() -> None:
+    """The longest context fits and a longer one does not."""
+    gpu = {"gpu": "rtx-4090", "num_gpus": 1}
+    plan = ask("llama3.1-8b", goal="longest_context", context=None, users=4, hardware=gpu).plans[0]
+    context = figures(plan).context
+    assert context > 1024
+    keys = {**plan.run["inference"], "prompt_len": None, "new_tokens": None}
+    longer = {**plan.run, "inference": {**keys, "max_seq_len": context + 512}}
+    assert not estimate(longer).fits_on_gpu
+
+
+def test_the_largest_models_are_presets_that_fit() -> None:
+    """The largest models are presets that fit."""
+    gpu = {"gpu": "rtx-4090", "num_gpus": 1}
+    question = ServingQuestion(model={}, hardware=gpu, context=2048, goal="largest_model", top=2)
+    plans = plan_serving(question).plans
+    assert [plan.rank for plan in plans] == [1, 2]
+    assert all(estimate(plan.run).fits_on_gpu for plan in plans)
+
+
+def test_knobs_say_what_a_change_brings() -> None:
+    """Knobs say what a change brings."""
+    best = ask(latency=0.03).plans[0]
+    changes = {next(iter(knob.change)): knob for knob in best.knobs}
+    fp8 = changes["inference.quantization"]
+    assert fp8.needs_bytes <= 0
+    assert fp8.tokens_per_second is not None
+    assert fp8.tokens_per_second > 0
+
+
+def test_where_nothing_starts_the_changes_let_it_start() -> None:
+    """Where nothing starts the changes let it start."""
+    alone = {"gpu": "h100", "num_gpus": 1}
+    found = ask("llama3-70b", hardware=alone)
+    assert not found.plans
+    assert any("inference.tensor_parallel_size" in one.change for one in found.if_nothing_fits)
+
+
+def test_where_a_target_is_too_strict_the_nearest_one_is_met() -> None:
+    """Where a target is too strict the nearest one is met."""
+    found = ask(latency=0.0001)
+    assert not found.plans
+    latency = next(one.change for one in found.if_nothing_fits if "latency" in one.change)
+    assert ask(latency=latency["latency"]).plans
+
+
+def test_the_front_has_no_plan_that_is_worse_in_both() -> None:
+    """The front has no plan that is worse in both."""
+    found = ask()
+    points = [
+        (found.plans[i].step_seconds.estimate, found.plans[i].tokens_per_second)
+        for i in found.front
+    ]
+    assert len(points) > 3
+    assert points == sorted(points)
+    assert [rate for _, rate in points] == sorted(rate for _, rate in points)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"latency": -1.0}, "latency=-1.0 must be more than 0"),
+        ({"hardware": {"gpu_memory_gb": 80}}, "no GPU is named"),
+        ({"context": 100, "new_tokens": 100}, "leaves no prompt"),
+        ({"fix": {"training.batch_size": 1}}, "training.batch_size is not a key of a server"),
+    ],
+)
+def test_what_means_nothing_is_refused(given: dict[str, Any], sentence: str) -> None:
+    """What means nothing is refused."""
+    with pytest.raises(InputError, match=sentence):
+        ask(**given)
+
+
+def test_a_mixture_of_experts_shares_its_experts() -> None:
+    """A mixture of experts shares its experts."""
+    found = ask("mixtral-8x7b", users=32)
+    sizes = {plan.settings.get("expert_parallel_size", 1) for plan in found.plans}
+    assert {1, 4} <= sizes
