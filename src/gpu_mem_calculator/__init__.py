@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
     from .core.calculator import GPUMemoryCalculator, estimate
     from .core.errors import InputError
+    from .planner.ask import plan
     from .published.estimator import Estimator
     from .published.zero_tables import (
         estimate_zero2_model_states_mem_needs,
@@ -31,6 +32,7 @@ _HOME = {
     "estimate_zero3_model_states_mem_needs": "published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_cold": "published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_live": "published.zero_tables",
+    "plan": "planner.ask",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "estimate_zero3_model_states_mem_needs",
     "estimate_zero3_model_states_mem_needs_all_cold",
     "estimate_zero3_model_states_mem_needs_all_live",
+    "plan",
 ]
 
 

@@ -178,5 +178,5 @@ estimate
 quik llama3.2-1b
 nosuchmodel
 help nosuch
-plan 70b --gpus 256
+plan gpt2 --gpus 8
 """.strip().splitlines()

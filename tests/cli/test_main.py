@@ -51,7 +51,7 @@ def test_unknown_command_names_the_nearest(command: Command) -> None:
     assert command("quik", "7") == (2, "", said)
 
 
-@pytest.mark.parametrize("verb", ["plan", "trace", "serve"])
+@pytest.mark.parametrize("verb", ["trace", "serve"])
 def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> None:
     """A command that this version does not have is refused in one line."""
     answer = command(verb, "llama2-7b")

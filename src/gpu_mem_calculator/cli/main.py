@@ -17,6 +17,7 @@ VERBS = {
     "quick": "training memory of a model, by its name or a size such as 7B",
     "calculate": "memory of a run file, a preset or your own code",
     "infer": "serving: weights, KV cache, and how many users at which context",
+    "plan": "which set-up: all that fit on your GPUs, fastest first, and their cost",
     "check": "whether a command fits, before you start it: put this in front of it",
     "validate": "check a run file and list every problem",
     "convert": "write a run as a file or a command of another tool",
@@ -39,12 +40,13 @@ OTHER_WORDS = {
     "web": "serve",
 }
 RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
-LASTING = ("trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
+LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
 EXAMPLES = """\
 examples:
   gpu-mem-calc quick llama3.1-8b --qlora --gpu 4090
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
   gpu-mem-calc infer llama3.1-8b --gpu h100 --context 8k --users 32
+  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --global-batch 128
   gpu-mem-calc calculate run.json --check
   gpu-mem-calc convert run.json --to accelerate
   gpu-mem-calc explain run.json

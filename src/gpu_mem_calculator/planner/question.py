@@ -14,6 +14,7 @@ FASTEST, FEWEST_GPUS, LARGEST_BATCH, LONGEST_CONTEXT, LARGEST_MODEL = (
     "longest_context",
     "largest_model",
 )
+GOALS = (FASTEST, FEWEST_GPUS, LARGEST_BATCH, LONGEST_CONTEXT, LARGEST_MODEL)
 
 
 class PlanQuestion(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from .recording import Failure, Plan, Recording
+from .recording import Failure, Recording, ScriptInput
 
 
 def main(file: str) -> NoReturn:
@@ -22,7 +22,7 @@ def main(file: str) -> NoReturn:
 
     The process ends in the middle of the script, so that it saves and uploads nothing.
     """
-    plan = msgspec.json.decode(Path(file).read_bytes(), type=Plan)
+    plan = msgspec.json.decode(Path(file).read_bytes(), type=ScriptInput)
     os.dup2(2, 1)  # what the script prints goes to stderr: stdout has the answer alone
 
     def finish(outcome: Recording | Failure) -> NoReturn:
@@ -35,7 +35,7 @@ def main(file: str) -> NoReturn:
     finish(traced(plan, finish))
 
 
-def traced(plan: Plan, finish: Callable[[Recording], Any]) -> Recording | Failure:
+def traced(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Recording | Failure:
     """The recording of a plan's script; `finish` is called in the middle of the script."""
     from .failures import failure_of
     from .program_child import run_program
@@ -56,7 +56,7 @@ def traced(plan: Plan, finish: Callable[[Recording], Any]) -> Recording | Failur
         return simulation.outcome()
 
 
-def run_script(plan: Plan) -> None:
+def run_script(plan: ScriptInput) -> None:
     """Run the script as Python's own command line would."""
     if plan.module:
         runpy.run_module(plan.target, run_name="__main__", alter_sys=True)
@@ -65,7 +65,7 @@ def run_script(plan: Plan) -> None:
 
 
 @contextmanager
-def _as_main(plan: Plan) -> Iterator[None]:
+def _as_main(plan: ScriptInput) -> Iterator[None]:
     """sys.argv and sys.path as the script expects them."""
     before, path = sys.argv, sys.path[:]
     sys.argv = [plan.target, *plan.arguments]

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from .recording import Plan
+from .recording import ScriptInput
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 
 @contextmanager
-def simulated_collectives(plan: Plan, simulation: Simulation) -> Iterator[None]:
+def simulated_collectives(plan: ScriptInput, simulation: Simulation) -> Iterator[None]:
     """init_process_group starts a fake group; collectives of Python objects return at once."""
 
     start = dist.init_process_group

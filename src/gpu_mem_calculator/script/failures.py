@@ -8,7 +8,7 @@ from pathlib import Path
 from ..core.errors import InputError
 from ..jobs.function import user_traceback
 from .network import NetworkError
-from .recording import Failure, Plan
+from .recording import Failure, ScriptInput
 
 VALUES = (
     *("DataDependentOutputException", "DynamicOutputShapeException"),
@@ -20,7 +20,7 @@ NO_CARD = (
 )
 
 
-def failure_of(plan: Plan, error: BaseException) -> Failure:
+def failure_of(plan: ScriptInput, error: BaseException) -> Failure:
     """The failure of an error that a script raised."""
     name = plan.target
     if isinstance(error, InputError):
@@ -49,7 +49,7 @@ def _missing(error: BaseException) -> str:
     return ""
 
 
-def _script_line(error: BaseException, plan: Plan) -> str:
+def _script_line(error: BaseException, plan: ScriptInput) -> str:
     """The last line of the script itself, or of a module in its folder, as file:line."""
     frames = traceback.extract_tb(error.__traceback__)
     folder = str(Path.cwd() if plan.module else Path(plan.target).resolve().parent)

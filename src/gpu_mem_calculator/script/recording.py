@@ -40,7 +40,7 @@ class Failure(Struct, kw_only=True):
     traceback: str = ""
 
 
-class Plan(Struct, kw_only=True):
+class ScriptInput(Struct, kw_only=True):
     """The input of the script's process.
 
     - `target`: the script, or the module after -m

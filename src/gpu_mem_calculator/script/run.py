@@ -22,7 +22,7 @@ from ..replay.stream import AllocationStream
 from ..step.workspaces import run_cublas_bytes
 from ..trace.run import RunTrace, run_trace
 from .launch import Launch
-from .recording import Failure, Plan, Recording
+from .recording import Failure, Recording, ScriptInput
 
 STEPS = 2  # the optimizer's states exist from the second on
 CHILD = """
@@ -115,10 +115,10 @@ def _end(code: int) -> str:
 
 def plan_of(
     launch: Launch, resolved: ResolvedRun, steps: int, shapes: Mapping[str, int | str], result: str
-) -> Plan:
+) -> ScriptInput:
     """The plan for the script's process."""
     run, hardware = resolved.run, resolved.hardware
-    return Plan(
+    return ScriptInput(
         target=launch.target,
         module=launch.module,
         arguments=list(launch.arguments),

@@ -26,7 +26,7 @@ from .host_values import ScriptRecorder
 from .libraries import simulated_libraries
 from .network import offline
 from .no_triton import importable_triton
-from .recording import Failure, Plan, Recording
+from .recording import Failure, Recording, ScriptInput
 from .saving import nothing_saved
 from .states import StateWatcher
 from .steps import ScriptSteps
@@ -38,7 +38,7 @@ NO_STEP = "ended without an optimizer step"
 class Simulation:
     """The recorder of a script, its phases, and what is noted about it."""
 
-    def __init__(self, plan: Plan, finish: Callable[[Recording], Any]) -> None:
+    def __init__(self, plan: ScriptInput, finish: Callable[[Recording], Any]) -> None:
         self.plan, self.finish = plan, finish
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.recorder = ScriptRecorder(plan.cublas_bytes, self.mode)
@@ -92,7 +92,7 @@ class Simulation:
 
 
 @contextmanager
-def simulated(plan: Plan, finish: Callable[[Recording], Any]) -> Iterator[Simulation]:
+def simulated(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Iterator[Simulation]:
     """Make torch and the libraries behave as on the plan's GPU; undone at the end."""
     simulation = Simulation(plan, finish)
     recorder, card = simulation.recorder, Card(**plan.card)  # type: ignore[arg-type]

@@ -1,0 +1,263 @@
+"""Find the set-ups that fit on your GPUs, fastest first: engine, parallelism,
+micro-batch, recompute and the rest, with the time of a step and its cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import InputError, print_to_stderr
+from ..core.parameter_count import parameter_count
+from ..planner.ask import plan
+from .export import add_export, check_export, write_export
+from .output import screen_width, show, write
+from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
+
+if TYPE_CHECKING:
+    from ..planner.plans import Plans
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --seq-len 8k \\
+    --global-batch 128
+  gpu-mem-calc plan llama3.1-70b --gpus 64 --gpu h100 --seq-len 8k \\
+    --global-batch 1024 --price 2.5 --tokens 1T --format html -o plans.html
+  gpu-mem-calc plan 70B --gpus 64 --gpu h100 --engine megatron --fix tp=8 \\
+    --vary checkpointing=none,selective,full --global-batch 1024
+  gpu-mem-calc plan --candidates a.json b.json ds_config.json --price 2.5
+  gpu-mem-calc plan llama3.1-70b --gpu h100 --fewest-gpus --global-batch 256
+  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --global-batch 128 \\
+    --save-runs plans && gpu-mem-calc check plans/plan-1.json
+  gpu-mem-calc plan llama3.1-70b --gpus 8 --gpu h100 --serve any --users 64 \\
+    --context 8k --latency 50ms"""
+GOALS = {
+    "fewest_gpus": "find the fewest GPUs that work",
+    "largest_batch": "find the largest micro-batch that fits",
+    "longest_context": "find the longest sequence that fits",
+    "largest_model": "find the largest preset that fits",
+}
+# Options of a question, and what they are in `plan`: names, metavar, type, help.
+ASKED: dict[str, tuple[str, str, Any, str]] = {
+    "gpus": ("-g --gpus", "N", whole, "number of GPUs, on all nodes together"),
+    "gpu": ("--gpu", "NAME", str, "GPU model: h100, a100, ... (gpu-mem-calc gpus)"),
+    "seq_len": ("--seq-len", "N", tokens, "tokens per sequence: 4096, 8k, 128k"),
+    "global_batch": ("--global-batch", "N", whole, "sequences of a step over all GPUs"),
+    "engine": ("-e --engine", "NAME,...", str, "engines to search (default: all)"),
+    "price": ("--price", "X", positive, "of one GPU for one hour, in any currency"),
+    "serve": ("--serve", "ENGINE", str, "plan a server: vllm, sglang, ..., or any"),
+    "users": ("--users", "N", whole, "with --serve: concurrent users"),
+    "context": ("--context", "N", tokens, "with --serve: tokens of one user"),
+    "new_tokens": ("--new-tokens", "N", tokens, "with --serve: tokens of an answer"),
+}
+HARDWARE = {"gpu_mem": "hardware.gpu_memory_gb", "nodes": "hardware.num_nodes"}
+PER_NODE = 8  # GPUs, where only the nodes are given
+RUNS = "plans"  # the folder that is proposed for --save-runs
+TARGETS = ("latency", "first_token", "throughput")
+
+
+def arguments(parser: Parser) -> None:
+    """Add the options of `plan`."""
+    text = "a model's name, a Hugging Face id, a path, or a size: 7, 7B, 350M"
+    parser.option("model", "MODEL", text, nargs="?")
+    for name, (names, metavar, kind, help_text) in ASKED.items():
+        parser.option(names, metavar, help_text, kind, dest=name)
+    parser.option("--nodes", "N", "number of nodes (8 GPUs each without --gpus)", whole)
+    parser.option("-m --gpu-mem", "GB", "memory of one GPU in GB, as marketed", memory)
+    parser.option("--tokens", "N", "of the whole training: 300B, 1T")
+    each = "with --serve: most seconds per output token: 50ms, 0.05"
+    parser.option("--latency", "TIME", each, seconds)
+    first = "with --serve: most seconds to the first token"
+    parser.option("--first-token", "TIME", first, seconds)
+    rate = "with --serve: least output tokens per second"
+    parser.option("--throughput", "N", rate, positive)
+    parser.repeated("--fix", "KEY=VALUE", "every set-up has it: tp=8, or any run-file key", "fix")
+    parser.repeated("--vary", "KEY=A,B", "also try these values of a key", "vary")
+    files = "rank these run files, or files of other tools, instead of searching"
+    parser.option("--candidates", "FILE", files, nargs="+")
+    for name, help_text in GOALS.items():
+        parser.flag(f"--{name.replace('_', '-')}", help_text)
+    parser.option("--top", "N", "plans to show (default: 10)", whole, default=10)
+    add_settings(parser)
+    add_output(parser, "table", "json", "html")
+    parser.option("--save-runs", "FOLDER", "write plan-1.json, plan-2.json, ... as run files")
+    add_export(parser)
+
+
+def seconds(text: str) -> float:
+    """Seconds; ms may be written."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a time, such as 50ms or 0.05")
+    return positive(match[1]) * (0.001 if (match[2] or "").lower() == "ms" else 1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, and show the plans."""
+    if args.export:
+        check_export(args)
+    if args.save_runs:
+        make_folder(args.save_runs)
+    total = None if args.tokens is None else parameter_count(args.tokens, "--tokens")
+    plans = candidate_plans(args, total) if args.candidates else asked_plans(args, total)
+    if args.save_runs:
+        save_runs(plans, args.save_runs)
+    if args.export:
+        return export_best(args, plans)
+    if args.format == "table":
+        from ..report.plan_text import plan_lines
+
+        show(plan_lines(plans, next_words(args), screen_width(args.output)), args.output)
+    elif args.format == "json":
+        from msgspec import to_builtins
+
+        write(json.dumps(to_builtins(plans), indent=2, ensure_ascii=False), args.output)
+    else:
+        from ..report.plan_page import plan_page
+
+        write(plan_page(plans), args.output)
+    return 0
+
+
+def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
+    """The plans for the question of the options; `total` are the tokens of the training."""
+    goals = [name for name in GOALS if getattr(args, name)]
+    if len(goals) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in goals[:2])
+        raise InputError(f"{first} and {second} cannot be combined; give one of them")
+    asked = {name: getattr(args, name) for name in (*ASKED, *TARGETS)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if args.nodes and not args.gpus:
+        given["gpus"] = PER_NODE * args.nodes
+    own = {key: getattr(args, name) for name, key in HARDWARE.items() if getattr(args, name)}
+    fixed = dict(_pair(text, "--set") for text in args.settings)
+    fixed |= dict(_pair(text, "--fix") for text in args.fix)
+    varied = {key: _values(text) for key, text in (_parts(one, "--vary") for one in args.vary)}
+    return plan(
+        args.model,
+        **given,
+        tokens=total,
+        top=args.top,
+        goal=goals[0] if goals else "fastest",
+        fix={**own, **fixed},
+        vary=varied,
+    )
+
+
+def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
+    """The plans of the files of --candidates, ranked."""
+    kept = ("gpu", "gpus", "nodes", "seq_len", "gpu_mem", "price")
+    named = [*(name for name in (*ASKED, *TARGETS) if name not in kept), *GOALS, "fix", "vary"]
+    for name in named:
+        if getattr(args, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for a search, and --candidates are ranked as they are")
+    sources = [candidate(args, file) for file in args.candidates]
+    return plan(candidates=sources, price=args.price, tokens=total, top=args.top)
+
+
+def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
+    """The run of one of --candidates, with MODEL and --gpu, --gpus, --seq-len and --set."""
+    from ..core.runfile import with_settings
+    from .run_source import run_source
+    from .training_options import REPLACED
+
+    keys = {"hardware.gpu": args.gpu, "hardware.num_gpus": args.gpus}
+    keys |= {key: getattr(args, name) for name, key in HARDWARE.items()}
+    keys |= {"training.seq_len": args.seq_len}
+    own = [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
+    words = argparse.Namespace(config=file, preset=None, model=None, settings=[])
+    try:
+        source = run_source(words)
+    except InputError as error:
+        if args.model is None or "names no model" not in error.problems[0]:
+            raise
+        words.model = args.model
+        source = run_source(words)
+    print_to_stderr(*(f"{file}: assumed {text}" for text in source.assumed))
+    print_to_stderr(*(f"{file}: not modelled: {text}" for text in source.not_modelled))
+    changed = [key for key, value in keys.items() if value is not None]
+    stale = [f"{old}=null" for key in changed for old in REPLACED.get(key, ())]
+    model = [f"model.name={args.model}"] if args.model else []
+    return with_settings(source.data, (*model, *stale, *own, *args.settings))
+
+
+def _parts(text: str, option: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip() or not value.strip():
+        raise InputError(f"{option} {text!r} must be KEY=VALUE, such as tp=8")
+    return key.strip(), value.strip()
+
+
+def _pair(text: str, option: str) -> tuple[str, Any]:
+    key, value = _parts(text, option)
+    return key, _value(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _values(text: str) -> list[Any]:
+    """The values of --vary: separated by commas, or a JSON list."""
+    listed = _value(text)
+    return listed if isinstance(listed, list) else [_value(one.strip()) for one in text.split(",")]
+
+
+def make_folder(folder: str) -> None:
+    """Make the folder of --save-runs, or raise a sentence."""
+    import os
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--save-runs {folder}: cannot be made, {error.strerror}") from None
+
+
+def save_runs(plans: Plans, folder: str) -> None:
+    """Write the run file of each plan."""
+    import os
+
+    from ..core.files import write_file
+
+    for one in plans.plans:
+        path = os.path.join(folder, f"plan-{one.rank}.json")
+        write_file(path, json.dumps(one.run, indent=2).encode(), "--save-runs")
+    if plans.plans:
+        last = plans.plans[-1].rank
+        print_to_stderr(f"wrote plan-1.json to plan-{last}.json in {folder}", begins="")
+
+
+def export_best(args: argparse.Namespace, plans: Plans) -> int:
+    """Write the first plan in the format of --export."""
+    if not plans.plans or not plans.plans[0].fits_on_gpu:
+        raise InputError(f"no set-up fits, so there is none to write as {args.export}")
+    write_export(args.export, plans.plans[0].run, args.output)
+    return 0
+
+
+def next_words(args: argparse.Namespace) -> list[list[str]]:
+    """Commands to continue with: save the run files, look at one, see all in a browser."""
+    again = asked_words(args)
+    folder = args.save_runs or RUNS
+    found = [] if args.save_runs else [[*again, "--save-runs", folder]]
+    found.append(["calculate", f"{folder}/plan-1.json"])
+    return [*found, [*again, "--format", "html", "--output", "plans.html"]]
+
+
+def asked_words(args: argparse.Namespace) -> list[str]:
+    """The words of the same question."""
+    words = ["plan", *([args.model] if args.model else [])]
+    options = {name: names.split()[-1] for name, (names, *_) in ASKED.items()}
+    options |= {name: f"--{name.replace('_', '-')}" for name in (*HARDWARE, "tokens", *TARGETS)}
+    for name, option in options.items():
+        if (value := getattr(args, name)) is not None:
+            words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+    for name, option in (("fix", "--fix"), ("vary", "--vary"), ("settings", "--set")):
+        words += [word for one in getattr(args, name) for word in (option, one)]
+    words += [f"--{name.replace('_', '-')}" for name in GOALS if getattr(args, name)]
+    return [*words, *(["--candidates", *args.candidates] if args.candidates else [])]

@@ -1,0 +1,204 @@
+"""Plans as text on one screen: the best one, why, the others, the front, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..ledger.units import GIB, count
+from .bars import gauge, stack_widths
+from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
+from .plan_front import front_lines
+from .plan_words import (
+    card,
+    card_bytes,
+    change_words,
+    interval_text,
+    rate_text,
+    seconds_text,
+    setup_words,
+    short_setups,
+    time_parts,
+    training_words,
+)
+from .progress_bar import shorten
+
+if TYPE_CHECKING:
+    from ..planner.plans import KnobEffect, Plan, Plans
+
+MOST_KNOBS = 6
+LEAST_SETUP = 20  # columns of a set-up in the table; the last figures give way on a narrow screen
+# The parts of a step: a character and a colour for each, in turn.
+FILLS = (
+    ("█", "blue"),
+    ("▓", "magenta"),
+    ("▒", "yellow"),
+    ("░", "green"),
+    ("=", "red"),
+    ("-", "cyan"),
+)
+HEADS = ("#", "set-up", "GiB", "step s", "tok/s", "MFU %", "cost")
+
+
+def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = WIDTH) -> list[Line]:
+    """The answer to a question; `next_words` are commands to continue with."""
+    blocks: list[list[Line]] = [wrap_lines("", question_words(plans), BOLD, width)]
+    if plans.plans:
+        blocks.append(list(best_lines(plans.plans[0], width)))
+    if not any(one.fits_on_gpu for one in plans.plans):
+        blocks.append(list(nothing_lines(plans, width)))
+    if len(plans.plans) > 1:
+        blocks.append(list(table_lines(plans, width)))
+        blocks.append(list(front_block(plans, width)))
+    if plans.plans:
+        blocks.append(list(knob_lines(plans.plans[0], width)))
+    blocks.append(
+        [*wrap_lines("", space_words(plans), DIM, width), *_next_lines(next_words, width)]
+    )
+    shown = [block for block in blocks if block]
+    return [one for block in shown for one in (*block, line())][:-1]
+
+
+def question_words(plans: Plans) -> str:
+    """What was asked: the model, the GPUs, the sequence and the batch."""
+    asked = plans.question
+    model = asked.get("model") or {}
+    words = [str(model.get("title") or model.get("name") or "the largest model")]
+    hardware = plans.plans[0].run.get("hardware") if plans.plans else asked.get("hardware")
+    if hardware:
+        found = card(hardware)
+        words.append(f"on {found.num_gpus:,} × {found.title}")
+    text = " ".join(words)
+    if asked.get("seq_len"):
+        text += f", sequence {asked['seq_len']:,}"
+    if asked.get("global_batch"):
+        text += f", global batch {asked['global_batch']:,}"
+    if asked.get("tokens"):
+        text += f", {count(asked['tokens'])} tokens"
+    goal = str(asked.get("goal") or "fastest").replace("_", " ")
+    return text if goal == "fastest" else f"{text}: {goal}"
+
+
+def best_lines(plan: Plan, width: int) -> Iterator[Line]:
+    """The best plan: its set-up, memory, time and its parts, and why it is the best."""
+    yield from wrap_lines(
+        "", "  ".join(setup_words(plan)), GOOD if plan.fits_on_gpu else BAD, width
+    )
+    has = card(plan.run.get("hardware") or {}).memory_bytes
+    needs = card_bytes(plan)
+    left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
+    spare = f"{gib(abs(plan.headroom_bytes))} GiB"
+    fits = f"fits, {spare} to spare" if plan.fits_on_gpu else f"does not fit, {spare} short"
+    style = GOOD if plan.fits_on_gpu else BAD
+    if len(left) + len(fits) < width:
+        yield [(left, BOLD), (fits.rjust(width - len(left)), style)]
+    else:
+        yield from (line(left, BOLD), line(fits, style))
+    yield [
+        (gauge(needs / has, width - 11), style.removeprefix("bold ")),
+        (_percent(needs / has), ""),
+    ]
+    yield from time_lines(plan, width)
+    for sentence in plan.why:
+        yield from wrap_lines("why: ", sentence, width=width)
+
+
+def _percent(share: float) -> str:
+    return f" {100 * share:,.0f} %"
+
+
+def time_lines(plan: Plan, width: int) -> Iterator[Line]:
+    """The seconds of a step with their interval, speed and cost, and a bar of their parts."""
+    step = plan.step_seconds
+    low, high = seconds_text(step.low), seconds_text(step.high)
+    figures = [
+        f"step {seconds_text(step.estimate)} s ({low} to {high})",
+        f"{rate_text(plan.tokens_per_second)} tokens/s",
+        f"MFU {100 * plan.mfu:.1f} %",
+        *training_words(plan),
+    ]
+    yield from wrap_lines("", "   ".join(figures), BOLD, width)
+    parts = list(time_parts(plan))
+    thousandths = [round(1000 * seconds) for _, _, seconds in parts]
+    widths = stack_widths(thousandths, sum(thousandths), width)
+    yield [
+        (FILLS[i % len(FILLS)][0] * size, FILLS[i % len(FILLS)][1]) for i, size in enumerate(widths)
+    ]
+    legend = [
+        f"{FILLS[i % len(FILLS)][0]} {title} {seconds_text(seconds)}"
+        for i, (_, title, seconds) in enumerate(parts)
+    ]
+    yield from wrap_lines("", "   ".join(legend), DIM, width)
+
+
+def table_lines(plans: Plans, width: int) -> Iterator[Line]:
+    """A row for each of the top plans: set-up, memory, time, speed, cost."""
+    top = plans.plans[: int(plans.question.get("top") or 10)]
+    costs = any(one.cost is not None for one in top)
+    rows = [list(HEADS[: None if costs else -1])]
+    for one, words in zip(top, short_setups(top), strict=True):
+        row = [str(one.rank), words, gib(card_bytes(one)), interval_text(one)]
+        row += [rate_text(one.tokens_per_second), f"{100 * one.mfu:.1f}"]
+        rows.append([*row, count(round(one.cost or 0))] if costs else row)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    while len(widths) > 4 and _left(widths, width) < LEAST_SETUP:
+        widths.pop()
+    widths[1] = min(widths[1], max(LEAST_SETUP, _left(widths, width)))
+    for number, row in enumerate(rows):
+        cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=False)]
+        cells[1] = shorten(row[1], widths[1]).ljust(widths[1])
+        yield line("  ".join(cells).rstrip(), DIM if number == 0 else "")
+
+
+def _left(widths: Sequence[int], width: int) -> int:
+    """The columns that the other cells of a row leave for the set-up."""
+    return width - (sum(widths) - widths[1]) - 2 * (len(widths) - 1)
+
+
+def front_block(plans: Plans, width: int) -> Iterator[Line]:
+    """The picture of the front under its title."""
+    picture = list(front_lines(plans, width))
+    if picture:
+        ranks = " ".join(str(plans.plans[i].rank) for i in sorted(plans.front))
+        yield from wrap_lines("", f"less memory or less time (Pareto front): {ranks}", BOLD, width)
+        yield from picture
+
+
+def knob_lines(plan: Plan, width: int) -> Iterator[Line]:
+    """What a change of each knob of the best plan costs or saves."""
+    knobs = plan.knobs[:MOST_KNOBS]
+    if not knobs:
+        return
+    yield line("from plan 1, one change", BOLD)
+    name = min(width - 44, max(len(change_words(one.change)) for one in knobs))
+    for one in knobs:
+        yield _knob(one, plan, name)
+
+
+def _knob(one: KnobEffect, plan: Plan, name: int) -> Line:
+    words = shorten(change_words(one.change), name).ljust(name)
+    memory = f"{one.needs_bytes / GIB:+,.1f}"
+    time = f"{one.step_seconds:+.3g}"
+    share = f"{100 * one.step_seconds / plan.step_seconds.estimate:+.0f} %"
+    fits = "" if one.fits_on_gpu else " does not fit"
+    return [(f"  {words} {memory:>7} GiB {time:>7} s ({share})", ""), (fits, WARN)]
+
+
+def nothing_lines(plans: Plans, width: int) -> Iterator[Line]:
+    """That no set-up fits, and the smallest changes that would let one fit."""
+    yield line("no set-up fits", BAD)
+    for one in plans.if_nothing_fits:
+        text = f"{change_words(one.change)} (saves {gib(one.saves_bytes)} GiB per GPU)"
+        yield from wrap_lines("it would fit with ", text, width=width)
+
+
+def space_words(plans: Plans) -> str:
+    """How many set-ups were evaluated, how many fit, and how long it took."""
+    space = plans.space
+    text = f"{space.set_ups:,} set-ups evaluated, {space.feasible:,} fit; {space.seconds:.1f} s"
+    return f"{text}; 80 % of steps are within the interval"
+
+
+def _next_lines(next_words: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
+    for number, words in enumerate(next_words):
+        yield from command("next: " if number == 0 else "      ", ["gpu-mem-calc", *words], width)

@@ -1,0 +1,275 @@
+"""Plans in words: a set-up, its changes, and the figures of its speed and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..core.hardware import Hardware, find_hardware
+from ..core.models import GPUConfig
+from ..core.runfile import section
+from ..engines import NAMES, engine, spellings
+from ..ledger.units import count
+
+if TYPE_CHECKING:
+    from ..planner.plans import Plan
+
+# What a step's seconds are spent on, in the order in which they are shown.
+PARTS = {
+    "compute": "compute",
+    "host": "host",
+    "exposed_communication": "communication",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimizer",
+    "offload": "offload",
+}
+AXES = {
+    "tensor_parallel_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "context_parallel_size": "CP",
+    "expert_parallel_size": "EP",
+    "data_parallel_size": "DP",
+}
+RECOMPUTE = {
+    "none": "no recompute",
+    "0": "no recompute",
+    "1": "selective recompute",
+    "2": "full recompute on half of the layers",
+    "3": "full recompute on three quarters of the layers",
+    "4": "full recompute",
+}
+# Other changes of one key, with their value.
+CHANGES = {
+    "training.batch_size": "micro-batch {}",
+    "training.gradient_accumulation_steps": "{} micro-batches a step",
+    "parallelism.virtual_pipeline_size": "{} chunks a stage",
+    "hardware.num_gpus": "{} GPUs",
+    "hardware.gpu": "GPU {}",
+    "engine.zero_stage": "ZeRO-{}",
+    "engine.type": "engine {}",
+}
+# Titles of engines that are long in a table.
+SHORT_TITLES = {"Megatron-LM": "Megatron", "PyTorch DDP": "DDP", "FSDP2 full shard": "FSDP2"}
+HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
+# Keys whose value alone says enough, with what is written after it.
+VALUES = {
+    "training.optimizer_implementation": "optimizer",
+    "training.loss": "loss",
+    "training.precision": "",
+    "training.attention": "attention",
+    "inference.kv_cache_dtype": "KV cache",
+    "inference.quantization": "weights",
+}
+# Keys that the words of a set-up say, so that they are not written as `key=value`.
+SAID = {
+    "engine.type",
+    "engine.zero_stage",
+    "engine.sharding_strategy",
+    "engine.fsdp_version",
+    "training.batch_size",
+    "training.gradient_accumulation_steps",
+    "training.activation_checkpointing",
+    "training.recompute",
+    *(f"parallelism.{key}" for key in (*AXES, "virtual_pipeline_size", "sequence_parallel")),
+    *(f"inference.{key}" for key in (*AXES, "batch_size")),
+    "inference.engine",
+    *VALUES,
+}
+
+
+def setup_words(plan: Plan) -> list[str]:
+    """The words of a set-up: engine, mesh, micro-batches, recompute, and what else it sets."""
+    run = plan.run
+    words = [
+        engine_words(run),
+        *_mesh_words(run),
+        *_batch_words(run),
+        *_recompute_words(run.get("training") or {}),
+        *_offload_words(run.get("engine") or {}),
+    ]
+    return [*words, *_value_words(run), *_other_words(plan.settings)]
+
+
+def engine_words(run: Mapping[str, Any]) -> str:
+    """The engine, with its ZeRO stage or sharding strategy."""
+    if (served := run.get("inference")) is not None:
+        from ..serving import server
+
+        return server(str(served.get("engine", "vllm"))).title
+    keys = run.get("engine") or {}
+    name = spellings().get(str(keys.get("type", "pytorch_ddp")).lower(), "")
+    title = engine(name).title if name in NAMES else str(keys.get("type"))
+    if name in ("deepspeed", "megatron_deepspeed") and "zero_stage" in keys:
+        return f"{title} ZeRO-{keys['zero_stage']}"
+    if name == "fsdp":
+        version = keys.get("fsdp_version", 2)
+        strategy = str(keys.get("sharding_strategy", "full_shard")).replace("_", " ")
+        return f"FSDP{version} {strategy}"
+    return title
+
+
+def _mesh_words(run: Mapping[str, Any]) -> Iterator[str]:
+    sizes = run.get("parallelism") or run.get("inference") or {}
+    for key, word in AXES.items():
+        size = sizes.get(key) or 1
+        if size != 1:
+            yield f"{word} {size}"
+    if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
+        yield f"{chunks} chunks a stage"
+    if sizes.get("sequence_parallel"):
+        yield "SP"
+
+
+def _batch_words(run: Mapping[str, Any]) -> Iterator[str]:
+    training = run.get("training")
+    if training is None:
+        users = (run.get("inference") or {}).get("batch_size")
+        yield from (f"{users} users",) if users else ()
+        return
+    steps = training.get("gradient_accumulation_steps") or 1
+    yield f"micro-batch {training.get('batch_size', 1)} × {steps}"
+
+
+def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
+    level = training.get("recompute") or training.get("activation_checkpointing")
+    if level is not None:
+        text = str(level).lower()
+        yield RECOMPUTE.get(text, f"{text.replace('_', ' ')} recompute")
+
+
+def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
+    for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        if (place := keys.get(key) or "none") != "none":
+            yield f"{what} on the {HOSTS.get(place, place)}"
+    if keys.get("cpu_offload"):
+        yield "states on the CPU"
+
+
+def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
+    for path, noun in VALUES.items():
+        name, _, key = path.partition(".")
+        value = (run.get(name) or {}).get(key)
+        if value is not None and value not in ("none", "auto"):
+            yield f"{str(value).replace('_', ' ')} {noun}".rstrip()
+
+
+def _other_words(settings: Mapping[str, Any]) -> Iterator[str]:
+    offload = {"engine.offload_optimizer", "engine.offload_param", "engine.cpu_offload"}
+    for path, value in settings.items():
+        if path not in SAID | offload and not path.startswith("hardware."):
+            yield f"{path.rpartition('.')[2]}={value_text(value)}"
+
+
+def short_setups(plans: Sequence[Plan]) -> list[str]:
+    """Each plan's set-up for a table, in short words: `Megatron TP4 PP2 2×64 full`.
+
+    Words that all plans share are left out, but for the engine.
+    """
+    words = [list(_short_words(plan)) for plan in plans]
+    shared = set.intersection(*map(set, words)) if len(words) > 1 else set()
+    return [" ".join([one[0], *(w for w in one[1:] if w not in shared)]) for one in words]
+
+
+def _short_words(plan: Plan) -> Iterator[str]:
+    run = plan.run
+    title = engine_words(run)
+    yield SHORT_TITLES.get(title, title.removeprefix("DeepSpeed ").replace(" full shard", ""))
+    sizes = run.get("parallelism") or run.get("inference") or {}
+    for key, word in AXES.items():
+        if (size := sizes.get(key) or 1) != 1 and word != "DP":
+            yield f"{word}{size}"
+    if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
+        yield f"VP{chunks}"
+    for words in _batch_words(run):
+        yield words.removeprefix("micro-batch ").replace(" ", "")
+    for words in _recompute_words(run.get("training") or {}):
+        yield words.replace(" recompute", "") if words != "no recompute" else "none"
+    yield from ("offload" for _ in [*_offload_words(run.get("engine") or {})][:1])
+    yield from _value_words(run)
+    yield from _other_words(plan.settings)
+
+
+def change_words(change: Mapping[str, Any]) -> str:
+    """A change of keys in words: `TP 4`, `full recompute`, `key=value`."""
+    return ", ".join(_changed(path, value) for path, value in change.items())
+
+
+def _changed(path: str, value: Any) -> str:
+    key = path.rpartition(".")[2]
+    if key in AXES:
+        return f"{AXES[key]} {value}"
+    if path in ("training.activation_checkpointing", "training.recompute"):
+        return next(_recompute_words({key: value}))
+    if path in VALUES and value is not None:
+        return f"{str(value).replace('_', ' ')} {VALUES[path]}".rstrip()
+    if path in CHANGES:
+        return CHANGES[path].format(value)
+    return next(_offload_words({key: value}), f"{key}={value_text(value)}")
+
+
+def value_text(value: Any) -> str:
+    """A value as `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+@cache
+def _card(gpu: tuple[tuple[str, Any], ...]) -> Hardware:
+    return find_hardware(section("hardware", GPUConfig, dict(gpu)), None)
+
+
+def card(hardware: Mapping[str, Any]) -> Hardware:
+    """The GPUs of a `hardware` section."""
+    return _card(tuple(sorted(hardware.items())))
+
+
+def card_bytes(plan: Plan) -> int:
+    """Bytes that the card must have: needs, margin, and what is outside torch."""
+    return card(plan.run.get("hardware") or {}).memory_bytes - plan.headroom_bytes
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three digits: 0.153, 12.4, 1,340."""
+    if seconds >= 100:
+        return f"{seconds:,.0f}"
+    digits = 1 if seconds >= 10 else 2 if seconds >= 1 else 3
+    return f"{seconds:.{digits}f}"
+
+
+def interval_text(plan: Plan) -> str:
+    """The seconds of a step with their interval: `12.4 (11.1–13.8)`."""
+    step = plan.step_seconds
+    estimate, low, high = map(seconds_text, (step.estimate, step.low, step.high))
+    return f"{estimate} ({low}–{high})"
+
+
+def rate_text(per_second: float) -> str:
+    """A number of tokens with three digits: 950, 13.5 K, 1.35 M."""
+    return count(round(per_second)) if per_second >= 1 else f"{per_second:.2g}"
+
+
+def training_words(plan: Plan) -> Iterator[str]:
+    """How long the whole training takes, its GPU-hours and its cost, as far as they are known."""
+    if plan.gpu_hours is None:
+        return
+    gpus = card(plan.run.get("hardware") or {}).num_gpus
+    yield f"{duration_text(3600 * plan.gpu_hours / gpus)}"
+    yield f"{count(round(plan.gpu_hours))} GPU-hours"
+    if plan.cost is not None:
+        yield f"cost {count(round(plan.cost))}"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in days, hours or minutes."""
+    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:.0f} seconds"
+
+
+def time_parts(plan: Plan) -> Iterable[tuple[str, str, float]]:
+    """The parts of a step that take time: key, title, seconds."""
+    parts = plan.step_seconds.parts
+    known = [(key, title, parts.get(key, 0.0)) for key, title in PARTS.items()]
+    others = [(key, key.replace("_", " "), s) for key, s in parts.items() if key not in PARTS]
+    return [one for one in (*known, *others) if one[2] > 0]

@@ -1,0 +1,150 @@
+"""`plan` of the package: a question in a user's words becomes the planner's."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator import InputError, plan
+from gpu_mem_calculator.planner.asked_keys import engine_choice, own_keys
+from gpu_mem_calculator.planner.question import PlanQuestion
+from gpu_mem_calculator.planner.serving_question import ServingQuestion
+
+PLANNER = "gpu_mem_calculator.planner"
+
+
+@pytest.fixture(autouse=True)
+def _searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that return their question."""
+    for module, name in (
+        ("training", "plan_training"),
+        ("serving", "plan_serving"),
+        ("candidates", "rank_candidates"),
+    ):
+        fake = SimpleNamespace(**{name: lambda *words: words[0] if len(words) == 1 else words})
+        monkeypatch.setitem(sys.modules, f"{PLANNER}.{module}", fake)
+
+
+def asked(*words: Any, **options: Any) -> Any:
+    """The question that reaches the search."""
+    return plan(*words, **options)
+
+
+def test_a_question_has_every_option() -> None:
+    """Names become engines, tokens a number, a size a model."""
+    found = asked(
+        "70b",
+        gpus=64,
+        gpu="h100",
+        seq_len=8192,
+        global_batch=1024,
+        engine=["megatron", "fsdp"],
+        price=2.5,
+        tokens="1T",
+        top=3,
+        goal="longest_context",
+    )
+    assert found == PlanQuestion(
+        model={"name": "llama3.3-70b"},
+        hardware={"gpu": "h100", "num_gpus": 64},
+        seq_len=8192,
+        global_batch=1024,
+        engines=("megatron_lm", "fsdp"),
+        goal="longest_context",
+        price=2.5,
+        tokens=10**12,
+        top=3,
+    )
+
+
+def test_keys_become_those_of_a_run_file() -> None:
+    """Short names, names without a section, other tools' names."""
+    keys = {"tp": 8, "zero_stage": 3, "training.seq_len": "8k", "gradient_checkpointing": True}
+    assert own_keys(keys) == {
+        "parallelism.tensor_parallel_size": 8,
+        "engine.zero_stage": 3,
+        "training.seq_len": 8192,
+        "training.activation_checkpointing": "full",
+    }
+
+
+def test_fixed_keys_of_model_hardware_engine_and_sequence_are_fields() -> None:
+    """What every set-up shares is in the question itself."""
+    fix = {
+        "model.num_layers": 2,
+        "hardware.num_nodes": 8,
+        "engine": "deepspeed",
+        "seq_len": 512,
+        "pp": 2,
+    }
+    found = asked("gpt2", gpus=64, gpu="h100", fix=fix)
+    assert found.model == {"name": "gpt2", "num_layers": 2}
+    assert found.hardware == {"gpu": "h100", "num_gpus": 64, "num_nodes": 8}
+    assert (found.engines, found.seq_len) == (("deepspeed",), 512)
+    assert found.fix == {"parallelism.pipeline_parallel_size": 2}
+
+
+def test_varied_keys_have_lists() -> None:
+    """Engines that are varied are those to search."""
+    vary = {"checkpointing": ["none", "full"], "engine": ["fsdp", "ddp"]}
+    found = asked("gpt2", gpu="h100", gpus=8, vary=vary)
+    assert found.vary == {"training.activation_checkpointing": ["none", "full"]}
+    assert found.engines == ("fsdp", "pytorch_ddp")
+
+
+def test_a_server_has_its_own_question() -> None:
+    """Sizes are keys of `inference`; `any` searches every server."""
+    found = asked("gpt2", gpus=2, gpu="h100", serve="any", users=8, latency=0.05, fix={"tp": 2})
+    assert isinstance(found, ServingQuestion)
+    assert (found.users, found.latency, found.engines) == (8, 0.05, ())
+    assert found.fix == {"inference.tensor_parallel_size": 2}
+    assert asked("gpt2", gpu="h100", gpus=1, serve="vllm").engines == ("vllm",)
+
+
+def test_candidates_are_ranked_as_they_are() -> None:
+    """With the price and the tokens."""
+    assert asked(candidates=["a.json"], price=2.0, tokens=5) == (["a.json"], 2.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": None}, "plan needs a MODEL"),
+        ({"engine": "fsdpp"}, "'fsdpp' is not a known training engine; did you mean 'fsdp'?"),
+        ({"serve": "vlm"}, "'vlm' is not a known server; did you mean 'vllm'?"),
+        ({"goal": "cheapest"}, "goal='cheapest' is not one of fastest, fewest_gpus"),
+        ({"goal": "largest_model"}, "largest_model looks for a model, and 'gpt2' names one"),
+        ({"tokens": "many"}, "tokens='many' must be a count"),
+        ({"fix": {"tp": 0}}, "parallelism.tensor_parallel_size=0 must be"),
+        ({"fix": {"training.bach_size": 1}}, "did you mean 'batch_size'?"),
+        ({"vary": {"tp": "8"}}, "vary tp='8' must be a list"),
+        ({"vary": {"tp": [1, 2]}, "fix": {"tp": 2}}, "is fixed and varied"),
+        ({"gpu": None}, "plan needs the card; add --gpu h100"),
+        ({"gpus": None}, "plan needs the number of GPUs; add --gpus 8"),
+        ({"users": 3}, "users is a server's; add serve"),
+        ({"serve": "vllm", "seq_len": 8}, "seq_len is for training"),
+        ({"serve": "vllm", "user": 8}, "user is not a target of a server"),
+    ],
+)
+def test_a_mistake_is_one_sentence(options: dict[str, Any], said: str) -> None:
+    """The value, the rule, the nearest fix."""
+    given: dict[str, Any] = {"model": "gpt2", "gpu": "h100", "gpus": 8, **options}
+    with pytest.raises(InputError, match=r"\w") as error:
+        asked(given.pop("model"), **given)
+    assert len(error.value.problems) == 1
+    assert said in error.value.problems[0]
+
+
+def test_without_numpy_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line to type."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(InputError, match=r"pip install 'gpu-mem-calculator\[plan\]'"):
+        plan("gpt2", gpu="h100", gpus=8)
+
+
+def test_engines_are_named_once() -> None:
+    """However they are spelled, and with commas."""
+    assert engine_choice(["ddp, fsdp", "pytorch"]) == ("pytorch_ddp", "fsdp")
