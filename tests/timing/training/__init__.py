@@ -1,0 +1,1 @@
+"""Tests of the seconds of a training step."""
