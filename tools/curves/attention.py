@@ -44,7 +44,7 @@ def attention_file(wheel: Path, card: str) -> dict[str, Any]:
         for seconds in all_seconds
     ]
     return {
-        **heading(card, path, columns),
+        **heading(card, path),
         "unit": "TFLOP/s of causal attention, half of the products counted; forward",
         "kernels": sorted(set(columns["kernel_source"])),
         "axes": {"head_dim": head_dims, "keys": KEYS, "heads": HEADS},

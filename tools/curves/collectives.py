@@ -28,12 +28,12 @@ def collectives_file(wheel: Path, card: str) -> dict[str, Any]:
         for kind, dtype, ranks, elements, milliseconds in zip(
             *(columns[n] for n in names), strict=True
         )
-        if dtype == "half"
+        if dtype == "half" and ranks <= source.ranks
     }
     all_ranks = sorted({key[1] for key in rows})
     sizes = sorted({key[2] for key in rows})
     return {
-        **heading(card, path, columns),
+        **heading(card, path),
         "unit": "microseconds; bytes of the whole tensor, or that one rank sends (all_to_all)",
         "axes": {"ranks": all_ranks, "bytes": sizes},
         "curves": {

@@ -16,20 +16,29 @@ DATA = "aiconfigurator_core/systems/data"
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """A card: its folder in the wheel, and the collection that each of its curves is from."""
+    """A card: its folder in the wheel, and the collections that its curves are from.
+
+    - tile: rows and columns of the tiles of its matrix products, where waves of tiles are visible
+    - ranks: the largest number of GPUs whose collectives are used
+    """
 
     folder: str
-    matmul: str = "vllm/0.24.0"
+    matmul: tuple[str, ...] = ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")
     attention: str = "vllm/0.24.0"
     nccl: str = "2.29.2"
+    tile: tuple[int, int] | None = None
+    ranks: int = 8
 
 
-# By the name of the card in catalog/gpus.toml. vLLM's collections run torch.nn.functional.linear
-# and FlashAttention, as training does. A100: vLLM's collection of matrix products has a quarter of
-# the rows, so SGLang's is used.
+# By the name of the card in catalog/gpus.toml. L40S: with 4 and 8 GPUs the wheel has 3 and 1 GB/s,
+# a tenth of what PCI Express offers, so only the collectives of two GPUs are used.
 CARDS = {
     "a100-80gb-sxm": Source(
-        folder="a100_sxm", matmul="sglang/0.5.10", attention="vllm/0.14.0", nccl="2.27.3"
+        folder="a100_sxm",
+        matmul=("sglang/0.5.10", "trtllm/1.0.0"),
+        attention="vllm/0.14.0",
+        nccl="2.27.3",
+        tile=(128, 256),
     ),
     "h100-80gb-sxm": Source(folder="h100_sxm"),
     "h200-141gb-sxm": Source(folder="h200_sxm"),
@@ -37,7 +46,7 @@ CARDS = {
     "b300-288gb-sxm": Source(folder="b300_sxm"),
     "gb200-186gb": Source(folder="gb200"),
     "gb300-288gb": Source(folder="gb300"),
-    "l40s": Source(folder="l40s", nccl="2.27.3"),
+    "l40s": Source(folder="l40s", nccl="2.27.3", ranks=2),
     "rtx-pro-6000-blackwell-server": Source(folder="rtx_pro_6000_server"),
 }
 
@@ -56,11 +65,6 @@ def table(wheel: Path, path: str) -> Columns:
     return columns
 
 
-def heading(card: str, path: str, columns: Columns) -> dict[str, Any]:
+def heading(card: str, path: str) -> dict[str, Any]:
     """What a file says about its source."""
-    return {
-        "card": card,
-        "device": columns["device"][0],
-        "source": f"{NAME} {VERSION} ({DATE}), {path}",
-        "licence": LICENCE,
-    }
+    return {"card": card, "source": f"{NAME} {VERSION} ({DATE}), {path}", "licence": LICENCE}

@@ -10,6 +10,8 @@ from ..catalog.cards import find_card
 from ..catalog.curves import cards, curve
 from ..timing.curves.grid import Axis, Grid
 from ..timing.curves.machine import Link, Machine
+from ..timing.curves.matmul import BYTES
+from ..timing.curves.matmul_curve import MatmulCurve
 from .errors import InputError
 from .hardware import Hardware
 
@@ -22,8 +24,6 @@ NETWORKS = {"nvlink3": "infiniband-hdr", "nvlink4": "infiniband-ndr", "nvlink5":
 OTHER_NETWORK = "infiniband-hdr"
 # Part of the line rate that a ring reaches between nodes: public measurements are 0.70 to 0.85.
 NETWORK_SHARE = 0.8
-# Bytes of an element of the factors and of the result, for the roofline of a matrix product.
-FACTOR_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
 LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
 SCALED = ("fp32", "tf32", "fp8")  # from bf16's curve where a card has none of its own
 
@@ -67,17 +67,22 @@ def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machin
 
 
 def _nearest(row: catalog.Row) -> str:
-    """The card with curves that is nearest: the same chip, generation and vendor, then the peak."""
+    """The card with curves that is nearest: the same chip, generation, vendor and kind of link."""
 
-    def distance(name: str) -> tuple[bool, bool, bool, float]:
+    def distance(name: str) -> tuple[bool, bool, bool, bool, float]:
         other = catalog.named("gpus", name) or {}
         keys = ("compute_capability", "architecture", "vendor")
         unlike = [row.get(key) != other.get(key) for key in keys]
+        unlike.append(_is_nvlink(row) != _is_nvlink(other))
         ratio = _ratio(row, other, "bf16")
         bandwidth = row["bandwidth_gb_per_s"] / other["bandwidth_gb_per_s"]
         return (*unlike, max(ratio, 1 / ratio) * max(bandwidth, 1 / bandwidth))
 
     return row["name"] if row["name"] in cards("matmul") else min(cards("matmul"), key=distance)
+
+
+def _is_nvlink(row: catalog.Row) -> bool:
+    return str(row.get("link", "")).startswith("nvlink")
 
 
 def _peaks(row: catalog.Row) -> dict[str, float]:
@@ -116,8 +121,8 @@ def _link(row: catalog.Row | None) -> Link:
     )
 
 
-def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[str, Grid]:
-    """Seconds by dtype: measured, or scaled by the roofline of each point."""
+def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[str, MatmulCurve]:
+    """Curves by dtype: measured, or scaled by the roofline of each point."""
     axes = [Axis(points, continues=True) for points in file["axes"].values()]
     grids = {
         dtype: Grid(axes, [MICRO * value for value in one["values"]])
@@ -128,24 +133,32 @@ def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[
     for dtype in SCALED:
         if dtype not in grids:
             grids[dtype] = _scaled(grids["bf16"], (row, dtype), (row, "bf16"))
-    return {**grids, **{new: grids[old] for new, old in LIKE.items() if new not in grids}}
+    for new, old in LIKE.items():
+        grids.setdefault(new, grids[old])
+    tile = tuple(file["tile"]) if file["tile"] else None
+    parts = row.get("multiprocessors") or other["multiprocessors"]
+    return {
+        dtype: MatmulCurve(grid=grid, tile=tile, multiprocessors=parts)
+        for dtype, grid in grids.items()
+    }
 
 
 def _scaled(grid: Grid, to: tuple[catalog.Row, str], of: tuple[catalog.Row, str]) -> Grid:
     """The grid of a card and dtype from that of another, by the ratio of their rooflines."""
-    (row, dtype), (other, known) = to, of
-    new = _roofline(_peaks(row)[dtype], row, FACTOR_BYTES.get(dtype, 1))
-    old = _roofline(_peaks(other)[known], other, FACTOR_BYTES.get(known, 1))
-    return grid.changed(lambda value, *mnk: value * new(*mnk) / old(*mnk))
+    new, old = _rates(*to), _rates(*of)
+
+    def change(value: float, m: float, n: float, k: float) -> float:
+        flops, factors, result = 2 * m * n * k, m * k + k * n, 2 * m * n
+        needs = [max(flops / peak, (size * factors + result) / rate) for peak, rate, size in pair]
+        return value * needs[0] / needs[1]
+
+    pair = (new, old)
+    return grid.changed(change)
 
 
-def _roofline(peak: float, row: catalog.Row, size: int) -> Any:
-    rate = 1e9 * float(row["bandwidth_gb_per_s"])
-
-    def seconds(m: float, n: float, k: float) -> float:
-        return max(2 * m * n * k / peak, (size * (m * k + k * n) + 2 * m * n) / rate)
-
-    return seconds
+def _rates(row: catalog.Row, dtype: str) -> tuple[float, float, float]:
+    """Peak FLOP/s, memory bandwidth, and bytes of an element of the factors."""
+    return _peaks(row)[dtype], 1e9 * row["bandwidth_gb_per_s"], BYTES[dtype]
 
 
 def _attention(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> Grid:

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ...ledger.num import ceil_div, choose, larger, smaller
-from .grid import Size, Value
+from .grid import Size, Value, is_array
 from .machine import Machine
 
-# Kind: how often the whole buffer crosses each link of a ring, and the hops of a ring of n ranks
-# over n - 1. Sanders et al. and NCCL's docs/PERFORMANCE.md of nccl-tests: bus bandwidth.
+# By kind: how often the whole tensor crosses each link of a ring (nccl-tests, doc/PERFORMANCE.md).
 RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 KINDS = (*RINGS, "all_to_all", "send")
+
+
+class Protocol(Struct, frozen=True, kw_only=True):
+    """How NCCL sends: seconds to begin, of a hop on NVLink and on the network; part of the rate."""
+
+    start: float
+    near: float
+    far: float
+    share: float
+
+
+MICRO = 1e-6
+# NCCL 2.30, src/graph/tuning.cc: baseLatencies, hwLatencies and the factors of busBw in
+# ncclTopoTuneModel, for Simple, LL128 and LL. NCCL takes the fastest by the same sum.
+RING = tuple(
+    Protocol(start=start * MICRO, near=near * MICRO, far=far * MICRO, share=share)
+    for start, near, far, share in (
+        (8.4, 3.4, 14.0, 1.0),
+        (14.0, 1.9, 4.0, 0.92),
+        (6.6, 1.0, 2.7, 0.5),
+    )
+)
+TREE = tuple(
+    Protocol(start=start * MICRO, near=near * MICRO, far=far * MICRO, share=share)
+    for start, near, far, share in (
+        (8.4, 4.0, 14.0, 0.92),
+        (14.0, 1.25, 8.5, 0.8625),
+        (6.8, 0.6, 5.0, 0.2421),
+    )
+)
+INFINIBAND = 2.7 * MICRO  # the table's hop on the network; slower links add their own
 
 
 def collective_seconds(
@@ -27,26 +59,72 @@ def collective_seconds(
     local = smaller(ranks, larger(machine.domain // stride, 1))
     nodes = ceil_div(ranks, local)
     within = machine.collectives[kind].at(local, num_bytes)
-    between = _between(machine, kind, num_bytes, ranks, local, nodes)
+    if kind == "all_to_all":
+        between = _all_to_all(machine, num_bytes, ranks, local, nodes)
+    else:
+        between = _ring(machine, kind, num_bytes, ranks, local, nodes)
+        if kind == "all_reduce":
+            between = smaller(between, _tree(machine, num_bytes, local, nodes))
     return choose(nodes > 1, larger(within, between), within)
 
 
-def _between(
+def _rate(machine: Machine) -> float:
+    """Bytes a second that a collective gets from a GPU's port."""
+    return machine.between.bytes_per_second * machine.network_share
+
+
+def _slower(machine: Machine) -> float:
+    """Seconds of a hop beyond those of InfiniBand."""
+    return max(0.0, machine.between.seconds - INFINIBAND)
+
+
+def _ring(
     machine: Machine, kind: str, num_bytes: Size, ranks: Size, local: Size, nodes: Size
 ) -> Value:
-    """Seconds on the network: the bytes that leave a node by its ports, and a hop for each node."""
-    rate = machine.between.bytes_per_second * machine.network_share
-    hops = (nodes - 1) * machine.between.seconds
-    if kind == "all_to_all":
-        return num_bytes * ((ranks - local) / ranks) / rate + hops
-    crossings = RINGS[kind]
-    return num_bytes * ((ranks - 1) / ranks) * crossings / (rate * local) + hops * crossings
+    """A ring through all ranks: each port carries its part of the tensor, n - 1 hops in a row."""
+    turns = RINGS[kind]
+    seconds = num_bytes * ((ranks - 1) / ranks) * turns / (local * _rate(machine))
+    near, far = (ranks - nodes) * turns, (nodes - 1) * turns
+    return _fastest(machine, RING, seconds, near, far)
+
+
+def _tree(machine: Machine, num_bytes: Size, local: Size, nodes: Size) -> Value:
+    """Two trees over nodes, a chain within each: the tensor goes up and down once."""
+    seconds = num_bytes * 2.0 / (local * _rate(machine))
+    return _fastest(machine, TREE, seconds, (local - 1) * 2.0, _log2(nodes) * 2.0)
+
+
+def _fastest(
+    machine: Machine, protocols: tuple[Protocol, ...], seconds: Value, near: Value, far: Value
+) -> Value:
+    slower = _slower(machine)
+    times = [
+        seconds / one.share + near * one.near + far * (one.far + slower) + one.start
+        for one in protocols
+    ]
+    return smaller(smaller(times[0], times[1]), times[2])
+
+
+def _log2(number: Size) -> Size:
+    """The logarithm to base 2, rounded down."""
+    if is_array(number):
+        import numpy
+
+        return numpy.frexp(number)[1] - 1
+    return int(number).bit_length() - 1
+
+
+def _all_to_all(machine: Machine, num_bytes: Size, ranks: Size, local: Size, nodes: Size) -> Value:
+    """Each rank sends the parts of other nodes through its own port, one node after another."""
+    simple = RING[0]
+    hops = (nodes - 1) * _slower(machine) + simple.far + simple.start
+    return num_bytes * ((ranks - local) / ranks) / _rate(machine) + hops
 
 
 def _send(machine: Machine, num_bytes: Size, stride: Size) -> Value:
     """Seconds to send a tensor to the rank `stride` GPUs on."""
     # All-to-all of two ranks: each keeps one half and sends the other.
     within = machine.collectives["all_to_all"].at(2, num_bytes * 2)
-    rate = machine.between.bytes_per_second * machine.network_share
-    between = num_bytes / rate + machine.between.seconds
+    simple = RING[0]
+    between = num_bytes / _rate(machine) + (simple.start + simple.far + _slower(machine))
     return choose(stride < machine.domain, within, between)

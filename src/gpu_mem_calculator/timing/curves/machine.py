@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .grid import Grid
+from .matmul_curve import MatmulCurve
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class Machine(Struct, frozen=True, kw_only=True, eq=False):
     within: Link
     between: Link
     network_share: float
-    matmul: dict[str, Grid]
+    matmul: dict[str, MatmulCurve]
     attention: Grid
     collectives: dict[str, Grid]
     sources: tuple[str, ...] = ()
