@@ -1,0 +1,318 @@
+"""Seconds of the kernels of a layer and of the ends of a model: forward, backward, recompute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from ...ledger.num import Num, larger, sized, smaller
+from ...model.arch import Layer
+from ...model.blocks import Linear, Norm
+from ...run.recompute import ATTENTION as KEEPS_ATTENTION
+from ...run.recompute import EVERY_SECOND_MM
+from ...run.run import Run
+from ..curves.attention import attention_seconds
+from ..curves.machine import Machine
+from ..curves.matmul import matmul_seconds
+from .elementwise import elementwise_seconds
+from .operators import (
+    ATTENTION,
+    CORE,
+    EXPERTS,
+    MLP,
+    AttentionCall,
+    LayerKind,
+    Matmul,
+    attention_calls,
+    head_matmul,
+    layer_matmuls,
+    local_tokens,
+    score_matmuls,
+    stores_scores,
+    tokens_of,
+)
+from .step_seconds import Seconds
+from .tapes import MEGATRONS, head_ops, layer_ops, precision_of
+from .traffic import Kernel, Traffic, traffic
+
+# Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
+# operation. full: tensor_parallel/cross_entropy.py makes fp32 logits (6 bytes), takes the maximum
+# (4), subtracts it (8), exponentiates (8), sums (4) and divides (8); backward multiplies the
+# softmax (8) and casts it (6) after a gather and a subtraction of rows. megatron_fused: two
+# compiled functions forward, one backward. te_fused: one kernel reads the logits twice and writes
+# their gradient, backward scales it.
+LOSS_BYTES = {"full": (38, 14), "megatron_fused": (18, 14), "te_fused": (8, 8)}
+# Parts of recompute_modules: which matmuls run again, and which other kernels by their names.
+MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "core_attn": ((CORE,), ("attn.",)),
+    "layernorm": ((), ("norm",)),
+    "mlp": ((MLP,), ("activation", "gate", "act", "mlp.")),
+    "moe": ((MLP, EXPERTS), ("experts.", "moe.", "router.", "activation")),
+    "moe_act": ((), ("experts.activation",)),
+    "mla_up_proj": ((), ("mla.",)),
+    "shared_experts": ((MLP,), ("activation",)),
+    "attention": ((ATTENTION, CORE), ("attn.", "rotary")),
+}
+DEQUANTIZED = {"nf4": 4, "int8": 8}  # bits of a quantized weight
+
+
+class BlockSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of a block for one micro-batch.
+
+    - forward, recompute: of one pass each; backward: without recompute
+    - weights: the part of backward that computes weight gradients, under which Megatron reduces
+      the input's gradient
+    - core, core_backward: the parts that are attention, under which keys and values travel
+    - kernels: how many kernels forward and backward launch
+    """
+
+    forward: Seconds = 0.0
+    backward: Seconds = 0.0
+    recompute: Seconds = 0.0
+    weights: Seconds = 0.0
+    core: Seconds = 0.0
+    core_backward: Seconds = 0.0
+    kernels: int = 0
+
+    @property
+    def total(self) -> Seconds:
+        """Seconds of all passes."""
+        return self.forward + self.backward + self.recompute
+
+
+def dtype_of(run: Run, engine: str) -> str:
+    """The dtype of matmuls; torch multiplies fp32 without TF32 unless told otherwise."""
+    precision = precision_of(run, engine)
+    narrow = precision.autocast or run.autocast or precision.compute == 16
+    return "bf16" if narrow else "fp32"
+
+
+class BlockClock:
+    """Adds up the seconds of a block's matmuls, attention and other kernels."""
+
+    def __init__(self, run: Run, engine: str, machine: Machine) -> None:
+        self.run, self.engine, self.machine = run, engine, machine
+        self.dtype = dtype_of(run, engine)
+
+    def product(self, m: Num, n: Num, k: Num, count: Num) -> Seconds:
+        """Seconds of equal matmuls."""
+        return matmul_seconds(self.machine, m, n, k, self.dtype, count)
+
+    def forward(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of matmuls."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            total = total + self.product(one.m, one.n, one.k, one.count)
+        return total
+
+    def inputs(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of the matmuls that compute gradients of inputs: both factors' for scores."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            total = total + self.product(one.m, one.k, one.n, one.count)
+            if not one.weight:  # the second factor is as tall as the first
+                total = total + self.product(one.m, one.k, one.n, one.count)
+        return total
+
+    def weights(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of the matmuls that compute weight gradients."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            if one.weight and one.trained:
+                total = total + self.product(one.n, one.k, one.m, one.count)
+        return total
+
+    def attention(self, calls: Iterable[AttentionCall], *, backward: bool) -> Seconds:
+        """Seconds of attention kernels."""
+        total: Seconds = 0.0
+        for call in calls:
+            seconds = attention_seconds(
+                self.machine,
+                batch=call.batch,
+                heads=call.heads,
+                kv_heads=call.kv_heads,
+                head_dim=call.head_dim,
+                queries=call.queries,
+                keys=call.keys,
+                causal=True,
+                backward=backward,
+                kernel="sdpa",
+            )
+            total = total + seconds / call.shared
+        return total
+
+    def others(self, kernels: Iterable[Kernel]) -> Seconds:
+        """Seconds of kernels that memory bounds."""
+        return elementwise_seconds(self.machine, [kernel.num_bytes for kernel in kernels])
+
+
+def layer_seconds(run: Run, engine: str, machine: Machine, kind: LayerKind) -> BlockSeconds:
+    """Seconds of one layer for one micro-batch; `recompute`: where the layer recomputes."""
+    clock = BlockClock(run, engine, machine)
+    scores = stores_scores(run, engine)
+    matmuls = tuple(layer_matmuls(run, engine, kind.layer))
+    calls: tuple[AttentionCall, ...] = ()
+    if scores:
+        matmuls = (*matmuls, *score_matmuls(run, kind))
+    else:
+        calls = tuple(attention_calls(run, kind))
+    work = layer_traffic(run, engine, kind)
+    unpacking = clock.others(_unpacked(run, kind.layer))
+    core = clock.attention(calls, backward=False)
+    core_backward = clock.attention(calls, backward=True)
+    forward = clock.forward(matmuls) + core + unpacking + clock.others(work.forward)
+    weights = clock.weights(matmuls)
+    backward = clock.inputs(matmuls) + core_backward + unpacking
+    backward = backward + weights + clock.others(work.backward)
+    again = recomputed(run, engine)
+    return BlockSeconds(
+        forward=forward,
+        backward=backward,
+        weights=weights,
+        core=core,
+        core_backward=core_backward,
+        recompute=again(clock, matmuls, calls, work.forward) + unpacking * _whole(run),
+        kernels=work.products * 3 + len(work.forward) + len(work.backward),
+    )
+
+
+def _whole(run: Run) -> int:
+    return int(run.recompute in ("full", "op"))
+
+
+def _unpacked(run: Run, layer: Layer) -> Iterator[Kernel]:
+    """Frozen weights that are unpacked to 16 bits before each matmul."""
+    bits = DEQUANTIZED.get(run.quantization or "")
+    if bits is not None:
+        for linear in layer.linears:
+            yield Kernel(f"{linear.name}.unpacked", sized(linear.numel, bits + 16))
+
+
+Recompute = Callable[..., Seconds]
+
+
+def recomputed(run: Run, engine: str) -> Recompute:
+    """A function that adds up what a layer runs again in backward, under its policy."""
+    if run.recompute == "none":
+        return lambda clock, matmuls, calls, kernels: 0.0
+    if run.recompute == "op":
+        return lambda *block: _by_operation(run, *block)
+    if run.recompute == "full":
+        stops = engine not in MEGATRONS and run.rule.early_stop and not run.reentrant
+        return lambda *block: _everything(stops, *block)
+    modules = run.rule.modules or ("core_attn",)
+    return lambda *block: _modules(modules, *block)
+
+
+def _everything(
+    stops: bool, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
+) -> Seconds:
+    """All of forward; with early stop without the last matmul, whose result nothing needs."""
+    left = [one for one in matmuls if not (stops and one.last)]
+    others = kernels[:-1] if stops else kernels
+    return clock.forward(left) + clock.attention(calls, backward=False) + clock.others(others)
+
+
+def _by_operation(
+    run: Run, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
+) -> Seconds:
+    """All kernels but those whose results are kept: attention, or every second matmul."""
+    again = clock.forward(matmuls)
+    if EVERY_SECOND_MM in run.rule.keeps:
+        again = again * 0.5
+    kept = KEEPS_ATTENTION in run.rule.keeps
+    attention = 0.0 if kept else clock.attention(calls, backward=False)
+    return again + attention + clock.others(kernels)
+
+
+def _modules(
+    modules: tuple[str, ...],
+    clock: BlockClock,
+    matmuls: Any,
+    calls: Any,
+    kernels: tuple[Kernel, ...],
+) -> Seconds:
+    """The matmuls and kernels of some modules."""
+    parts = {part for name in modules for part in MODULES[name][0]}
+    words = tuple(word for name in modules for word in MODULES[name][1])
+    chosen = [k for k in kernels if any(word in k.name for word in words)]
+    again = clock.forward([one for one in matmuls if one.part in parts]) + clock.others(chosen)
+    return again + clock.attention(calls if CORE in parts else (), backward=False)
+
+
+def recomputed_share(run: Run) -> float:
+    """The share of layers to which recompute applies."""
+    if run.recompute != "full":
+        return 1.0
+    layers = len(run.arch.layers)
+    if run.rule.first_layers is not None:
+        chunk = larger(layers // (run.mesh.pp * run.virtual_stages), 1)
+        return smaller(run.rule.first_layers, chunk) / chunk
+    chosen = layers * run.recompute_quarters // 4
+    return len(range(run.rule.first, chosen, run.rule.every)) / layers
+
+
+def layer_traffic(run: Run, engine: str, kind: LayerKind) -> Traffic:
+    """The kernels of one layer besides matmuls and attention."""
+    ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
+    return traffic(ops, _norm_names(kind.layer), frozenset(l.name for l in kind.layer.linears))
+
+
+def _norm_names(layer: Layer) -> frozenset[str]:
+    """Names of every norm of a layer."""
+    return frozenset(norm.name for norm in _norms(layer))
+
+
+def _norms(part: object) -> Iterator[Norm]:
+    if isinstance(part, Norm):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _norms(item)
+    elif isinstance(part, Struct) and not isinstance(part, Linear):
+        for name in part.__struct_fields__:
+            yield from _norms(getattr(part, name))
+
+
+def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
+    """Seconds of final norm, output layer and loss for one micro-batch."""
+    clock = BlockClock(run, engine, machine)
+    matmul = head_matmul(run, engine)
+    if engine in MEGATRONS:
+        forward, backward = _megatron_loss(run, engine, matmul)
+        work = Traffic((Kernel("loss", forward),), (Kernel("loss", backward),), 1)
+    else:
+        work = _transformers_loss(run, engine)
+    weights = clock.weights([matmul])
+    again = clock.forward([matmul]) if run.loss == "cut" else 0.0  # computes logits twice
+    return BlockSeconds(
+        forward=clock.forward([matmul]) + clock.others(work.forward),
+        backward=clock.inputs([matmul]) + weights + again + clock.others(work.backward),
+        weights=weights,
+        kernels=3 * work.products + len(work.forward) + len(work.backward),
+    )
+
+
+def _megatron_loss(run: Run, engine: str, matmul: Matmul) -> tuple[Num, Num]:
+    """Bytes of Megatron's loss: of every logit of this rank."""
+    forward, backward = LOSS_BYTES[run.loss if engine == "megatron_lm" else "full"]
+    logits = matmul.m * matmul.n
+    return logits * forward, logits * backward
+
+
+def _transformers_loss(run: Run, engine: str) -> Traffic:
+    norm = run.arch.final_norm
+    norms = frozenset() if norm is None else frozenset({norm.name})
+    return traffic(head_ops(run, engine), norms, frozenset({"lm_head"}))
+
+
+def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
+    """Seconds of the embedding: rows that are looked up, and their gradients that are added."""
+    bits = precision_of(run, engine).compute
+    rows = sized(local_tokens(run) * run.arch.hidden, bits)
+    table = 0 if run.frozen else 4 * sized(tokens_of(run) * run.arch.hidden, bits)
+    forward = elementwise_seconds(machine, [2 * rows])
+    backward = elementwise_seconds(machine, [table])
+    return BlockSeconds(forward=forward, backward=backward, kernels=4)

@@ -1,0 +1,20 @@
+"""Seconds of kernels that memory bandwidth bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ledger.num import Num
+from ..curves.machine import Machine
+from .step_seconds import Seconds
+
+SHARE = 0.75  # of the memory's bandwidth
+KERNEL_SECONDS = 2.0e-6  # of a kernel without work
+
+
+def elementwise_seconds(machine: Machine, kernels: Iterable[Num]) -> Seconds:
+    """Seconds of kernels, each given as the bytes that it reads and writes."""
+    seconds: Seconds = 0.0
+    for num_bytes in kernels:
+        seconds = seconds + (num_bytes / (machine.memory_bytes_per_second * SHARE) + KERNEL_SECONDS)
+    return seconds

@@ -1,0 +1,136 @@
+"""How long a training step takes on the slowest rank."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...run.run import Run
+from ..curves.machine import Machine
+from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
+from .compute import (
+    BlockSeconds,
+    embedding_seconds,
+    head_seconds,
+    layer_seconds,
+    recomputed_share,
+)
+from .host import host_seconds
+from .interval import interval_factors
+from .numbers import larger
+from .offload import offload_seconds, offloaded
+from .operators import LayerKind, layer_kinds
+from .optimizer import optimizer_seconds
+from .parameters import rank_parameters
+from .pipeline import Stages, bubble, sent, slowest, stages, weighted
+from .step_seconds import Seconds, StepSeconds
+from .synchronization import Passes, exposed_seconds, synchronization
+
+
+class StageSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of one micro-batch on the slowest stage, and on all stages together (`every`).
+
+    - kernels: compute; collectives: those inside layers; waiting: for the host
+    """
+
+    kernels: Seconds
+    collectives: Seconds
+    waiting: Seconds
+    every: Seconds
+
+    @property
+    def total(self) -> Seconds:
+        """Seconds of the slowest stage."""
+        return self.kernels + self.collectives + self.waiting
+
+
+def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
+    """The seconds of one step: floats for one run, arrays for a run with arrays of sizes."""
+    kinds = layer_kinds(run.arch)
+    where = stages(run, kinds)
+    blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
+    ends = embedding_seconds(run, engine, machine), head_seconds(run, engine, machine)
+    stage, once = _stage(run, engine, machine, kinds, where, blocks, ends)
+    owned = rank_parameters(run, engine, kinds, where.first)
+    sync = synchronization(run, engine, machine, owned)
+    each, at_end = exposed_seconds(run, engine, sync, _passes(run, where, blocks, ends))
+    sent_each, sent_once = sent(run, sent_seconds(run, engine, machine))
+    stepped = 0.0
+    if not offloaded(run):
+        stepped = optimizer_seconds(run, engine, machine, owned.stepped)
+    moved = offload_seconds(run, engine, machine, owned.stepped)
+    many = run.micro_batches
+    return _step(
+        run,
+        compute=stage.kernels * many,
+        host=stage.waiting * many + once,
+        exposed_communication=(stage.collectives + each + sent_each) * many + (at_end + sent_once),
+        bubble=bubble(run, stage.every, stage.total),
+        optimizer=stepped,
+        offload=moved,
+    )
+
+
+def _step(run: Run, **parts: Seconds) -> StepSeconds:
+    """The parts, their sum, and its interval."""
+    estimate: Seconds = 0.0
+    for seconds in parts.values():
+        estimate = estimate + seconds
+    low, high = interval_factors(run)
+    return StepSeconds(estimate=estimate, low=estimate * low, high=estimate * high, **parts)
+
+
+def _stage(
+    run: Run,
+    engine: str,
+    machine: Machine,
+    kinds: tuple[LayerKind, ...],
+    where: Stages,
+    blocks: tuple[BlockSeconds, ...],
+    ends: tuple[BlockSeconds, BlockSeconds],
+) -> tuple[StageSeconds, Seconds]:
+    """One micro-batch on the slowest stage; and the host's seconds once a step.
+
+    The stage that is slowest by its kernels counts. It waits for the host where launching takes
+    longer than what is launched.
+    """
+    share = recomputed_share(run)
+    moves = tuple(
+        layer_collectives(run, engine, machine, kind, block)
+        for kind, block in zip(kinds, blocks, strict=True)
+    )
+    kernels = tuple(b.forward + b.backward + b.recompute * share for b in blocks)
+    layers = tuple(k + _total(m, share) for k, m in zip(kernels, moves, strict=True))
+    first, last = end_collectives(run, engine, machine)
+    embedding, head = (block.total for block in ends)
+    slow = slowest(run, where, layers, embedding + first, head + last)
+    computed = slowest(run, where, kernels, embedding, head)
+    both = BlockSeconds(kernels=ends[0].kernels + ends[1].kernels)
+    launches = host_seconds(run, engine, machine, blocks, both)
+    launching = weighted(where.first, launches.layers) + launches.ends
+    waiting = larger(launching - slow, 0.0)
+    counts = tuple(kind.count for kind in kinds)
+    every = weighted(counts, layers) + embedding + first + head + last
+    slack = waiting * run.mesh.pp
+    stage = StageSeconds(
+        kernels=computed, collectives=slow - computed, waiting=waiting, every=every + slack
+    )
+    return stage, launches.step
+
+
+def _total(moves: LayerCollectives, share: Seconds) -> Seconds:
+    return moves.forward + moves.backward + moves.recompute * share
+
+
+def _passes(
+    run: Run,
+    where: Stages,
+    blocks: tuple[BlockSeconds, ...],
+    ends: tuple[BlockSeconds, BlockSeconds],
+) -> Passes:
+    """Forward and backward of the first stage, under which gradients and weights move."""
+    share = recomputed_share(run)
+    forward = weighted(where.first, tuple(b.forward for b in blocks)) + ends[0].forward
+    backward = weighted(
+        where.first, tuple(b.backward + b.recompute * share for b in blocks)
+    )
+    return Passes(forward, backward + ends[0].backward)

@@ -1,0 +1,97 @@
+"""The operations of a layer and of the head, as the engine's modelling code runs them.
+
+The tapes are those from which memory is computed, so time and memory agree on what runs.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...autograd.compiled import compiled_tape
+from ...autograd.tape import Op, Tape
+from ...engines.deepspeed import options as deepspeed
+from ...engines.fsdp import options as fsdp
+from ...engines.megatron_deepspeed import layer as megatron_deepspeed_layer
+from ...engines.megatron_lm import options as megatron
+from ...engines.pytorch_ddp import options as ddp
+from ...ledger.remember import remembered
+from ...model.arch import Layer
+from ...modelling.huggingface.head import head_walk
+from ...modelling.huggingface.layer import residual_bits
+from ...modelling.huggingface.layer import run_layer as run_transformers_layer
+from ...modelling.huggingface.setting import BlockSetting
+from ...modelling.megatron.layer import run_layer as run_megatron_layer
+from ...modelling.megatron.ops import MegatronSetting
+from ...run.run import Precision, Run
+from ...step.activations import setting as transformers_setting
+
+MEGATRON, MEGATRON_DEEPSPEED, DEEPSPEED, FSDP = (
+    "megatron_lm",
+    "megatron_deepspeed",
+    "deepspeed",
+    "fsdp",
+)
+MEGATRONS = (MEGATRON, MEGATRON_DEEPSPEED)
+
+
+def precision_of(run: Run, engine: str) -> Precision:
+    """Bits of the weights that layers read, and of activations."""
+    if engine in MEGATRONS:
+        bits = megatron.bits(run)
+        return Precision(bits, bits)
+    if engine == FSDP:
+        _, compute = fsdp.PRECISIONS[run.precision]
+        return Precision(compute, compute)
+    return (deepspeed if engine == DEEPSPEED else ddp).PRECISIONS[run.precision]
+
+
+def block_setting(run: Run, engine: str) -> BlockSetting:
+    """How transformers' blocks run under an engine."""
+    precision = precision_of(run, engine)
+    seen = fsdp.as_computed(run) if engine == FSDP else run
+    own_linear = engine == DEEPSPEED and deepspeed.number(run, "zero_stage") == 3
+    return replace(transformers_setting(seen, precision), own_linear=own_linear)
+
+
+def megatron_setting(run: Run, engine: str) -> MegatronSetting:
+    """How Megatron's layers run under an engine."""
+    if engine == MEGATRON_DEEPSPEED:
+        run = replace(run, options={"transformer_implementation": megatron.LOCAL, **run.options})
+    return megatron.setting(run, selective=False)
+
+
+def layer_ops(run: Run, engine: str, layer: Layer, *, masked: bool = False) -> tuple[Op, ...]:
+    """The operations of one layer."""
+    if engine in MEGATRONS:
+        return _megatron_ops(megatron_setting(run, engine), layer, engine)
+    setting = block_setting(run, engine)
+    return _transformers_ops(setting, layer, masked or setting.compiled)
+
+
+@remembered(64)
+def _megatron_ops(setting: MegatronSetting, layer: Layer, engine: str) -> tuple[Op, ...]:
+    tape = Tape()
+    x = tape.value("layer.input", setting.local_tokens * setting.hidden, setting.bits)
+    recorder = run_megatron_layer
+    if engine == MEGATRON_DEEPSPEED:
+        recorder = megatron_deepspeed_layer.run_layer
+    recorder(tape, setting, x, layer)
+    return tuple(tape.ops)
+
+
+@remembered(64)
+def _transformers_ops(setting: BlockSetting, layer: Layer, masked: bool) -> tuple[Op, ...]:
+    tape = Tape()
+    bits = residual_bits(setting, layer)
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits)
+    y = run_transformers_layer(tape, setting, x, layer, masked=masked)
+    if setting.compiled:
+        tape = compiled_tape(tape, x, y)
+    return tuple(tape.ops)
+
+
+def head_ops(run: Run, engine: str) -> tuple[Op, ...]:
+    """The operations of the head of transformers' models: final norm, logits, loss."""
+    tape = Tape()
+    head_walk(block_setting(run, engine), run.arch, tape)
+    return tuple(tape.ops)

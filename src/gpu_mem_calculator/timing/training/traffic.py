@@ -1,0 +1,93 @@
+"""Bytes that the kernels between matmuls and attention read and write, from a layer's operations.
+
+Each operation of a tape that is neither a matmul nor an attention kernel is one kernel. It reads
+its inputs and writes its output. Its backward reads the gradient of the output and what was saved,
+and writes the gradients of the inputs. A tensor that two operations read gets two gradients, which
+one more kernel adds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ...autograd.tape import ATTENTION, MM, Op, Value
+from ...ledger.num import Num
+
+SCORES = ("attn.scores", "attn.mixed")  # batched matmuls of attention that stores its scores
+NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
+
+
+class Kernel(Struct, frozen=True):
+    """A kernel: the operation that it runs, and the bytes that it reads and writes."""
+
+    name: str
+    num_bytes: Num
+
+    @property
+    def core(self) -> bool:
+        """Whether it is part of core attention."""
+        return self.name.startswith("attn.") and self.name not in NOT_CORE
+
+
+class Traffic(Struct, frozen=True):
+    """The kernels of a block that are neither matmuls nor attention; `products`: how many are."""
+
+    forward: tuple[Kernel, ...] = ()
+    backward: tuple[Kernel, ...] = ()
+    products: int = 0
+
+
+def traffic(ops: Iterable[Op], norms: frozenset[str], linears: frozenset[str]) -> Traffic:
+    """The kernels of some operations; `norms`, `linears`: names of the block's modules."""
+    forward: list[Kernel] = []
+    backward: list[Kernel] = []
+    products = 0
+    reads: Counter[int] = Counter()
+    for op in ops:
+        if not op.outs:
+            continue
+        for value in op.ins:
+            reads[value.index] += value.grad and not value.param
+            if reads[value.index] > 1:
+                backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes))
+        if is_product(op, norms, linears):
+            products += 1
+            continue
+        written = _new(op)
+        if written:
+            forward.append(Kernel(op.name, _sum(op.ins) + _sum(written)))
+        if not op.passes and op.outs[0].grad:
+            backward.append(Kernel(op.name, _backward_bytes(op, written)))
+    return Traffic(tuple(forward), tuple(backward), products)
+
+
+def is_product(op: Op, norms: frozenset[str], linears: frozenset[str]) -> bool:
+    """Whether an operation is a matmul or an attention kernel."""
+    if op.matmul or op.kernel in (MM, ATTENTION) or op.name in SCORES or op.name in linears:
+        return True
+    if op.name == "attn.out" and len(op.ins) > 1:
+        return True
+    if any(op.name == name or op.name.startswith(f"{name}.") for name in norms):
+        return False
+    return any(v.weight and not v.name.endswith(".bias") for v in op.ins) and len(op.ins) > 1
+
+
+def _new(op: Op) -> list[Value]:
+    """Outputs with a storage of their own."""
+    return [value for value in op.outs if value.base == value.index]
+
+
+def _backward_bytes(op: Op, written: list[Value]) -> Num:
+    """What the backward of an operation reads and writes; of a view, it copies the gradient."""
+    ins = [value for value in op.ins if value.grad and not value.param]
+    return _sum(op.outs) + (_sum(op.saves) if written else 0) + _sum(ins)
+
+
+def _sum(values: Iterable[Value]) -> Num:
+    total: Num = 0
+    for value in values:
+        total = total + value.bytes
+    return total
