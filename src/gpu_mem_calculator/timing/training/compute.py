@@ -65,7 +65,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     - weights: the part of backward that computes weight gradients, under which Megatron reduces
       the input's gradient
     - core, core_backward: the parts that are attention, under which keys and values travel
-    - kernels: how many kernels forward and backward launch
+    - launches, back_launches: kernels of forward and of backward
     """
 
     forward: Seconds = 0.0
@@ -74,7 +74,8 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     weights: Seconds = 0.0
     core: Seconds = 0.0
     core_backward: Seconds = 0.0
-    kernels: int = 0
+    launches: Num = 0
+    back_launches: Num = 0
 
     @property
     def total(self) -> Seconds:
@@ -174,7 +175,8 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: LayerKind) -> B
         core=core,
         core_backward=core_backward,
         recompute=again(clock, matmuls, calls, work.forward) + unpacking * _whole(run),
-        kernels=work.products * 3 + len(work.forward) + len(work.backward),
+        launches=work.launches,
+        back_launches=work.back_launches,
     )
 
 
@@ -282,7 +284,7 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     matmul = head_matmul(run, engine)
     if engine in MEGATRONS:
         forward, backward = _megatron_loss(run, engine, matmul)
-        work = Traffic((Kernel("loss", forward),), (Kernel("loss", backward),), 1)
+        work = Traffic((Kernel("loss", forward),), (Kernel("loss", backward),), 12, 8)
     else:
         work = _transformers_loss(run, engine)
     weights = clock.weights([matmul])
@@ -291,7 +293,8 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
         forward=clock.forward([matmul]) + clock.others(work.forward),
         backward=clock.inputs([matmul]) + weights + again + clock.others(work.backward),
         weights=weights,
-        kernels=3 * work.products + len(work.forward) + len(work.backward),
+        launches=work.launches,
+        back_launches=work.back_launches,
     )
 
 
@@ -315,4 +318,4 @@ def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     table = 0 if run.frozen else 4 * sized(tokens_of(run) * run.arch.hidden, bits)
     forward = elementwise_seconds(machine, [2 * rows])
     backward = elementwise_seconds(machine, [table])
-    return BlockSeconds(forward=forward, backward=backward, kernels=4)
+    return BlockSeconds(forward=forward, backward=backward, launches=2, back_launches=2)

@@ -32,7 +32,9 @@ def host_seconds(
 ) -> HostSeconds:
     """The host's seconds; `layers`, `ends`: how many kernels they launch."""
     launch = COMPILED_SECONDS if run.compile else LAUNCH_SECONDS
-    again = 1.0 + 0.35 * recomputed_share(run) * (run.recompute == "full")
+    again = recomputed_share(run) * (run.recompute == "full")
     unit = UNIT_SECONDS * 2 if engine == FSDP else 0.0
-    each = tuple(block.kernels * launch * again + unit for block in layers)
-    return HostSeconds(layers=each, ends=ends.kernels * launch + unit)
+    each = tuple(
+        (b.launches * (1 + again) + b.back_launches) * launch + unit for b in layers
+    )
+    return HostSeconds(layers=each, ends=(ends.launches + ends.back_launches) * launch + unit)

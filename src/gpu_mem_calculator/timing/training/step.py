@@ -104,7 +104,10 @@ def _stage(
     embedding, head = (block.total for block in ends)
     slow = slowest(run, where, layers, embedding + first, head + last)
     computed = slowest(run, where, kernels, embedding, head)
-    both = BlockSeconds(kernels=ends[0].kernels + ends[1].kernels)
+    both = BlockSeconds(
+        launches=ends[0].launches + ends[1].launches,
+        back_launches=ends[0].back_launches + ends[1].back_launches,
+    )
     launches = host_seconds(run, engine, machine, blocks, both)
     launching = weighted(where.first, launches.layers) + launches.ends
     waiting = larger(launching - slow, 0.0)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ...autograd.tape import ATTENTION, MM, Op, Value
-from ...ledger.num import Num
+from ...ledger.num import Num, holds
 
 SCORES = ("attn.scores", "attn.mixed")  # batched matmuls of attention that stores its scores
 NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
@@ -33,18 +33,23 @@ class Kernel(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """The kernels of a block that are neither matmuls nor attention; `products`: how many are."""
+    """The kernels of a block that are neither matmuls nor attention.
+
+    launches, back_launches: kernels of forward and of backward, matmuls and attention included
+    """
 
     forward: tuple[Kernel, ...] = ()
     backward: tuple[Kernel, ...] = ()
-    products: int = 0
+    launches: Num = 0
+    back_launches: Num = 0
 
 
 def traffic(ops: Iterable[Op], norms: frozenset[str], linears: frozenset[str]) -> Traffic:
     """The kernels of some operations; `norms`, `linears`: names of the block's modules."""
     forward: list[Kernel] = []
     backward: list[Kernel] = []
-    products = 0
+    launches: Num = 0
+    back_launches: Num = 0
     reads: Counter[int] = Counter()
     for op in ops:
         if not op.outs:
@@ -53,15 +58,18 @@ def traffic(ops: Iterable[Op], norms: frozenset[str], linears: frozenset[str]) -
             reads[value.index] += value.grad and not value.param
             if reads[value.index] > 1:
                 backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes))
+                back_launches = back_launches + 1
         if is_product(op, norms, linears):
-            products += 1
+            launches, back_launches = launches + 1, back_launches + 2
             continue
-        written = _new(op)
+        written, runs = _new(op), holds(_sum(op.outs) > 0)
         if written:
             forward.append(Kernel(op.name, _sum(op.ins) + _sum(written)))
+            launches = launches + runs
         if not op.passes and op.outs[0].grad:
             backward.append(Kernel(op.name, _backward_bytes(op, written)))
-    return Traffic(tuple(forward), tuple(backward), products)
+            back_launches = back_launches + runs
+    return Traffic(tuple(forward), tuple(backward), launches, back_launches)
 
 
 def is_product(op: Op, norms: frozenset[str], linears: frozenset[str]) -> bool:
