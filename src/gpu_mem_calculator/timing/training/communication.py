@@ -152,7 +152,7 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
 
 
 def sent_seconds(run: Run, engine: str, machine: Machine) -> Seconds:
-    """Seconds to send the activations of a micro-batch to the next stage, or their gradient back."""
+    """Seconds to send the activations of a micro-batch to the next stage."""
     mesh = run.mesh
     size = sized(local_tokens(run) * run.arch.hidden, 16 if run.precision != "fp32" else 32)
     return collective_seconds(machine, SEND, size, 2, mesh.tp * mesh.cp * mesh.dp) * holds(

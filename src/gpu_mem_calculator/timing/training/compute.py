@@ -74,8 +74,8 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     weights: Seconds = 0.0
     core: Seconds = 0.0
     core_backward: Seconds = 0.0
-    launches: Num = 0
-    back_launches: Num = 0
+    launches: Any = 0
+    back_launches: Any = 0
 
     @property
     def total(self) -> Seconds:
@@ -244,13 +244,13 @@ def _modules(
     return again + clock.attention(calls if CORE in parts else (), backward=False)
 
 
-def recomputed_share(run: Run) -> float:
+def recomputed_share(run: Run) -> Seconds:
     """The share of layers to which recompute applies."""
     if run.recompute != "full":
         return 1.0
     layers = len(run.arch.layers)
     if run.rule.first_layers is not None:
-        chunk = larger(layers // (run.mesh.pp * run.virtual_stages), 1)
+        chunk: Any = larger(layers // (run.mesh.pp * run.virtual_stages), 1)
         return smaller(run.rule.first_layers, chunk) / chunk
     chosen = layers * run.recompute_quarters // 4
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
@@ -259,7 +259,9 @@ def recomputed_share(run: Run) -> float:
 def layer_traffic(run: Run, engine: str, kind: LayerKind) -> Traffic:
     """The kernels of one layer besides matmuls and attention."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
-    return traffic(ops, _norm_names(kind.layer), frozenset(l.name for l in kind.layer.linears))
+    return traffic(
+        ops, _norm_names(kind.layer), frozenset(linear.name for linear in kind.layer.linears)
+    )
 
 
 def _norm_names(layer: Layer) -> frozenset[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from ...ledger.num import Num
 from ..curves.machine import Machine
 from .step_seconds import Seconds
 
@@ -12,7 +12,7 @@ SHARE = 0.75  # of the memory's bandwidth
 KERNEL_SECONDS = 2.0e-6  # of a kernel without work
 
 
-def elementwise_seconds(machine: Machine, kernels: Iterable[Num]) -> Seconds:
+def elementwise_seconds(machine: Machine, kernels: Iterable[Any]) -> Seconds:
     """Seconds of kernels, each given as the bytes that it reads and writes."""
     seconds: Seconds = 0.0
     for num_bytes in kernels:

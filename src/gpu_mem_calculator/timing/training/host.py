@@ -34,7 +34,5 @@ def host_seconds(
     launch = COMPILED_SECONDS if run.compile else LAUNCH_SECONDS
     again = recomputed_share(run) * (run.recompute == "full")
     unit = UNIT_SECONDS * 2 if engine == FSDP else 0.0
-    each = tuple(
-        (b.launches * (1 + again) + b.back_launches) * launch + unit for b in layers
-    )
+    each = tuple((b.launches * (1 + again) + b.back_launches) * launch + unit for b in layers)
     return HostSeconds(layers=each, ends=(ends.launches + ends.back_launches) * launch + unit)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...ledger.num import Num
+from typing import Any
+
 from ...run.run import Run
 from ..curves.machine import Machine
 from .step_seconds import Seconds
@@ -19,7 +20,7 @@ def offloaded(run: Run) -> bool:
     )
 
 
-def offload_seconds(run: Run, engine: str, machine: Machine, elements: Num) -> Seconds:
+def offload_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to send gradients to the host, step `elements` there, and send weights back."""
     if not offloaded(run):
         return 0.0

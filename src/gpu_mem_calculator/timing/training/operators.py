@@ -119,8 +119,10 @@ def layer_matmuls(run: Run, engine: str, layer: Layer) -> Iterator[Matmul]:
     yield from _adapters(run, layer)
 
 
-def _matmul(run: Run, m: Num, n: Num, k: Num, part: str, **fields: bool | Num) -> Matmul:
-    return Matmul(m=m, n=n, k=k, part=part, **{"trained": not run.frozen, **fields})
+def _matmul(
+    run: Run, m: Num, n: Num, k: Num, part: str, *, count: Num = 1, last: bool = False
+) -> Matmul:
+    return Matmul(m=m, n=n, k=k, part=part, count=count, last=last, trained=not run.frozen)
 
 
 def _mlp(run: Run, block: Mlp, *, joined: bool) -> Iterator[Matmul]:
@@ -190,9 +192,10 @@ def attention_calls(run: Run, kind: LayerKind) -> Iterator[AttentionCall]:
     for mixer in kind.layer.mixers:
         if not isinstance(mixer, Attention | LatentAttention):
             continue
-        latent = isinstance(mixer, LatentAttention)
-        groups = mixer.heads if latent else mixer.kv_heads
-        size = mixer.nope_dim + mixer.rope_dim if latent else mixer.head_dim
+        if isinstance(mixer, LatentAttention):
+            groups, size = mixer.heads, mixer.nope_dim + mixer.rope_dim
+        else:
+            groups, size = mixer.kv_heads, mixer.head_dim
         keys = run.seq if kind.window is None else smaller(run.seq, kind.window)
         yield AttentionCall(
             batch=run.batch,
@@ -211,9 +214,8 @@ def score_matmuls(run: Run, kind: LayerKind) -> Iterator[Matmul]:
     """
     for call in attention_calls(run, kind):
         rows = call.batch * call.heads * (run.seq // run.mesh.cp)
-        core = {"part": CORE, "weight": False}
-        yield Matmul(m=rows, n=run.seq, k=call.head_dim, **core)
-        yield Matmul(m=rows, n=call.head_dim, k=run.seq, **core)
+        yield Matmul(m=rows, n=run.seq, k=call.head_dim, part=CORE, weight=False)
+        yield Matmul(m=rows, n=call.head_dim, k=run.seq, part=CORE, weight=False)
 
 
 def head_matmul(run: Run, engine: str) -> Matmul:

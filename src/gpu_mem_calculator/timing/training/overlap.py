@@ -30,7 +30,9 @@ class Overlap(Struct, frozen=True):
 # torch DDP reduces a bucket as soon as its gradients exist; accumulation runs under no_sync.
 DDP_ROW = Overlap(True, False, False, "torch 2.13 nn/parallel/distributed.py, reducer.cpp")
 # FSDP gathers the next unit while one runs, and reduces on a stream of its own.
-FSDP_ROW = Overlap(True, True, True, "torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py")
+FSDP_ROW = Overlap(
+    True, True, True, "torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+)
 # ZeRO: overlap_comm is on at stage 3 only; stage 2 reduces in every backward, 0 and 1 at the end.
 ZERO_ROWS = {
     0: Overlap(False, False, False, "deepspeed 0.19.8 runtime/engine.py allreduce_gradients"),
@@ -39,7 +41,9 @@ ZERO_ROWS = {
     3: Overlap(True, True, True, "deepspeed 0.19.8 runtime/zero/stage3.py"),
 }
 # Megatron: --overlap-grad-reduce and --overlap-param-gather are off unless given.
-MEGATRON_ROW = Overlap(False, False, False, "megatron-core 0.19.2 distributed/param_and_grad_buffer.py")
+MEGATRON_ROW = Overlap(
+    False, False, False, "megatron-core 0.19.2 distributed/param_and_grad_buffer.py"
+)
 
 
 def overlap_of(run: Run, engine: str) -> Overlap:

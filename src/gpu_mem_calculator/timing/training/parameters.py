@@ -7,12 +7,7 @@ from msgspec import Struct
 from ...engines.deepspeed import options as deepspeed
 from ...engines.fsdp.options import shard_ranks
 from ...engines.megatron_lm import options as megatron
-from ...engines.megatron_lm.shards import (
-    after_shard,
-    embedding_shard,
-    layer_shard,
-    stepped_shares,
-)
+from ...engines.megatron_lm.shards import after_shard, embedding_shard, layer_shard, stepped_shares
 from ...ledger.num import Num, ceil_div, holds
 from ...model.adapters import total_adapter_parameters
 from ...run.run import Run

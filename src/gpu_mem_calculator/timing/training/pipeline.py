@@ -1,4 +1,6 @@
-"""The time of a pipeline: 1F1B and interleaving (megatron-core 0.19.2 pipeline_parallel/schedules.py).
+"""The time of a pipeline: 1F1B and interleaving.
+
+megatron-core 0.19.2 pipeline_parallel/schedules.py.
 
 A step of m micro-batches takes m times the slowest stage, and what the first micro-batch takes to
 come to it and the last one to leave: the other stages once, divided by the chunks of a stage.
@@ -40,7 +42,7 @@ def stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
 def _given_stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
     """Stages whose layers the run lists, chunk by chunk; the longest of those between."""
     pp = int(run.mesh.pp)
-    held = [[0] * len(kinds) for _ in range(pp)]
+    held: list[list[int]] = [[0] * len(kinds) for _ in range(pp)]
     at = 0
     for row in run.stage_counts:
         for stage, count in enumerate(row):
@@ -48,7 +50,8 @@ def _given_stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
                 held[stage][index] += kind.before[at + count] - kind.before[at]
             at += count
     between = held[1:-1] or held[:1]
-    return Stages(tuple(held[0]), tuple(max(between, key=sum)), tuple(held[-1]))
+    longest = max(range(len(between)), key=lambda stage: sum(between[stage]))
+    return Stages(tuple(held[0]), tuple(between[longest]), tuple(held[-1]))
 
 
 def weighted(counts: tuple[Num, ...], values: tuple[Seconds, ...]) -> Seconds:

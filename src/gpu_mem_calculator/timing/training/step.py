@@ -7,13 +7,7 @@ from msgspec import Struct
 from ...run.run import Run
 from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
-from .compute import (
-    BlockSeconds,
-    embedding_seconds,
-    head_seconds,
-    layer_seconds,
-    recomputed_share,
-)
+from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
 from .host import host_seconds
 from .interval import interval_factors
 from .numbers import larger
@@ -133,7 +127,5 @@ def _passes(
     """Forward and backward of the first stage, under which gradients and weights move."""
     share = recomputed_share(run)
     forward = weighted(where.first, tuple(b.forward for b in blocks)) + ends[0].forward
-    backward = weighted(
-        where.first, tuple(b.backward + b.recompute * share for b in blocks)
-    )
+    backward = weighted(where.first, tuple(b.backward + b.recompute * share for b in blocks))
     return Passes(forward, backward + ends[0].backward)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ...engines.fsdp import options as fsdp
 from ...engines.megatron_lm import options as megatron
-from ...ledger.num import Num, larger, sized
+from ...ledger.num import larger, sized
 from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
@@ -141,5 +141,3 @@ def _gathers(overlap: Overlap, sync: Synchronization, passes: Passes) -> Seconds
     if not overlap.gathers:
         return sync.forward + sync.backward
     return without(sync.forward, passes.forward) + without(sync.backward, passes.backward)
-
-

@@ -42,7 +42,9 @@ def precision_of(run: Run, engine: str) -> Precision:
     if engine == FSDP:
         _, compute = fsdp.PRECISIONS[run.precision]
         return Precision(compute, compute)
-    return (deepspeed if engine == DEEPSPEED else ddp).PRECISIONS[run.precision]
+    if engine == DEEPSPEED:
+        return deepspeed.PRECISIONS[run.precision]
+    return ddp.PRECISIONS[run.precision]
 
 
 def block_setting(run: Run, engine: str) -> BlockSetting:
