@@ -32,7 +32,7 @@ METRICS = {
 # Also measured, but not predicted.
 UNSCORED = (
     *("fails_in_bytes", "context_bytes", "alloc_retries"),
-    *("step_seconds", "average_bytes", "utilization_pct"),
+    *("step_seconds", "step_seconds_all", "average_bytes", "utilization_pct"),
     *("step_peaks_bytes", "between_steps_bytes"),
 )
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError, quoted
 from ..core.files import MOST_RUNS_BYTES, read_text
+from .step_clock import TIMED_STEPS
 
 STEPS = 3  # the optimizer's state exists from the second on; the third is steady
 TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
@@ -28,6 +29,7 @@ class MeasureCase(Struct, frozen=True, kw_only=True):
     - `bounds_bytes`: caps to look for the least memory between, instead of those of a run without
     - `snapshot`: the file for torch's memory snapshot
     - `averages`: whether the averages of the last step are measured
+    - `timed`: steps after them that are timed without probes; none under a cap or for a snapshot
     - `timeout`: seconds
     """
 
@@ -43,6 +45,7 @@ class MeasureCase(Struct, frozen=True, kw_only=True):
     alloc_conf: str | None = None
     snapshot: str | None = None
     averages: bool = True
+    timed: int = TIMED_STEPS
     timeout: float = TIMEOUT
 
 

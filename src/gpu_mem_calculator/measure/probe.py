@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .averages import AllocationHistory, UtilizationSampler
+from .step_clock import StepClock
 
 KB = 1024  # bytes; the unit of /proc
 Phases = dict[str, dict[str, int]]
@@ -44,10 +45,16 @@ class Probe:
     Construct it before anything is on the card: the bytes that the driver shows as used then are
     the CUDA context (and anything else that runs on that card). `steps` is the number of steps:
     averages are of the last one; None for no averages. `on_phase` gets each phase and its figures.
+    `timed` steps run after the first `probed` ones without probes; their phases have no figures.
     """
 
     def __init__(
-        self, on_phase: Callable[[str, dict[str, int]], None], steps: int | None = None
+        self,
+        on_phase: Callable[[str, dict[str, int]], None],
+        steps: int | None = None,
+        *,
+        probed: int = 0,
+        timed: int = 0,
     ) -> None:
         self.cuda: Any = import_module("torch").cuda
         self.on_phase = on_phase
@@ -61,9 +68,14 @@ class Probe:
         self.last = f"s{steps - 1}" if steps else None
         self.history = AllocationHistory(self.cuda) if steps else None
         self.busy = UtilizationSampler(self.cuda) if steps else None
+        self.averages: dict[str, Any] | None = None
+        self.clock = StepClock(self.cuda, probed, timed) if timed else None
 
     def mark(self, name: str) -> None:
         """End a phase: store its figures, and reset the peaks for the next."""
+        if self.clock is not None and self.clock.mark(name):
+            self._averages()  # in the step that is not timed, the first one here
+            return
         cuda = self.cuda
         cuda.synchronize()
         self.ends[name] = time.monotonic()
@@ -100,7 +112,8 @@ class Probe:
             figures["host_bytes"] = host
         if seconds is not None:
             figures["step_seconds"] = round(seconds, 4)
-        return figures | self._averages()
+        timed = self.clock.measured() if self.clock else {}
+        return figures | timed | self._averages()
 
     def counters(self) -> dict[str, int]:
         """Torch's counters and the card's free bytes now: of a run that dies."""
@@ -117,7 +130,12 @@ class Probe:
         }
 
     def _averages(self) -> dict[str, Any]:
-        """The averages of the last step, where it was reached."""
+        """The averages of the last probed step, where it was reached; read once."""
+        if self.averages is None:
+            self.averages = self._read_averages()
+        return self.averages
+
+    def _read_averages(self) -> dict[str, Any]:
         ended = [end for name, end in self.ends.items() if name.partition(".")[0] == self.last]
         if self.history is None or self.busy is None or not ended:
             return {}

@@ -73,9 +73,8 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     context = probe.context_bytes
     messages.append({"environment": environment, "group": job.group, "context_bytes": context})
     set_cap(case.cap_bytes, probe.total)
-    world = World(
-        device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank, steps=case.steps
-    )
+    steps = probe.clock.steps if probe.clock else case.steps
+    world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank, steps=steps)
     try:
         run_with_snapshot(lambda: job.start(world), case.snapshot)
     except InputError:

@@ -15,6 +15,7 @@ from ..core.megatron_defaults import with_script_defaults
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
+from .card_state import host_state
 from .cases_file import MeasureCase
 from .child_process import Tell
 from .probe import Probe
@@ -37,7 +38,8 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     tell({**head, "phases": job.phases(case.steps)})
     set_cap(case.cap_bytes, probe.total)
     rank = case.rank if kind == FAKE else 0
-    world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=case.steps)
+    steps = probe.clock.steps if probe.clock else case.steps
+    world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=steps)
     try:
         run_with_snapshot(lambda: job.start(world), case.snapshot)
     except Exception:
@@ -50,7 +52,13 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
 def case_probe(case: MeasureCase, tell: Tell) -> Probe:
     """The probe of a case; `tell` gets each phase with its figures."""
     steps = case.steps if case.averages and not case.snapshot else None
-    return Probe(lambda name, figures: tell({"phase": name, **figures}), steps)
+    timed = 0 if case.snapshot or case.cap_bytes is not None else case.timed
+    return Probe(
+        lambda name, figures: tell({"phase": name, **figures}),
+        steps,
+        probed=case.steps,
+        timed=0 if case.config.get("inference") is not None else timed,
+    )
 
 
 def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
@@ -70,6 +78,8 @@ def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, A
     """The row of a case that did not fail."""
     pinned = probe.pinned_bytes()
     known = {**known, **environment.versions()}
+    if probe.clock and probe.clock.measured():
+        known |= {"timed_steps": probe.clock.timed, **host_state(), **probe.clock.state}
     if pinned:
         known["host_pinned_bytes"] = pinned
     figures = {"measured": probe.measured(), "phases": probe.phases, "environment": known}
