@@ -21,7 +21,7 @@ GPUS = {
     "B200": "b200-180gb-sxm",
     "GB200": "gb200-186gb",
 }
-PER_NODE = {"gb200-186gb": 64}  # of one NVLink domain of 72, those that a job uses; else 8
+PER_NODE = {"gb200-186gb": 4}  # others have 8; 72 of GB200 are one NVLink domain
 
 
 class UnusableError(Exception):

@@ -7,6 +7,7 @@ import pytest
 from .baseline import Utilised, best_constant, left_out_errors
 from .rows import TimingRow
 from .score import Predicted, questions, score
+from .spread import covered, factors, first_half
 from .translate import TimedRun
 
 
@@ -67,3 +68,18 @@ def test_a_source_never_fits_its_own_constant() -> None:
     errors = left_out_errors([Utilised("a", 0.2), Utilised("b", 0.4)])
     assert errors["a"] == pytest.approx([-50])
     assert errors["b"] == pytest.approx([100])
+
+
+def test_factors_leave_a_tenth_on_each_side() -> None:
+    """Ten runs measured 0.95 to 1.4 times their estimates: one below, one above."""
+    found = [made_up(1, 0.95 + 0.05 * number, 1.0) for number in range(10)]
+    low, high = factors(found)
+    assert (low, high) == (pytest.approx(0.95), pytest.approx(1.35))
+    assert covered(found, (low, high)) == 90
+
+
+def test_halves_are_about_equal_and_stay_the_same() -> None:
+    """A row never changes its half."""
+    halves = [first_half(f"vtrain/{number}") for number in range(1000)]
+    assert 450 < sum(halves) < 550
+    assert halves[:4] == [first_half(f"vtrain/{number}") for number in range(4)]

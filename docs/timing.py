@@ -1,0 +1,175 @@
+"""Writes the tables of timing.md: predicted step times against public ones, by source.
+
+python docs/timing.py            every row: about a minute
+python docs/timing.py --spread   prints the factors of the interval by class, for interval.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from evidence import filled, table  # noqa: E402
+
+from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class  # noqa: E402
+from tests.ground_truth.timing.baseline import left_out_errors, mean_size  # noqa: E402
+from tests.ground_truth.timing.predict import Predictions, predictions  # noqa: E402
+from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E402
+from tests.ground_truth.timing.spread import covered, factors, first_half  # noqa: E402
+from tests.ground_truth.timing.translate import every_run, resolved  # noqa: E402
+
+PAGE = ROOT / "docs" / "timing.md"
+# what a group of sources is, and which errors were asked of it: mean in percent
+GROUPS = {
+    "tuned, dense": ("NVIDIA dgxc", "Korthikanti", "Megatron SC21", "MegaScale", "Llama 3"),
+    "experts": ("NVIDIA dgxc",),
+    "untuned sweeps": ("vTrain", "BigScience", "llm-foundry"),
+}
+HEAD = (
+    "",
+    "runs",
+    "mean",
+    "median",
+    "p90",
+    "bias",
+    "pairs in order",
+    "regret",
+    "in interval",
+    "constant MFU",
+)
+
+
+@cache
+def every_prediction() -> Predictions:
+    """Predictions for every row that is used."""
+    return predictions(every_run()[0])
+
+
+def by_source() -> dict[str, list[Predicted]]:
+    """Predictions, by source."""
+    found: dict[str, list[Predicted]] = {}
+    for one in every_prediction().found:
+        found.setdefault(one.run.source, []).append(one)
+    return found
+
+
+def has_experts(one: Predicted) -> bool:
+    """Whether a run's model has experts."""
+    return "num_experts" in one.run.file["model"]
+
+
+def baselines() -> dict[str, dict[str, float]]:
+    """Errors of the constant MFU: source, then row."""
+    made = every_prediction()
+    errors = left_out_errors(made.utilised)
+    rows: dict[str, list[str]] = {}
+    for one in made.found:
+        rows.setdefault(one.run.source, []).append(one.run.row.id)
+    return {name: dict(zip(ids, errors[name], strict=True)) for name, ids in rows.items()}
+
+
+def line(title: str, found: Sequence[Predicted]) -> list[str]:
+    """A line of the table."""
+    made: Score = score(found)
+    known = {row: error for rows in baselines().values() for row, error in rows.items()}
+    constant = mean_size(known[one.run.row.id] for one in found)
+    return [
+        title,
+        f"{made.n:,}",
+        *(f"{value:.1f} %" for value in (made.mean, made.median, made.p90)),
+        f"{made.bias:+.1f} %",
+        "-" if made.ordered is None else f"{made.ordered:.1f} % of {made.pairs:,}",
+        "-" if made.regret is None else f"{made.regret:.1f} %",
+        f"{made.inside:.0f} %",
+        f"{constant:.1f} %",
+    ]
+
+
+def groups() -> Iterator[tuple[str, list[Predicted]]]:
+    """The groups of sources that have a bar."""
+    every = by_source()
+    for title, sources in GROUPS.items():
+        runs = [one for source in sources for one in every.get(source, [])]
+        if title != "untuned sweeps":
+            runs = [one for one in runs if has_experts(one) == (title == "experts")]
+        yield title, runs
+
+
+def scores() -> str:
+    """Every source, then the groups."""
+    lines = [line(source, found) for source, found in by_source().items()]
+    lines += [line(f"**{title}**", found) for title, found in groups() if found]
+    return table(HEAD, lines)
+
+
+def refused() -> str:
+    """How many rows are not used, and why."""
+    reasons = Counter(one.why for one in every_run()[1])
+    reasons.update(Counter(_short(one.why) for one in every_prediction().refused))
+    lines = [[why, str(number)] for why, number in reasons.most_common()]
+    return table(["why a row is not used", "rows"], lines)
+
+
+def _short(why: str) -> str:
+    """A refusal of the calculator without its figures."""
+    return "pipeline stages of unequal length under Megatron-DeepSpeed" if "divide" in why else why
+
+
+def by_class() -> dict[str, list[Predicted]]:
+    """Predictions, by class of the interval."""
+    found: dict[str, list[Predicted]] = {}
+    for one in every_prediction().found:
+        found.setdefault(interval_class(resolved(one.run).run), []).append(one)
+    return found
+
+
+def intervals() -> str:
+    """Each class: its factors, and how many runs of each half lie inside."""
+    lines = []
+    for name, found in by_class().items():
+        seen = [one for one in found if first_half(one.run.row.id)]
+        other = [one for one in found if not first_half(one.run.row.id)]
+        low, high = FACTORS[name]
+        inside = (f"{_inside(runs)} of {len(runs):,}" for runs in (seen, other))
+        lines.append([name, f"{low:g} to {high:g}", *inside])
+    head = ["class", "factors of the estimate", "inside, half that was used", "inside, other half"]
+    return table(head, lines)
+
+
+def _inside(runs: Sequence[Predicted]) -> str:
+    return "-" if not runs else f"{100 * sum(one.inside for one in runs) / len(runs):.0f} %"
+
+
+def spread(found: Mapping[str, Iterable[Predicted]]) -> Iterator[str]:
+    """What the first half says of each class."""
+    for name, runs in found.items():
+        every = list(runs)
+        half = [one for one in every if first_half(one.run.row.id)]
+        other = [one for one in every if not first_half(one.run.row.id)]
+        made = factors(half)
+        rest = f"{covered(other, made):.0f} % of the other half" if other else "no other half"
+        yield f"{name}: {made[0]:.3f} to {made[1]:.3f} from {len(half)} runs; {rest}"
+
+
+def bodies() -> dict[str, str]:
+    """What stands between the marks of the page."""
+    return {"scores": scores(), "refused": refused(), "intervals": intervals()}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or print the spread."""
+    if "--spread" in arguments:
+        print("\n".join(spread(by_class())))
+        return 0
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), bodies()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
