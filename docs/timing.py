@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 from evidence import filled, table  # noqa: E402
-
-from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class  # noqa: E402
 from tests.ground_truth.timing.baseline import left_out_errors, mean_size  # noqa: E402
 from tests.ground_truth.timing.predict import Predictions, predictions  # noqa: E402
 from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E402
 from tests.ground_truth.timing.spread import covered, factors, first_half  # noqa: E402
 from tests.ground_truth.timing.translate import every_run, resolved  # noqa: E402
+
+from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class  # noqa: E402
 
 PAGE = ROOT / "docs" / "timing.md"
 # what a group of sources is, and which errors were asked of it: mean in percent

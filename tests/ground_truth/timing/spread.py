@@ -27,9 +27,7 @@ def factors(found: Iterable[Predicted], within: float = WITHIN) -> tuple[float, 
     by_source: dict[str, list[float]] = {}
     for one in found:
         by_source.setdefault(one.run.source, []).append(one.run.seconds / one.estimate)
-    weighed = sorted(
-        (ratio, 1 / len(ratios)) for ratios in by_source.values() for ratio in ratios
-    )
+    weighed = sorted((ratio, 1 / len(ratios)) for ratios in by_source.values() for ratio in ratios)
     tail = (1 - within) / 2
     return quantile(weighed, tail), quantile(weighed, 1 - tail)
 
