@@ -1,12 +1,13 @@
 """Results of formulas, cached from one call to the next; `forget` clears all caches.
 
-A `Sym` equals its value and an array has no hash, so neither can be part of a key: a call with one
-is never cached.
+A `Sym` equals its value, so it cannot be part of a key: a call with one is never cached. A small
+array is part of a key by its contents; a call with a large one is not cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar, cast
 
@@ -16,6 +17,7 @@ from msgspec.structs import astuple
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 ATOMS = frozenset((int, bool, float, str, type(None), frozenset))
+MOST_ELEMENTS = 4096  # of an array in a key
 _clears: list[Callable[[], None]] = []
 
 
@@ -40,6 +42,23 @@ def _all(values: tuple[object, ...]) -> bool:
     return not others or all(only_ints(value) for value in values if type(value) in others)
 
 
+def _key(value: object) -> Hashable:
+    """A key that is equal for equal values; raises TypeError where there is none."""
+    if type(value) in ATOMS:
+        return cast(Hashable, value)
+    if isinstance(value, tuple):
+        return tuple([_key(one) for one in value])
+    if isinstance(value, Struct):
+        if only_ints(value):
+            return value
+        return type(value), *[_key(one) for one in astuple(value)]
+    if hasattr(value, "tobytes") and value.size <= MOST_ELEMENTS:
+        return value.shape, value.tobytes()
+    if callable(value):
+        return value
+    raise TypeError(type(value))
+
+
 def remembered(
     most: int, *, always: bool = False
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
@@ -55,12 +74,25 @@ def remembered(
         if always:
             return cached
 
+        of_arrays: OrderedDict[object, Result] = OrderedDict()
+        _clears.append(of_arrays.clear)
+
         @wraps(function)
         def call(*values: Given.args, **named: Given.kwargs) -> Result:
             for value in (*values, *named.values()):
                 if type(value) not in ATOMS and not only_ints(value):
-                    return function(*values, **named)
-            return cached(*values, **named)
+                    break
+            else:
+                return cached(*values, **named)
+            try:
+                key = _key((values, *sorted(named.items())))
+            except TypeError:
+                return function(*values, **named)
+            if key not in of_arrays:
+                of_arrays[key] = function(*values, **named)
+                if len(of_arrays) > most:
+                    of_arrays.popitem(last=False)
+            return of_arrays[key]
 
         return call
 

@@ -1,0 +1,120 @@
+"""Plans for training: search the space, then estimate the best set-ups in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from ..core.errors import InputError
+from .full import full_plan
+from .goals import with_goal
+from .plans import Plan, Plans, SearchedSpace
+from .question import FASTEST, PlanQuestion
+from .reasons import explained
+from .search import Found, SetUp, named_settings, search
+from .shortfall import smallest_changes
+from .space import base_file, searched_axes, structures
+from .structures import run_file
+
+IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
+MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
+Progress = Callable[[str, float], None]  # what is done, and which part of it is
+
+
+def plan_training(question: PlanQuestion, progress: Progress | None = None) -> Plans:
+    """The answer to a question about training."""
+    if question.goal != FASTEST:
+        question = with_goal(question)
+    return fastest(question, progress)
+
+
+def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
+    """The set-ups that fit, fastest first, and the front of memory against time."""
+    report = progress or (lambda text, part: None)
+    every = list(structures(question))
+    if not every:
+        raise InputError(
+            "no set-up is possible: no engine accepts the model, the GPUs and the batch together; "
+            "try another --global-batch, fewer --fix, or other --gpus"
+        )
+    batch = global_batch(question)
+    count = [0]
+
+    def searched(found: Found) -> None:
+        count[0] += 1
+        report("searching", count[0] / len(every))
+
+    found = search(every, batch, searched)
+    plans = best_plans(question, found, report)
+    front = pareto_front(plans)
+    return Plans(
+        question=to_builtins(question),
+        space=SearchedSpace(
+            set_ups=found.set_ups,
+            feasible=found.feasible,
+            seconds=found.seconds,
+            axes=searched_axes(every),
+        ),
+        plans=explained(question, plans, found, batch),
+        front=front,
+        if_nothing_fits=[] if plans else smallest_changes(question, found),
+    )
+
+
+def global_batch(question: PlanQuestion) -> int:
+    """Sequences of a step; one for each GPU where the question does not say."""
+    return question.global_batch or int(question.hardware["num_gpus"])
+
+
+def best_plans(question: PlanQuestion, found: Found, report: Progress) -> list[Plan]:
+    """The fastest set-ups that fit with replay and margin, and those of the front, in full."""
+    base, batch = base_file(question), global_batch(question)
+    order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
+    wanted = max(IN_FULL, question.top)
+    plans: list[Plan] = []
+    tried: set[str] = set()
+
+    def add(set_up: SetUp) -> None:
+        run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
+        if str(run) in tried:
+            return
+        tried.add(str(run))
+        settings = named_settings(set_up)
+        plan = full_plan(run, settings, price=question.price, tokens=question.tokens)
+        if plan.fits_on_gpu:
+            plans.append(plan)
+
+    for set_up in order[:MOST_TRIED]:
+        if len(plans) >= wanted:
+            break
+        add(set_up)
+        report("estimating in full", len(plans) / wanted)
+    for set_up in ledger_front(order):
+        add(set_up)
+    plans.sort(key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes))
+    return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+
+
+def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
+    """Of set-ups sorted by time, those that take less memory than every faster one.
+
+    A step of the card's memory (`BINS`) has one at most, as the search keeps them.
+    """
+    front: list[SetUp] = []
+    for set_up in order:
+        if not front or set_up.total_bytes < front[-1].total_bytes * 0.98:
+            front.append(set_up)
+    return front
+
+
+def pareto_front(plans: list[Plan]) -> list[int]:
+    """Indices of plans, sorted by time, that need less memory than every faster one."""
+    front: list[int] = []
+    least: float = float("inf")
+    for index, plan in enumerate(plans):
+        if plan.needs_bytes < least:
+            front.append(index)
+            least = plan.needs_bytes
+    return front
