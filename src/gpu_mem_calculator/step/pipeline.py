@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
-from ..ledger.num import EMPTY, Num, holds, nothing, smaller
+from ..ledger.num import EMPTY, SINGLE, Num, holds, nothing, smaller
 from ..ledger.source import Source
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
@@ -135,6 +135,8 @@ def _group_counts(
     policies: on the stage, in its first and its last chunk, at work, and alive.
     """
     chunks, group = run.virtual_stages, run.micro_batch_group or run.mesh.pp
+    if not isinstance(chunks, SINGLE) and len(run.arch.runs) == 1 and not run.stage_counts:
+        return _equal_counts(run, index, flight, moment)
     held: Num = 0
     opening: Num = 0
     closing: Num = 0
@@ -152,6 +154,37 @@ def _group_counts(
         passes = chunk_passes(flight, group, chunks, chunk, run.micro_batches)
         alive = alive + count * (passes if moment is None else moment.alive[chunk])
     return held, opening, closing, working, alive
+
+
+def _equal_counts(
+    run: Run, index: int, flight: Num, moment: StageMoment | None
+) -> tuple[Num, Num, Num, Num, Num]:
+    """The same for arrays of runs whose layers are all equal, without a sum over chunks: chunks
+    are as long as those in the middle, but for the first one of all and the last one of all.
+    """
+    pp, chunks, stage = run.mesh.pp, run.virtual_stages, run.stage
+    embedding, loss = run.ends_counted
+    size = (len(run.arch.layers) + embedding + loss) // (pp * chunks)
+
+    def count(layers: Num) -> Num:
+        _, start, end, _ = _policies(run, layers)[index]
+        return end - start
+
+    usual = count(size)
+    if not (embedding or loss):
+        return usual * chunks, usual, usual, usual, usual * flight
+    first, last = holds(stage == 0) * embedding, holds(stage == pp - 1) * loss
+    shorter, single = usual - count(size - 1), holds(chunks == 1)
+    opening = usual - shorter * (first + last * single)
+    closing = usual - shorter * (last + first * single)
+    held = usual * chunks - shorter * (first + last)
+    if moment is None:
+        return held, opening, closing, closing, held
+    working = usual - shorter * (
+        first * holds(moment.chunk == 0) + last * holds(moment.chunk == chunks - 1)
+    )
+    missing = first * moment.alive[0] + last * moment.of_chunk(chunks - 1)
+    return held, opening, closing, working, usual * flight - shorter * missing
 
 
 def _chunk_groups(run: Run, size: Num) -> LayerGroups:
