@@ -1,4 +1,4 @@
-"""Results of calls with ints are cached, all others are computed again."""
+"""Results of calls with ints and small arrays are cached, all others are computed again."""
 
 from __future__ import annotations
 
@@ -43,13 +43,24 @@ def test_a_call_with_ints_is_computed_once(value: Any) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda n: n, Sizes, lambda n: Sizes(1, (n,))])
-@pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.array([3])])
-def test_a_call_with_syms_or_arrays_is_computed_again(wrap: Any, number: Any) -> None:
+@pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.zeros(5000)])
+def test_a_call_with_syms_or_large_arrays_is_computed_again(wrap: Any, number: Any) -> None:
     """At any place in the arguments."""
     double, calls = _counting()
     double(wrap(number))
     double(wrap(number))
     assert len(calls) == 2
+
+
+def test_a_small_array_is_known_by_its_contents() -> None:
+    """Equal arrays share a result; another shape or another value does not."""
+    double, calls = _counting()
+    assert double(Sizes(numpy.array([3, 4]))).tolist() == [6, 8]
+    assert double(Sizes(numpy.array([3, 4]))).tolist() == [6, 8]
+    assert len(calls) == 1
+    assert double(Sizes(numpy.array([[3, 4]]))).shape == (1, 2)
+    assert double(Sizes(numpy.array([3, 5]))).tolist() == [6, 10]
+    assert len(calls) == 3
 
 
 def test_syms_do_not_get_the_result_of_their_values() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -42,17 +42,28 @@ def _all(values: tuple[object, ...]) -> bool:
     return not others or all(only_ints(value) for value in values if type(value) in others)
 
 
+@runtime_checkable
+class ArrayLike(Protocol):
+    """A numpy array, of which a key has the shape and the contents."""
+
+    shape: tuple[int, ...]
+    size: int
+
+    def tobytes(self) -> bytes:
+        """The contents."""
+
+
 def _key(value: object) -> Hashable:
     """A key that is equal for equal values; raises TypeError where there is none."""
     if type(value) in ATOMS:
-        return cast(Hashable, value)
+        return value
     if isinstance(value, tuple):
         return tuple([_key(one) for one in value])
     if isinstance(value, Struct):
         if only_ints(value):
             return value
         return type(value), *[_key(one) for one in astuple(value)]
-    if hasattr(value, "tobytes") and value.size <= MOST_ELEMENTS:
+    if isinstance(value, ArrayLike) and value.size <= MOST_ELEMENTS:
         return value.shape, value.tobytes()
     if callable(value):
         return value

@@ -21,14 +21,17 @@ CONTEXTS = tuple(1024 << n for n in range(11))  # up to 1 M tokens
 BATCHES = tuple(1 << n for n in range(11))  # micro-batches of one GPU
 
 
-def with_goal(question: PlanQuestion) -> PlanQuestion:
-    """The question whose answer is the fastest set-up at the goal."""
+Fits = Callable[[PlanQuestion], bool]
+
+
+def with_goal(question: PlanQuestion, fits: Fits) -> PlanQuestion:
+    """The question whose answer is the fastest set-up at the goal; `fits` decides for each."""
     plain = replace(question, goal=FASTEST)
     if question.goal == FEWEST_GPUS:
-        return _first_that_fits([_on_gpus(plain, count) for count in GPU_COUNTS], "GPUs")
+        return _first_that_fits([_on_gpus(plain, count) for count in GPU_COUNTS], fits)
     if question.goal == LONGEST_CONTEXT:
         longer = [replace(plain, seq_len=length) for length in CONTEXTS]
-        return _last_that_fits(longer, "sequence")
+        return _last_that_fits(longer, fits)
     if question.goal == LARGEST_BATCH:
         gpus = int(question.hardware["num_gpus"])
         larger = [
@@ -39,9 +42,9 @@ def with_goal(question: PlanQuestion) -> PlanQuestion:
             )
             for size in BATCHES
         ]
-        return _last_that_fits(larger, "batch")
+        return _last_that_fits(larger, fits)
     assert question.goal == LARGEST_MODEL
-    return _last_that_fits([replace(plain, model={"name": n}) for n in _models()], "model")
+    return _last_that_fits([replace(plain, model={"name": n}) for n in _models()], fits)
 
 
 def _on_gpus(question: PlanQuestion, count: int) -> PlanQuestion:
@@ -61,40 +64,21 @@ def _models() -> list[str]:
     return [row["name"] for row in sorted(rows, key=lambda row: int(row["num_parameters"]))]
 
 
-def fits(question: PlanQuestion) -> bool:
-    """Whether a set-up fits, with replay and margin."""
-    from .training import fastest
-
-    try:
-        plans = fastest(replace(question, top=1)).plans
-    except InputError:
-        return False
-    return bool(plans)
-
-
-def _first_that_fits(questions: Sequence[PlanQuestion], what: str) -> PlanQuestion:
+def _first_that_fits(questions: Sequence[PlanQuestion], fits: Fits) -> PlanQuestion:
     """The first question of a growing ladder that fits; later ones are taken to fit as well."""
-    return _bisect(questions, fits, what)
+    low, high = -1, len(questions)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(questions[middle]) else (middle, high)
+    if high == len(questions):
+        raise InputError(f"no number of GPUs up to {GPU_COUNTS[-1]:,} fits; try a larger card")
+    return questions[high]
 
 
-def _last_that_fits(questions: Sequence[PlanQuestion], what: str) -> PlanQuestion:
+def _last_that_fits(questions: Sequence[PlanQuestion], fits: Fits) -> PlanQuestion:
     """The last question of a ladder that fits; later ones are taken not to fit."""
-    if not fits(questions[0]):
-        return questions[0]
     low, high = 0, len(questions)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(questions[middle]) else (low, middle)
     return questions[low]
-
-
-def _bisect(
-    questions: Sequence[PlanQuestion], test: Callable[[PlanQuestion], bool], what: str
-) -> PlanQuestion:
-    low, high = -1, len(questions)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if test(questions[middle]) else (middle, high)
-    if high == len(questions):
-        raise InputError(f"no number of {what} up to {GPU_COUNTS[-1]:,} fits; try a larger card")
-    return questions[high]

@@ -26,8 +26,17 @@ Progress = Callable[[str, float], None]  # what is done, and which part of it is
 def plan_training(question: PlanQuestion, progress: Progress | None = None) -> Plans:
     """The answer to a question about training."""
     if question.goal != FASTEST:
-        question = with_goal(question)
+        question = with_goal(question, fits)
     return fastest(question, progress)
+
+
+def fits(question: PlanQuestion) -> bool:
+    """Whether a set-up of a question fits, with replay and margin."""
+    try:
+        found = search(list(structures(question)), global_batch(question))
+        return bool(best_plans(question, found, lambda text, part: None, wanted=1))
+    except InputError:
+        return False
 
 
 def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
@@ -68,11 +77,15 @@ def global_batch(question: PlanQuestion) -> int:
     return question.global_batch or int(question.hardware["num_gpus"])
 
 
-def best_plans(question: PlanQuestion, found: Found, report: Progress) -> list[Plan]:
-    """The fastest set-ups that fit with replay and margin, and those of the front, in full."""
+def best_plans(
+    question: PlanQuestion, found: Found, report: Progress, wanted: int = 0
+) -> list[Plan]:
+    """The fastest set-ups that fit with replay and margin, and those of the front, in full;
+    `wanted`: only as many.
+    """
     base, batch = base_file(question), global_batch(question)
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
-    wanted = max(IN_FULL, question.top)
+    count = wanted or max(IN_FULL, question.top)
     plans: list[Plan] = []
     tried: set[str] = set()
 
@@ -87,11 +100,11 @@ def best_plans(question: PlanQuestion, found: Found, report: Progress) -> list[P
             plans.append(plan)
 
     for set_up in order[:MOST_TRIED]:
-        if len(plans) >= wanted:
+        if len(plans) >= count:
             break
         add(set_up)
-        report("estimating in full", len(plans) / wanted)
-    for set_up in ledger_front(order):
+        report("estimating in full", len(plans) / count)
+    for set_up in [] if wanted else ledger_front(order):
         add(set_up)
     plans.sort(key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes))
     return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]

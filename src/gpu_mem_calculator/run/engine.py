@@ -36,8 +36,9 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `complete`: a run with what its options imply for other fields.
     - `problems`: one sentence for each setting that the framework refuses, too.
     - `ledger`: the memory of one rank, at the moment of its schedule that has the peak;
-      `ledgers`: at each moment that may have it, where there are several; `stage_layers`: the number of layers of each stage;
-      `parameters`: elements of this rank's shard of the model.
+      `ledgers`: at each moment that may have it, where there are several.
+    - `stage_layers`: the number of layers of each stage.
+    - `parameters`: elements of this rank's shard of the model.
     - `tower`: what it loads of a vision tower that text does not use; "" for nothing.
     - `serve`: the memory of a server that allocates a pool for its cache.
     """

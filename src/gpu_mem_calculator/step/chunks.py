@@ -142,7 +142,8 @@ def _array_moments(run: Run) -> tuple[StageMoment, ...]:
     chunk, which has a layer less, are alive: 2 pp - 1. On the last stage one loss waits while the
     last chunk runs, none while another does. With pp micro-batches all are in flight at once.
     """
-    assert all(run.ends_counted) and len(run.arch.runs) == 1
+    assert all(run.ends_counted)
+    assert len(run.arch.runs) == 1
     pp, stage, chunks, batches = run.mesh.pp, run.stage, run.virtual_stages, run.micro_batches
     flight = chunks_in_flight(pp, stage, batches, chunks, pp)
     most = int(chunks.max()) if hasattr(chunks, "max") else int(chunks)
