@@ -15,7 +15,7 @@ from ..core.resolved_run import ResolvedRun
 from ..core.runfile import read
 from ..ledger.mesh import Mesh
 from ..run.run import Run
-from .axes import BATCH, COUNT_EMBEDDING, COUNT_LOSS, ENGINES, KEYS, NUMERIC, PIPE, RANK
+from .axes import BATCH, CHUNKS, COUNT_EMBEDDING, COUNT_LOSS, ENGINES, KEYS, NUMERIC, PIPE, PP, RANK
 
 Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their values
 Sizes = Mapping[str, int]  # a value of every numeric axis
@@ -115,7 +115,8 @@ def find_structure(
     own = {
         axis: values[axis] if axis in (*ENGINES[engine].sizes, BATCH) else [1] for axis in values
     }
-    pipes, ranks = (list(product(*(own[axis] for axis in axes))) for axes in (PIPE, RANK))
+    ranks = list(product(*(own[axis] for axis in RANK)))
+    pipes = [(pp, chunks) for pp, chunks in product(own[PP], own[CHUNKS]) if pp > 1 or chunks == 1]
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
     sizes = chain([one for one in accepted if _among(one, own)], every)
     resolved = _first_accepted(base, chosen, sizes, global_batch)
