@@ -124,11 +124,10 @@ def evaluate(structure: Structure, global_batch: int, outside: dict[Any, Any]) -
         outside[key] = outside_bytes(resolved, run)
     allocated = peak_bytes(resolved, run)
     seconds = step_seconds(run, structure.engine, machine_of(resolved.hardware)).estimate
-    share = SHARES[margin_kind(run, structure.engine)]
     arrays = {
         "valid": valid_sizes(structure, run, global_batch),
         "allocated": allocated,
-        "total": allocated + (allocated * share).astype("int64") + outside[key],
+        "total": allocated + (allocated * _share(structure)).astype("int64") + outside[key],
         "seconds": seconds,
     }
     shape = (1, len(structure.pipes), len(structure.ranks))
@@ -136,25 +135,42 @@ def evaluate(structure: Structure, global_batch: int, outside: dict[Any, Any]) -
 
 
 def one_by_one(structure: Structure, global_batch: int) -> Evaluated:
-    """The same for an engine whose ledger takes one mesh at a time: a set-up after the other."""
+    """The same for an engine whose ledger takes one mesh at a time: a set-up after the other.
+
+    Where a micro-batch does not fit, a larger one on the same mesh does not either; it is given the
+    memory of the smaller one.
+    """
     import numpy as np
 
     shape = (len(structure.pipes), len(structure.ranks))
     valid = np.zeros(shape, dtype=bool)
     allocated, total = np.zeros(shape, dtype="int64"), np.zeros(shape, dtype="int64")
     seconds = np.full(shape, np.inf)
-    share = SHARES[margin_kind(structure.resolved.run, structure.engine)]
-    machine = machine_of(structure.resolved.hardware)
+    machine, has = machine_of(structure.resolved.hardware), structure.resolved.hardware.memory_bytes
+    too_large: dict[tuple[int, ...], int] = {}
     for index in np.ndindex(shape):
-        resolved = at_sizes(structure, structure.sizes(*index), global_batch)
+        sizes = structure.sizes(*index)
+        resolved = at_sizes(structure, sizes, global_batch)
         if resolved is None:
             continue
-        peak = highest_stage(resolved)
+        mesh = (index[0], *structure.ranks[index[1]][:-1])
+        peak = too_large[mesh] if mesh in too_large else highest_stage(resolved)
         valid[index], allocated[index] = True, peak
-        outside = sum(size for _, size, _ in resolved.outside_torch)
-        total[index] = peak + int(peak * share) + outside
-        seconds[index] = step_seconds(resolved.run, structure.engine, machine).estimate
+        total[index] = peak + int(peak * _share(structure)) + _outside(resolved)
+        if total[index] > has:
+            too_large[mesh] = peak
+        else:
+            seconds[index] = step_seconds(resolved.run, structure.engine, machine).estimate
     return Evaluated(valid=valid, allocated=allocated, total=total, seconds=seconds)
+
+
+def _share(structure: Structure) -> float:
+    """The margin as a share of the bytes that a run needs."""
+    return SHARES[margin_kind(structure.resolved.run, structure.engine)]
+
+
+def _outside(resolved: ResolvedRun) -> int:
+    return sum(size for _, size, _ in resolved.outside_torch)
 
 
 def at_sizes(
