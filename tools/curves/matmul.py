@@ -31,24 +31,33 @@ Rows = dict[Point, list[float]]  # one value of each collection
 def matmul_file(wheel: Path, card: str) -> dict[str, Any]:
     """The curves of a card, one for each dtype: the median of the collections."""
     source = CARDS[card]
-    paths = [f"{source.folder}/gemm/{one}/gemm_perf.parquet" for one in source.matmul]
-    rows: dict[str, Rows] = {}
-    for path in paths:
-        for dtype, point, microseconds in _rows(table(wheel, path)):
-            rows.setdefault(dtype, {}).setdefault(point, []).append(microseconds)
     unit = "microseconds of one product of an m x k with a k x n matrix"
     parts = (catalog.named("gpus", card) or {}).get("multiprocessors", 0)
     return {
-        **heading(card, ", ".join(paths)),
+        **heading(card, ", ".join(_paths(card))),
         "unit": f"{unit}, over waves of tiles" if source.tile else unit,
         "tile": source.tile,
         "axes": {"m": ROWS, "n": WIDTHS, "k": WIDTHS},
         "curves": {
             dtype: _curve(measured, source.tile, parts)
-            for dtype, measured in rows.items()
+            for dtype, measured in matmul_rows(wheel, card).items()
             if len(measured) >= FEWEST
         },
     }
+
+
+def matmul_rows(wheel: Path, card: str) -> dict[str, Rows]:
+    """Microseconds by dtype and point, a value of each collection."""
+    rows: dict[str, Rows] = {}
+    for path in _paths(card):
+        for dtype, point, microseconds in _rows(table(wheel, path)):
+            rows.setdefault(dtype, {}).setdefault(point, []).append(microseconds)
+    return rows
+
+
+def _paths(card: str) -> list[str]:
+    source = CARDS[card]
+    return [f"{source.folder}/gemm/{one}/gemm_perf.parquet" for one in source.matmul]
 
 
 def _rows(columns: dict[str, list[Any]]) -> Iterator[tuple[str, Point, float]]:
@@ -65,7 +74,7 @@ def _curve(rows: Rows, tile: tuple[int, int] | None, parts: int) -> dict[str, An
     grid = Grid([Axis(axis, continues=True) for axis in AXES], values)
     curve = MatmulCurve(grid=grid, tile=tile, multiprocessors=parts)
     errors = {point: (curve.at(*point), us) for point, us in measured.items()}
-    training = {point: pair for point, pair in errors.items() if _of_training(point)}
+    training = {point: pair for point, pair in errors.items() if is_of_training(point)}
     off = [pair for point, pair in training.items() if not _on_grid(point)]
     several = [(one, measured[p]) for p in training for one in rows[p] if len(rows[p]) > 1]
     return {
@@ -79,7 +88,8 @@ def _curve(rows: Rows, tile: tuple[int, int] | None, parts: int) -> dict[str, An
     }
 
 
-def _of_training(point: Point) -> bool:
+def is_of_training(point: Point) -> bool:
+    """Whether a product has a size of training."""
     large = all(size >= least for size, least in zip(point, TRAINING, strict=True))
     return large and point[0] % BLOCK == 0
 

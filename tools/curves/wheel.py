@@ -18,6 +18,7 @@ DATA = "aiconfigurator_core/systems/data"
 class Source(Struct, frozen=True, kw_only=True):
     """A card: its folder in the wheel, and the collections that its curves are from.
 
+    - like: the card whose ratios give the speed of attention at head sizes that are missing
     - tile: rows and columns of the tiles of its matrix products, where waves of tiles are visible
     - ranks: the largest number of GPUs whose collectives are used
     """
@@ -26,18 +27,21 @@ class Source(Struct, frozen=True, kw_only=True):
     matmul: tuple[str, ...] = ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")
     attention: str = "vllm/0.24.0"
     nccl: str = "2.29.2"
+    like: str | None = None
     tile: tuple[int, int] | None = None
     ranks: int = 8
 
 
 # By the name of the card in catalog/gpus.toml. L40S: with 4 and 8 GPUs the wheel has 3 and 1 GB/s,
-# a tenth of what PCI Express offers, so only the collectives of two GPUs are used.
+# a tenth of what PCI Express offers, so only the collectives of two GPUs are used. A100: attention
+# was measured at head size 128; L40S runs the same kernels of FlashAttention-2.
 CARDS = {
     "a100-80gb-sxm": Source(
         folder="a100_sxm",
         matmul=("sglang/0.5.10", "trtllm/1.0.0"),
         attention="vllm/0.14.0",
         nccl="2.27.3",
+        like="l40s",
         tile=(128, 256),
     ),
     "h100-80gb-sxm": Source(folder="h100_sxm"),

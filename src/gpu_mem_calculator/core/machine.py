@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import catalog
 from ..catalog.cards import find_card
-from ..catalog.curves import cards, curve
+from ..catalog.curve_files import cards, curve
 from ..timing.curves.grid import Axis, Grid
 from ..timing.curves.machine import Link, Machine
 from ..timing.curves.matmul import BYTES
@@ -19,8 +19,13 @@ MICRO = 1e-6
 # GPUs of one NVLink domain, where it is larger than a node. GB200 and GB300 NVL72 data sheets.
 DOMAINS = {"gb200-186gb": 72, "gb300-288gb": 72}
 # Between nodes, where a run file names no interconnect: what DGX systems of that NVLink have, a
-# port for each GPU (DGX A100, H100 and B200 data sheets).
-NETWORKS = {"nvlink3": "infiniband-hdr", "nvlink4": "infiniband-ndr", "nvlink5": "infiniband-ndr"}
+# port for each GPU (DGX-2, A100, H100 and B200 data sheets).
+NETWORKS = {
+    "nvlink2": "infiniband-edr",
+    "nvlink3": "infiniband-hdr",
+    "nvlink4": "infiniband-ndr",
+    "nvlink5": "infiniband-ndr",
+}
 OTHER_NETWORK = "infiniband-hdr"
 # Part of the line rate that a ring reaches between nodes: public measurements are 0.70 to 0.85.
 NETWORK_SHARE = 0.8
@@ -73,7 +78,7 @@ def _nearest(row: catalog.Row) -> str:
         other = catalog.named("gpus", name) or {}
         keys = ("compute_capability", "architecture", "vendor")
         unlike = [row.get(key) != other.get(key) for key in keys]
-        unlike.append(_is_nvlink(row) != _is_nvlink(other))
+        unlike.append(_is_fast(row) != _is_fast(other))
         ratio = _ratio(row, other, "bf16")
         bandwidth = row["bandwidth_gb_per_s"] / other["bandwidth_gb_per_s"]
         return (*unlike, max(ratio, 1 / ratio) * max(bandwidth, 1 / bandwidth))
@@ -81,14 +86,16 @@ def _nearest(row: catalog.Row) -> str:
     return row["name"] if row["name"] in cards("matmul") else min(cards("matmul"), key=distance)
 
 
-def _is_nvlink(row: catalog.Row) -> bool:
-    return str(row.get("link", "")).startswith("nvlink")
+def _is_fast(row: catalog.Row) -> bool:
+    """Whether a card has a link of its own to the others, beyond PCI Express."""
+    return not str(row.get("link", "pcie")).startswith("pcie")
 
 
 def _peaks(row: catalog.Row) -> dict[str, float]:
     peaks = {name: 1e12 * rate for name, rate in row["tflops"].items()}
-    slow = peaks.get("fp16") or peaks["fp32"]  # cards before bf16 compute in fp16, or in fp32
-    for name in ("bf16", "fp16", "tf32", "fp8", "fp8_block", "nvfp4"):
+    # Cards before bf16 compute in fp16, or in fp32.
+    slow = peaks.get("fp16") or peaks.get("fp32") or peaks["bf16"]
+    for name in ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "nvfp4"):
         like = {"tf32": "fp32", "fp8_block": "fp8"}.get(name, "bf16")
         peaks.setdefault(name, peaks.get(like, slow))
     return peaks
@@ -136,7 +143,7 @@ def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[
     for new, old in LIKE.items():
         grids.setdefault(new, grids[old])
     tile = tuple(file["tile"]) if file["tile"] else None
-    parts = row.get("multiprocessors") or other["multiprocessors"]
+    parts = row.get("multiprocessors") or other.get("multiprocessors", 0)
     return {
         dtype: MatmulCurve(grid=grid, tile=tile, multiprocessors=parts)
         for dtype, grid in grids.items()

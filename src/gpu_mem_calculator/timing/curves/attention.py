@@ -8,7 +8,7 @@ from .grid import Size, Value
 from .machine import Machine
 
 
-class Kernel(Struct, frozen=True, kw_only=True):
+class KernelSpeed(Struct, frozen=True, kw_only=True):
     """How a kernel compares with the curve of forward.
 
     - forward: its seconds over those of the curve
@@ -25,8 +25,8 @@ FIVE_OF_TWO = (
     "FlashAttention-2 (Dao, 2023), section 4.1: backward has 2.5 times the FLOPs of forward"
 )
 KERNELS = {
-    "flash": Kernel(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
-    "sdpa": Kernel(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
+    "flash": KernelSpeed(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
+    "sdpa": KernelSpeed(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
 }
 
 

@@ -1,4 +1,4 @@
-"""Measured speed of cards: JSON files by kind and by the card's name in the catalogue.
+"""Measured speed of cards: JSON files in `curves/` by kind and by the card's name in the catalogue.
 
 Each file states its card, versions, date, source, licence and error. `tools/curves` writes those of
 matrix products, attention and collectives.
@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import json
 
-FOLDER = os.path.dirname(__file__)
+FOLDER = f"{os.path.dirname(__file__)}/curves"
 
 
 @cache

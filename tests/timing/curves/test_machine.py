@@ -1,0 +1,116 @@
+"""The machine of a run: what is measured, what is scaled, and how collectives grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.hardware import find_hardware
+from gpu_mem_calculator.core.machine import NETWORK_SHARE, machine_of
+from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.timing.curves.collectives import collective_seconds
+from gpu_mem_calculator.timing.curves.matmul import grouped_matmul_seconds, matmul_seconds
+
+from .test_lookups import MB, machine
+
+
+@pytest.mark.parametrize(
+    ("card", "like"),
+    [
+        ("h200", ""),
+        ("rtx-4090", "L40S"),
+        ("rtx-5090", "RTX PRO 6000"),
+        ("v100-32gb-sxm", "A100"),
+        ("a800-80gb-sxm", "A100"),
+        ("h20-96gb-sxm", "H100"),
+        ("mi300x", "H200"),
+        ("tpu-v5p", "A100"),
+    ],
+)
+def test_a_card_without_curves_says_whose_it_has(card: str, like: str) -> None:
+    """And stays below its own peak."""
+    one = machine(card, 1)
+    whose = [note for note in one.assumed if note.startswith("the speed of")]
+    assert bool(whose) == bool(like)
+    assert all(like in note for note in whose)
+    for dtype in ("bf16", "fp16", "fp8", "tf32", "fp32"):
+        rate = 2 * 4096**3 / matmul_seconds(one, 4096, 4096, 4096, dtype)
+        assert 0.2 * one.peak[dtype] < rate < one.peak[dtype]
+
+
+def test_a_slower_link_scales_the_bytes_alone() -> None:
+    """An A800 is an A100 whose NVLink has two thirds of the rate."""
+    a100, a800 = machine("a100-80gb-sxm"), machine("a800-80gb-sxm")
+    small, large = 512, 512 * MB
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        times = [
+            collective_seconds(one, kind, size, 8)
+            for one in (a100, a800)
+            for size in (small, large)
+        ]
+        assert times[2] == pytest.approx(times[0])
+        assert times[3] == pytest.approx(1.5 * times[1], rel=0.01)
+
+
+def test_a_machine_needs_a_card() -> None:
+    """A size alone says nothing about speed."""
+    with pytest.raises(InputError, match=r"set hardware\.gpu"):
+        machine_of(find_hardware(GPUConfig(gpu_memory_gb=80, num_gpus=8), None))
+
+
+def test_the_network_is_named_or_assumed() -> None:
+    """A link within a node replaces the card's own."""
+    config = find_hardware(GPUConfig(gpu="h200", num_gpus=16), None)
+    assert "InfiniBand NDR" in machine_of(config).assumed[0]
+    named = machine_of(config, "ethernet-25g")
+    assert named.assumed == ()
+    assert named.between.bytes_per_second == 3.125e9
+    assert machine_of(config, "pcie5-x16").within.bytes_per_second == 63e9
+
+
+def test_a_group_uses_the_ports_of_its_gpus() -> None:
+    """Eight GPUs of each node have eight ports; one GPU of each node has one."""
+    one = machine("h200", 64)
+    size = 1 << 32
+    whole = collective_seconds(one, "all_gather", size, 64, 1)
+    single = collective_seconds(one, "all_gather", size, 8, 8)
+    rate = NETWORK_SHARE * 50e9
+    assert single == pytest.approx(size * 7 / 8 / rate, rel=0.01)
+    assert whole == pytest.approx(size * 63 / 64 / (8 * rate), rel=0.05)
+
+
+def test_one_rank_takes_no_time_and_more_take_longer() -> None:
+    """Also from one node to several."""
+    one = machine("h200", 1024)
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        assert collective_seconds(one, kind, 8 * MB, 1) == 0
+        for size in (MB, 64 * MB, 1024 * MB):
+            times = [collective_seconds(one, kind, size, n) for n in (2, 8, 16, 64, 1024)]
+            assert times[1:] == sorted(times[1:])
+
+
+def test_a_rack_of_one_nvlink_domain_needs_no_network() -> None:
+    """GB200 NVL72: 64 ranks on NVLink, although a node has 4 GPUs."""
+    one = machine("gb200", 128, gpus_per_node=4)
+    inside = collective_seconds(one, "all_gather", 1 << 30, 64)
+    outside = collective_seconds(one, "all_gather", 1 << 30, 128)
+    assert (1 << 30) / inside > 300e9
+    assert outside > inside
+
+
+def test_a_stage_sends_to_the_next() -> None:
+    """Within a node over NVLink, to another node through one port."""
+    one = machine("h200", 16)
+    near, far = (collective_seconds(one, "send", 256 * MB, 2, stride) for stride in (1, 8))
+    assert 256 * MB / near > 200e9
+    assert 256 * MB / far == pytest.approx(NETWORK_SHARE * 50e9, rel=0.01)
+
+
+def test_a_grouped_product_pays_for_whole_tiles_and_every_weight() -> None:
+    """Few tokens for each of many experts: the weights are read."""
+    one = machine("h200", 1)
+    full = grouped_matmul_seconds(one, 1024, 2048, 4096, 8)
+    assert full == matmul_seconds(one, 8192, 2048, 4096)
+    assert grouped_matmul_seconds(one, 1000, 2048, 4096, 8) == full
+    few = grouped_matmul_seconds(one, 1, 2048, 4096, 256)
+    assert few >= 256 * 2048 * 4096 * 2 / one.memory_bytes_per_second
