@@ -226,7 +226,7 @@ def test_every_answer_keeps_a_browser_safe(client: httpx.Client) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("path", ["/", "/accuracy", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/plan", "/accuracy", "/docs"])
 def test_pages_are_there_and_name_no_other_host(client: httpx.Client, path: str) -> None:
     """Each page is a file without a script or a style of its own."""
     found = client.get(path)

@@ -108,7 +108,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "table":
         from ..report.plan_text import plan_lines
 
-        show(plan_lines(plans, next_words(args), screen_width(args.output)), args.output)
+        show(
+            plan_lines(plans, next_words(args) if plans.plans else [], screen_width(args.output)),
+            args.output,
+        )
     elif args.format == "json":
         from msgspec import to_builtins
 
@@ -241,12 +244,11 @@ def export_best(args: argparse.Namespace, plans: Plans) -> int:
 
 
 def next_words(args: argparse.Namespace) -> list[list[str]]:
-    """Commands to continue with: save the run files, look at one, see all in a browser."""
+    """Commands to continue with: save the run files, look at one."""
     again = asked_words(args)
     folder = args.save_runs or RUNS
     found = [] if args.save_runs else [[*again, "--save-runs", folder]]
-    found.append(["calculate", f"{folder}/plan-1.json"])
-    return [*found, [*again, "--format", "html", "--output", "plans.html"]]
+    return [*found, ["calculate", f"{folder}/plan-1.json"]]
 
 
 def asked_words(args: argparse.Namespace) -> list[str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from ..ledger.units import GIB, count
 from .bars import gauge, stack_widths
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
+from .plan_figures import MILLI, interval, plan_columns
 from .plan_front import front_lines
 from .plan_words import (
     card,
     card_bytes,
     change_words,
-    interval_text,
     rate_text,
     seconds_text,
     setup_words,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..planner.plans import KnobEffect, Plan, Plans
 
 MOST_KNOBS = 6
+MOST = 10**6  # the length of a bar of time, which is then rounded to characters
 LEAST_SETUP = 20  # columns of a set-up in the table; the last figures give way on a narrow screen
 # The parts of a step: a character and a colour for each, in turn.
 FILLS = (
@@ -37,7 +38,7 @@ FILLS = (
     ("=", "red"),
     ("-", "cyan"),
 )
-HEADS = ("#", "set-up", "GiB", "step s", "tok/s", "MFU %", "cost")
+SETUP, SERVED_SETUP = "set-up, batch×steps, recompute", "set-up"
 
 
 def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = WIDTH) -> list[Line]:
@@ -73,6 +74,12 @@ def question_words(plans: Plans) -> str:
         text += f", sequence {asked['seq_len']:,}"
     if asked.get("global_batch"):
         text += f", global batch {asked['global_batch']:,}"
+    if asked.get("users"):
+        text += f", {asked['users']:,} users"
+    if asked.get("context"):
+        text += f", context {asked['context']:,}"
+    if asked.get("latency"):
+        text += f", at most {MILLI * asked['latency']:g} ms per output token"
     if asked.get("tokens"):
         text += f", {count(asked['tokens'])} tokens"
     goal = str(asked.get("goal") or "fastest").replace("_", " ")
@@ -99,8 +106,8 @@ def best_lines(plan: Plan, width: int) -> Iterator[Line]:
         (_percent(needs / has), ""),
     ]
     yield from time_lines(plan, width)
-    for sentence in plan.why:
-        yield from wrap_lines("why: ", sentence, width=width)
+    for number, sentence in enumerate(plan.why):
+        yield from wrap_lines("why: " if number == 0 else "     ", sentence, width=width)
 
 
 def _percent(share: float) -> str:
@@ -109,37 +116,41 @@ def _percent(share: float) -> str:
 
 def time_lines(plan: Plan, width: int) -> Iterator[Line]:
     """The seconds of a step with their interval, speed and cost, and a bar of their parts."""
-    step = plan.step_seconds
-    low, high = seconds_text(step.low), seconds_text(step.high)
-    figures = [
-        f"step {seconds_text(step.estimate)} s ({low} to {high})",
-        f"{rate_text(plan.tokens_per_second)} tokens/s",
-        f"MFU {100 * plan.mfu:.1f} %",
-        *training_words(plan),
-    ]
-    yield from wrap_lines("", "   ".join(figures), BOLD, width)
+    yield from wrap_lines("", "   ".join(speed_words(plan)), BOLD, width)
     parts = list(time_parts(plan))
-    thousandths = [round(1000 * seconds) for _, _, seconds in parts]
-    widths = stack_widths(thousandths, sum(thousandths), width)
+    whole = sum(seconds for *_, seconds in parts) or 1.0
+    widths = stack_widths([round(MOST * s / whole) for *_, s in parts], MOST, width)
     yield [
         (FILLS[i % len(FILLS)][0] * size, FILLS[i % len(FILLS)][1]) for i, size in enumerate(widths)
     ]
+    scale = MILLI if plan.serving else 1.0
     legend = [
-        f"{FILLS[i % len(FILLS)][0]} {title} {seconds_text(seconds)}"
+        f"{FILLS[i % len(FILLS)][0]} {title} {seconds_text(scale * seconds)}"
         for i, (_, title, seconds) in enumerate(parts)
     ]
     yield from wrap_lines("", "   ".join(legend), DIM, width)
 
 
+def speed_words(plan: Plan) -> Iterator[str]:
+    """The speed of a plan, and what all tokens take and cost."""
+    if plan.serving is None:
+        yield f"step {interval(plan.step_seconds)} s"
+    else:
+        yield f"{interval(plan.step_seconds, MILLI)} ms per output token"
+        yield f"first token {seconds_text(plan.serving.first_token_seconds.estimate)} s"
+        yield f"{plan.serving.users:,} users"
+    yield f"{rate_text(plan.tokens_per_second)} tokens/s"
+    yield f"MFU {100 * plan.mfu:.1f} %"
+    yield from training_words(plan)
+
+
 def table_lines(plans: Plans, width: int) -> Iterator[Line]:
-    """A row for each of the top plans: set-up, memory, time, speed, cost."""
+    """A row for each of the top plans: its set-up and its figures."""
     top = plans.plans[: int(plans.question.get("top") or 10)]
-    costs = any(one.cost is not None for one in top)
-    rows = [list(HEADS[: None if costs else -1])]
+    columns = plan_columns(top)
+    rows = [["#", SERVED_SETUP if top[0].serving else SETUP, *(one.head for one in columns)]]
     for one, words in zip(top, short_setups(top), strict=True):
-        row = [str(one.rank), words, gib(card_bytes(one)), interval_text(one)]
-        row += [rate_text(one.tokens_per_second), f"{100 * one.mfu:.1f}"]
-        rows.append([*row, count(round(one.cost or 0))] if costs else row)
+        rows.append([str(one.rank), words, *(column.text(one) for column in columns)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     while len(widths) > 4 and _left(widths, width) < LEAST_SETUP:
         widths.pop()
@@ -160,7 +171,10 @@ def front_block(plans: Plans, width: int) -> Iterator[Line]:
     picture = list(front_lines(plans, width))
     if picture:
         ranks = " ".join(str(plans.plans[i].rank) for i in sorted(plans.front))
-        yield from wrap_lines("", f"less memory or less time (Pareto front): {ranks}", BOLD, width)
+        what = (
+            "most tokens for the latency" if plans.plans[0].serving else "least memory for the time"
+        )
+        yield from wrap_lines("", f"Pareto front, {what}: {ranks}", BOLD, width)
         yield from picture
 
 
@@ -170,7 +184,7 @@ def knob_lines(plan: Plan, width: int) -> Iterator[Line]:
     if not knobs:
         return
     yield line("from plan 1, one change", BOLD)
-    name = min(width - 44, max(len(change_words(one.change)) for one in knobs))
+    name = min(width - 46, max(len(change_words(one.change)) for one in knobs))
     for one in knobs:
         yield _knob(one, plan, name)
 
@@ -178,17 +192,22 @@ def knob_lines(plan: Plan, width: int) -> Iterator[Line]:
 def _knob(one: KnobEffect, plan: Plan, name: int) -> Line:
     words = shorten(change_words(one.change), name).ljust(name)
     memory = f"{one.needs_bytes / GIB:+,.1f}"
-    time = f"{one.step_seconds:+.3g}"
+    scale, unit = (MILLI, "ms") if plan.serving else (1.0, "s")
+    time = f"{scale * one.step_seconds:+.3g}"
     share = f"{100 * one.step_seconds / plan.step_seconds.estimate:+.0f} %"
+    rate = one.tokens_per_second
+    speed = f" {'-' if rate < 0 else '+'}{rate_text(abs(rate))} tok/s" if rate else ""
     fits = "" if one.fits_on_gpu else " does not fit"
-    return [(f"  {words} {memory:>7} GiB {time:>7} s ({share})", ""), (fits, WARN)]
+    return [(f"  {words} {memory:>7} GiB {time:>7} {unit} ({share}){speed}", ""), (fits, WARN)]
 
 
 def nothing_lines(plans: Plans, width: int) -> Iterator[Line]:
     """That no set-up fits, and the smallest changes that would let one fit."""
     yield line("no set-up fits", BAD)
     for one in plans.if_nothing_fits:
-        text = f"{change_words(one.change)} (saves {gib(one.saves_bytes)} GiB per GPU)"
+        text = change_words(one.change)
+        if one.saves_bytes > 0:
+            text += f" (saves {gib(one.saves_bytes)} GiB per GPU)"
         yield from wrap_lines("it would fit with ", text, width=width)
 
 
@@ -196,9 +215,11 @@ def space_words(plans: Plans) -> str:
     """How many set-ups were evaluated, how many fit, and how long it took."""
     space = plans.space
     text = f"{space.set_ups:,} set-ups evaluated, {space.feasible:,} fit; {space.seconds:.1f} s"
-    return f"{text}; 80 % of steps are within the interval"
+    return f"{text}; 80 % of measurements are within the interval"
 
 
 def _next_lines(next_words: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
     for number, words in enumerate(next_words):
         yield from command("next: " if number == 0 else "      ", ["gpu-mem-calc", *words], width)
+    if next_words:
+        yield from wrap_lines("      ", "to click the front: add --format html -o plans.html", DIM)

@@ -23,6 +23,10 @@ PARTS = {
     "bubble": "pipeline bubble",
     "optimizer": "optimizer",
     "offload": "offload",
+    # of servers
+    "memory bandwidth": "memory bandwidth",
+    "prompts of other users": "prompts of other users",
+    "communication": "communication",
 }
 AXES = {
     "tensor_parallel_size": "TP",
@@ -48,9 +52,21 @@ CHANGES = {
     "hardware.gpu": "GPU {}",
     "engine.zero_stage": "ZeRO-{}",
     "engine.type": "engine {}",
+    "inference.batch_size": "{} users",
+    "inference.engine": "engine {}",
+    "users": "{} users",
+    "latency": "{} s per output token",
+    "first_token": "{} s to the first token",
+    "throughput": "{} tokens/s",
+    "context": "a context of {}",
 }
 # Titles of engines that are long in a table.
-SHORT_TITLES = {"Megatron-LM": "Megatron", "PyTorch DDP": "DDP", "FSDP2 full shard": "FSDP2"}
+SHORT_TITLES = {
+    "Megatron-LM": "Megatron",
+    "PyTorch DDP": "DDP",
+    "FSDP2 full shard": "FSDP2",
+    "TensorRT-LLM": "TRT-LLM",
+}
 HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
 # Keys whose value alone says enough, with what is written after it.
 VALUES = {
@@ -63,18 +79,12 @@ VALUES = {
 }
 # Keys that the words of a set-up say, so that they are not written as `key=value`.
 SAID = {
-    "engine.type",
-    "engine.zero_stage",
-    "engine.sharding_strategy",
-    "engine.fsdp_version",
-    "training.batch_size",
-    "training.gradient_accumulation_steps",
-    "training.activation_checkpointing",
-    "training.recompute",
-    *(f"parallelism.{key}" for key in (*AXES, "virtual_pipeline_size", "sequence_parallel")),
-    *(f"inference.{key}" for key in (*AXES, "batch_size")),
-    "inference.engine",
-    *VALUES,
+    *["type", "engine", "zero_stage", "sharding_strategy", "fsdp_version", "offload_optimizer"],
+    *["offload_param", "cpu_offload", "batch_size", "gradient_accumulation_steps", "recompute"],
+    *["activation_checkpointing", "virtual_pipeline_size", "sequence_parallel"],
+    *["replicas", "servers", "users", "max_num_seqs"],
+    *AXES,
+    *(path.rpartition(".")[2] for path in VALUES),
 }
 
 
@@ -84,7 +94,7 @@ def setup_words(plan: Plan) -> list[str]:
     words = [
         engine_words(run),
         *_mesh_words(run),
-        *_batch_words(run),
+        *(_user_words(plan) if plan.serving else _batch_words(run)),
         *_recompute_words(run.get("training") or {}),
         *_offload_words(run.get("engine") or {}),
     ]
@@ -122,13 +132,17 @@ def _mesh_words(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _batch_words(run: Mapping[str, Any]) -> Iterator[str]:
-    training = run.get("training")
-    if training is None:
-        users = (run.get("inference") or {}).get("batch_size")
-        yield from (f"{users} users",) if users else ()
-        return
+    training = run.get("training") or {}
     steps = training.get("gradient_accumulation_steps") or 1
     yield f"micro-batch {training.get('batch_size', 1)} × {steps}"
+
+
+def _user_words(plan: Plan) -> Iterator[str]:
+    """The replicas of a server, and the users of each."""
+    assert plan.serving is not None
+    if plan.serving.replicas > 1:
+        yield f"{plan.serving.replicas:,} replicas"
+    yield f"{plan.serving.users_per_replica:,} users each"
 
 
 def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
@@ -155,10 +169,11 @@ def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_words(settings: Mapping[str, Any]) -> Iterator[str]:
-    offload = {"engine.offload_optimizer", "engine.offload_param", "engine.cpu_offload"}
+    """Keys that a plan sets and no other word says."""
     for path, value in settings.items():
-        if path not in SAID | offload and not path.startswith("hardware."):
-            yield f"{path.rpartition('.')[2]}={value_text(value)}"
+        key = path.rpartition(".")[2]
+        if key not in SAID and not path.startswith("hardware."):
+            yield f"{key}={value_text(value)}"
 
 
 def short_setups(plans: Sequence[Plan]) -> list[str]:
@@ -166,9 +181,17 @@ def short_setups(plans: Sequence[Plan]) -> list[str]:
 
     Words that all plans share are left out, but for the engine.
     """
-    words = [list(_short_words(plan)) for plan in plans]
+    return [" ".join(words) for words in _apart([list(_short_words(plan)) for plan in plans])]
+
+
+def setups_apart(plans: Sequence[Plan]) -> list[list[str]]:
+    """The words of each plan's set-up that not all of them share; the engine always."""
+    return _apart([setup_words(plan) for plan in plans])
+
+
+def _apart(words: Sequence[Sequence[str]]) -> list[list[str]]:
     shared = set.intersection(*map(set, words)) if len(words) > 1 else set()
-    return [" ".join([one[0], *(w for w in one[1:] if w not in shared)]) for one in words]
+    return [[one[0], *(w for w in one[1:] if w not in shared)] for one in words]
 
 
 def _short_words(plan: Plan) -> Iterator[str]:
@@ -181,12 +204,14 @@ def _short_words(plan: Plan) -> Iterator[str]:
             yield f"{word}{size}"
     if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
         yield f"VP{chunks}"
-    for words in _batch_words(run):
-        yield words.removeprefix("micro-batch ").replace(" ", "")
+    if plan.serving is None:
+        yield from (w.removeprefix("micro-batch ").replace(" ", "") for w in _batch_words(run))
+    elif plan.serving.replicas > 1:
+        yield f"{plan.serving.replicas}×"
     for words in _recompute_words(run.get("training") or {}):
         yield words.replace(" recompute", "") if words != "no recompute" else "none"
     yield from ("offload" for _ in [*_offload_words(run.get("engine") or {})][:1])
-    yield from _value_words(run)
+    yield from (words.removesuffix(" cache") for words in _value_words(run))
     yield from _other_words(plan.settings)
 
 
@@ -201,7 +226,7 @@ def _changed(path: str, value: Any) -> str:
         return f"{AXES[key]} {value}"
     if path in ("training.activation_checkpointing", "training.recompute"):
         return next(_recompute_words({key: value}))
-    if path in VALUES and value is not None:
+    if path in VALUES and value not in (None, "auto", "none"):
         return f"{str(value).replace('_', ' ')} {VALUES[path]}".rstrip()
     if path in CHANGES:
         return CHANGES[path].format(value)
@@ -229,18 +254,13 @@ def card_bytes(plan: Plan) -> int:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds with three digits: 0.153, 12.4, 1,340."""
+    """Seconds with two or three digits: 0.00034, 0.153, 12.4, 1,340."""
+    if 0 < seconds < 0.1:
+        return f"{seconds:.2g}" if seconds >= 1e-4 else f"{seconds:.1e}"
     if seconds >= 100:
         return f"{seconds:,.0f}"
     digits = 1 if seconds >= 10 else 2 if seconds >= 1 else 3
     return f"{seconds:.{digits}f}"
-
-
-def interval_text(plan: Plan) -> str:
-    """The seconds of a step with their interval: `12.4 (11.1–13.8)`."""
-    step = plan.step_seconds
-    estimate, low, high = map(seconds_text, (step.estimate, step.low, step.high))
-    return f"{estimate} ({low}–{high})"
 
 
 def rate_text(per_second: float) -> str:

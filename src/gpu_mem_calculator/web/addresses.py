@@ -104,6 +104,14 @@ CALCULATIONS = (
         suffix=".svg",
     ),
     Address(
+        "plan",
+        SLOW,
+        "PlansReply",
+        "The set-ups that fit, fastest first, with the time of a step and its cost",
+        "PlanAsked",
+        query=("page",),
+    ),
+    Address(
         "import",
         QUICK,
         "ImportedRun",

@@ -36,6 +36,13 @@ EXAMPLES = {
     ANYTHING: EXAMPLE,
     INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
     "HubModel": {"model_id": "llama2-7b"},
+    "PlanAsked": {
+        "model": "llama3.1-8b",
+        "gpus": 8,
+        "gpu": "h100-80gb-sxm",
+        "seq_len": 8192,
+        "global_batch": 128,
+    },
     "PastedText": {"text": "model_type: llama"},
 }
 FAILURES = {

@@ -20,6 +20,7 @@ NUMBER = "[1-9][0-9]{0,8}"
 NUMBERS = f"^({NUMBER}(,{NUMBER}){{0,{MOST_NUMBERS - 1}}})?$"
 THEMES = ("light", "dark")
 REPLAYS = ("false", "true")
+PAGES = ("false", "true")
 Parameter = dict[str, Any]  # of OpenAPI
 
 
@@ -45,6 +46,7 @@ QUERY: dict[str, Parameter] = {
     "concurrency": _text("its columns, such as 1,16,64", "1,16,64", pattern=NUMBERS),
     "width": _text("of the picture, in pixels", type="integer", **PIXELS),
     "replay": _choice("whether torch's allocator is replayed, which takes a second", REPLAYS),
+    "page": _choice("whether the HTML that the page shows is in the answer", PAGES),
     "theme": _choice("the picture's colours", THEMES),
     "model.name": _text(SETTING, "llama2-7b", minLength=1),
 }

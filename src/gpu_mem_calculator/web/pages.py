@@ -13,9 +13,19 @@ from .. import report
 
 STATIC = Path(__file__).parent / "static"
 REPORT = Path(report.__path__[0])
-PAGES = {"/": "index.html", "/accuracy": "accuracy.html", "/docs": "docs.html"}
-# The page uses the report's styles.
-STYLES = {"/static/css/tokens.css": "tokens.css", "/static/css/report.css": "page.css"}
+PAGES = {
+    "/": "index.html",
+    "/plan": "plan.html",
+    "/accuracy": "accuracy.html",
+    "/docs": "docs.html",
+}
+# The pages use the report's styles, and its script of plans.
+STYLES = {
+    "/static/css/tokens.css": "tokens.css",
+    "/static/css/report.css": "page.css",
+    "/static/css/plans.css": "plans.css",
+    "/static/js/plans.js": "plans.js",
+}
 # A browser asks each time, and gets the file only when it changed.
 FRESH = {"cache-control": "no-cache"}
 

@@ -13,6 +13,7 @@ from ..core.explain import Explanation
 from ..core.fields import RunFileField
 from ..core.models import MemoryBreakdown, MemoryResult
 from ..core.serving_answers import Answers
+from .plan_question import PlanAsked, PlansReply
 
 
 class ProblemsBody(Struct, frozen=True):
@@ -291,4 +292,4 @@ class Form(Struct, frozen=True):
 
 
 HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
-TYPES = (Answers, Explanation, MemoryResult, *HERE)
+TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *HERE)

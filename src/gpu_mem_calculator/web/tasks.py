@@ -29,8 +29,9 @@ from ..report.standalone import standalone
 from .changes import offered_changes
 from .compat import REFERENCE
 from .compat_bodies import from_reference
-from .options import REPLAYS, THEMES, Options, numbers, one_of, width
+from .options import PAGES, REPLAYS, THEMES, Options, numbers, one_of, width
 from .pasted_text import read_pasted
+from .plan_question import plans_reply
 from .worker_messages import TaskReply, TaskRequest
 
 Task = Callable[[Any, Options], Any]
@@ -148,6 +149,11 @@ def picture(_body: Any, options: Options) -> Any:
     return TextPage(standalone(estimate, width=pixels, theme=theme), "image/svg+xml")
 
 
+def plans(body: Any, options: Options) -> Any:
+    """The plans for a question, fastest first."""
+    return plans_reply(body, page=one_of(options, "page", PAGES) == PAGES[1])
+
+
 def import_text(body: Any, _options: Options) -> Any:
     """A pasted text as a run file."""
     text = body.get("text") if isinstance(body, Mapping) else None
@@ -179,6 +185,7 @@ TASKS: dict[str, Task] = {
     "look": page_parts,
     "report": report,
     "picture": picture,
+    "plan": plans,
     "import": import_text,
     **REFERENCE,
 }
