@@ -26,13 +26,20 @@ SELENE = "infiniband-hdr"  # 8 HDR ports of 200 Gb/s for 8 GPUs (SC21, section 5
 
 def vtrain(row: TimingRow) -> RunFileParts:
     """config/validation/single: activation checkpointing on, 1F1B, no gradient buckets: gradients
-    are reduced after backward. The fork is Megatron-DeepSpeed without ZeRO.
+    are reduced after backward. The fork is Megatron-DeepSpeed without ZeRO. A rank has
+    50257 // tp tokens of the vocabulary (src/model/gpt_modeling.py:41), which are not padded.
     """
+    row = replace(row, vocab=(row.vocab or 0) // (row.tp or 1) * (row.tp or 1))
     return RunFileParts(
         model=gpt(row),
         training=training(row, "fp16_mixed", "full"),
         parallelism=parallelism(row),
-        engine={"type": "megatron_deepspeed", "zero_stage": 0, **LOCAL},
+        engine={
+            "type": "megatron_deepspeed",
+            "zero_stage": 0,
+            "make_vocab_size_divisible_by": 1,
+            **LOCAL,
+        },
         hardware=hardware(row, "infiniband-hdr"),
     )
 
