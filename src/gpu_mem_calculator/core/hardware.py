@@ -28,6 +28,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - card_bytes: the total that the driver reports to a process
     - smi_bytes: the total that nvidia-smi shows
     - card: the title of the card that the section names; "" where it gives a size alone
+    - interconnect: the link that the section names; None where it names none
     """
 
     title: str
@@ -41,6 +42,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     multiprocessors: int
     card: str = ""
     runtime: str = CUDA
+    interconnect: str | None = None
     assumed: tuple[str, ...] = ()
 
     @property
@@ -81,6 +83,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         multiprocessors=multiprocessors,
         card=title if named else "",
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
+        interconnect=config.interconnect,
         assumed=assumed,
     )
 

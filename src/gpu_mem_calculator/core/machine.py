@@ -34,10 +34,10 @@ SCALED = ("fp32", "tf32", "fp8")  # from bf16's curve where a card has none of i
 
 
 def machine_of(hardware: Hardware, interconnect: str | None = None) -> Machine:
-    """The machine that a run's hardware is; `interconnect` names the network between nodes."""
+    """The machine that a run's hardware is; `interconnect` replaces the link that it names."""
     if not hardware.card:
         raise InputError("hardware.gpu is not given, so its speed is not known; set hardware.gpu")
-    return _machine(hardware.card, hardware.gpus_per_node, interconnect)
+    return _machine(hardware.card, hardware.gpus_per_node, interconnect or hardware.interconnect)
 
 
 @lru_cache(maxsize=64)

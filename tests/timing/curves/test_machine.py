@@ -114,3 +114,10 @@ def test_a_grouped_product_pays_for_whole_tiles_and_every_weight() -> None:
     assert grouped_matmul_seconds(one, 1000, 2048, 4096, 8) == full
     few = grouped_matmul_seconds(one, 1, 2048, 4096, 256)
     assert few >= 256 * 2048 * 4096 * 2 / one.memory_bytes_per_second
+
+
+def test_a_run_files_interconnect_is_the_network() -> None:
+    """Without an argument of its own."""
+    config = find_hardware(GPUConfig(gpu="h200", num_gpus=16, interconnect="roce-400g"), None)
+    assert machine_of(config).between.seconds == 5e-6
+    assert machine_of(config, "ethernet-25g").between.bytes_per_second == 3.125e9
