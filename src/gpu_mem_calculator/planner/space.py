@@ -51,7 +51,7 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
     for engine in question.engines or tuple(ENGINES):
         accepted: list[Sizes] = []
         for settings in choices(engine, chosen):
-            found = find_structure(base, engine, settings, values, batch, accepted)
+            found = find_structure(base, arch, engine, settings, values, batch, accepted)
             if found is not None:
                 yield replace(found, derived=derived)
 

@@ -14,6 +14,7 @@ from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
 from ..core.runfile import read
 from ..ledger.mesh import Mesh
+from ..model.arch import Arch
 from ..run.run import Run
 from .axes import BATCH, CHUNKS, COUNT_EMBEDDING, COUNT_LOSS, ENGINES, KEYS, NUMERIC, PIPE, PP, RANK
 
@@ -101,6 +102,7 @@ def with_sizes(run: Run, sizes: Mapping[str, Any], dp: Any, micro_batches: Any) 
 
 def find_structure(
     base: Mapping[str, Any],
+    arch: Arch,
     engine: str,
     settings: Settings,
     values: Mapping[str, list[int]],
@@ -116,7 +118,9 @@ def find_structure(
         axis: values[axis] if axis in (*ENGINES[engine].sizes, BATCH) else [1] for axis in values
     }
     ranks = list(product(*(own[axis] for axis in RANK)))
-    pipes = [(pp, chunks) for pp, chunks in product(own[PP], own[CHUNKS]) if pp > 1 or chunks == 1]
+    pipes = _equal_pipes(product(own[PP], own[CHUNKS]), chosen, len(arch.layers))
+    if not (pipes and ranks):
+        return None
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
     sizes = chain([one for one in accepted if _among(one, own)], every)
     resolved = _first_accepted(base, chosen, sizes, global_batch)
@@ -140,6 +144,24 @@ def find_structure(
         ranks=tuple((*mesh, batch) for mesh in meshes for batch in own[BATCH]),
         resolved=resolved,
     )
+
+
+def _equal_pipes(
+    pipes: Iterable[tuple[int, ...]], settings: Settings, num_layers: int
+) -> list[tuple[int, ...]]:
+    """Stages and chunks of a pipeline; under Megatron-LM those that share the layers equally, with
+    embedding and loss where they count. Several chunks need several stages.
+    """
+    several = [(pp, chunks) for pp, chunks in pipes if pp > 1 or chunks == 1]
+    if settings["engine.type"] != "megatron_lm":
+        return [*several]
+    counted = bool(settings.get(COUNT_EMBEDDING))
+    layers, least = num_layers + 2 * counted, 1 + counted
+    return [
+        (pp, chunks)
+        for pp, chunks in several
+        if layers % (pp * chunks) == 0 and layers // (pp * chunks) >= least and pp > counted
+    ]
 
 
 def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
