@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...ledger.num import Num, larger, sized, smaller
+from ...ledger.num import Num, sized
+from ...ledger.num import larger as larger_size
+from ...ledger.num import smaller as smaller_size
 from ...model.arch import Layer
 from ...model.blocks import Linear, Norm
 from ...run.recompute import ATTENTION as KEEPS_ATTENTION
@@ -17,6 +19,8 @@ from ..curves.attention import attention_seconds
 from ..curves.machine import Machine
 from ..curves.matmul import matmul_seconds
 from .elementwise import elementwise_seconds
+from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE
+from .numbers import larger
 from .operators import (
     ATTENTION,
     CORE,
@@ -96,10 +100,14 @@ class BlockClock:
     def __init__(self, run: Run, engine: str, machine: Machine) -> None:
         self.run, self.engine, self.machine = run, engine, machine
         self.dtype = dtype_of(run, engine)
+        share = SUSTAINED.get(run.compute_capability, SUSTAINED_ELSEWHERE)
+        self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * share)
 
     def product(self, m: Num, n: Num, k: Num, count: Num) -> Seconds:
-        """Seconds of equal matmuls."""
-        return matmul_seconds(self.machine, m, n, k, self.dtype, count)
+        """Seconds of equal matmuls: by their shape, or at the rate that power allows."""
+        seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count)
+        flops: Any = m * n * k * count
+        return larger(seconds, flops * self.seconds_per_product)
 
     def forward(self, matmuls: Iterable[Matmul]) -> Seconds:
         """Seconds of matmuls."""
@@ -250,8 +258,8 @@ def recomputed_share(run: Run) -> Seconds:
         return 1.0
     layers = len(run.arch.layers)
     if run.rule.first_layers is not None:
-        chunk: Any = larger(layers // (run.mesh.pp * run.virtual_stages), 1)
-        return smaller(run.rule.first_layers, chunk) / chunk
+        chunk: Any = larger_size(layers // (run.mesh.pp * run.virtual_stages), 1)
+        return smaller_size(run.rule.first_layers, chunk) / chunk
     chosen = layers * run.recompute_quarters // 4
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
 
