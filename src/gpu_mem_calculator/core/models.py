@@ -220,6 +220,9 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"] | None = None
     moe_expert_capacity_factor: Positive | None = None
     moe_pad_expert_input_to_capacity: Flag | None = None
+    tp_comm_overlap: Flag | None = None
+    overlap_grad_reduce: Flag | None = None
+    overlap_param_gather: Flag | None = None
 
 
 class GPUConfig(Struct, kw_only=True, omit_defaults=True):

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.source import measured
+from ..ledger.num import sized
+from ..ledger.source import code, measured
 from ..ledger.units import KIB, MIB
 from ..model.arch import Layer
 from ..model.blocks import Attention, LatentAttention, Moe
@@ -25,6 +26,13 @@ from ..run.run import Run
 from ..run.served import NamedBytes
 from .nccl import STREAMS_BYTES, nccl
 
+# qkv, proj, fc1 and fc2 in forward and for gradients: four by ring exchange, two in a pipeline, four
+# in bulk; cuMemCreate allocates them.
+OVERLAP_BUFFERS = 10
+OVERLAP_SOURCE = code(
+    "Transformer Engine 2.18 pytorch/module/base.py initialize_ub, "
+    "common/comm_gemm_overlap/comm_gemm_overlap.cpp:419, 824"
+)
 # A context: its bytes on every GPU, and those of each multiprocessor, by compute capability.
 CONTEXT_BYTES = 16_867_328
 MULTIPROCESSOR_KIB = {"7.5": 2224, "8.0": 3872, "9.0": 3962}
@@ -163,6 +171,16 @@ def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[Nam
         yield "int8 matmul", handle_bytes(run, first=False), str(INT8_SOURCE)
     if streams:
         yield "CUDA streams", STREAMS_BYTES, str(STREAMS_SOURCE)
+    if run.options.get("tp_comm_overlap") and run.mesh.tp > 1:
+        yield "buffers of overlapped collectives", overlap_bytes(run), str(OVERLAP_SOURCE)
+
+
+def overlap_bytes(run: Run) -> int:
+    """Bytes of Transformer Engine's buffers: a micro-batch's activations each, before sequence
+    parallelism shards them.
+    """
+    elements = run.batch * run.seq // run.mesh.cp * run.arch.hidden
+    return int(sized(OVERLAP_BUFFERS * elements, 32 if run.precision == "fp32" else 16))
 
 
 def decoded_lengths(run: Run) -> int:

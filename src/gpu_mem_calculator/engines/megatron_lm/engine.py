@@ -18,7 +18,13 @@ from ...step.block_events import BlockRun, block_runs
 from ...step.pipeline import PipelineStage, pipeline_stage, pipeline_stages, stage_layers
 from ...step.pipeline import beats as stage_instants
 from .activations import activation_entries
-from .checks import deferral_problems, instance_problems, layout_problems, option_problems
+from .checks import (
+    deferral_problems,
+    instance_problems,
+    layout_problems,
+    option_problems,
+    overlap_problems,
+)
 from .interleaved_stream import stage_writer
 from .layout import with_layout
 from .options import OPTIONS, expert_streams, option
@@ -36,6 +42,7 @@ def problems(run: Run) -> Iterator[str]:
     yield from layout_problems(run, TITLE)
     yield from instance_problems(run)
     yield from deferral_problems(run)
+    yield from overlap_problems(run)
 
 
 def complete(run: Run) -> Run:

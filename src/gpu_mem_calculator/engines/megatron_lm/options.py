@@ -43,6 +43,9 @@ OPTIONS: dict[str, Any] = {
     "moe_token_dispatcher_type": ALLGATHER,
     "moe_expert_capacity_factor": None,
     "moe_pad_expert_input_to_capacity": False,
+    "tp_comm_overlap": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
 }
 # Defaults of megatron-core's own API: GPTModel takes the vocabulary as it is, and
 # ModelParallelConfig keeps stage outputs (model_parallel_config.py:405). The measured programs

@@ -16,6 +16,7 @@ from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds
+from .estimates import EXPOSED_SHARE
 from .numbers import without
 from .operators import LayerKind, local_tokens, tokens_of
 from .step_seconds import Seconds
@@ -78,8 +79,10 @@ def tensor_parallel(
         return reduced, without(reduced, block.weights)
     gathered = collective_seconds(machine, ALL_GATHER, size, tp, 1) * branches
     scattered = collective_seconds(machine, REDUCE_SCATTER, size, tp, 1) * branches
-    hidden = without(gathered + scattered, block.weights + block.weights)
-    return gathered + scattered, gathered + hidden
+    left = without(gathered + scattered, block.weights + block.weights)
+    if run.options.get("tp_comm_overlap"):
+        return (gathered + scattered) * EXPOSED_SHARE, gathered * EXPOSED_SHARE + left
+    return gathered + scattered, gathered + left
 
 
 def _shares_mlp(layer: Layer) -> bool:
