@@ -24,12 +24,32 @@ def problems(text: str) -> list[str]:
 def test_a_row_keeps_what_is_scored(row: dict[str, Any]) -> None:
     """Id, group, rank, figures, phases and process group are read; nulls are left out."""
     row |= {"rank": 3, "environment": {"process_group": "nccl, 1 rank", "torch": "2.11"}}
-    row["measured"] |= {"reserved_bytes": None, "step_seconds": 0.5}
+    timed = {"step_seconds": 0.5, "step_seconds_all": [0.4, 0.5, 0.7]}
+    row["measured"] |= {"reserved_bytes": None, **timed}
     row["phases"] = {"s0.a0.fwd": {"peak_bytes": 7, "start_next_bytes": 1}}
     (read,) = rows_from([row])
     assert (read.id, read.group, read.rank, read.process_group) == ("a", "ddp", 3, "nccl, 1 rank")
-    assert read.measured == {"allocated_bytes": 10**9, "step_seconds": 0.5}
+    assert read.measured == {"allocated_bytes": 10**9, **timed}
     assert read.phases == {"s0.a0.fwd": 7}
+
+
+@pytest.mark.parametrize(
+    ("measured", "phases", "scored"),
+    [
+        ({}, {}, True),
+        ({}, {"model": {"peak_bytes": 1}}, True),
+        ({}, {"s2.opt": {"peak_bytes": 1}}, False),
+        ({"step_peaks_bytes": [1, 2]}, {}, False),
+        ({"step_seconds_all": [0.5]}, {"s2.opt": {"peak_bytes": 1}}, True),
+    ],
+)
+def test_a_step_with_probes_is_not_scored(
+    row: dict[str, Any], measured: dict[str, Any], phases: dict[str, Any], scored: bool
+) -> None:
+    """Probes between phases take time, unless the row says that further steps had none."""
+    row["measured"] |= {"step_seconds": 0.5, **measured}
+    row["phases"] = phases
+    assert ("step_seconds" in rows_from([row])[0].measured) is scored
 
 
 def test_a_serving_row_without_a_rank_reads(row: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ ROWS = rows_from(
             phases={"s0.opt": {"peak_bytes": 50}, "model": {"peak_bytes": 7}},
         ),
         measured_row("d", "y"),
-        measured_row("e", "z", measured={"step_seconds": 1.0}),
+        measured_row("e", "z", measured={"context_bytes": 1}),
         measured_row("f", "z", measured={}, failed="out of memory after model\nand more"),
     ]
 )

@@ -12,14 +12,17 @@ from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.fit_verdict import FITS, replay_verdict
 from ..core.record_file import load_record
+from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
+from ..core.runfile import read
 from ..core.serving_result import serving_result
 from ..core.stage_replay import replay_stage
 from ..cuda.libraries import NCCL_BYTES, host_libraries
 from ..ledger.ledger import CPU, UNIFIED
 from ..run.phases import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
-from .rows import MeasuredRun
+from .predict_step import predict_step
+from .rows import METRICS, MeasuredRun
 
 NEEDS_TORCH = (
     "--rung trace runs the model with torch, and {} is not installed; "
@@ -30,7 +33,8 @@ NEEDS_TORCH = (
 class Prediction(Struct, frozen=True, kw_only=True):
     """The prediction of a rung for one run; None where the rung does not predict a metric.
 
-    The fields are the metrics of `rows.METRICS`: bytes, except kv_tokens and the verdict fits.
+    The fields are the metrics of `rows.METRICS`: bytes, except kv_tokens, fits (a verdict) and step
+    (seconds).
     `phases` has the peak of each measured phase in bytes.
     """
 
@@ -47,6 +51,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     kv_pool: int | None = None
     kv_tokens: int | None = None
     fits: bool | None = None
+    step: float | None = None
     phases: dict[str, int] = {}
 
 
@@ -103,7 +108,9 @@ def _not_run(row: MeasuredRun) -> str:
 
 
 def by_estimate(row: MeasuredRun) -> Prediction:
-    """The estimate of the measured rank."""
+    """The estimate of the measured rank; memory only where it was measured."""
+    if set(row.measured) & set(METRICS.values()) == {METRICS["step"]}:
+        return by_clock(row)
     estimate = full_estimate(run_file_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
@@ -131,8 +138,29 @@ def by_estimate(row: MeasuredRun) -> Prediction:
         device=stage_replay.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
         host=host,
         fits=fits if searched else None,
+        step=_step(row, resolved, stage),
         phases=phases | replayed_peaks(stage_replay.phases, names, micro_batches),
     )
+
+
+def by_clock(row: MeasuredRun) -> Prediction:
+    """The seconds of a step alone, for a row that has nothing else."""
+    resolved = resolve(read(run_file_of(row)))
+    run = resolved.run
+    if run.new_tokens is not None or resolved.engine.serve is not None:
+        raise InputError("measured.step_seconds is of training; a server has no steps")
+    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
+    return Prediction(step=predict_step(resolved, row.process_group, stage))
+
+
+def _step(row: MeasuredRun, resolved: ResolvedRun, stage: int) -> float | None:
+    """Seconds of a step where they were measured, and the card's speed is known."""
+    if METRICS["step"] not in row.measured or resolved.run.new_tokens is not None:
+        return None
+    try:
+        return predict_step(resolved, row.process_group, stage)
+    except InputError:
+        return None
 
 
 def by_server(estimate: Estimate, stage: int) -> Prediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,21 @@ METRICS = {
     "kv_pool": "kv_pool_bytes",
     "kv_tokens": "kv_tokens",
     "fits": "fits",
+    "step": "step_seconds",
 }
 # Also measured, but not predicted.
 UNSCORED = (
     *("fails_in_bytes", "context_bytes", "alloc_retries"),
-    *("step_seconds", "step_seconds_all", "average_bytes", "utilization_pct"),
+    *("step_seconds_all", "average_bytes", "utilization_pct"),
     *("step_peaks_bytes", "between_steps_bytes"),
 )
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
+TIMED = "step_seconds_all"  # the seconds of each step that was timed without probes
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
 OTHERS = "function with record rank num_parameters rank_parameters phases environment failed tries"
 KEYS = (*NEEDED, *OTHERS.split())
+STEP_PHASE = re.compile(r"s\d+(\.|$)")
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 
 
@@ -134,6 +138,8 @@ def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:
 def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
+    if has_probes(measured, phases):
+        measured.pop(METRICS["step"], None)
     environment = data.get("environment") or {}
     return MeasuredRun(
         id=data["id"],
@@ -156,6 +162,17 @@ def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     if not settings or "inference" in config or not isinstance(training, dict):
         return config
     return {**config, "training": {**training, "pytorch_alloc_conf": settings}}
+
+
+def has_probes(measured: Mapping[str, Any], phases: Iterable[str]) -> bool:
+    """Whether the step was timed with probes between its phases.
+
+    `measure` writes the seconds of each step without probes, too. A row without them that has
+    phases of steps, or a peak for each step, was timed while they were read.
+    """
+    if TIMED in measured:
+        return False
+    return "step_peaks_bytes" in measured or any(STEP_PHASE.match(name) for name in phases)
 
 
 def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -204,8 +221,11 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
         elif key in LISTS:
             if not isinstance(value, list) or not all(map(_whole_number, value)):
                 yield f"measured.{key}={_short(value)} must be a list of whole numbers of bytes"
+        elif key == TIMED:
+            if not isinstance(value, list) or not all(map(_number, value)):
+                yield f"measured.{key}={_short(value)} must be a list of numbers, 0 or more"
         elif key in NUMBERS:
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            if not _number(value):
                 yield f"measured.{key}={_short(value)} must be a number, 0 or more"
         elif not _whole_number(value):
             unit = "a whole number" if key == "kv_tokens" else "a whole number of bytes"
@@ -220,6 +240,10 @@ def _phase_problems(phases: Mapping[str, Any]) -> Iterator[str]:
 
 def _whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _short(value: Any) -> str:

@@ -21,8 +21,8 @@ Progress = Callable[[int, int, str], None]  # rows done, all rows, the id of the
 class Comparison(Struct, frozen=True):
     """A predicted and a measured figure; `error_pct` is None where 0 was measured."""
 
-    predicted: int
-    measured: int
+    predicted: float
+    measured: float
 
     @property
     def error_pct(self) -> float | None:

@@ -22,7 +22,9 @@ TITLES = {
     "graph": "CUDA graphs",
     "kv_pool": "KV pool",
     "kv_tokens": "KV tokens",
+    "step": "step",
 }
+UNITS = {"kv_tokens": "tokens", "step": "s"}  # the others are bytes, shown in GiB
 RUNGS = {"estimate": "the estimate", "trace": "the trace"}
 NAME, RUN, NUM_WORST = 18, 21, 5
 HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run"
@@ -146,19 +148,25 @@ def _worst(report: BacktestReport) -> Iterator[Line]:
     errors = report.errors(metric)
     names = sorted(errors, key=lambda name: -abs(errors[name]))[:NUM_WORST]
     rows = {row.id: row for row in report.rows}
-    tokens = metric == "kv_tokens"
-    head = f"furthest off: {TITLES[metric]}, {'tokens' if tokens else 'GiB'}"
+    head = f"furthest off: {TITLES[metric]}, {UNITS.get(metric, 'GiB')}"
     yield line()
     yield [(head.ljust(44), BOLD), (f"{'predicted':>11}{'measured':>11}{'error':>12}", DIM)]
     for name in names:
         one = rows[name].metrics[metric]
-        show = (f"{v:,}" if tokens else gib(v, 3) for v in (one.predicted, one.measured))
+        show = (figure(metric, v) for v in (one.predicted, one.measured))
         left = _shorten(f"  {name}", 43)
         style = WARN if abs(errors[name]) > 2 else ""
         yield [
             (f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
             (f"{_signed(errors[name]):>10} %", style),
         ]
+
+
+def figure(metric: str, value: float) -> str:
+    """A figure of a metric in its unit."""
+    if metric == "step":
+        return f"{value:.4f}"
+    return f"{value:,}" if metric in UNITS else gib(int(value), 3)
 
 
 def main_metric(report: BacktestReport) -> str | None:

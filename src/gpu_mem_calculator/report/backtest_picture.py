@@ -15,7 +15,7 @@ from msgspec import Struct
 from ..backtest.score import DANGEROUS_PCT, BacktestReport
 from ..core.errors import InputError
 from ..ledger.units import GIB
-from .backtest import RUNGS, TITLES, main_metric
+from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count
 from .picture import CHARACTER
@@ -96,7 +96,7 @@ def picture(report: BacktestReport, where: str) -> str:
     worst = max(points, key=lambda p: abs(p.error))
     values = [v for p in points for v in (p.predicted, p.measured)]
     low, high = min(values) / 1.25, max(values) * 1.25
-    unit = "tokens" if metric == "kv_tokens" else "GiB"
+    unit = UNITS.get(metric, "GiB")
     most = max(1.2 * abs(worst.error), 0.5)
     left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
@@ -105,7 +105,8 @@ def picture(report: BacktestReport, where: str) -> str:
         f"{len(points)} measured runs ({where}) against {rung}: mean error "
         f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %"
     )
-    title = f"Predicted and measured memory: {TITLES[metric]}"
+    what = "seconds" if metric == "step" else "memory"
+    title = f"Predicted and measured {what}: {TITLES[metric]}"
     return "\n".join(
         [
             f'<svg class="score" viewBox="0 0 {WIDTH} {left.bottom + 56:g}" role="img" '
@@ -141,7 +142,7 @@ def page(drawn: str) -> str:
 
 def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
     """The runs that can be drawn on a logarithmic axis: those above 0."""
-    unit = 1 if metric == "kv_tokens" else GIB
+    unit = 1 if metric in UNITS else GIB
     for row in report.rows:
         one = row.metrics.get(metric)
         if one is not None and one.predicted > 0 and one.error_pct is not None:
