@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from .translate import TimedRun
 
+VOCABULARY = "vocab_size"  # a set-up may round it for tensor parallelism: the model is the same
+
 
 class Predicted(Struct, frozen=True, kw_only=True):
     """A run with its predicted seconds."""
@@ -75,7 +77,8 @@ def questions(found: Iterable[Predicted]) -> Iterator[list[Predicted]]:
     for one in found:
         file = one.run.file
         hardware = {key: file["hardware"][key] for key in ("gpu", "num_gpus")}
-        key = (one.run.source, file["model"], hardware, one.run.tokens, file["training"]["seq_len"])
+        model = {key: value for key, value in file["model"].items() if key != VOCABULARY}
+        key = (one.run.source, model, hardware, one.run.tokens, file["training"]["seq_len"])
         groups.setdefault(repr(key), []).append(one)
     yield from (group for group in groups.values() if len(group) > 1)
 
