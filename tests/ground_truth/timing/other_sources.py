@@ -57,14 +57,15 @@ def llm_foundry(row: TimingRow) -> RunFileParts:
 
 def internevo(row: TimingRow) -> RunFileParts:
     """doc/en/train_performance.md @c628a8c: FlashAttention, ZeRO-1 over all ranks or groups of
-    them, communication while layers run; here Megatron-LM's distributed optimizer with as many
-    instances.
+    them, gradients are reduced while layers run, parameters gathered when they are stepped
+    (configs/7B_sft.py: overlap_sync_grad, overlap_sync_param); here Megatron-LM's distributed
+    optimizer with as many instances.
     """
     dp = ranks(row)["data"]
     group = dp if row.zero1_group in (None, -1) else int(row.zero1_group or dp)
     if dp % group:
         raise UnusableError("its ZeRO group does not divide its data-parallel ranks")
-    overlaps = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    overlaps = {"overlap_grad_reduce": True}
     return RunFileParts(
         model=INTERNLM,
         training=training(row, "bf16_mixed", "full" if row.recompute == "full" else "none"),
