@@ -11,10 +11,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from .rows import TimingRow
-from .sections import RunFileParts, UnusableError, gpt, hardware, known, parallelism, training
+from .sections import RunFileParts, UnusableError, gpt, hardware, parallelism, training
 
 LOCAL = {"transformer_implementation": "local", "masked_softmax_fusion": True}
 MEGATRON: dict[str, Any] = {"type": "megatron_lm", **LOCAL}
+OVERLAPS = {"tp_comm_overlap": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 SPLIT = {
     "account_for_embedding_in_pipeline_split": True,
     "account_for_loss_in_pipeline_split": True,
@@ -112,11 +113,10 @@ def llama3(row: TimingRow) -> RunFileParts:
     if row.seq != 8192:
         raise UnusableError("its FLOPs depend by 40 % on how its source counts causal attention")
     row = replace(row, mbs=1, vp=8)
-    overlaps = {"tp_comm_overlap": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
     return RunFileParts(
         model={"name": "llama3.1-405b"},
         training=training(row, "bf16_mixed", "none"),
         parallelism=parallelism(row, sequence_parallel=True),
-        engine={"type": "megatron_lm", "distributed_optimizer": True, **SPLIT, **known(overlaps)},
+        engine={"type": "megatron_lm", "distributed_optimizer": True, **SPLIT, **OVERLAPS},
         hardware=hardware(row, "roce-400g"),
     )

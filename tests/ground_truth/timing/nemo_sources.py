@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .megatron_sources import SPLIT
+from .megatron_sources import OVERLAPS, SPLIT
 from .rows import TimingRow
-from .sections import RunFileParts, UnusableError, hardware, known, parallelism, training
+from .sections import RunFileParts, UnusableError, hardware, parallelism, training
 
 NDR = "infiniband-ndr"  # 8 ports of 400 Gb/s for the 8 GPUs of a DGX H100
 JAX = ("MaxText", "Paxml")
@@ -78,7 +78,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama 70b": {"name": "llama3.1-70b"},
     "llama 405b": {"name": "llama3.1-405b"},
 }
-OVERLAPS = {"tp_comm_overlap": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 LAYERS_405B = 126
 
 
@@ -105,7 +104,7 @@ def dgxc(row: TimingRow) -> RunFileParts:
         model=_model(row, name),
         training=training(row, "bf16_mixed", "none"),
         parallelism=parallelism(row, sequence_parallel=(row.tp or 1) > 1),
-        engine=options | known(overlaps),
+        engine=options | overlaps,
         hardware=hardware(row, NDR),
     )
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .rows import TimingRow
-from .sections import (
-    RunFileParts,
-    UnusableError,
-    gpt,
-    hardware,
-    known,
-    parallelism,
-    ranks,
-    training,
-)
+from .sections import RunFileParts, UnusableError, gpt, hardware, parallelism, ranks, training
 
 MPT_VOCAB = 50368
 LIGER = ["rope", "rms_norm", "swiglu", "cross_entropy"]
@@ -65,7 +56,6 @@ def internevo(row: TimingRow) -> RunFileParts:
     group = dp if row.zero1_group in (None, -1) else int(row.zero1_group or dp)
     if dp % group:
         raise UnusableError("its ZeRO group does not divide its data-parallel ranks")
-    overlaps = {"overlap_grad_reduce": True}
     return RunFileParts(
         model=INTERNLM,
         training=training(row, "bf16_mixed", "full" if row.recompute == "full" else "none"),
@@ -74,7 +64,7 @@ def internevo(row: TimingRow) -> RunFileParts:
             "type": "megatron_lm",
             "distributed_optimizer": True,
             "num_distributed_optimizer_instances": dp // group,
-            **known(overlaps),
+            "overlap_grad_reduce": True,
         },
         hardware=hardware(row, "roce-50g"),  # 4 ports of 100 Gb/s for the 8 GPUs of a node
     )

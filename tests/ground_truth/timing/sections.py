@@ -6,8 +6,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.models import EngineConfig
-
 from .rows import TimingRow
 
 GPUS = {
@@ -131,8 +129,3 @@ def gpt(row: TimingRow, **further: Any) -> dict[str, Any]:
         "tie_word_embeddings": True,
         **further,
     }
-
-
-def known(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the engine section has."""
-    return {key: value for key, value in options.items() if key in EngineConfig.__struct_fields__}
