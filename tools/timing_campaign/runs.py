@@ -136,23 +136,30 @@ class Turn:
     def __init__(self, cases: Sequence[Case], work: Callable[[Case, Tell], Case]) -> None:
         self.cases, self.work = cases, work
         self.gate = os.pipe()
-        self.ready = threading.Event()
+        self.forked, self.ready = threading.Event(), threading.Event()
         self.rows: list[Any] = []
         self.outcome: ChildOutcome | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+        self.forked.wait(30)  # packages forbid that two threads fork together
 
     def _run(self) -> None:
-        self.outcome = run_in_child(self._child, None, WAIT, self._receive)
-        self.ready.set()
+        try:
+            self.outcome = run_in_child(self._child, None, WAIT, self._receive)
+        finally:
+            self.forked.set()
+            self.ready.set()
 
     def _receive(self, message: Any) -> None:
-        if message == "ready":
+        if message == "forked":
+            self.forked.set()
+        elif message == "ready":
             self.ready.set()
         else:
             self.rows.append(message)
 
     def _child(self, _: Any, tell: Tell) -> None:
+        tell("forked")
         prepare(self.cases[0]["config"])
         tell("ready")
         os.read(self.gate[0], 1)
@@ -168,14 +175,14 @@ class Turn:
 
     def go(self) -> list[Any]:
         """Let the process run, and wait for its end; a process that died has a row that says so."""
-        os.write(self.gate[1], b"x")
+        if self.outcome is None:
+            os.write(self.gate[1], b"x")
         self.thread.join()
         for end in self.gate:
             os.close(end)
-        assert self.outcome is not None
         done = {row["id"] for row in self.rows}
         missing = [case["id"] for case in self.cases if case["id"] not in done]
-        why = self.outcome.error or "no result"
+        why = self.outcome.error if self.outcome else "the process did not start"
         return [*self.rows, *({"id": name, "failed": why} for name in missing)]
 
 
