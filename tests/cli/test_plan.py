@@ -53,6 +53,7 @@ def test_options_become_a_question(command: Command, asked: Asked) -> None:
             "tokens": 10**12,
             "top": 10,
             "goal": "fastest",
+            "progress": None,
             "fix": {"hardware.num_nodes": 8, "training.optimizer": "adamw", "tp": 8},
             "vary": {"checkpointing": ["none", "full"], "zero": [1, 2]},
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +21,8 @@ PLANNER = "gpu_mem_calculator.planner"
 @pytest.fixture(autouse=True)
 def _searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that return their question."""
-    for module, name in (
-        ("training", "plan_training"),
-        ("serving", "plan_serving"),
-        ("candidates", "rank_candidates"),
-    ):
-        fake = SimpleNamespace(**{name: lambda *words: words[0] if len(words) == 1 else words})
+    for module, name in (("training", "plan_training"), ("serving", "plan_serving")):
+        fake = SimpleNamespace(**{name: lambda question, *_: question})
         monkeypatch.setitem(sys.modules, f"{PLANNER}.{module}", fake)
 
 
@@ -104,9 +102,20 @@ def test_a_server_has_its_own_question() -> None:
     assert asked("gpt2", gpu="h100", gpus=1, serve="vllm").engines == ("vllm",)
 
 
-def test_candidates_are_ranked_as_they_are() -> None:
-    """With the price and the tokens."""
-    assert asked(candidates=["a.json"], price=2.0, tokens=5) == (["a.json"], 2.0, 5)
+def test_candidates_are_ranked_as_they_are(tmp_path: Path) -> None:
+    """Files keep their names, data have none; the price is that of their tokens."""
+    run: dict[str, Any] = {
+        "model": {"name": "gpt2"},
+        "training": {"batch_size": 1, "seq_len": 512},
+        "hardware": {"gpu": "h200", "num_gpus": 1},
+    }
+    larger = {**run, "training": {"batch_size": 8, "seq_len": 512}}
+    file = tmp_path / "large.json"
+    file.write_text(json.dumps(larger))
+    found = plan(candidates=[run, str(file)], price=2.0, tokens="1B")
+    assert [(one.file, one.run) for one in found.plans] == [(str(file), larger), (None, run)]
+    first = found.plans[0]
+    assert first.cost == pytest.approx(2 * 1e9 / first.tokens_per_second / 3600)
 
 
 @pytest.mark.parametrize(

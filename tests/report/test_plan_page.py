@@ -58,7 +58,7 @@ def test_every_plan_has_a_point_a_row_and_a_panel() -> None:
         assert PAGE.count(f'data-plan="{rank}"') == 2
         assert PAGE.count(f'data-rank="{rank}"') == 1
     assert len(re.findall(r'<article class="plan"[^>]*hidden', PAGE)) == 4
-    assert len(re.findall(r'class="point[^"]* on-front"', PAGE)) == 4
+    assert len(re.findall(r'class="point[^"]* on-front[^"]*"', PAGE)) == 4
 
 
 def test_the_run_file_of_a_plan_is_in_its_panel() -> None:

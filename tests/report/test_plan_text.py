@@ -109,7 +109,7 @@ def test_words_of_other_settings() -> None:
         "micro-batch 1 × 1",
         "every 2nd layer recompute",
         "liger fused loss",
-        "overlap_comm=true",
+        "overlap comm",
     ]
 
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, print_to_stderr
 from ..core.parameter_count import parameter_count
-from ..planner.ask import plan
+from ..planner.ask import Progress, plan, with_files
+from ..report.terminal import takes_escapes
 from .export import add_export, check_export, write_export
 from .output import screen_width, show, write
 from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
@@ -137,15 +141,29 @@ def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
     fixed = dict(_pair(text, "--set") for text in args.settings)
     fixed |= dict(_pair(text, "--fix") for text in args.fix)
     varied = {key: _values(text) for key, text in (_parts(one, "--vary") for one in args.vary)}
-    return plan(
-        args.model,
-        **given,
-        tokens=total,
-        top=args.top,
-        goal=goals[0] if goals else "fastest",
-        fix={**own, **fixed},
-        vary=varied,
-    )
+    with shown_progress() as progress:
+        return plan(
+            args.model,
+            **given,
+            progress=progress,
+            tokens=total,
+            top=args.top,
+            goal=goals[0] if goals else "fastest",
+            fix={**own, **fixed},
+            vary=varied,
+        )
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress | None]:
+    """A function that shows progress in a bar on a terminal; None elsewhere."""
+    if not takes_escapes(sys.stderr):
+        yield None
+        return
+    from ..report.progress_bar import ProgressBar
+
+    with ProgressBar(sys.stderr, 100) as bar:
+        yield lambda text, part: bar.show(text, round(100 * part))
 
 
 def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
@@ -156,8 +174,9 @@ def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
         if getattr(args, name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for a search, and --candidates are ranked as they are")
-    sources = [candidate(args, file) for file in args.candidates]
-    return plan(candidates=sources, price=args.price, tokens=total, top=args.top)
+    sources = {file: candidate(args, file) for file in args.candidates}
+    plans = plan(candidates=list(sources.values()), price=args.price, tokens=total, top=args.top)
+    return with_files(plans, sources)
 
 
 def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
@@ -247,6 +266,8 @@ def next_words(args: argparse.Namespace) -> list[list[str]]:
     """Commands to continue with: save the run files, look at one."""
     again = asked_words(args)
     folder = args.save_runs or RUNS
+    if args.candidates:
+        return [["explain", args.candidates[0]]]
     found = [] if args.save_runs else [[*again, "--save-runs", folder]]
     return [*found, ["calculate", f"{folder}/plan-1.json"]]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..core.errors import InputError, quoted
 from ..core.model_size import sized_model
@@ -16,6 +18,7 @@ from .serving_question import ServingQuestion
 MISSING = "plan needs numpy: pip install 'gpu-mem-calculator[plan]'"
 ANY = "any"  # every server
 Source = str | Mapping[str, Any]
+Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
 
 def plan(
@@ -34,6 +37,7 @@ def plan(
     candidates: Sequence[Source] | None = None,
     goal: str = FASTEST,
     serve: str | None = None,
+    progress: Progress | None = None,
     **targets: Any,
 ) -> Plans:
     """The set-ups of a model that fit on GPUs, fastest first; or `candidates` ranked.
@@ -48,6 +52,7 @@ def plan(
     - goal: "fastest", "fewest_gpus", "largest_batch", "longest_context" or "largest_model"
     - serve: a server, or "any", instead of training; its targets are users, context, new_tokens,
       latency, first_token and throughput (`ServingQuestion`)
+    - progress: called with what is done, and which part of it is
     """
     check_numpy()
     if goal not in GOALS:
@@ -65,10 +70,10 @@ def plan(
         asked = PlanQuestion(
             **given, engines=engine_choice(named), **_training(seq_len, global_batch, targets)
         )
-        return _planned(with_keys(asked, fix or {}, vary or {}))
+        return _planned(with_keys(asked, fix or {}, vary or {}), progress)
     servers = engine_choice([one for one in (serve, *named) if one != ANY], served=True)
     question = ServingQuestion(**given, engines=servers, **_served(seq_len, global_batch, targets))
-    return _served_plans(with_keys(question, fix or {}, vary or {}))
+    return _served_plans(with_keys(question, fix or {}, vary or {}), progress)
 
 
 def check_numpy() -> None:
@@ -127,21 +132,37 @@ def _check_hardware(hardware: Mapping[str, Any], goal: str) -> None:
         raise InputError("plan needs the number of GPUs; add --gpus 8, or --fewest-gpus")
 
 
-def _planned(asked: PlanQuestion) -> Plans:
+def _planned(asked: PlanQuestion, progress: Progress | None) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from .training import plan_training
 
-    return plan_training(asked)
+    return plan_training(asked, progress)
 
 
-def _served_plans(asked: ServingQuestion) -> Plans:
+def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from .serving import plan_serving
 
-    return plan_serving(asked)
+    if progress is None:
+        return plan_serving(asked)
+    return plan_serving(asked, lambda done, total, text: progress(text, done / max(1, total)))
 
 
 def _ranked(candidates: list[Source], price: float | None, tokens: int | None) -> Plans:
     from .candidates import rank_candidates
 
-    return rank_candidates(candidates, price, tokens)
+    plans = rank_candidates(candidates, price, tokens)
+    return with_files(plans, {one: one for one in candidates if isinstance(one, str)})
+
+
+def with_files(plans: Plans, sources: Mapping[str, Source]) -> Plans:
+    """The plans of candidates with the names of their files; `sources` by name."""
+    from ..core.runfile import as_dict, read
+
+    runs = {name: as_dict(read(source)) for name, source in sources.items()}
+    named = []
+    for one in plans.plans:
+        file = next((name for name, run in runs.items() if run == one.run), None)
+        named.append(replace(one, file=file or one.file))
+        runs.pop(file or "", None)
+    return replace(plans, plans=named)

@@ -67,6 +67,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """One set-up, estimated in full.
 
     - `run`: a run file; `settings`: the keys in which it differs from the other plans
+    - `file`: of a candidate, the file that it was read from
     - `gpu_hours`, `cost`: of all tokens asked for, None without `tokens`, without a price
     - `serving`: of a server; its `step_seconds` are seconds per output token of one user, its
       `tokens_per_second` output tokens of all users
@@ -89,6 +90,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     stages: list[PlanStage] = field(default_factory=list)
     knobs: list[KnobEffect] = field(default_factory=list)
     serving: ServingFigures | None = None
+    file: str | None = None
 
 
 class SmallestChange(Struct, frozen=True, kw_only=True):

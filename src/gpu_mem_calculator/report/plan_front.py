@@ -12,11 +12,12 @@ from .plan_words import seconds_text
 if TYPE_CHECKING:
     from ..planner.plans import Plans
 
+NAMED = 10  # ranks that are written; the others of the front are bullets
 HEIGHT, LABEL = 7, 9  # rows of the picture, and columns left of it
 
 
 def front_lines(plans: Plans, width: int) -> Iterator[Line]:
-    """The picture; nothing for one plan. Plans of the front have their ranks, others are dots."""
+    """The picture; nothing for one plan. The first of the front have their ranks."""
     front = [plans.plans[i] for i in plans.front]
     if len(front) < 2:
         return
@@ -25,7 +26,7 @@ def front_lines(plans: Plans, width: int) -> Iterator[Line]:
     rows = [[" "] * columns for _ in range(HEIGHT)]
     others = [one for one in plans.plans if one not in front]
     for one in (*others, *sorted(front, key=lambda plan: -plan.rank)):
-        text = str(one.rank) if one in front else "·"
+        text = "·" if one not in front else str(one.rank) if one.rank <= NAMED else "•"
         x = round(across.share(across.value(one)) * (columns - len(text)))
         y = round((1 - up.share(up.value(one))) * (HEIGHT - 1))
         rows[y][x : x + len(text)] = text

@@ -12,6 +12,7 @@ from ..ledger.units import GIB
 from .backtest_picture import SHAPES
 from .html_tables import text
 from .plan_figures import PlotAxis, plan_axes, plan_columns
+from .plan_front import NAMED
 from .plan_words import card, engine_words, setup_words
 from .svg import svg_text
 
@@ -32,7 +33,8 @@ def scatter(plans: Plans) -> str:
         *_grid(across, up),
         *_limit(plans, across),
         *_front_line([one for one in ordered if one.rank in front], across, up),
-        *(_point(one, one.rank in front, named, across, up) for one in ordered),
+        *(_point(one, False, named, across, up) for one in ordered if one.rank not in front),
+        *(_point(one, True, named, across, up) for one in ordered if one.rank in front),
     ]
     words = f"{up.title} against {across.title} of {len(ordered)} plans"
     return (
@@ -86,13 +88,19 @@ def _point(plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: P
     says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {_figures(plan)}"
     first = plan.rank == 1
     return (
-        f'<g class="point e-{number}{" on-front" if on_front else ""}" role="button" '
+        f'<g class="point e-{number}{_front_class(plan, on_front)}" role="button" '
         f'data-plan="{plan.rank}" tabindex="{0 if first else -1}" '
         f'aria-pressed="{str(first).lower()}" aria-label="{text(says)}" '
         f'transform="translate({x:.1f} {y:.1f})"><title>{text(says)}</title>'
         f'<circle class="hit" r="11"/><path transform="scale(1.3)" d="{SHAPES[number]}"/>'
         f"{svg_text(0, -10, plan.rank, kind='rank', anchor='middle')}</g>"
     )
+
+
+def _front_class(plan: Plan, on_front: bool) -> str:
+    if not on_front:
+        return ""
+    return " on-front named" if plan.rank <= NAMED else " on-front"
 
 
 def _figures(plan: Plan) -> str:

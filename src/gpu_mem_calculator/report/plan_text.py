@@ -9,7 +9,7 @@ from ..ledger.units import GIB, count
 from .bars import gauge, stack_widths
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
 from .plan_figures import MILLI, interval, plan_columns
-from .plan_front import front_lines
+from .plan_front import NAMED, front_lines
 from .plan_words import (
     card,
     card_bytes,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..planner.plans import KnobEffect, Plan, Plans
 
 MOST_KNOBS = 6
+HARD = "\u00a0"  # a space at which no line ends
 MOST = 10**6  # the length of a bar of time, which is then rounded to characters
 LEAST_SETUP = 20  # columns of a set-up in the table; the last figures give way on a narrow screen
 # The parts of a step: a character and a colour for each, in turn.
@@ -65,6 +66,8 @@ def question_words(plans: Plans) -> str:
     asked = plans.question
     model = asked.get("model") or {}
     words = [str(model.get("title") or model.get("name") or "the largest model")]
+    if asked.get("candidates"):
+        words = [f"{len(plans.plans)} candidates"]
     hardware = plans.plans[0].run.get("hardware") if plans.plans else asked.get("hardware")
     if hardware:
         found = card(hardware)
@@ -107,7 +110,7 @@ def best_lines(plan: Plan, width: int) -> Iterator[Line]:
     ]
     yield from time_lines(plan, width)
     for number, sentence in enumerate(plan.why):
-        yield from wrap_lines("why: " if number == 0 else "     ", sentence, width=width)
+        yield from _wrapped("why: " if number == 0 else "     ", [sentence], "", width)
 
 
 def _percent(share: float) -> str:
@@ -116,7 +119,7 @@ def _percent(share: float) -> str:
 
 def time_lines(plan: Plan, width: int) -> Iterator[Line]:
     """The seconds of a step with their interval, speed and cost, and a bar of their parts."""
-    yield from wrap_lines("", "   ".join(speed_words(plan)), BOLD, width)
+    yield from _wrapped("", [one.replace(" ", HARD) for one in speed_words(plan)], BOLD, width)
     parts = list(time_parts(plan))
     whole = sum(seconds for *_, seconds in parts) or 1.0
     widths = stack_widths([round(MOST * s / whole) for *_, s in parts], MOST, width)
@@ -129,6 +132,13 @@ def time_lines(plan: Plan, width: int) -> Iterator[Line]:
         for i, (_, title, seconds) in enumerate(parts)
     ]
     yield from wrap_lines("", "   ".join(legend), DIM, width)
+
+
+def _wrapped(label: str, texts: Sequence[str], style: str, width: int) -> Iterator[Line]:
+    """Texts side by side, wrapped; a figure stays with its unit."""
+    joined = "   ".join(texts).replace(" %", f"{HARD}%")
+    for spans in wrap_lines(label, joined, style, width):
+        yield [(text.replace(HARD, " "), one) for text, one in spans]
 
 
 def speed_words(plan: Plan) -> Iterator[str]:
@@ -170,11 +180,11 @@ def front_block(plans: Plans, width: int) -> Iterator[Line]:
     """The picture of the front under its title."""
     picture = list(front_lines(plans, width))
     if picture:
-        ranks = " ".join(str(plans.plans[i].rank) for i in sorted(plans.front))
         what = (
             "most tokens for the latency" if plans.plans[0].serving else "least memory for the time"
         )
-        yield from wrap_lines("", f"Pareto front, {what}: {ranks}", BOLD, width)
+        below = " (•: below the first ten)" if any(i >= NAMED for i in plans.front) else ""
+        yield from wrap_lines("", f"Pareto front, {what}{below}", BOLD, width)
         yield from picture
 
 

@@ -60,7 +60,10 @@ CHANGES = {
     "throughput": "{} tokens/s",
     "context": "a context of {}",
 }
-# Titles of engines that are long in a table.
+# Settings that are on, in words.
+TITLES = {"account_for_embedding_in_pipeline_split": "embedding counts as a layer"}
+# Words and titles of engines that are long in a table.
+SHORT_WORDS = {"distributed optimizer": "dist-opt"}
 SHORT_TITLES = {
     "Megatron-LM": "Megatron",
     "PyTorch DDP": "DDP",
@@ -92,6 +95,7 @@ def setup_words(plan: Plan) -> list[str]:
     """The words of a set-up: engine, mesh, micro-batches, recompute, and what else it sets."""
     run = plan.run
     words = [
+        *([plan.file] if plan.file is not None else []),
         engine_words(run),
         *_mesh_words(run),
         *(_user_words(plan) if plan.serving else _batch_words(run)),
@@ -172,8 +176,10 @@ def _other_words(settings: Mapping[str, Any]) -> Iterator[str]:
     """Keys that a plan sets and no other word says."""
     for path, value in settings.items():
         key = path.rpartition(".")[2]
-        if key not in SAID and not path.startswith("hardware."):
-            yield f"{key}={value_text(value)}"
+        if key in SAID or path.startswith("hardware.") or value in (None, False):
+            continue
+        title = TITLES.get(key, key.replace("_", " "))
+        yield title if value is True else f"{key}={value_text(value)}"
 
 
 def short_setups(plans: Sequence[Plan]) -> list[str]:
@@ -196,6 +202,8 @@ def _apart(words: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def _short_words(plan: Plan) -> Iterator[str]:
     run = plan.run
+    if plan.file is not None:
+        yield plan.file.rpartition("/")[2]
     title = engine_words(run)
     yield SHORT_TITLES.get(title, title.removeprefix("DeepSpeed ").replace(" full shard", ""))
     sizes = run.get("parallelism") or run.get("inference") or {}
@@ -211,8 +219,10 @@ def _short_words(plan: Plan) -> Iterator[str]:
     for words in _recompute_words(run.get("training") or {}):
         yield words.replace(" recompute", "") if words != "no recompute" else "none"
     yield from ("offload" for _ in [*_offload_words(run.get("engine") or {})][:1])
-    yield from (words.removesuffix(" cache") for words in _value_words(run))
-    yield from _other_words(plan.settings)
+    for words in (*_value_words(run), *_other_words(plan.settings)):
+        first, _, noun = words.rpartition(" ")
+        short = noun in ("loss", "optimizer") and words not in SHORT_WORDS
+        yield first.split()[0] if short else SHORT_WORDS.get(words, words.removesuffix(" cache"))
 
 
 def change_words(change: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 
 (() => {
   const all = (root, what) => [...root.querySelectorAll(what)];
+  const left = (point) => point.querySelector(".hit").getBoundingClientRect().x;
 
   /** Show a plan, beside the one that is kept. */
   function open(root, rank) {
@@ -91,7 +92,7 @@
     const root = point.closest(".plans");
     if (event.key === "Enter" || event.key === " ") open(root, point.dataset.plan);
     else {
-      const points = all(root, ".point");
+      const points = all(root, ".point").sort((a, b) => left(a) - left(b));
       const place = points.indexOf(point);
       const next = { ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1,
                      Home: 0, End: points.length - 1 }[event.key];
