@@ -5,9 +5,19 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .rows import TimingRow
-from .sections import RunFileParts, UnusableError, gpt, hardware, parallelism, ranks, training
+from .sections import (
+    RunFileParts,
+    UnusableError,
+    gpt,
+    hardware,
+    number,
+    parallelism,
+    ranks,
+    training,
+)
 
 MPT_VOCAB = 50368
+LITTLE = 0.1
 LIGER = ["rope", "rms_norm", "swiglu", "cross_entropy"]
 INTERNLM = {
     "num_layers": 32,
@@ -27,8 +37,19 @@ def llm_foundry(row: TimingRow) -> RunFileParts:
     """scripts/train/benchmarking/README.md @8c8dd48f7: MPT without biases under FSDP 1 with
     FlashAttention. `DEFAULT` reduces gradients in fp32, `PURE` in bf16. The network of its H100s is
     not stated: 400 Gb/s for each GPU, as such nodes usually have.
+
+    Its tables of 2023 are from FlashAttention 1 (sweep.sh: v0.0.4), which is half as fast as 2 and
+    has no name in a run file: they are used where attention is little of the FLOPs. In the table of
+    2024, 13B and 30B have Triton's attention (sweep.py).
     """
     row = replace(row, tp=1, pp=1, vocab=MPT_VOCAB)
+    newer = "Large Scale" in row.section
+    if newer and row.model in ("MPT-13b", "MPT-30b"):
+        raise UnusableError("its attention is Triton's, which is not modelled")
+    if not newer and attention_share(row) > LITTLE:
+        raise UnusableError(
+            f"FlashAttention 1 is not modelled, and is over {LITTLE:.0%} of its FLOPs"
+        )
     pure = row.fsdp_mixed_precision == "PURE"
     recompute = "full" if row.recompute == "full" else "none"
     strategy = "shard_grad_op" if row.strategy.endswith("SHARD_GRAD_OP") else "full_shard"
@@ -44,6 +65,14 @@ def llm_foundry(row: TimingRow) -> RunFileParts:
         },
         hardware=hardware(row, "infiniband-ndr" if row.gpu.startswith("H") else "roce-200g"),
     )
+
+
+def attention_share(row: TimingRow) -> float:
+    """The part of a model's FLOPs that is attention, all pairs counted."""
+    layers, hidden = number(row, "n_layers"), number(row, "hidden")
+    weights = 12 * layers * hidden**2 + MPT_VOCAB * hidden
+    attention = 12 * layers * hidden * number(row, "seq")
+    return attention / (6 * weights + attention)
 
 
 def internevo(row: TimingRow) -> RunFileParts:

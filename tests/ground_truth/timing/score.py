@@ -72,13 +72,19 @@ def score(found: Sequence[Predicted]) -> Score:
 
 
 def questions(found: Iterable[Predicted]) -> Iterator[list[Predicted]]:
-    """Groups of set-ups that answer one question: model, cards, tokens of a step; two at least."""
+    """Groups of set-ups that answer one question: model, cards, tokens of a step; two at least.
+
+    Releases of a framework differ, and so does a machine on which something was changed: only runs
+    of one release and one day are compared.
+    """
     groups: dict[str, list[Predicted]] = {}
     for one in found:
         file = one.run.file
         hardware = {key: file["hardware"][key] for key in ("gpu", "num_gpus")}
         model = {key: value for key, value in file["model"].items() if key != VOCABULARY}
-        key = (one.run.source, model, hardware, one.run.tokens, file["training"]["seq_len"])
+        row, seq = one.run.row, file["training"]["seq_len"]
+        day = (one.run.source, row.framework, row.date)
+        key = (day, model, hardware, one.run.tokens, seq)
         groups.setdefault(repr(key), []).append(one)
     yield from (group for group in groups.values() if len(group) > 1)
 
