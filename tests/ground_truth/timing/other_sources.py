@@ -47,9 +47,7 @@ def llm_foundry(row: TimingRow) -> RunFileParts:
     if newer and row.model in ("MPT-13b", "MPT-30b"):
         raise UnusableError("its attention is Triton's, which is not modelled")
     if not newer and attention_share(row) > LITTLE:
-        raise UnusableError(
-            f"FlashAttention 1 is not modelled, and is over {LITTLE:.0%} of its FLOPs"
-        )
+        raise UnusableError("FlashAttention 1 is not modelled, and is over 10 % of its FLOPs")
     pure = row.fsdp_mixed_precision == "PURE"
     recompute = "full" if row.recompute == "full" else "none"
     strategy = "shard_grad_op" if row.strategy.endswith("SHARD_GRAD_OP") else "full_shard"

@@ -18,7 +18,7 @@ from .translate import TimedRun, every_run, resolved, translated
 USED = {
     "vTrain": 1440,
     "BigScience": 126,
-    "llm-foundry": 209,
+    "llm-foundry": 76,
     "NVIDIA dgxc": 97,
     "InternEvo": 48,
     "Megatron SC21": 10,
