@@ -27,7 +27,10 @@ NETWORKS = {
     "nvlink5": "infiniband-ndr",
 }
 OTHER_NETWORK = "infiniband-hdr"
-# Part of the line rate that a ring reaches between nodes: public measurements are 0.70 to 0.85.
+# Part of the network's line rate that large collectives reach: 0.78 to 0.86 with 16 H20 on two nodes
+# (NVIDIA/nccl issue 1244), 0.85 with 24 A100 on three (NVIDIA/nccl-tests issue 119), 0.92 to 0.96
+# of a port as NVIDIA expects it (nccl-tests issue 290), 0.50 with 256 H100 on their first
+# all-gather (nccl issue 1218).
 NETWORK_SHARE = 0.8
 LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
 SCALED = ("fp32", "tf32", "fp8")  # from bf16's curve where a card has none of its own

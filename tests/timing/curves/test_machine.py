@@ -121,3 +121,13 @@ def test_a_run_files_interconnect_is_the_network() -> None:
     config = find_hardware(GPUConfig(gpu="h200", num_gpus=16, interconnect="roce-400g"), None)
     assert machine_of(config).between.title.startswith("RoCE v2, 400")
     assert machine_of(config, "ethernet-25g").between.bytes_per_second == 3.125e9
+
+
+@pytest.mark.parametrize(
+    ("mib", "microseconds"),
+    [(16, 203.0), (32, 298.5), (64, 467.9), (128, 1108), (256, 2055.4), (512, 3218.6)],
+)
+def test_two_nodes_are_as_in_a_public_run(mib: int, microseconds: float) -> None:
+    """16 H20, eight ports of 400 Gb/s a node: NVIDIA/nccl issue 1244."""
+    seconds = collective_seconds(machine("h20-96gb-sxm", 16), "all_reduce", mib * MB, 16)
+    assert 1e6 * seconds == pytest.approx(microseconds, rel=0.2)
