@@ -11,14 +11,7 @@ import pytest
 from gpu_mem_calculator.core.machine import machine_of
 from gpu_mem_calculator.planner.memory import highest_stage
 from gpu_mem_calculator.planner.question import PlanQuestion
-from gpu_mem_calculator.planner.search import (
-    Evaluated,
-    at_sizes,
-    evaluate,
-    search,
-    valid_sizes,
-    grid_run,
-)
+from gpu_mem_calculator.planner.search import at_sizes, evaluate
 from gpu_mem_calculator.planner.space import structures
 from gpu_mem_calculator.planner.structures import Structure
 from gpu_mem_calculator.timing.training.step import step_seconds

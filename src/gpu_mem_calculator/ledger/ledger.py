@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .formula import Formula
-from .num import Bytes, Num, larger
+from .num import SINGLE, Bytes, Num, larger
 from .source import Source
 
 # What a byte is for, in the words of PyTorch's memory tracker, so that ledgers can be compared.
@@ -212,7 +212,7 @@ class Ledger(Struct, frozen=True, dict=True):
     def peak(self, place: str = GPU, phases: Iterable[str] | None = None) -> Num:
         """Bytes of the highest instant, of all phases or of those named; 0 for a place unused."""
         best: Num = 0
-        if place not in self._tables:
+        if all(entry.place != place for entry in self.entries):
             return best
         heights = self.heights(place)
         for instant in self.instants:
@@ -245,5 +245,27 @@ class Ledger(Struct, frozen=True, dict=True):
         return tables
 
     def _sums(self, place: str) -> dict[str, Num]:
+        if not all(isinstance(entry.bytes, SINGLE) for entry in self.entries):
+            return self._array_sums(place)
         rows = list(self._tables.get(place, {}).values())
         return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}
+
+    def _array_sums(self, place: str) -> dict[str, Num]:
+        """The same for arrays of runs: small arrays are summed first, and what is alive alike at
+        several instants is multiplied once.
+        """
+        terms: dict[str, list[Num]] = {instant.name: [] for instant in self.instants}
+        for entry in self.entries:
+            if entry.place == place:
+                products: dict[int, Num] = {}
+                for name, copies in entry.live.items():
+                    key = copies if isinstance(copies, int) else id(copies)
+                    if key not in products:
+                        products[key] = entry.bytes * copies if key != 1 else entry.bytes
+                    terms[name].append(products[key])
+        return {i.name: _small_first(terms[i.name]) * i.present for i in self.instants}
+
+
+def _small_first(terms: list[Num]) -> Num:
+    """The sum of numbers and arrays, in the order of their sizes."""
+    return sum(sorted(terms, key=lambda term: getattr(term, "size", 1)))

@@ -15,10 +15,10 @@ from ..model.arch import Arch
 from ..model.blocks import Moe
 
 TP, PP, CP, EP = "tp", "pp", "cp", "ep"
-CHUNKS, BATCH = "chunks", "batch"
+CHUNKS, RECOMPUTED, BATCH = "chunks", "recomputed", "batch"
 # Numeric axes. Those of a pipeline and those of a rank are two lists of combinations; arrays have a
 # dimension for pipeline stages, then one for each list.
-PIPE, RANK = (PP, CHUNKS), (TP, CP, EP, BATCH)
+PIPE, RANK = (PP, CHUNKS, RECOMPUTED), (TP, CP, EP, BATCH)
 NUMERIC = (*PIPE, *RANK)
 KEYS: Mapping[str, str] = {
     TP: "parallelism.tensor_parallel_size",
@@ -26,6 +26,7 @@ KEYS: Mapping[str, str] = {
     CP: "parallelism.context_parallel_size",
     EP: "parallelism.expert_parallel_size",
     CHUNKS: "parallelism.virtual_pipeline_size",
+    RECOMPUTED: "training.recompute.recompute_num_layers",
     BATCH: "training.batch_size",
 }
 # Sizes that follow from the others, from the GPUs and the global batch.
@@ -35,6 +36,8 @@ DERIVED: Mapping[str, str] = {
 }
 LEAST_TOKENS = 1024  # of a sequence on one rank: shorter parts are slower and save little
 MOST_BATCH, MOST_CHUNKS, MOST_PP = 64, 16, 128
+PARTS = 8  # of a chunk: how many of its layers are recomputed
+NO_LAYERS = -1  # the value of RECOMPUTED where a structure says what is recomputed
 RECOMPUTE = "training.activation_checkpointing"
 IMPLEMENTATION, LOSS = "training.optimizer_implementation", "training.loss"
 SEQUENCE = "parallelism.sequence_parallel"
@@ -74,12 +77,12 @@ ENGINES: Mapping[str, EngineAxes] = {
         },
     ),
     "megatron_lm": EngineAxes(
-        (TP, PP, CP, EP, CHUNKS),
+        (TP, PP, CP, EP, CHUNKS, RECOMPUTED),
         {
             SEQUENCE: (False, True),
             "engine.distributed_optimizer": (False, True),
             COUNT_EMBEDDING: (False, True),
-            RECOMPUTE: ("none", "selective", 2, 3, "full"),
+            RECOMPUTE: ("selective", "full"),
             LOSS: ("full", "megatron_fused", "te_fused"),
         },
     ),

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..core.resolved_run import ResolvedRun
-from ..ledger.num import Num, larger, together
+from ..ledger.mesh import Mesh
+from ..ledger.num import Num, larger
 from ..run.run import Run
 
 
@@ -41,16 +42,22 @@ def peak_bytes(resolved: ResolvedRun, run: Run) -> Any:
     return array.max(axis=0, keepdims=True) if array.ndim == 3 else array
 
 
-def outside_bytes(resolved: ResolvedRun, run: Run) -> Num:
-    """What CUDA and NCCL take outside torch, of each set-up in `run`."""
-    mesh = run.mesh
+def outside_bytes(resolved: ResolvedRun, run: Run) -> Any:
+    """What CUDA and NCCL take outside torch, of each set-up in `run`; once for each mesh."""
+    import numpy as np
 
-    def one(dp: int, tp: int, pp: int, cp: int, ep: int) -> tuple[int]:
-        sizes = replace(mesh, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep)
-        alone = replace(resolved, run=replace(resolved.run, mesh=sizes))
-        return (sum(size for _, size, _ in alone.outside_torch),)
+    mesh: Any = run.mesh
+    grid = np.broadcast_arrays(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep)
+    rows = np.stack([axis.ravel() for axis in grid], axis=1)
+    meshes, places = np.unique(rows, axis=0, return_inverse=True)
+    sizes = [_mesh_bytes(resolved, *map(int, one)) for one in meshes]
+    return np.array(sizes, dtype="int64")[places].reshape(grid[0].shape)
 
-    return together(one, mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep)[0]
+
+def _mesh_bytes(resolved: ResolvedRun, dp: int, tp: int, pp: int, cp: int, ep: int) -> int:
+    mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep)
+    alone = replace(resolved, run=replace(resolved.run, mesh=mesh))
+    return sum(size for _, size, _ in alone.outside_torch)
 
 
 def highest_stage(resolved: ResolvedRun) -> int:

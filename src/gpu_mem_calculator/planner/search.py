@@ -14,9 +14,9 @@ from ..core.margin import SHARES, margin_kind
 from ..core.resolved_run import ResolvedRun
 from ..run.run import Run
 from ..timing.training.step import step_seconds
-from .axes import KEYS, PIPE, RANK
+from .axes import NO_LAYERS, PIPE, RANK
 from .memory import highest_stage, outside_bytes, peak_bytes
-from .structures import Structure, makes_up, with_sizes
+from .structures import Structure, makes_up, size_settings, with_sizes
 
 ARRAYS = ("megatron_lm",)  # engines whose ledgers take arrays of every size
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
@@ -35,8 +35,8 @@ class SetUp(Struct, frozen=True, kw_only=True):
 
 def named_settings(set_up: SetUp) -> dict[str, Any]:
     """The keys of a run file by which a set-up is named, with their values."""
-    sizes = {KEYS[axis]: value for axis, value in set_up.sizes.items()}
-    return {**set_up.structure.settings, **sizes}
+    settings = {**set_up.structure.settings, **size_settings(set_up.sizes)}
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 class Found(Struct, kw_only=True):
@@ -86,7 +86,8 @@ def grid_run(structure: Structure, global_batch: int) -> Run:
         (RANK, structure.ranks, (1, 1, -1)),
     ):
         for axis, column in zip(axes, np.array(rows, dtype="int64").T, strict=True):
-            sizes[axis] = column.reshape(shape) if (column != 1).any() else 1
+            same = bool((column == column[0]).all()) and int(column[0]) in (1, NO_LAYERS)
+            sizes[axis] = int(column[0]) if same else column.reshape(shape)
     num_gpus = structure.resolved.hardware.num_gpus
     dp = np.maximum(num_gpus // (sizes["tp"] * sizes["pp"] * sizes["cp"]), 1)
     micro_batches = np.maximum(global_batch // (dp * sizes["batch"]), 1)

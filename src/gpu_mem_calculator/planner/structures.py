@@ -16,8 +16,27 @@ from ..core.runfile import read
 from ..ledger.mesh import Mesh
 from ..model.arch import Arch
 from ..run.run import Run
-from .axes import BATCH, CHUNKS, COUNT_EMBEDDING, COUNT_LOSS, ENGINES, KEYS, NUMERIC, PIPE, PP, RANK
+from .axes import (
+    BATCH,
+    CHUNKS,
+    COUNT_EMBEDDING,
+    COUNT_LOSS,
+    CP,
+    ENGINES,
+    EP,
+    KEYS,
+    NO_LAYERS,
+    NUMERIC,
+    PARTS,
+    PIPE,
+    PP,
+    RANK,
+    RECOMPUTE,
+    RECOMPUTED,
+    TP,
+)
 
+BLOCK = {"recompute_granularity": "full", "recompute_method": "block"}
 Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their values
 Sizes = Mapping[str, int]  # a value of every numeric axis
 MESH = RANK[:-1]  # without the micro-batch, to which no engine objects
@@ -73,30 +92,47 @@ def run_file(
 ) -> dict[str, Any]:
     """The run file of one set-up: `base` has the model, the hardware and what is fixed."""
     file: dict[str, Any] = {section: dict(values) for section, values in base.items()}
-    ranks = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    ranks = sizes[TP] * sizes[PP] * sizes[CP]
     data_parallel = max(file["hardware"]["num_gpus"] // ranks, 1)
-    micro_batches = max(global_batch // (data_parallel * sizes["batch"]), 1)
+    micro_batches = max(global_batch // (data_parallel * sizes[BATCH]), 1)
     values = {
         **settings,
-        **{KEYS[axis]: sizes[axis] for axis in NUMERIC},
+        **size_settings(sizes),
         "parallelism.data_parallel_size": data_parallel,
         "training.gradient_accumulation_steps": micro_batches,
     }
     for key, value in values.items():
         section, _, name = key.partition(".")
-        file.setdefault(section, {})[name] = value
+        if value is None:
+            file[section].pop(name, None)
+        else:
+            file.setdefault(section, {})[name] = value
     return file
+
+
+def size_settings(sizes: Sizes) -> dict[str, Any]:
+    """Sizes as keys of a run file; None takes a key out."""
+    layers = sizes[RECOMPUTED]
+    values: dict[str, Any] = {KEYS[axis]: sizes[axis] for axis in NUMERIC if axis != RECOMPUTED}
+    if layers == 0:
+        values[RECOMPUTE] = "none"
+    elif layers > 0:
+        values[RECOMPUTE] = None
+        values["training.recompute"] = {**BLOCK, "recompute_num_layers": layers}
+    return values
 
 
 def with_sizes(run: Run, sizes: Mapping[str, Any], dp: Any, micro_batches: Any) -> Run:
     """A run with other sizes: ints, or arrays of them."""
-    mesh = Mesh(dp=dp, tp=sizes["tp"], pp=sizes["pp"], cp=sizes["cp"], ep=sizes["ep"])
+    layers = sizes[RECOMPUTED]
+    given = isinstance(layers, int) and layers == NO_LAYERS
     return replace(
         run,
-        mesh=mesh,
-        batch=sizes["batch"],
+        mesh=Mesh(dp=dp, tp=sizes[TP], pp=sizes[PP], cp=sizes[CP], ep=sizes[EP]),
+        batch=sizes[BATCH],
         micro_batches=micro_batches,
-        virtual_stages=sizes["chunks"],
+        virtual_stages=sizes[CHUNKS],
+        rule=run.rule if given else replace(run.rule, first_layers=layers),
     )
 
 
@@ -114,22 +150,22 @@ def find_structure(
     `accepted` has sizes of other structures of the engine, which are tried first.
     """
     chosen = {"engine.type": engine, **settings}
-    own = {
-        axis: values[axis] if axis in (*ENGINES[engine].sizes, BATCH) else [1] for axis in values
-    }
+    has = (*ENGINES[engine].sizes, BATCH)
+    own = {axis: values[axis] if axis in has else [1] for axis in values}
     ranks = list(product(*(own[axis] for axis in RANK)))
-    pipes = _equal_pipes(product(own[PP], own[CHUNKS]), chosen, len(arch.layers))
+    pipes = find_pipes(own, chosen, len(arch.layers))
     if not (pipes and ranks):
         return None
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
-    sizes = chain([one for one in accepted if _among(one, own)], every)
+    sizes = chain([one for one in accepted if tuple(one[axis] for axis in PIPE) in pipes], every)
     resolved = _first_accepted(base, chosen, sizes, global_batch)
     if resolved is None:
         return None
     run = resolved.run
-    some = {"pp": int(run.mesh.pp), "chunks": int(run.virtual_stages)}
-    some |= {"tp": int(run.mesh.tp), "cp": int(run.mesh.cp), "ep": int(run.mesh.ep)}
-    some |= {BATCH: int(run.batch)}
+    first = run.rule.first_layers
+    some = {PP: int(run.mesh.pp), CHUNKS: int(run.virtual_stages), BATCH: int(run.batch)}
+    some |= {TP: int(run.mesh.tp), CP: int(run.mesh.cp), EP: int(run.mesh.ep)}
+    some[RECOMPUTED] = NO_LAYERS if first is None else first
     if some not in accepted:
         accepted.append(some)
     meshes = [
@@ -146,22 +182,32 @@ def find_structure(
     )
 
 
-def _equal_pipes(
-    pipes: Iterable[tuple[int, ...]], settings: Settings, num_layers: int
+def find_pipes(
+    values: Mapping[str, list[int]], settings: Settings, num_layers: int
 ) -> list[tuple[int, ...]]:
-    """Stages and chunks of a pipeline; under Megatron-LM those that share the layers equally, with
+    """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
     embedding and loss where they count. Several chunks need several stages.
     """
-    several = [(pp, chunks) for pp, chunks in pipes if pp > 1 or chunks == 1]
+    several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
     if settings["engine.type"] != "megatron_lm":
-        return [*several]
+        return [(pp, chunks, NO_LAYERS) for pp, chunks in several]
     counted = bool(settings.get(COUNT_EMBEDDING))
     layers, least = num_layers + 2 * counted, 1 + counted
-    return [
-        (pp, chunks)
-        for pp, chunks in several
-        if layers % (pp * chunks) == 0 and layers // (pp * chunks) >= least and pp > counted
-    ]
+    pipes: list[tuple[int, ...]] = []
+    for pp, chunks in several:
+        size, rest = divmod(layers, pp * chunks)
+        if rest == 0 and size >= least and pp > counted:
+            pipes += [(pp, chunks, count) for count in _recomputed(size, settings, values)]
+    return pipes
+
+
+def _recomputed(size: int, settings: Settings, values: Mapping[str, list[int]]) -> list[int]:
+    """How many layers of a chunk are recomputed, most first."""
+    if settings.get(RECOMPUTE) != "full":
+        return [NO_LAYERS]
+    if RECOMPUTED in values:
+        return sorted((n for n in values[RECOMPUTED] if n <= size), reverse=True)
+    return sorted({size * part // PARTS for part in range(PARTS + 1)}, reverse=True)
 
 
 def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
@@ -170,12 +216,8 @@ def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
 
 def _accepts(resolved: ResolvedRun, sizes: Sizes) -> bool:
     """Whether the engine accepts some sizes, given data parallelism and micro-batches to match."""
-    run = with_sizes(resolved.run, sizes, 64 * sizes["ep"], 4 * sizes["pp"])
+    run = with_sizes(resolved.run, sizes, 64 * sizes[EP], 4 * sizes[PP])
     return next(resolved.engine.problems(run), None) is None
-
-
-def _among(sizes: Sizes, values: Mapping[str, list[int]]) -> bool:
-    return all(sizes[axis] in values[axis] for axis in NUMERIC)
 
 
 def _first_accepted(
@@ -196,7 +238,7 @@ def _first_accepted(
 
 def makes_up(sizes: Sizes, num_gpus: int, global_batch: int) -> bool:
     """Whether sizes make up all GPUs and the global batch."""
-    ranks = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    ranks = sizes[TP] * sizes[PP] * sizes[CP]
     if num_gpus % ranks:
         return False
-    return global_batch % (num_gpus // ranks * sizes["batch"]) == 0
+    return global_batch % (num_gpus // ranks * sizes[BATCH]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...autograd.walk import BlockWalk
 from ...ledger.ledger import LAST
-from ...ledger.num import Num, holds, nothing
+from ...ledger.num import SINGLE, Num, holds, nothing
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...modelling.megatron import head as megatron_head
@@ -53,13 +53,19 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
 
 
 def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
-    """1 where another stage sends the output's gradient of the layer at work, else 0."""
-    if instant.work != "layer" or instant.stretch < len(stage.blocks) - 1:
+    """1 where another stage sends the output's gradient of the layer at work, else 0.
+
+    In an array of runs some may have no layer of the last group, which is not recomputed.
+    """
+    if instant.work != "layer" or instant.instant.phase != BACKWARD:
         return 0
-    if instant.instant.phase != BACKWARD:
+    group, later = stage.blocks[instant.stretch], stage.blocks[instant.stretch + 1 :]
+    if later and (group.recompute != "full" or isinstance(later[-1].count, SINGLE)):
         return 0
-    other = 1 - stage.loss
-    return other if instant.instant.layer == LAST else other * holds(stage.blocks[-1].count == 1)
+    other: Num = 1 - stage.loss
+    for block in later:
+        other = other * holds(block.count == 0)
+    return other if instant.instant.layer == LAST else other * holds(group.count == 1)
 
 
 def _layer(run: Run, group: LayerGroup, *, sent: bool = False) -> BlockWalk:
