@@ -58,6 +58,7 @@ def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machin
     domain = max(gpus_per_node, DOMAINS.get(row["name"], 1))
     return Machine(
         card=title,
+        capability=row.get("compute_capability", ""),
         peak=_peaks(row),
         memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
         multiprocessors=row.get("multiprocessors", 0),

@@ -8,6 +8,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.machine import NETWORK_SHARE, machine_of
 from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.timing.curves.attention import attention_seconds
 from gpu_mem_calculator.timing.curves.collectives import collective_seconds
 from gpu_mem_calculator.timing.curves.matmul import grouped_matmul_seconds, matmul_seconds
 
@@ -131,3 +132,14 @@ def test_two_nodes_are_as_in_a_public_run(mib: int, microseconds: float) -> None
     """16 H20, eight ports of 400 Gb/s a node: NVIDIA/nccl issue 1244."""
     seconds = collective_seconds(machine("h20-96gb-sxm", 16), "all_reduce", mib * MB, 16)
     assert 1e6 * seconds == pytest.approx(microseconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("card", "times"), [("h100-80gb-sxm", 1.75), ("a100-80gb-sxm", 1.0)])
+def test_flash_attention_2_is_slower_on_hopper_alone(card: str, times: float) -> None:
+    """The curve of Hopper is that of FlashAttention-3."""
+    same = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "queries": 4096, "keys": 4096}
+    one = machine(card, 1)
+    flash, sdpa = (
+        attention_seconds(one, **same, causal=True, kernel=name) for name in ("flash", "sdpa")
+    )
+    assert flash == pytest.approx(times * sdpa)

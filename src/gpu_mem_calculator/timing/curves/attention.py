@@ -28,6 +28,14 @@ KERNELS = {
     "flash": KernelSpeed(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
     "sdpa": KernelSpeed(forward=1.0, backward=2.5, source=FIVE_OF_TWO),
 }
+# By kernel and compute capability, where the card's curve is that of another kernel.
+ON_CHIP = {
+    ("flash", "9.0"): KernelSpeed(
+        forward=1.75,
+        backward=2.5,
+        source="flash-attn 2; FlashAttention-3 (Shah et al., 2024): 1.5 to 2.0 times faster",
+    )
+}
 
 
 def attention_seconds(
@@ -54,5 +62,5 @@ def attention_seconds(
     flops = pairs * (batch * heads) * (4.0 * head_dim)
     parallel = batch * heads * queries / keys
     seconds = flops / machine.attention.at(head_dim, keys, parallel)
-    row = KERNELS[kernel]
+    row = ON_CHIP.get((kernel, machine.capability), KERNELS[kernel])
     return seconds * (row.forward * row.backward if backward else row.forward)

@@ -19,6 +19,7 @@ class Link(Struct, frozen=True, kw_only=True):
 class Machine(Struct, frozen=True, kw_only=True, eq=False):
     """The GPUs of a run, with the curves that their kernels and collectives follow.
 
+    - capability: the card's compute capability; "" where it has none
     - peak: dense FLOP/s by dtype, as on the data sheet
     - domain: GPUs that `within` joins: those of a node, or of a rack that is one NVLink domain
     - within, between: the link inside a domain, and the network between domains
@@ -31,6 +32,7 @@ class Machine(Struct, frozen=True, kw_only=True, eq=False):
     """
 
     card: str
+    capability: str = ""
     peak: dict[str, float]
     memory_bytes_per_second: float
     multiprocessors: int

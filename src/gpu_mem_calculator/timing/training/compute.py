@@ -103,6 +103,12 @@ class BlockClock:
         share = SUSTAINED.get(run.compute_capability, SUSTAINED_ELSEWHERE)
         self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * share)
 
+    @property
+    def kernel(self) -> str:
+        """The attention kernel: flash-attn 2 where a run asks for it; Megatron has faster ones."""
+        asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
+        return "flash" if asked else "sdpa"
+
     def product(self, m: Num, n: Num, k: Num, count: Num) -> Seconds:
         """Seconds of equal matmuls: by their shape, or at the rate that power allows."""
         seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count)
@@ -147,7 +153,7 @@ class BlockClock:
                 keys=call.keys,
                 causal=True,
                 backward=backward,
-                kernel="sdpa",
+                kernel=self.kernel,
             )
             total = total + seconds / call.shared
         return total
