@@ -23,8 +23,11 @@ STORED = Path(__file__).parent / "json_fields.txt"
 COMMANDS = {
     "training": "quick gpt2-xl --gpu 4090 --seq-len 1024 --batch-size 8 --format json",
     "serving": "infer llama3.1-8b --gpu h100-80gb-sxm --format json",
+    "plan": "plan gpt2 --gpus 2 --gpu h100-80gb-sxm --seq-len 512 --global-batch 4 --engine ddp "
+    "--format json",
 }
-FREE = ("run", "bytes")  # objects whose keys are the user's, or kinds of memory
+# Objects whose keys are the user's, or kinds of memory.
+FREE = ("run", "bytes", "settings", "change", "axes", "model", "hardware", "fix", "vary")
 
 
 def fields(value: Any, path: str = "") -> Iterator[str]:
@@ -56,7 +59,7 @@ def test_no_field_is_lost_or_unlisted(kind: str) -> None:
 
 def test_the_version_is_in_every_answer() -> None:
     """It changes where a field is renamed or removed."""
-    assert {"training: version", "serving: version"} <= set(STORED.read_text().splitlines())
+    assert {f"{kind}: version" for kind in COMMANDS} <= set(STORED.read_text().splitlines())
 
 
 if __name__ == "__main__":

@@ -74,8 +74,8 @@ def test_without_a_cost_there_is_no_column_for_it() -> None:
 def test_a_knob_says_what_it_costs_and_saves() -> None:
     """With its share of the step, and whether it still fits."""
     lines = [" ".join(line.split()) for line in shown()]
-    assert "full recompute -20.0 GiB +1.9 s (+20 %)" in lines
-    assert "TP 2 +14.0 GiB -0.4 s (-4 %) does not fit" in lines
+    assert "full recompute -20.0 GiB +1.900 s (+20 %)" in lines
+    assert "TP 2 +14.0 GiB -0.400 s (-4 %) does not fit" in lines
 
 
 def test_where_nothing_fits_the_smallest_changes_are_shown() -> None:

@@ -113,10 +113,14 @@ class SearchedSpace(Struct, frozen=True, kw_only=True):
 
 
 class Plans(Struct, frozen=True, kw_only=True):
-    """Plans of a question, fastest first; `front` has the indices of those on the Pareto front."""
+    """Plans of a question, fastest first; `front` has the indices of those on the Pareto front.
+
+    `version` changes where a field is renamed or removed.
+    """
 
     question: dict[str, Any]
     space: SearchedSpace
     plans: list[Plan]
     front: list[int]
     if_nothing_fits: list[SmallestChange] = field(default_factory=list)
+    version: int = 1

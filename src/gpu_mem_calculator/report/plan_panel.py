@@ -14,6 +14,7 @@ from .plan_words import (
     card,
     card_bytes,
     change_words,
+    difference_text,
     engine_words,
     rate_text,
     seconds_text,
@@ -139,7 +140,8 @@ def _knobs(plan: Plan) -> str:
     scale, unit = (MILLI, "ms") if plan.serving else (1.0, "seconds")
     for one in plan.knobs:
         fits = "" if one.fits_on_gpu else ' <span class="warn">does not fit</span>'
-        cells = num_cells(f"{one.needs_bytes / GIB:+.1f}", f"{scale * one.step_seconds:+.3g}")
+        time = difference_text(scale * one.step_seconds, scale * plan.step_seconds.estimate)
+        cells = num_cells(f"{one.needs_bytes / GIB:+.1f}", time)
         rows.append(f'<tr><th scope="row">{text(change_words(one.change))}{fits}</th>{cells}</tr>')
     heads = ["change", "#GiB", f"#{unit}"]
     return f"<h3>One change</h3>{table('from this plan', heads, rows)}" if rows else ""

@@ -14,6 +14,7 @@ from .plan_words import (
     card,
     card_bytes,
     change_words,
+    difference_text,
     rate_text,
     seconds_text,
     setup_words,
@@ -131,7 +132,7 @@ def time_lines(plan: Plan, width: int) -> Iterator[Line]:
         f"{FILLS[i % len(FILLS)][0]} {title} {seconds_text(scale * seconds)}"
         for i, (_, title, seconds) in enumerate(parts)
     ]
-    yield from wrap_lines("", "   ".join(legend), DIM, width)
+    yield from _wrapped("", [one.replace(" ", HARD) for one in legend], DIM, width)
 
 
 def _wrapped(label: str, texts: Sequence[str], style: str, width: int) -> Iterator[Line]:
@@ -203,7 +204,7 @@ def _knob(one: KnobEffect, plan: Plan, name: int) -> Line:
     words = shorten(change_words(one.change), name).ljust(name)
     memory = f"{one.needs_bytes / GIB:+,.1f}"
     scale, unit = (MILLI, "ms") if plan.serving else (1.0, "s")
-    time = f"{scale * one.step_seconds:+.3g}"
+    time = difference_text(scale * one.step_seconds, scale * plan.step_seconds.estimate)
     share = f"{100 * one.step_seconds / plan.step_seconds.estimate:+.0f} %"
     rate = one.tokens_per_second
     speed = f" {'-' if rate < 0 else '+'}{rate_text(abs(rate))} tok/s" if rate else ""

@@ -61,9 +61,16 @@ CHANGES = {
     "context": "a context of {}",
 }
 # Settings that are on, in words.
-TITLES = {"account_for_embedding_in_pipeline_split": "embedding counts as a layer"}
+TITLES = {
+    "account_for_embedding_in_pipeline_split": "embedding counts as a layer",
+    "account_for_loss_in_pipeline_split": "head counts as a layer",
+}
 # Words and titles of engines that are long in a table.
-SHORT_WORDS = {"distributed optimizer": "dist-opt"}
+SHORT_WORDS = {
+    "distributed optimizer": "dist-opt",
+    "embedding counts as a layer": "emb-layer",
+    "head counts as a layer": "head-layer",
+}
 SHORT_TITLES = {
     "Megatron-LM": "Megatron",
     "PyTorch DDP": "DDP",
@@ -271,6 +278,12 @@ def seconds_text(seconds: float) -> str:
         return f"{seconds:,.0f}"
     digits = 1 if seconds >= 10 else 2 if seconds >= 1 else 3
     return f"{seconds:.{digits}f}"
+
+
+def difference_text(seconds: float, whole: float) -> str:
+    """A difference of seconds with its sign, and one digit more than the whole is written with."""
+    digits = 2 if whole >= 10 else 3 if whole >= 1 else 4
+    return f"{seconds:+,.{digits}f}"
 
 
 def rate_text(per_second: float) -> str:
