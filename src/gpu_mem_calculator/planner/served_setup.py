@@ -11,16 +11,10 @@ from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.models import GPUConfig
 from ..core.serving_question import question_keys
-from ..core.serving_speed import (
-    ANSWER,
-    PROMPT,
-    find_card_rates,
-    on_host,
-    prompt_chunk,
-    serving_replica,
-)
+from ..core.serving_seconds import timed_replica
+from ..core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host
 from ..serving import server
-from ..timing.serving.roofline import ServingReplica, requests
+from ..timing.serving.roofline import requests
 from ..timing.serving.seconds import (
     ServingSeconds,
     first_token_seconds,
@@ -56,8 +50,8 @@ class ServedSetup:
         section = GPUConfig(**run["hardware"])
         card = find_card_rates(section, int(resolved.run.mesh.tp), resolved.hardware.gpus_per_node)
         assert card is not None  # `check_card` has refused others
-        self.replica: ServingReplica = serving_replica(resolved, card)
-        self.chunk = prompt_chunk(resolved)
+        self.timed = timed_replica(resolved, section, card)
+        self.replica = self.timed.replica
         self.times = cache(self._times)
 
     def most_users(self, lengths: Lengths) -> int:
@@ -73,11 +67,10 @@ class ServedSetup:
 
         Between two tokens of a user the others' prompts are computed, one for each answer.
         """
-        engine, prompt, new = self.setup.engine, lengths.prompt, lengths.new
-        replica = self.replica if users > 1 else self.replica.alone
-        step = step_seconds(replica, engine, prompt + new // 2, users)
-        first = first_token_seconds(self.replica, engine, prompt, self.chunk)
-        each = prompt_seconds(replica, engine, prompt)
+        prompt, new = lengths.prompt, lengths.new
+        step = step_seconds(self.timed, prompt + new / 2, users)
+        first = first_token_seconds(self.timed, prompt)
+        each = prompt_seconds(self.timed, prompt)
         share = users / new if users > 1 else 0.0  # prompts of others per output token
         output = ServingSeconds(
             estimate=step.estimate + share * each.estimate,

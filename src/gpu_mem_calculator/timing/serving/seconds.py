@@ -1,4 +1,8 @@
-"""Seconds of a server's prefill and decode step, with their interval."""
+"""Seconds of a server's prefill and decode step, with their interval.
+
+Kernels follow measured curves (`kernels`); what the engine adds is from published benchmarks
+(`engine_costs`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .measured import ALONE, PROMPTS, SHARES, TOGETHER, ReachedShare
-from .roofline import ServingReplica, first_token_time, prompts, step_rates
-
-UNMEASURED = ReachedShare(0.3, 0.1, 0.7, 0)  # of engines without public figures
+from ..curves.machine import Machine
+from .engine_costs import INTERVALS, EngineCosts
+from .measured import ALONE, PROMPTS, TOGETHER
+from .passes import HOST, Parts, prompt_parts, step_parts
+from .roofline import ServingReplica
 
 
 class ServingSeconds(Struct, frozen=True, kw_only=True):
@@ -21,33 +26,106 @@ class ServingSeconds(Struct, frozen=True, kw_only=True):
     parts: Mapping[str, float]
 
 
-def first_token_seconds(
-    replica: ServingReplica, engine: str, prompt: int, chunk: int
-) -> ServingSeconds:
-    """A prompt alone on a replica, up to its first token."""
-    bound = first_token_time(replica.alone, prompt, chunk)
-    return _seconds(bound.seconds, bound.bound, engine, PROMPTS)
+class TimedReplica(Struct, frozen=True, kw_only=True):
+    """A replica with what its time depends on.
+
+    - `capability`: the card's compute capability
+    - `chunk`: the most tokens of prompts in one pass
+    - `share`: speed of kernels over that of the machine's curves
+    """
+
+    replica: ServingReplica
+    machine: Machine
+    capability: str
+    costs: EngineCosts
+    chunk: int
+    share: float = 1.0
 
 
-def prompt_seconds(replica: ServingReplica, engine: str, prompt: int) -> ServingSeconds:
-    """A prompt of many: with every stage busy."""
-    bound = prompts(replica, prompt, 1)
-    return _seconds(bound.seconds, bound.bound, engine, PROMPTS)
+def first_token_seconds(timed: TimedReplica, prompt: int) -> ServingSeconds:
+    """A prompt alone on a replica, up to its first token; chunks of it are pipelined."""
+    stages = _prompt_stages(timed, timed.replica.alone, prompt, 1.0)
+    chunks = -(-prompt // timed.chunk)
+    slowest = max(stages, key=_sum)
+    parts = {
+        name: (sum(one[name] for one in stages) + (chunks - 1) * slowest[name]) / chunks
+        for name in slowest
+    }
+    return _seconds(_with_request(timed, parts, 1.0), PROMPTS)
 
 
-def step_seconds(
-    replica: ServingReplica, engine: str, context: int, sequences: int
-) -> ServingSeconds:
-    """A decode step of `sequences` sequences that have `context` tokens each."""
-    _, each, bound = step_rates(replica, context, sequences)
-    return _seconds(1 / each, bound, engine, TOGETHER if sequences > 1 else ALONE)
+def prompt_seconds(timed: TimedReplica, prompt: int, sequences: float = 1.0) -> ServingSeconds:
+    """Prompts of many users, with every stage busy."""
+    alone = sequences == 1 and not timed.replica.overlapped
+    stages = _prompt_stages(timed, timed.replica, prompt, sequences)
+    parts = _summed(stages) if alone else max(stages, key=_sum)
+    return _seconds(_with_request(timed, parts, sequences), PROMPTS)
 
 
-def _seconds(bound: float, part: str, engine: str, kind: str) -> ServingSeconds:
-    share = SHARES.get(engine, {}).get(kind) or UNMEASURED
+def step_seconds(timed: TimedReplica, context: float, sequences: float) -> ServingSeconds:
+    """A decode step of `sequences` sequences that have `context` tokens each.
+
+    A pipeline divides the sequences into as many batches as it has stages.
+    """
+    replica = timed.replica if sequences > 1 else timed.replica.alone
+    batches = min(float(len(replica.stages)), sequences) if replica.overlapped else 1.0
+    stages = [
+        _faster(
+            step_parts(
+                stage,
+                context,
+                sequences / batches,
+                timed.capability,
+                timed.machine,
+                replica.card,
+            ),
+            timed.share,
+        )
+        for stage in replica.stages
+    ]
+    slowest, whole = max(stages, key=_sum), _summed(stages)
+    waits = {name: batches * value for name, value in slowest.items()}
+    parts = whole if _sum(whole) >= _sum(waits) else waits
+    layers = sum(stage.layers for stage in replica.stages)
+    costs = timed.costs
+    host = max(0.0, costs.layer * layers - _sum(parts)) + costs.step + costs.sequence * sequences
+    return _seconds({**parts, HOST: host}, TOGETHER if sequences > 1 else ALONE)
+
+
+def _prompt_stages(
+    timed: TimedReplica, replica: ServingReplica, prompt: int, sequences: float
+) -> list[Parts]:
+    share = timed.share * timed.costs.prompt_share
+    return [
+        _faster(
+            prompt_parts(stage, prompt, sequences, timed.chunk, timed.machine, replica.card), share
+        )
+        for stage in replica.stages
+    ]
+
+
+def _with_request(timed: TimedReplica, parts: Parts, sequences: float) -> Parts:
+    """The parts of prompts with what the host adds."""
+    costs = timed.costs
+    layers = sum(stage.layers for stage in timed.replica.stages)
+    host = max(0.0, costs.layer * layers - _sum(parts)) + costs.step + costs.request * sequences
+    return {**parts, HOST: host}
+
+
+def _faster(parts: Parts, share: float) -> Parts:
+    return {name: value / share for name, value in parts.items()}
+
+
+def _sum(parts: Parts) -> float:
+    return sum(parts.values())
+
+
+def _summed(stages: list[Parts]) -> Parts:
+    return {name: sum(one[name] for one in stages) for name in stages[0]}
+
+
+def _seconds(parts: Parts, kind: str) -> ServingSeconds:
+    total, interval = _sum(parts), INTERVALS[kind]
     return ServingSeconds(
-        estimate=bound / share.median,
-        low=bound / share.most,
-        high=bound / share.least,
-        parts={part: bound / share.median},
+        estimate=total, low=interval.low * total, high=interval.high * total, parts=parts
     )

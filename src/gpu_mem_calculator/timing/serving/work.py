@@ -68,6 +68,11 @@ class StageWork(Struct, frozen=True, kw_only=True):
         return replace(self, gathered=1, parts=tuple(replace(p, spread=1) for p in self.parts))
 
     @property
+    def layers(self) -> int:
+        """Layers of the stage, by their mixers."""
+        return sum(one.count for one in self.mixings)
+
+    @property
     def encodes(self) -> bool:
         """Whether an encoder reads the prompt, and the decoder only the answer."""
         return any(part.used == ENCODING for part in self.parts)

@@ -1,0 +1,180 @@
+"""Seconds of a server's kernels on one rank, from curves that were measured on cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+from msgspec import Struct
+
+from ..curves.collectives import collective_seconds
+from ..curves.grid import Axis, Grid
+from ..curves.machine import Machine
+from .card import CardRates
+from .parts import LAST, WeightUse
+from .work import StageWork, cache_bytes
+
+
+
+class CurveOf(Struct, frozen=True):
+    """The curve of matrix products of a unit, the unit it was measured on, bytes of a weight."""
+
+    name: str
+    unit: str
+    size: float
+
+
+CURVES: Mapping[str, CurveOf] = {
+    "fp8": CurveOf("fp8", "fp8", 1.0),
+    "int8": CurveOf("fp8", "fp8", 1.0),
+    "fp4": CurveOf("nvfp4", "fp4", 9 / 16),
+}
+PLAIN = CurveOf("bf16", "bf16", 2.0)
+DENSE_MATRICES = 4  # of a layer: query, key and value in one, output, gate and up in one, down
+ATTENTION_MATRICES = 2  # of a layer whose feed-forward has experts
+LARGEST_SIDE = 16384.0  # of a product whose share is read; larger ones reach the same
+# Grouped products of the experts of a layer with all that belongs to them: the share of the
+# roofline by rows of an expert, and the least seconds. The median of balanced rows that read over
+# and under 64 MiB. aiconfigurator-core 0.12.0, {h100_sxm,b200_sxm}/moe/vllm/0.24.0/moe_perf.
+EXPERT_ROWS = (0.5, 2.0, 8.0, 32.0, 128.0, 512.0)
+EXPERT_SHARES: Mapping[str, tuple[float, ...]] = {
+    "bf16": (0.61, 0.63, 0.73, 0.65, 0.43, 0.32),
+    "fp8": (0.56, 0.62, 0.70, 0.61, 0.37, 0.22),
+    "nvfp4": (0.45, 0.51, 0.51, 0.42, 0.28, 0.20),
+}
+EXPERT_SECONDS = 4e-5
+EXPERT_GRIDS = {
+    name: Grid([Axis(EXPERT_ROWS, continues=False)], shares)
+    for name, shares in EXPERT_SHARES.items()
+}
+HEAD_DIM = 128  # for which the attention curve is read
+# Elementwise kernels of a layer, each a launch in a CUDA graph: two additions with norm, rotary
+# embedding, the write to the cache, activation. vLLM 0.11 model_executor/models/llama.py.
+SMALL_KERNELS = 5
+SMALL_KERNEL_SECONDS = 3e-6  # the least of any kernel in the curves of matrix products: 2.6 us
+# What they read and write of a token, over its hidden state: 8 for the additions with norm, 2.5 for
+# the rotary embedding, 3 for each of the 3.5 times wider activations, half of it sharded.
+ELEMENTWISE = 20.0
+ELEMENTWISE_SHARE = 0.65  # of the memory bandwidth; the H200 measures 64 to 72 %
+
+
+class DecodeAttention(Struct, frozen=True):
+    """Attention of a decode step: seconds of an empty cache, and the share of the bandwidth at
+    which a large one is read.
+    """
+
+    seconds: float
+    share: float
+
+
+# By the curve's card: the median of rows under 256 KiB and over 512 MiB of 16-bit cache.
+# aiconfigurator-core 0.12.0, attention/vllm/*/generation_attention_perf.parquet.
+DECODE_ATTENTION: Mapping[str, DecodeAttention] = {
+    "8.0": DecodeAttention(13.4e-6, 0.74),
+    "8.9": DecodeAttention(9.2e-6, 0.87),
+    "9.0": DecodeAttention(11.6e-6, 0.91),
+    "10.0": DecodeAttention(9.1e-6, 0.88),
+    "12.0": DecodeAttention(9.1e-6, 0.95),
+}
+OTHER_ATTENTION = DecodeAttention(11e-6, 0.88)
+# All-reduce in one kernel over NVLink, which servers use for small tensors: seconds of 8 KiB and of
+# 512 KiB, by ranks. aiconfigurator-core 0.12.0, h100_sxm/comm/vllm/0.24.0/custom_allreduce_perf.
+ONE_KERNEL: Mapping[int, tuple[float, float]] = {
+    2: (4.5e-6, 8.3e-6),
+    4: (4.8e-6, 12.8e-6),
+    8: (5.3e-6, 15.0e-6),
+}
+FAST_LINK = 2e11  # bytes a second; NVLink 3 and later
+
+
+def matrix_seconds(
+    stage: StageWork, used: str, tokens: float, machine: Machine, card: CardRates
+) -> float:
+    """Products of `tokens` tokens with the weights of one use, one kernel after another."""
+    parts = [part for part in stage.parts if part.used == used and part.bytes]
+    dense = sum(part.bytes for part in parts if part.chosen == 1) or 1.0
+    has_experts = any(part.chosen < 1 for part in parts)
+    total = 0.0
+    for part in parts:
+        if part.chosen < 1:
+            total += _expert_seconds(part, tokens, stage.layers, card)
+            continue
+        each = ATTENTION_MATRICES if has_experts else DENSE_MATRICES
+        matrices = 1.0 if used == LAST else each * stage.layers * part.bytes / dense
+        total += _dense_seconds(part, tokens, max(1.0, matrices), machine, card)
+    return total
+
+
+def _bound(part: WeightUse, tokens: float, card: CardRates) -> float:
+    """The roofline of some weights."""
+    read = part.read(tokens) / card.memory_bytes_per_second
+    flops = part.products(tokens)
+    return max(read, flops / card.rate(part.unit) if flops else 0.0)
+
+
+def _expert_seconds(part: WeightUse, tokens: float, layers: int, card: CardRates) -> float:
+    """Grouped products of the experts that tokens are routed to."""
+    name = CURVES.get(part.unit, PLAIN).name
+    rows = tokens * part.spread * part.chosen
+    share = float(EXPERT_GRIDS[name].at(rows))
+    return max(layers * EXPERT_SECONDS, _bound(part, tokens, card) / share)
+
+
+def _dense_seconds(
+    part: WeightUse, tokens: float, matrices: float, machine: Machine, card: CardRates
+) -> float:
+    """The roofline of some weights over the share of it that a product of their size reaches."""
+    rows = max(1.0, tokens * part.spread)
+    curve = CURVES.get(part.unit, PLAIN)
+    curve = curve if curve.name in machine.matmul else PLAIN
+    side = min(LARGEST_SIDE, sqrt(max(1024.0, part.read(tokens) / matrices / curve.size)))
+    measured = machine.matmul[curve.name].at(rows, side, side)
+    roofline = max(
+        curve.size * side * side / card.memory_bytes_per_second,
+        2 * rows * side * side / card.rate(curve.unit),
+    )
+    return _bound(part, tokens, card) * float(measured) / roofline
+
+
+def decode_attention_seconds(
+    stage: StageWork, context: float, sequences: float, capability: str, card: CardRates
+) -> float:
+    """Attention of a decode step: it reads the caches, or computes longer."""
+    kernel = DECODE_ATTENTION.get(capability, OTHER_ATTENTION)
+    read = sequences * cache_bytes(stage, int(context)) / card.memory_bytes_per_second
+    products = sum(one.count * one.in_step(int(context)) for one in stage.mixings)
+    computed = 2 * sequences * products / card.rate(stage.mixed)
+    return stage.layers * kernel.seconds + max(read, computed) / kernel.share
+
+
+def prompt_attention_seconds(
+    stage: StageWork, prompt: int, sequences: float, machine: Machine, card: CardRates
+) -> float:
+    """Attention of prompts, at the FLOP/s of the curve for their length and heads."""
+    total = 0.0
+    scale = card.rate(stage.mixed) / card.rate("bf16")
+    for one in stage.mixings:
+        heads = max(1.0, one.prompt / (2 * HEAD_DIM))
+        rate = machine.attention.at(HEAD_DIM, prompt, sequences * heads)
+        flops = 2 * one.count * one.in_prompt(prompt) * prompt * sequences
+        total += flops / (rate * min(scale, 1.0))
+    return total
+
+
+def elementwise_seconds(stage: StageWork, tokens: float, card: CardRates) -> float:
+    """Kernels that are no products: at least a launch each, else what they read and write."""
+    moved = ELEMENTWISE * tokens * stage.hidden_bytes / card.memory_bytes_per_second
+    launched = SMALL_KERNELS * SMALL_KERNEL_SECONDS
+    return stage.layers * max(launched, moved / ELEMENTWISE_SHARE)
+
+
+def reduction_seconds(stage: StageWork, tokens: float, machine: Machine) -> float:
+    """All-reduces of hidden states: in one kernel, or NCCL's where that is faster."""
+    if stage.ranks == 1:
+        return 0.0
+    size = tokens * stage.gathered * stage.hidden_bytes
+    each = float(collective_seconds(machine, "all_reduce", size, stage.ranks))
+    if machine.within.bytes_per_second >= FAST_LINK and stage.ranks in ONE_KERNEL:
+        small, large = ONE_KERNEL[stage.ranks]
+        each = min(each, small + (large - small) * max(0.0, size - 8192) / (524288 - 8192))
+    return stage.sums * each
