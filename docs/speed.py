@@ -1,12 +1,14 @@
-"""Compares measured speeds with the bound: the tables of speed.md, and what reports say of them.
+"""Compares measured speeds with the bound and the estimate: the tables of speed.md and of reports.
 
 python docs/speed.py
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,7 +28,8 @@ from gpu_mem_calculator.timing.serving.work import cache_bytes, step_work
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "tests" / "ground_truth" / "speeds.jsonl"
 PAGE = ROOT / "docs" / "speed.md"
-TABLE = ROOT / "src" / "gpu_mem_calculator" / "timing" / "serving" / "measured.py"
+SERVING = ROOT / "src" / "gpu_mem_calculator" / "timing" / "serving"
+TABLE, COSTS = SERVING / "measured.py", SERVING / "engine_costs.py"
 LONG = 20  # tokens of prompt for each of the answer: such requests are prompts, and little else
 REGIMES = {PROMPTS: "prompts", ALONE: "one sequence alone", TOGETHER: "several together"}
 READ = (
@@ -248,14 +251,22 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "sources": source_table,
     "left-out": left_out_table,
     "count": lambda: iter([f"{len(compared())} figures."]),
+    "estimate": lambda: estimate_tables().score_table(),
+    "costs": lambda: estimate_tables().costs_table(),
 }
 
 
-def page() -> str:
-    """speed.md with its tables written anew."""
+def estimate_tables() -> Any:
+    """docs/speed_tables.py, which reads the figures of this file."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    return importlib.import_module("speed_tables")
+
+
+def page(names: Iterable[str] = ()) -> str:
+    """speed.md with its tables written anew; some of them where they are named."""
     text = PAGE.read_text("utf-8")
-    for name, made in TABLES.items():
-        block = f"<!-- {name} -->\n" + "\n".join(made()) + "\n<!-- end -->"
+    for name in names or TABLES:
+        block = f"<!-- {name} -->\n" + "\n".join(TABLES[name]()) + "\n<!-- end -->"
         text = re.sub(
             rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL
         )
@@ -282,4 +293,5 @@ def module() -> str:
 
 if __name__ == "__main__":
     TABLE.write_text(module(), "utf-8")
+    COSTS.write_text(estimate_tables().module(COSTS.read_text("utf-8")), "utf-8")
     PAGE.write_text(page(), "utf-8")

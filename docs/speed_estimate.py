@@ -6,12 +6,11 @@ Each figure is predicted with constants from the other sources only (leave one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import product
-from math import log
+from math import log, sqrt
 from statistics import median
-from typing import Any
 
 import speed
 from msgspec import Struct
@@ -19,8 +18,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_seconds import timed_replica
-from gpu_mem_calculator.core.serving_speed import find_card_rates
+from gpu_mem_calculator.core.serving_speed import find_card_rates, timed_replica
 from gpu_mem_calculator.cuda.runtimes import ROCM
 from gpu_mem_calculator.timing.serving.engine_costs import V0, EngineCosts, SecondsInterval
 from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER
@@ -28,12 +26,13 @@ from gpu_mem_calculator.timing.serving.seconds import TimedReplica, prompt_secon
 
 FREE = EngineCosts()
 STEPS = (0.0, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003)
-SEQUENCES = (0.0, 0.00001, 0.00002, 0.00004, 0.00008)
+SEQUENCES = (0.0, 0.000005, 0.00001, 0.00002, 0.00004, 0.00008)
 REQUESTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
 LAYERS = (0.0004, 0.0005, 0.0006, 0.0007, 0.0008, 0.0009)
-PROMPT_SHARES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0)
+PROMPT_SHARES = (0.4, 0.5, 0.6, 0.8, 1.0)
 AMD_SHARES = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.8, 1.0)
 V1_FIRST = (0, 8)
+FAR = log(2)
 UNSEEN = EngineCosts(step=0.001, sequence=0.00002, request=0.005)
 
 
@@ -121,11 +120,16 @@ def _costs_name(compared: speed.Compared) -> str:
 
 
 def error(found: Iterable[Figure], costs: EngineCosts, amd_share: float) -> float:
-    """Mean of the logarithm's error over sources, so that each source counts once."""
+    """Mean error of the logarithm; one beyond a factor of two counts as two, and a source with
+    many figures by the root of their number.
+    """
     groups: dict[str, list[float]] = {}
     for one in found:
-        groups.setdefault(one.source, []).append(abs(log(one.ratio(costs, amd_share))))
-    return sum(sum(values) / len(values) for values in groups.values()) / max(1, len(groups))
+        wrong = min(FAR, abs(log(one.ratio(costs, amd_share))))
+        groups.setdefault(one.source, []).append(wrong)
+    weights = [sqrt(len(values)) for values in groups.values()]
+    means = (sum(values) / len(values) for values in groups.values())
+    return sum(w * mean for w, mean in zip(weights, means, strict=True)) / max(1.0, sum(weights))
 
 
 def choices(engine: str) -> list[EngineCosts]:
@@ -148,10 +152,18 @@ def fit_amd(found: Sequence[Figure]) -> float:
 
 def fit_costs(found: Sequence[Figure], engine: str, amd_share: float) -> EngineCosts:
     """The constants of an engine with the least error; of an unseen engine those of servers."""
-    own = [one for one in found if one.engine == engine]
+    own = [one for one in found if one.engine == engine and _tells(one)]
     if not own:
         return EngineCosts(layer=0.0007) if engine == "transformers" else UNSEEN
     return min(choices(engine), key=lambda costs: error(own, costs, amd_share))
+
+
+def _tells(one: Figure) -> bool:
+    """Whether a figure tells what its engine adds. SGLang's on an H20 do not: the larger the model,
+    the more seconds are missing, so that its kernels were slow.
+    """
+    card = one.compared.row["config"]["hardware"]["gpu"]
+    return (one.engine, card) != ("sglang", "h20-96gb-sxm")
 
 
 @cache
@@ -174,9 +186,7 @@ def left_out_ratios() -> tuple[tuple[Figure, float], ...]:
             for name in {one.engine for one in figures() if one.source == source}
         }
         found += [
-            (one, one.ratio(costs[one.engine], share))
-            for one in figures()
-            if one.source == source
+            (one, one.ratio(costs[one.engine], share)) for one in figures() if one.source == source
         ]
     return tuple(found)
 
@@ -199,7 +209,7 @@ def quantile(values: Iterable[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-TAIL = 0.07  # of the figures on each side; then 80 % of those of a source left out are inside
+TAIL = 0.06  # of the figures on each side; then 80 % of those of a source left out are inside
 
 
 def intervals(ratios: Iterable[tuple[Figure, float]]) -> dict[str, SecondsInterval]:
@@ -226,58 +236,3 @@ def inside(found: Iterable[tuple[Figure, float]]) -> float:
 def intervals_without(source: str) -> dict[str, SecondsInterval]:
     """The intervals of all other sources."""
     return intervals(pair for pair in left_out_ratios() if pair[0].source != source)
-
-
-def score_table() -> Iterator[str]:
-    """Errors of both by engine and kind, with constants from other sources."""
-    from gpu_mem_calculator.serving import servers
-
-    titles = {engine.name: engine.title for engine in servers().values()}
-    yield (
-        "| engine | figures of | n | bound × share: median, p90 | estimate: median, p90 | "
-        "inside the interval |"
-    )
-    yield "|---|---|---|---|---|---|"
-    groups: dict[tuple[str, str], list[tuple[Figure, float]]] = {}
-    for one, ratio in left_out_ratios():
-        key = titles[one.compared.engine], speed.REGIMES[one.compared.regime]
-        groups.setdefault(key, []).append((one, ratio))
-    for (title, kind), found in sorted(groups.items()):
-        yield _score_row(title, kind, found)
-    yield _score_row("**all**", "", list(left_out_ratios()))
-
-
-def _score_row(title: str, kind: str, found: list[tuple[Figure, float]]) -> str:
-    before = [abs(by_share(one) - 1) for one, _ in found]
-    after = [abs(ratio - 1) for _, ratio in found]
-    cells = [
-        ", ".join(f"{100 * quantile(values, part):.0f} %" for part in (0.5, 0.9))
-        for values in (before, after)
-    ]
-    return (
-        f"| {title} | {kind} | {len(found)} | {cells[0]} | {cells[1]} | {100 * inside(found):.0f} % |"
-    )
-
-
-def module(text: str) -> str:
-    """engine_costs.py with its tables written anew."""
-    import re
-
-    costs, share = all_costs()
-    names = {name: "V0" if name == V0 else f'"{name}"' for name in costs}
-    rows = [f"    {names[name]}: {_written(one)}," for name, one in costs.items()]
-    table = "\n".join(["COSTS: Mapping[str, EngineCosts] = {", *rows, "}"])
-    words = {PROMPTS: "PROMPTS", ALONE: "ALONE", TOGETHER: "TOGETHER"}
-    found = intervals(left_out_ratios())
-    lines = [f"    {words[k]}: SecondsInterval({i.low}, {i.high})," for k, i in found.items()]
-    spread = "\n".join(["INTERVALS: Mapping[str, SecondsInterval] = {", *lines, "}"])
-    text = re.sub(r"COSTS: .*?\n}", lambda _: table, text, flags=re.DOTALL)
-    text = re.sub(r"AMD_SHARE = [\d.]+", f"AMD_SHARE = {share}", text)
-    return re.sub(r"INTERVALS: .*?\n}", lambda _: spread, text, flags=re.DOTALL)
-
-
-def _written(costs: EngineCosts) -> str:
-    default: Any = EngineCosts()
-    fields = ((name, getattr(costs, name)) for name in costs.__struct_fields__)
-    given = [f"{n}={v:.5f}".rstrip("0") for n, v in fields if v != getattr(default, n)]
-    return f"EngineCosts({', '.join(given)})"

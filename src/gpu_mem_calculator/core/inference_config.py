@@ -101,7 +101,9 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
 
 
 class ExpectedSpeed(Struct, frozen=True, kw_only=True):
-    """A bound times the share of it that published benchmarks reach: median, least and most."""
+    """Estimated tokens per second with their 80 % interval, and how many published benchmarks of
+    the engine the estimate was compared with.
+    """
 
     median: float
     least: float
@@ -111,7 +113,7 @@ class ExpectedSpeed(Struct, frozen=True, kw_only=True):
 
 class DecodeSpeed(Struct, frozen=True, kw_only=True):
     """The most tokens per second of so many concurrent sequences, in all and each; and the tokens
-    per second to expect in all, where benchmarks are known.
+    per second to expect in all.
     """
 
     sequences: int
@@ -122,7 +124,7 @@ class DecodeSpeed(Struct, frozen=True, kw_only=True):
 
 
 class SpeedResult(Struct, frozen=True, kw_only=True):
-    """Upper bounds of speed by roofline: compute, memory bandwidth, interconnect.
+    """Estimates, and upper bounds by roofline: compute, memory bandwidth, interconnect.
 
     `decode` is for sequences of `context` tokens: one alone, and as many as fit. `expected_prefill`
     are the prompt tokens per second to expect. `notes` say what is left out.

@@ -1,17 +1,21 @@
-"""Upper bounds of a server's speed on its GPUs by the roofline: prefill and decode."""
+"""A server's speed on its GPUs, prefill and decode: an estimate, and a bound by the roofline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .. import catalog
+from ..cuda.runtimes import ROCM
 from ..timing.serving.card import CardRates
+from ..timing.serving.engine_costs import AMD_SHARE, COSTS, V0
 from ..timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER
 from ..timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
+from ..timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
 from .calculator import Estimate
 from .card_name import named_card
 from .hardware import Hardware
 from .inference_config import DecodeSpeed, ExpectedSpeed, SpeedResult
+from .machine import machine_of
 from .models import GPUConfig
 from .resolved_run import ResolvedRun
 from .roofline_stages import stage_work
@@ -81,6 +85,29 @@ def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     )
 
 
+def timed_replica(resolved: ResolvedRun, section: GPUConfig, card: CardRates) -> TimedReplica:
+    """The replica with what its seconds depend on; `section` is the run's `hardware`."""
+    hardware = resolved.hardware
+    return TimedReplica(
+        replica=serving_replica(resolved, card),
+        machine=machine_of(hardware, section.interconnect),
+        capability=hardware.compute_capability,
+        costs=COSTS[_costs_name(resolved)],
+        chunk=prompt_chunk(resolved),
+        share=AMD_SHARE if hardware.runtime == ROCM else 1.0,
+    )
+
+
+def _costs_name(resolved: ResolvedRun) -> str:
+    """The engine in the table of costs; vLLM's V0 engine has its own row."""
+    name = resolved.engine.name
+    if name != "vllm":
+        return name
+    from ..serving.vllm.versions import v1
+
+    return name if v1(resolved.run) else V0
+
+
 def prompt_chunk(resolved: ResolvedRun) -> int:
     """The most tokens of a prompt in one pass."""
     option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
@@ -88,13 +115,14 @@ def prompt_chunk(resolved: ResolvedRun) -> int:
 
 
 def speed(estimate: Estimate) -> SpeedResult | None:
-    """Upper bounds by the roofline; None where a rate is not known (see `no_speed`)."""
+    """Estimates and upper bounds; None where a rate is not known (see `no_speed`)."""
     resolved = estimate.resolved
     run, hardware = resolved.run, resolved.hardware
     card = find_card_rates(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
     if card is None or any(on_host(resolved)):
         return None
-    serving = serving_replica(resolved, card)
+    timed = timed_replica(resolved, _section(estimate), card)
+    serving = timed.replica
     prompt, context = _lengths(estimate)
     first = first_token_time(serving.alone, prompt, prompt_chunk(resolved))
     rate, bound = prompt_rate(serving, prompt)
@@ -106,23 +134,31 @@ def speed(estimate: Estimate) -> SpeedResult | None:
         first_token_seconds=first.seconds,
         prefill_tokens_per_second=copies * rate,
         prefill_bound=bound,
-        decode=list(_decode(estimate, serving, context)),
+        decode=list(_decode(estimate, timed, context)),
         notes=list(_notes(resolved, hardware)),
-        expected_prefill=_expected(resolved.engine.name, PROMPTS, copies * rate),
+        expected_prefill=_expected(
+            prompt_seconds(timed, prompt),
+            copies * prompt,
+            copies * rate,
+            _figures(resolved.engine.name, PROMPTS),
+        ),
     )
 
 
-def _expected(engine: str, regime: str, bound: float) -> ExpectedSpeed | None:
-    """The bound times the share of it that published benchmarks of the engine reach."""
-    share = SHARES.get(engine, {}).get(regime)
-    if share is None:
-        return None
+def _expected(seconds: ServingSeconds, tokens: float, bound: float, figures: int) -> ExpectedSpeed:
+    """Tokens per second from the seconds that they take, none above the bound."""
     return ExpectedSpeed(
-        median=bound * share.median,
-        least=bound * share.least,
-        most=bound * share.most,
-        figures=share.count,
+        median=min(bound, tokens / seconds.estimate),
+        least=min(bound, tokens / seconds.high),
+        most=min(bound, tokens / seconds.low),
+        figures=figures,
     )
+
+
+def _figures(engine: str, kind: str) -> int:
+    """How many published benchmarks of an engine the estimate was compared with."""
+    share = SHARES.get(engine, {}).get(kind)
+    return 0 if share is None else share.count
 
 
 def _lengths(estimate: Estimate) -> tuple[int, int]:
@@ -140,8 +176,9 @@ def _section(estimate: Estimate) -> GPUConfig:
     return GPUConfig(**estimate.result.run.get("hardware", {}))
 
 
-def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterator[DecodeSpeed]:
-    copies = int(estimate.resolved.run.mesh.dp)
+def _decode(estimate: Estimate, timed: TimedReplica, context: int) -> Iterator[DecodeSpeed]:
+    copies, serving = int(estimate.resolved.run.mesh.dp), timed.replica
+    engine = estimate.resolved.engine.name
     for sequences in _decode_batches(estimate, context):
         replicas, replica = (copies, serving) if sequences > 1 else (1, serving.alone)
         together, each, bound = step_rates(replica, context, sequences)
@@ -151,9 +188,10 @@ def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterat
             tokens_per_second_each=each,
             bound=bound,
             expected=_expected(
-                estimate.resolved.engine.name,
-                TOGETHER if sequences > 1 else ALONE,
+                step_seconds(timed, context, sequences),
+                replicas * sequences,
                 replicas * together,
+                _figures(engine, TOGETHER if sequences > 1 else ALONE),
             ),
         )
 

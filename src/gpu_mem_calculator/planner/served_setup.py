@@ -11,8 +11,7 @@ from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.models import GPUConfig
 from ..core.serving_question import question_keys
-from ..core.serving_seconds import timed_replica
-from ..core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host
+from ..core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host, timed_replica
 from ..serving import server
 from ..timing.serving.roofline import requests
 from ..timing.serving.seconds import (

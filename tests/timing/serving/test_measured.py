@@ -15,6 +15,9 @@ from gpu_mem_calculator.timing.serving.measured import SHARES
 from tests.conftest import ROOT
 
 
+ESTIMATED = ("estimate", "costs")  # tables of docs/speed_tables.py
+
+
 @cache
 def script() -> dict[str, Any]:
     """docs/speed.py, which compares every figure once."""
@@ -44,8 +47,18 @@ def test_figures_are_many_and_of_every_engine() -> None:
 def test_the_page_and_the_table_are_up_to_date() -> None:
     """`python docs/speed.py` would change nothing."""
     made = script()
-    assert made["page"]() == made["PAGE"].read_text("utf-8")
+    quick = [name for name in made["TABLES"] if name not in ESTIMATED]
+    assert made["page"](quick) == made["PAGE"].read_text("utf-8")
     assert made["module"]() == made["TABLE"].read_text("utf-8")
+
+
+@pytest.mark.proof
+def test_the_scores_of_the_estimate_are_up_to_date() -> None:
+    """Constants from all sources, scores with those of the others: half a minute."""
+    made = script()
+    assert made["page"](ESTIMATED) == made["PAGE"].read_text("utf-8")
+    text = made["COSTS"].read_text("utf-8")
+    assert made["estimate_tables"]().module(text) == text
 
 
 @pytest.mark.parametrize("engine", sorted(SHARES))

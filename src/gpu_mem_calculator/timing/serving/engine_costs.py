@@ -37,17 +37,17 @@ class SecondsInterval(Struct, frozen=True):
 
 V0 = "vllm v0"  # vLLM before its V1 engine
 COSTS: Mapping[str, EngineCosts] = {
-    "llamacpp": EngineCosts(step=0.001, prompt_share=0.35),
-    "sglang": EngineCosts(step=0.0005, sequence=0.00002, request=0.005),
-    "tensorrt_llm": EngineCosts(step=0.0005, sequence=0.00001),
+    "llamacpp": EngineCosts(step=0.0015, prompt_share=0.6),
+    "sglang": EngineCosts(step=0.0002, sequence=0.00008, request=0.005),
+    "tensorrt_llm": EngineCosts(step=0.0015, sequence=0.00001),
     "tgi": EngineCosts(step=0.002, sequence=0.00008),
-    "transformers": EngineCosts(layer=0.0007),
-    "vllm": EngineCosts(step=0.0005, sequence=0.00004, request=0.01),
+    "transformers": EngineCosts(layer=0.0006),
+    "vllm": EngineCosts(step=0.0002, sequence=0.00008, request=0.02),
     V0: EngineCosts(step=0.002, sequence=0.00008, request=0.005),
 }
 AMD_SHARE = 0.45  # speed of kernels on AMD's cards over that of NVIDIA's curves, scaled
 INTERVALS: Mapping[str, SecondsInterval] = {
-    PROMPTS: SecondsInterval(0.63, 2.31),
-    ALONE: SecondsInterval(0.63, 1.43),
-    TOGETHER: SecondsInterval(0.83, 2.04),
+    PROMPTS: SecondsInterval(0.38, 2.49),
+    ALONE: SecondsInterval(0.7, 2.14),
+    TOGETHER: SecondsInterval(0.75, 2.55),
 }

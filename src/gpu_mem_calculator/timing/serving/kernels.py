@@ -10,10 +10,9 @@ from msgspec import Struct
 from ..curves.collectives import collective_seconds
 from ..curves.grid import Axis, Grid
 from ..curves.machine import Machine
-from .card import CardRates
+from .card import QUANTIZED, SHORT_SUM, CardRates
 from .parts import LAST, WeightUse
 from .work import StageWork, cache_bytes
-
 
 
 class CurveOf(Struct, frozen=True):
@@ -30,6 +29,9 @@ CURVES: Mapping[str, CurveOf] = {
     "fp4": CurveOf("nvfp4", "fp4", 9 / 16),
 }
 PLAIN = CurveOf("bf16", "bf16", 2.0)
+# llama.cpp unpacks weights to 16 bits for the products of prompts, or has kernels of its own that
+# are about as fast: ggml/src/ggml-cuda/ggml-cuda.cu ggml_cuda_op_mul_mat_cublas, mmq.cu.
+UNPACKED = {QUANTIZED: SHORT_SUM}
 DENSE_MATRICES = 4  # of a layer: query, key and value in one, output, gate and up in one, down
 ATTENTION_MATRICES = 2  # of a layer whose feed-forward has experts
 LARGEST_SIDE = 16384.0  # of a product whose share is read; larger ones reach the same
@@ -109,7 +111,8 @@ def _bound(part: WeightUse, tokens: float, card: CardRates) -> float:
     """The roofline of some weights."""
     read = part.read(tokens) / card.memory_bytes_per_second
     flops = part.products(tokens)
-    return max(read, flops / card.rate(part.unit) if flops else 0.0)
+    unit = UNPACKED.get(part.unit, part.unit)
+    return max(read, flops / card.rate(unit) if flops else 0.0)
 
 
 def _expert_seconds(part: WeightUse, tokens: float, layers: int, card: CardRates) -> float:

@@ -25,12 +25,7 @@ Parts = dict[str, float]
 
 
 def prompt_parts(
-    stage: StageWork,
-    prompt: int,
-    sequences: float,
-    chunk: int,
-    machine: Machine,
-    card: CardRates,
+    stage: StageWork, prompt: int, sequences: float, chunk: int, machine: Machine, card: CardRates
 ) -> Parts:
     """The prefill of `sequences` prompts, in passes of at most `chunk` tokens."""
     tokens = prompt * sequences

@@ -72,12 +72,7 @@ def step_seconds(timed: TimedReplica, context: float, sequences: float) -> Servi
     stages = [
         _faster(
             step_parts(
-                stage,
-                context,
-                sequences / batches,
-                timed.capability,
-                timed.machine,
-                replica.card,
+                stage, context, sequences / batches, timed.capability, timed.machine, replica.card
             ),
             timed.share,
         )
