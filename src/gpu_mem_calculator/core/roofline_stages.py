@@ -26,13 +26,27 @@ CACHE_TYPES = {"bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 
 
 def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
-    """The work of one rank of each pipeline stage."""
+    """The work of one rank of each pipeline stage; stages with equal layers are the same object."""
     counts, layers = stage_layer_counts(run, engine), len(run.arch.layers)
     starts = [sum(counts[:number]) for number in range(len(counts))]
-    return tuple(
-        _stage(run, engine, stage_shard(run, engine, range(start, start + count), layers))
-        for start, count in zip(starts, counts, strict=True)
-    )
+    found: dict[object, StageWork] = {}
+    works = []
+    for start, count in zip(starts, counts, strict=True):
+        shard = stage_shard(run, engine, range(start, start + count), layers)
+        key = _stage_key(run, engine, shard)
+        if key not in found:
+            found[key] = _stage(run, engine, shard)
+        works.append(found[key])
+    return tuple(works)
+
+
+def _stage_key(run: Run, engine: Engine, shard: ServerShard) -> object:
+    """Equal for stages with equal work; a checkpoint's tensors may differ from layer to layer."""
+    if run.stored or engine.name == "llamacpp":
+        return shard.places
+    windows = run.arch.windows or (None,) * len(run.arch.layers)
+    kinds = tuple((id(run.arch.layers[place]), windows[place]) for place in shard.places)
+    return kinds, shard.embedding, shard.head
 
 
 def stage_layer_counts(run: Run, engine: Engine) -> list[int]:

@@ -23,7 +23,8 @@ from ..timing.serving.seconds import (
 from .serving_question import ServingQuestion
 from .serving_space import ServingSetup
 
-MOST_SLOTS = 256  # of llama.cpp, and the largest batch of transformers that is tried
+MOST_SLOTS = 64  # of llama.cpp, and the largest batch of transformers that is tried
+SLOT_STEP = 4  # times more slots than before are tried
 PREFILL = "prompts of other users"
 
 
@@ -124,7 +125,7 @@ def served_setup(
     users = 1
     found = _started(question, setup, lengths, users)
     while found is not None and users < wanted:
-        users = min(2 * users, wanted)
+        users = min(SLOT_STEP * users, wanted)
         more = _started(question, setup, lengths, users)
         if more is None:
             break

@@ -20,10 +20,11 @@ def searched_plans(question: ServingQuestion, progress: Progress | None = None) 
     """The best plans, and every plan on the front; the smallest changes where there is none."""
     started = time.perf_counter()
     search = search_servers(question, progress)
-    shown = chosen_points(search)[: question.top]
+    ranked = chosen_points(search)
+    shown = ranked[: question.top]
     edge = [one for one in front(search.points) if meets(question, one)]
     kept = [*shown, *(one for one in edge if one not in shown)]
-    plans = full_plans(question, kept)
+    plans = full_plans(question, kept, ranked)
     if plans:
         plans[0] = replace(plans[0], knobs=knob_effects(search, kept[0]))
     return Plans(

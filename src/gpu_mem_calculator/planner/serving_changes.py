@@ -27,7 +27,8 @@ def smallest_changes(search: ServingSearch) -> list[SmallestChange]:
     """Changes of memory where no server starts, else of the GPUs and of the targets."""
     if not search.served:
         return list(memory_changes(search))
-    return [*more_gpus(search), *weaker_targets(search)]
+    alone = list(weaker_targets(search))
+    return [*more_gpus(search), *(alone or all_targets_weaker(search))]
 
 
 def memory_changes(search: ServingSearch) -> Iterator[SmallestChange]:
@@ -86,6 +87,21 @@ def weaker_targets(search: ServingSearch) -> Iterator[SmallestChange]:
         ]
         if points:
             yield SmallestChange(change={name: reached(name, points)}, saves_bytes=0)
+
+
+def all_targets_weaker(search: ServingSearch) -> Iterator[SmallestChange]:
+    """What the plan with the most tokens per second meets of all targets."""
+    given = [name for name in TARGETS if getattr(search.question, name) is not None]
+    asked = replace(search.question, **dict.fromkeys(given))
+    points = [
+        one
+        for served in search.served
+        for one in points_on(asked, served, search.lengths, search.gpus)
+    ]
+    if points:
+        best = max(points, key=lambda one: one.tokens_per_second)
+        met = {name: reached(name, [best]) for name in given}
+        yield SmallestChange(change=met, saves_bytes=0)
 
 
 def reached(name: str, points: list[ServingPoint]) -> float:

@@ -24,9 +24,11 @@ from .serving_reasons import reasons
 HOUR = 3600.0
 
 
-def full_plans(question: ServingQuestion, points: list[ServingPoint]) -> list[Plan]:
-    """The plan of each point, in their order."""
-    return [full_plan(question, one, rank + 1, points) for rank, one in enumerate(points)]
+def full_plans(
+    question: ServingQuestion, points: list[ServingPoint], ranked: list[ServingPoint]
+) -> list[Plan]:
+    """The plan of each point, in their order; `ranked` has the best point of every set-up."""
+    return [full_plan(question, one, rank + 1, ranked) for rank, one in enumerate(points)]
 
 
 def full_plan(

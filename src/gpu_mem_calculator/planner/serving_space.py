@@ -25,7 +25,7 @@ from .serving_question import ServingQuestion
 
 EXPERTS, CACHE, WEIGHTS = "expert_parallel_size", "kv_cache_dtype", "quantization"
 ATTENTION_GROUPS = "enable_dp_attention"
-MOST_STAGES = 16
+MOST_STAGES = 8
 SECTION = "inference."
 OWN_AXES = (TENSOR, PIPELINE, DATA, EXPERTS, ATTENTION_GROUPS, CACHE)
 
@@ -57,7 +57,7 @@ def _engine_setups(
         **{key: values for key, values in varied.items() if key not in SIZES},
     }
     if engine.name == "llamacpp":
-        tried = {WEIGHTS: ["none"], CACHE: ["auto", "int8"], **_given(tried, fixed, varied)}
+        tried = {WEIGHTS: ["none"], CACHE: ["auto"], **_given(tried, fixed, varied)}
     for sizes, count in _sizes(arch, engine, gpus, _wanted_sizes(fixed, varied)):
         for values in product(*tried.values()):
             formats = dict(zip(tried, values, strict=True))

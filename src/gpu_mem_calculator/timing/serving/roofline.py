@@ -29,7 +29,8 @@ class ServingReplica(Struct, frozen=True, kw_only=True):
     @property
     def alone(self) -> ServingReplica:
         """The same while it serves one sequence only."""
-        return replace(self, stages=tuple(stage.alone for stage in self.stages))
+        alone = {id(stage): stage.alone for stage in self.stages}
+        return replace(self, stages=tuple(alone[id(stage)] for stage in self.stages))
 
 
 class PassTime(Struct, frozen=True):

@@ -6,7 +6,7 @@ Kernels follow measured curves (`kernels`); what the engine adds is from publish
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from .engine_costs import INTERVALS, EngineCosts
 from .measured import ALONE, PROMPTS, TOGETHER
 from .passes import HOST, Parts, prompt_parts, step_parts
 from .roofline import ServingReplica
+from .work import StageWork
 
 
 class ServingSeconds(Struct, frozen=True, kw_only=True):
@@ -69,15 +70,12 @@ def step_seconds(timed: TimedReplica, context: float, sequences: float) -> Servi
     """
     replica = timed.replica if sequences > 1 else timed.replica.alone
     batches = min(float(len(replica.stages)), sequences) if replica.overlapped else 1.0
-    stages = [
-        _faster(
-            step_parts(
-                stage, context, sequences / batches, timed.capability, timed.machine, replica.card
-            ),
-            timed.share,
-        )
-        for stage in replica.stages
-    ]
+    many = sequences / batches
+
+    def parts_of(stage: StageWork) -> Parts:
+        return step_parts(stage, context, many, timed.capability, timed.machine, replica.card)
+
+    stages = _each_stage(replica, parts_of, timed.share)
     slowest, whole = max(stages, key=_sum), _summed(stages)
     waits = {name: batches * value for name, value in slowest.items()}
     parts = whole if _sum(whole) >= _sum(waits) else waits
@@ -90,13 +88,22 @@ def step_seconds(timed: TimedReplica, context: float, sequences: float) -> Servi
 def _prompt_stages(
     timed: TimedReplica, replica: ServingReplica, prompt: int, sequences: float
 ) -> list[Parts]:
-    share = timed.share * timed.costs.prompt_share
-    return [
-        _faster(
-            prompt_parts(stage, prompt, sequences, timed.chunk, timed.machine, replica.card), share
-        )
-        for stage in replica.stages
-    ]
+    def parts_of(stage: StageWork) -> Parts:
+        return prompt_parts(stage, prompt, sequences, timed.chunk, timed.machine, replica.card)
+
+    return _each_stage(replica, parts_of, timed.share * timed.costs.prompt_share)
+
+
+def _each_stage(
+    replica: ServingReplica, parts_of: Callable[[StageWork], Parts], share: float
+) -> list[Parts]:
+    """The parts of each stage at a share of the curves' speed; equal stages are computed once."""
+    found: dict[int, Parts] = {}
+    for stage in replica.stages:
+        if id(stage) not in found:
+            parts = parts_of(stage)
+            found[id(stage)] = {name: value / share for name, value in parts.items()}
+    return [found[id(stage)] for stage in replica.stages]
 
 
 def _with_request(timed: TimedReplica, parts: Parts, sequences: float) -> Parts:
@@ -105,10 +112,6 @@ def _with_request(timed: TimedReplica, parts: Parts, sequences: float) -> Parts:
     layers = sum(stage.layers for stage in timed.replica.stages)
     host = max(0.0, costs.layer * layers - _sum(parts)) + costs.step + costs.request * sequences
     return {**parts, HOST: host}
-
-
-def _faster(parts: Parts, share: float) -> Parts:
-    return {name: value / share for name, value in parts.items()}
 
 
 def _sum(parts: Parts) -> float:
