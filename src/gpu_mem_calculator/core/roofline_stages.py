@@ -43,7 +43,7 @@ def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
 def _stage_key(run: Run, engine: Engine, shard: ServerShard) -> object:
     """Equal for stages with equal work; a checkpoint's tensors may differ from layer to layer."""
     if run.stored or engine.name == "llamacpp":
-        return shard.places
+        return shard.places, shard.embedding, shard.head
     windows = run.arch.windows or (None,) * len(run.arch.layers)
     kinds = tuple((id(run.arch.layers[place]), windows[place]) for place in shard.places)
     return kinds, shard.embedding, shard.head

@@ -14,7 +14,6 @@ from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.timing.serving.measured import SHARES
 from tests.conftest import ROOT
 
-
 ESTIMATED = ("estimate", "costs")  # tables of docs/speed_tables.py
 
 
