@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..core.machine import machine_of
 from ..ledger.units import gib
 from ..timing.training.step import step_seconds
-from .axes import KEYS, NUMERIC
+from .axes import KEYS, PIPE, RANK
 from .memory import highest_stage
 from .plans import KnobEffect, Plan
 from .question import PlanQuestion
@@ -113,24 +113,23 @@ def _rate(plan: Plan, best: Plan) -> Iterator[str]:
 
 def knobs(best: SetUp, global_batch: int) -> list[KnobEffect]:
     """The effect of moving each size of a set-up to its neighbours, by ledger and time model."""
-    values = {axis: sorted({s[axis] for s in _all_sizes(best)}) for axis in NUMERIC}
+    structure = best.structure
     effects = []
-    for axis in NUMERIC:
-        place = values[axis].index(best.sizes[axis])
-        for other in (place - 1, place + 1):
-            if 0 <= other < len(values[axis]):
-                effect = _effect(best, axis, values[axis][other], global_batch)
+    for axes, rows in ((PIPE, structure.pipes), (RANK, structure.ranks)):
+        own = tuple(best.sizes[axis] for axis in axes)
+        for place, axis in enumerate(axes):
+            line = sorted(row for row in rows if _same_but(row, own, place))
+            at = line.index(own)
+            for other in (*line[max(at - 1, 0) : at], *line[at + 1 : at + 2]):
+                effect = _effect(best, axis, other[place], global_batch)
                 if effect is not None:
                     effects.append(effect)
     return effects
 
 
-def _all_sizes(set_up: SetUp) -> Iterator[dict[str, int]]:
-    structure = set_up.structure
-    for pipe in range(len(structure.pipes)):
-        yield structure.sizes(pipe, 0)
-    for rank in range(len(structure.ranks)):
-        yield structure.sizes(0, rank)
+def _same_but(row: tuple[int, ...], own: tuple[int, ...], place: int) -> bool:
+    """Whether two rows of sizes differ at one place at most."""
+    return all(a == b for i, (a, b) in enumerate(zip(row, own, strict=True)) if i != place)
 
 
 def _effect(best: SetUp, axis: str, value: int, global_batch: int) -> KnobEffect | None:

@@ -192,11 +192,11 @@ def find_pipes(
     if settings["engine.type"] != "megatron_lm":
         return [(pp, chunks, NO_LAYERS) for pp, chunks in several]
     counted = bool(settings.get(COUNT_EMBEDDING))
-    layers, least = num_layers + 2 * counted, 1 + counted
+    layers = num_layers + 2 * counted
     pipes: list[tuple[int, ...]] = []
     for pp, chunks in several:
         size, rest = divmod(layers, pp * chunks)
-        if rest == 0 and size >= least and pp > counted:
+        if rest == 0 and size and pp > counted:
             pipes += [(pp, chunks, count) for count in _recomputed(size, settings, values)]
     return pipes
 

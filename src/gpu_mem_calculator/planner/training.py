@@ -87,20 +87,21 @@ def best_plans(
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, question.top)
     plans: list[Plan] = []
-    tried: set[str] = set()
+    tried: set[tuple[str, int, float]] = set()
 
     def add(set_up: SetUp) -> None:
+        figures = (set_up.structure.engine, set_up.total_bytes, round(set_up.seconds, 4))
+        if figures in tried:
+            return  # a choice that changes nothing here
+        tried.add(figures)
         run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
-        if str(run) in tried:
-            return
-        tried.add(str(run))
         settings = named_settings(set_up)
         plan = full_plan(run, settings, price=question.price, tokens=question.tokens)
         if plan.fits_on_gpu:
             plans.append(plan)
 
-    for set_up in order[:MOST_TRIED]:
-        if len(plans) >= count:
+    for set_up in order:
+        if len(plans) >= count or len(tried) >= MOST_TRIED:
             break
         add(set_up)
         report("estimating in full", len(plans) / count)

@@ -92,8 +92,8 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
                 waiting = (alive - working) // together
                 rows.append((part, held, opening, closing, working, waiting))
         first += group.count
-    if moment is not None and len(run.arch.runs) > 1:  # the layers that run come last
-        rows.sort(key=lambda row: int(row[4]) > 0)
+    if moment is not None and all(isinstance(row[4], SINGLE) for row in rows):
+        rows.sort(key=lambda row: int(row[4]) > 0)  # the layers that run come last
     last = holds(stage == pp - 1)
     runs_loss = last if moment is None else last * holds(moment.chunk == chunks - 1)
     chunk = chunks - 1 if moment is None else moment.chunk

@@ -67,7 +67,9 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, spli
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
         dense, experts = _matrix_elements(run, block.layer)
-        within = experts * block.layer.mlp.num_experts if isinstance(block.layer.mlp, Moe) else []
+        within = (
+            experts * int(block.layer.mlp.num_experts) if isinstance(block.layer.mlp, Moe) else []
+        )
         layers.append(((dense + within * merged)[::order], count))
         if isinstance(block.layer.mlp, Moe):
             inside.append((experts[::order], count * (block.layer.mlp.num_experts // run.mesh.ep)))

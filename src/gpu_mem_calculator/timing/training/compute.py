@@ -264,7 +264,8 @@ def recomputed_share(run: Run) -> Seconds:
         return 1.0
     layers = len(run.arch.layers)
     if run.rule.first_layers is not None:
-        chunk: Any = larger_size(layers // (run.mesh.pp * run.virtual_stages), 1)
+        parts = layers + sum(run.ends_counted)
+        chunk: Any = larger_size(parts // (run.mesh.pp * run.virtual_stages), 1)
         return smaller_size(run.rule.first_layers, chunk) / chunk
     chosen = layers * run.recompute_quarters // 4
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
