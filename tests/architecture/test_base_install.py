@@ -57,6 +57,15 @@ def test_the_page_says_what_it_needs() -> None:
     assert "pip install 'gpu-mem-calculator[web]'" in found.stderr
 
 
+def test_the_planner_says_what_it_needs() -> None:
+    """One sentence with the line to type; its help needs nothing."""
+    found = _run(["plan", "gpt2", "--gpus", "8", "--gpu", "h100"])
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+    assert "pip install 'gpu-mem-calculator[plan]'" in found.stderr
+    assert _run(["plan", "--help"]).returncode == 0
+
+
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BLOCKED + RUN, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)

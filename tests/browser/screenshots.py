@@ -17,7 +17,7 @@ from tests.services import running
 
 from .chrome import Visit, launched
 from .reading import field
-from .views import READY
+from .views import READY, VIEWS
 
 LARGE = (
     "#train?model.name=llama3-8b&hardware.gpu=h100-80gb-sxm&hardware.num_gpus=8"
@@ -88,6 +88,7 @@ SHOTS: dict[str, tuple[str, Callable[[Page], None] | None, bool]] = {
     "menu": (f"/{LARGE}", menu, False),
     "models": (f"/{LARGE}", models, False),
     "paste": (f"/{LARGE}", pasting, False),
+    "plan": (VIEWS["plan"], None, True),
     "accuracy": ("/accuracy", run, True),
     "docs": ("/docs#post-api-calculate", operation, True),
 }

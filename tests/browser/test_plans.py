@@ -11,7 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 from gpu_mem_calculator.report.plan_page import plan_page
 from tests.report.plans_fixture import some_plans
 
+from .chrome import Visit
 from .test_access import everywhere
+from .views import opened
 
 
 @pytest.fixture
@@ -82,3 +84,19 @@ def test_axe_finds_nothing(browser: Browser, tmp_path: Path) -> None:
     page.locator('.rank[data-plan="3"]').click()
     assert {place: found for place, found in everywhere(page).items() if found} == {}
     page.context.close()
+
+
+def test_the_service_plans(visit: Visit) -> None:
+    """The address has the question; a changed form asks again, a mistake is a sentence."""
+    page = opened(visit, "plan").page
+    assert page.get_by_label("Model").input_value() == "gpt2"
+    assert shown(page) == ["1"]
+    expect(page.locator(".plan").first).to_contain_text("PyTorch DDP")
+    page.locator('.rank[data-plan="2"]').click()
+    assert shown(page) == ["2"]
+    visit.provoked.add(422)
+    page.get_by_label("Card").fill("no-such-card")
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.locator("#problems")).to_contain_text("no-such-card")
+    assert page.locator(".plan").count() == 0
+    assert "gpu=no-such-card" in page.url

@@ -5,14 +5,16 @@ from __future__ import annotations
 from .chrome import Visit
 from .reading import SERVE, TRAIN
 
+DDP = "pytorch_ddp"
 VIEWS = {
     "train": TRAIN,
     "serve": SERVE,
     "compare": f"{TRAIN}|{SERVE.removeprefix('/#')}",
+    "plan": f"/plan?model=gpt2&gpus=2&gpu=h200&seq_len=512&global_batch=4&engine={DDP}",
     "accuracy": "/accuracy",
     "docs": "/docs",
 }
-READY = {"accuracy": "#runs tbody tr", "docs": "#operations details"}
+READY = {"plan": ".plan", "accuracy": "#runs tbody tr", "docs": "#operations details"}
 
 
 def opened(visit: Visit, view: str) -> Visit:

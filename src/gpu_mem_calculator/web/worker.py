@@ -115,6 +115,7 @@ def allowed_hosts(settings: ServiceSettings) -> frozenset[str]:
 def main() -> None:
     """Answer on stdin and stdout; anything that prints goes to stderr."""
     settings = from_environment()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would take address space
     limit_memory(settings)
     seconds = LOOKUP_SHARE * float(sys.argv[1])
     allow(Access(files=False, hosts=allowed_hosts(settings), seconds=seconds, size=MOST_FETCHED))
