@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.planner.candidates import rank_candidates
 from gpu_mem_calculator.planner.plans import Plan, Plans
 from gpu_mem_calculator.planner.serving import plan_serving
 from gpu_mem_calculator.planner.serving_question import ServingQuestion
@@ -101,9 +102,9 @@ def test_the_longest_context_fits_and_a_longer_one_does_not() -> None:
 def test_the_largest_models_are_presets_that_fit() -> None:
     """The largest models are presets that fit."""
     gpu = {"gpu": "rtx-4090", "num_gpus": 1}
-    question = ServingQuestion(model={}, hardware=gpu, context=2048, goal="largest_model", top=2)
+    question = ServingQuestion(model={}, hardware=gpu, context=2048, goal="largest_model", top=1)
     plans = plan_serving(question).plans
-    assert [plan.rank for plan in plans] == [1, 2]
+    assert [plan.rank for plan in plans] == [1]
     assert all(estimate(plan.run).fits_on_gpu for plan in plans)
 
 
@@ -165,3 +166,45 @@ def test_a_mixture_of_experts_shares_its_experts() -> None:
     found = ask("mixtral-8x7b", users=32)
     sizes = {plan.settings.get("expert_parallel_size", 1) for plan in found.plans}
     assert {1, 4} <= sizes
+
+
+def test_no_plan_of_transformers_needs_more_than_the_card_has() -> None:
+    """Its memory depends on the batch, and the allocator decides."""
+    keys: dict[str, Any] = {"engines": ("transformers",), "hardware": {"gpu": "rtx-4090"}}
+    assert ask("qwen2.5-0.5b", users=16, **keys).plans[0].fits_on_gpu
+    assert not ask("qwen2.5-0.5b", users=4096, **keys).plans
+
+
+def server_run(engine: str, **keys: Any) -> dict[str, Any]:
+    """A run file of a server."""
+    inference = {"engine": engine, "max_seq_len": 4096, **keys}
+    return {"model": {"name": "llama3-8b"}, "inference": inference, "hardware": {"gpu": "h100"}}
+
+
+def test_candidates_that_fit_come_first_then_the_fastest() -> None:
+    """A batch that does not fit is last; fp8 weights are faster."""
+    runs = [
+        server_run("vllm", batch_size=10**6),
+        server_run("vllm", batch_size=32),
+        server_run("vllm", batch_size=32, quantization="fp8"),
+    ]
+    plans = rank_candidates(runs).plans
+    assert [plan.run["inference"].get("quantization") for plan in plans] == ["fp8", None, None]
+    assert [plan.fits_on_gpu for plan in plans] == [True, True, False]
+    assert [plan.rank for plan in plans] == [1, 2, 3]
+
+
+def test_training_runs_and_servers_are_ranked_apart() -> None:
+    """One sentence."""
+    training = {"model": {"name": "llama3-8b"}, "hardware": {"gpu": "h100"}}
+    with pytest.raises(InputError, match="training runs or servers, not both"):
+        rank_candidates([training, server_run("vllm")])
+
+
+def test_progress_is_told_before_each_set_up() -> None:
+    """How many are done, how many there are, and the engine."""
+    told: list[tuple[int, int, str]] = []
+    question = ServingQuestion(model={"name": "llama3-8b"}, hardware=GPUS, engines=("tgi",))
+    plan_serving(question, lambda *words: told.append(words))
+    assert [done for done, _, _ in told] == list(range(len(told)))
+    assert {total for _, total, _ in told} == {len(told)}

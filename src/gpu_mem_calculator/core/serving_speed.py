@@ -123,7 +123,7 @@ def speed(estimate: Estimate) -> SpeedResult | None:
         return None
     timed = timed_replica(resolved, _section(estimate), card)
     serving = timed.replica
-    prompt, context = _lengths(estimate)
+    prompt, context = sequence_lengths(estimate)
     first = first_token_time(serving.alone, prompt, prompt_chunk(resolved))
     rate, bound = prompt_rate(serving, prompt)
     copies = int(run.mesh.dp)
@@ -161,7 +161,7 @@ def _figures(engine: str, kind: str) -> int:
     return 0 if share is None else share.count
 
 
-def _lengths(estimate: Estimate) -> tuple[int, int]:
+def sequence_lengths(estimate: Estimate) -> tuple[int, int]:
     """Tokens of a prompt, and of prompt and answer: as given, else within the longest sequence."""
     run = estimate.resolved.run
     prompt, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER

@@ -13,6 +13,7 @@ from ..core.runfile import as_dict, read
 from .full import full_plan
 from .plans import Plan, Plans, SearchedSpace
 from .reasons import compared
+from .serving_candidates import rank_servers
 
 SECTIONS = ("program", "training", "parallelism", "engine", "hardware", "model")
 
@@ -23,8 +24,11 @@ def rank_candidates(
     """Estimate each run file in full, and rank them."""
     begin = time.perf_counter()
     runs = [as_dict(read(source)) for source in sources]
-    if any(run.get("inference") for run in runs):
-        raise InputError("--candidates ranks training runs; for servers use plan MODEL --serve any")
+    serving = [bool(run.get("inference")) for run in runs]
+    if all(serving):
+        return rank_servers(runs, price, tokens)
+    if any(serving):
+        raise InputError("--candidates are training runs or servers, not both; rank them apart")
     settings = differing_keys(runs)
     plans = [
         full_plan(run, {key: _value(run, key) for key in settings}, price=price, tokens=tokens)

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.calculator import Estimate, full_estimate
+from ..core.calculator import Estimate, full_estimate, verdict
 from ..core.errors import InputError
+from ..core.fit_verdict import FITS
 from ..core.models import GPUConfig
 from ..core.serving_question import question_keys
 from ..core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host, timed_replica
@@ -24,7 +25,7 @@ from .serving_question import ServingQuestion
 from .serving_space import ServingSetup
 
 MOST_SLOTS = 64  # of llama.cpp, and the largest batch of transformers that is tried
-SLOT_STEP = 4  # times more slots than before are tried
+SLOT_STEPS = (4, 2)  # times more users than before are tried
 PREFILL = "prompts of other users"
 
 
@@ -122,14 +123,14 @@ def served_setup(
     if engine.serve is not None and "n_parallel" not in engine.options:
         return _started(question, setup, lengths, None)
     wanted = question.users or MOST_SLOTS  # its memory depends on the users
-    users = 1
-    found = _started(question, setup, lengths, users)
+    users, found = 1, _started(question, setup, lengths, 1)
     while found is not None and users < wanted:
-        users = min(SLOT_STEP * users, wanted)
-        more = _started(question, setup, lengths, users)
+        tried = [min(step * users, wanted) for step in SLOT_STEPS]
+        starts = (_started(question, setup, lengths, more) for more in dict.fromkeys(tried))
+        more = next((one for one in starts if one is not None), None)
         if more is None:
             break
-        found = more
+        found, users = more, more.most_users(lengths)
     return found
 
 
@@ -141,7 +142,14 @@ def _started(
         found = full_estimate(run, replay=False)
     except InputError:
         return None
-    if not found.result.fits_on_gpu or next(on_host(found.resolved), ""):
+    if not _fits(found, run) or next(on_host(found.resolved), ""):
         return None
     started = ServedSetup(setup, run, found)
     return started if started.most_users(lengths) else None
+
+
+def _fits(found: Estimate, run: dict[str, Any]) -> bool:
+    """Whether a server starts; with transformers the allocator decides where the ledger cannot."""
+    if found.served or not found.result.fits_on_gpu:
+        return found.result.fits_on_gpu
+    return verdict(run) == FITS

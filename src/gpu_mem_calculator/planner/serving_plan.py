@@ -36,10 +36,16 @@ def full_plan(
 ) -> Plan:
     """The plan of one point; its memory is that of `calculate` on its run file."""
     found, servers = whole_run(question, one)
+    plan = run_plan(question, one, found, servers)
+    return replace(plan, rank=rank, why=list(reasons(question, one, ranked, servers)))
+
+
+def run_plan(question: ServingQuestion, one: ServingPoint, found: Estimate, servers: int) -> Plan:
+    """The plan of a run file's estimate, without its rank and why."""
     result = found.result
     hours = gpu_hours(question, one)
     return Plan(
-        rank=rank,
+        rank=1,
         run={name: section for name, section in result.run.items() if section},
         settings=settings(one),
         needs_bytes=needed_bytes(found),
@@ -52,7 +58,6 @@ def full_plan(
         mfu=flops_share(one),
         gpu_hours=hours,
         cost=None if hours is None or question.price is None else hours * question.price,
-        why=list(reasons(question, one, ranked)),
         stages=list(stages(found)),
         serving=figures(question, one, found, servers),
     )

@@ -20,7 +20,6 @@ class ServingQuestion(Struct, frozen=True, kw_only=True):
     - `engines`: those to search; all where empty
     - `fix`: keys of a run file that every set-up has
     - `vary`: further keys, each with the values to try
-    - `candidates`: run files to rank, instead of a search
     - `price`: of a GPU for an hour; `tokens`: output tokens in all
     """
 
@@ -35,7 +34,6 @@ class ServingQuestion(Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...] = ()
     fix: dict[str, Any] = field(default_factory=dict)
     vary: dict[str, list[Any]] = field(default_factory=dict)
-    candidates: tuple[dict[str, Any], ...] = ()
     goal: str = FASTEST
     price: float | None = None
     tokens: int | None = None

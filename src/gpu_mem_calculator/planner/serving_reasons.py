@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..core.serving_changes import gpus_title
 from ..core.serving_split import TENSOR
 from ..serving import server
 from .serving_points import ServingPoint, fast_enough, point
@@ -14,21 +15,24 @@ SMALL = 0.02  # differences below are not worth a sentence
 
 
 def reasons(
-    question: ServingQuestion, one: ServingPoint, ranked: list[ServingPoint]
+    question: ServingQuestion, one: ServingPoint, ranked: list[ServingPoint], servers: int
 ) -> Iterator[str]:
     """What the time goes to, what limits the users, and what the next plan lacks."""
-    yield _longest_part(one)
+    if servers > 1:
+        yield f"{servers} servers with this run file, on {gpus_title(one.served.setup.gpus)} each"
+    yield longest_part(one)
     limit = _limit(question, one)
     if limit:
         yield limit
-    if one is ranked[0]:
+    if ranked and one is ranked[0]:
         yield from _against_others(one, ranked[1:])
     if CACHE in one.served.setup.keys:
         name = one.served.setup.keys[CACHE]
         yield f"the KV cache is in {name}, which makes attention less exact"
 
 
-def _longest_part(one: ServingPoint) -> str:
+def longest_part(one: ServingPoint) -> str:
+    """What most of a user's seconds per token go to."""
     part, seconds = max(one.output.parts.items(), key=lambda pair: pair[1])
     share = 100 * seconds / one.output.estimate
     return f"of {1000 * one.output.estimate:.1f} ms per output token, {share:.0f} % is {part}"

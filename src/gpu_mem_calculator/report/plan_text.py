@@ -72,7 +72,9 @@ def question_words(plans: Plans) -> str:
     hardware = plans.plans[0].run.get("hardware") if plans.plans else asked.get("hardware")
     if hardware:
         found = card(hardware)
-        words.append(f"on {found.num_gpus:,} × {found.title}")
+        serving = plans.plans[0].serving if plans.plans else None
+        gpus = serving.gpus if serving else found.num_gpus
+        words.append(f"on {gpus:,} × {found.title}")
     text = " ".join(words)
     if asked.get("seq_len"):
         text += f", sequence {asked['seq_len']:,}"
