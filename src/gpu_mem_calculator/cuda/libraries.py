@@ -26,8 +26,8 @@ from ..run.run import Run
 from ..run.served import NamedBytes
 from .nccl import STREAMS_BYTES, nccl
 
-# qkv, proj, fc1 and fc2 in forward and for gradients: four by ring exchange, two in a pipeline, four
-# in bulk; cuMemCreate allocates them.
+# qkv, proj, fc1 and fc2 in forward and for gradients: four by ring exchange, two in a pipeline,
+# four in bulk; cuMemCreate allocates them.
 OVERLAP_BUFFERS = 10
 OVERLAP_SOURCE = code(
     "Transformer Engine 2.18 pytorch/module/base.py initialize_ub, "

@@ -20,7 +20,7 @@ from .estimates import EXPOSED_SHARE
 from .numbers import without
 from .operators import LayerKind, local_tokens, tokens_of
 from .step_seconds import Seconds
-from .tapes import MEGATRONS
+from .tapes import MEGATRON_DEEPSPEED, MEGATRONS
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND = "all_to_all", "send"
@@ -45,7 +45,7 @@ def layer_collectives(
     """The collectives of one layer; `block`: its kernels, which hide a part of them."""
     if engine not in MEGATRONS:
         return LayerCollectives()
-    tensor = tensor_parallel(run, machine, kind.layer, block)
+    tensor = tensor_parallel(run, engine, machine, kind.layer, block)
     context = context_parallel(run, machine, kind, block)
     experts = expert_parallel(run, engine, machine, kind.layer)
     forward = tensor[0] + context[0] + experts
@@ -62,12 +62,13 @@ def activation_bytes(run: Run) -> Num:
 
 
 def tensor_parallel(
-    run: Run, machine: Machine, layer: Layer, block: BlockSeconds
+    run: Run, engine: str, machine: Machine, layer: Layer, block: BlockSeconds
 ) -> tuple[Seconds, Seconds]:
     """Forward and backward of one layer.
 
     An all-reduce after each branch, and in backward before it, which runs while the weight's
-    gradient is computed (tensor_parallel/layers.py:640). Sequence parallelism gathers before and
+    gradient is computed (tensor_parallel/layers.py:640), but not in Megatron-DeepSpeed's pipeline.
+    Sequence parallelism gathers before and
     reduce-scatters after each branch; backward gathers the input once more for the weight's
     gradient, while the input's is computed.
     """
@@ -76,7 +77,8 @@ def tensor_parallel(
     size, tp = activation_bytes(run), run.mesh.tp
     if not run.sequence_parallel:
         reduced = collective_seconds(machine, ALL_REDUCE, size, tp, 1) * branches
-        return reduced, without(reduced, block.weights)
+        alone = engine == MEGATRON_DEEPSPEED
+        return reduced, reduced if alone else without(reduced, block.weights)
     gathered = collective_seconds(machine, ALL_GATHER, size, tp, 1) * branches
     scattered = collective_seconds(machine, REDUCE_SCATTER, size, tp, 1) * branches
     left = without(gathered + scattered, block.weights + block.weights)

@@ -7,11 +7,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...ledger.num import Num, sized
+from ...engines.megatron_lm.options import expert_tp
+from ...ledger.num import Num, holds, sized
 from ...ledger.num import larger as larger_size
 from ...ledger.num import smaller as smaller_size
 from ...model.arch import Layer
-from ...model.blocks import Linear, Norm
+from ...model.blocks import Linear, Moe, Norm
 from ...run.recompute import ATTENTION as KEEPS_ATTENTION
 from ...run.recompute import EVERY_SECOND_MM
 from ...run.run import Run
@@ -274,9 +275,18 @@ def recomputed_share(run: Run) -> Seconds:
 def layer_traffic(run: Run, engine: str, kind: LayerKind) -> Traffic:
     """The kernels of one layer besides matmuls and attention."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
-    return traffic(
-        ops, _norm_names(kind.layer), frozenset(linear.name for linear in kind.layer.linears)
-    )
+    names = frozenset(linear.name for linear in kind.layer.linears)
+    return traffic(ops, _norm_names(kind.layer), names, _unsorted(run, engine, kind.layer))
+
+
+def _unsorted(run: Run, engine: str, layer: Layer) -> dict[str, Num]:
+    """1 where a rank of Megatron does not sort the tokens that it receives: all are for its only
+    expert, and no other rank shares it (modelling/megatron/feedforward.py).
+    """
+    if engine not in MEGATRONS or not isinstance(layer.mlp, Moe):
+        return {}
+    single = holds(layer.mlp.num_experts // run.mesh.ep == 1)
+    return {"moe.sorted": single * holds(expert_tp(run) == 1), "moe.unsorted": single}
 
 
 def _norm_names(layer: Layer) -> frozenset[str]:

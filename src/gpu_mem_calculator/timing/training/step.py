@@ -84,8 +84,7 @@ def _stage(
 ) -> tuple[StageSeconds, Seconds]:
     """One micro-batch on the slowest stage; and the host's seconds once a step.
 
-    The stage that is slowest by its kernels counts. It waits for the host where launching takes
-    longer than what is launched.
+    A layer takes as long as its kernels and collectives, or as the host needs to launch them.
     """
     share = recomputed_share(run)
     moves = tuple(
@@ -96,22 +95,28 @@ def _stage(
     layers = tuple(k + _total(m, share) for k, m in zip(kernels, moves, strict=True))
     first, last = end_collectives(run, engine, machine)
     embedding, head = (block.total for block in ends)
-    slow = slowest(run, where, layers, embedding + first, head + last)
     computed = slowest(run, where, kernels, embedding, head)
-    both = BlockSeconds(
-        launches=ends[0].launches + ends[1].launches,
-        back_launches=ends[0].back_launches + ends[1].back_launches,
-    )
-    launches = host_seconds(run, engine, machine, blocks, both)
-    launching = weighted(where.first, launches.layers) + launches.ends
-    waiting = larger(launching - slow, 0.0)
+    moved = slowest(run, where, layers, embedding + first, head + last)
+    launches = host_seconds(run, engine, machine, blocks, _both(*ends))
+    waits = tuple(larger(a, b) for a, b in zip(layers, launches.layers, strict=True))
+    embedding, head = embedding + first, larger(head + last, launches.ends)
+    slow = slowest(run, where, waits, embedding, head)
     counts = tuple(kind.count for kind in kinds)
-    every = weighted(counts, layers) + embedding + first + head + last
-    slack = waiting * run.mesh.pp
     stage = StageSeconds(
-        kernels=computed, collectives=slow - computed, waiting=waiting, every=every + slack
+        kernels=computed,
+        collectives=moved - computed,
+        waiting=slow - moved,
+        every=weighted(counts, waits) + embedding + head,
     )
     return stage, launches.step
+
+
+def _both(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
+    """The kernels of both ends of the model."""
+    return BlockSeconds(
+        launches=embedding.launches + head.launches,
+        back_launches=embedding.back_launches + head.back_launches,
+    )
 
 
 def _total(moves: LayerCollectives, share: Seconds) -> Seconds:

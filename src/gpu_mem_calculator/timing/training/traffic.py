@@ -9,7 +9,7 @@ one more kernel adds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ from ...autograd.tape import ATTENTION, MM, Op, Value
 from ...ledger.num import Num, holds
 
 SCORES = ("attn.scores", "attn.mixed")  # batched matmuls of attention that stores its scores
+EXCHANGES = ("moe.received", "moe.returned", "moe.reduced")  # collectives
+NOTHING_ABSENT: Mapping[str, Num] = {}
 NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
 
 
@@ -44,15 +46,22 @@ class Traffic(Struct, frozen=True):
     back_launches: Num = 0
 
 
-def traffic(ops: Iterable[Op], norms: frozenset[str], linears: frozenset[str]) -> Traffic:
-    """The kernels of some operations; `norms`, `linears`: names of the block's modules."""
+def traffic(
+    ops: Iterable[Op],
+    norms: frozenset[str],
+    linears: frozenset[str],
+    absent: Mapping[str, Num] = NOTHING_ABSENT,
+) -> Traffic:
+    """The kernels of some operations; `norms`, `linears`: names of the block's modules. `absent`: 1
+    where an operation that an array of meshes has does not run.
+    """
     forward: list[Kernel] = []
     backward: list[Kernel] = []
     launches: Num = 0
     back_launches: Num = 0
     reads: Counter[int] = Counter()
     for op in ops:
-        if not op.outs:
+        if not op.outs or op.name in EXCHANGES:
             continue
         for value in op.ins:
             reads[value.index] += value.grad and not value.param
@@ -60,14 +69,16 @@ def traffic(ops: Iterable[Op], norms: frozenset[str], linears: frozenset[str]) -
                 backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes))
                 back_launches = back_launches + 1
         if is_product(op, norms, linears):
-            launches, back_launches = launches + 1, back_launches + 2
+            runs = holds(_sum(op.outs) > 0)
+            launches, back_launches = launches + runs, back_launches + 2 * runs
             continue
-        written, runs = _new(op), holds(_sum(op.outs) > 0)
+        present = 1 - absent.get(op.name, 0)
+        written, runs = _new(op), holds(_sum(op.outs) * present > 0)
         if written:
-            forward.append(Kernel(op.name, _sum(op.ins) + _sum(written)))
+            forward.append(Kernel(op.name, (_sum(op.ins) + _sum(written)) * present))
             launches = launches + runs
         if not op.passes and op.outs[0].grad:
-            backward.append(Kernel(op.name, _backward_bytes(op, written)))
+            backward.append(Kernel(op.name, _backward_bytes(op, written) * present))
             back_launches = back_launches + runs
     return Traffic(tuple(forward), tuple(backward), launches, back_launches)
 
