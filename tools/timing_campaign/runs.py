@@ -126,6 +126,18 @@ def started_once() -> None:
         module.fake_group = fake_group
 
 
+def release() -> None:
+    """Free what a case left on the card."""
+    import gc
+
+    torch = import_module("torch")
+    gc.collect()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
 def _too_long(*_: Any) -> None:
     raise TimeoutError(f"still running after {LONGEST} s")
 
@@ -133,11 +145,14 @@ def _too_long(*_: Any) -> None:
 class Turn:
     """One process: it prepares at once, and runs its cases when `go` is called."""
 
-    def __init__(self, cases: Sequence[Case], work: Callable[[Case, Tell], Case]) -> None:
-        self.cases, self.work = cases, work
+    def __init__(
+        self, cases: Sequence[Case], work: Callable[[Case, Tell], Case], write: Tell
+    ) -> None:
+        self.cases, self.work, self.write = cases, work, write
         self.gate = os.pipe()
         self.forked, self.ready = threading.Event(), threading.Event()
         self.rows: list[Any] = []
+        self.start = time.monotonic()
         self.outcome: ChildOutcome | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -156,7 +171,13 @@ class Turn:
         elif message == "ready":
             self.ready.set()
         else:
-            self.rows.append(message)
+            self._add(message)
+
+    def _add(self, row: Case) -> None:
+        self.rows.append(row)
+        self.write(row)
+        print(describe(row, time.monotonic() - self.start), flush=True)
+        self.start = time.monotonic()
 
     def _child(self, _: Any, tell: Tell) -> None:
         tell("forked")
@@ -171,10 +192,12 @@ class Turn:
             except Exception as error:
                 lines = [line for line in str(error).splitlines() if line.strip()] or [""]
                 tell({"id": case["id"], "failed": f"{type(error).__name__}: {lines[0][:300]}"})
+            release()
         signal.alarm(0)
 
-    def go(self) -> list[Any]:
+    def go(self) -> None:
         """Let the process run, and wait for its end; a process that died has a row that says so."""
+        self.start = time.monotonic()
         if self.outcome is None:
             os.write(self.gate[1], b"x")
         self.thread.join()
@@ -183,7 +206,8 @@ class Turn:
         done = {row["id"] for row in self.rows}
         missing = [case["id"] for case in self.cases if case["id"] not in done]
         why = self.outcome.error if self.outcome else "the process did not start"
-        return [*self.rows, *({"id": name, "failed": why} for name in missing)]
+        for name in missing:
+            self._add({"id": name, "failed": why})
 
 
 def run_turns(
@@ -198,20 +222,27 @@ def run_turns(
         if time.monotonic() - begin > budget:
             print(f"budget spent; {len(lists) - first} of {len(lists)} not run", flush=True)
             return
-        turns = [Turn(cases, work) for cases in lists[first : first + AT_ONCE]]
+        turns = [Turn(cases, work, write) for cases in lists[first : first + AT_ONCE]]
         for turn in turns:
             turn.ready.wait(90)
         for turn in turns:
-            start = time.monotonic()
-            for row in turn.go():
-                write(row)
-                print(describe(row, time.monotonic() - start), flush=True)
+            turn.go()
 
 
 def describe(row: Case, seconds: float) -> str:
     """A line of the log."""
     figures = row.get("failed") or row.get("host") or row["measured"].get("step_seconds_all")
     return f"{row['id']:60s} {seconds:5.1f} s  {figures}"
+
+
+def chosen(case: Case, args: argparse.Namespace) -> bool:
+    """Whether the arguments ask for a case."""
+    done = Path(args.done).read_text() if args.done else ""
+    return (
+        any(part in case["id"] for part in args.only.split(","))
+        and (not args.groups or case.get("group") in args.groups.split(","))
+        and f'"{case["id"]}"' not in done
+    )
 
 
 def main() -> None:
@@ -222,7 +253,10 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=300.0)
     parser.add_argument("--host", action="store_true")
     parser.add_argument("--most", type=int, default=10**6)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts of ids, with commas")
+    parser.add_argument("--done", default="", help="a file of results whose ids are left out")
+    parser.add_argument("--groups", default="", help="groups, with commas")
+    parser.add_argument("--together", action="store_true", help="one process for all cases")
     args = parser.parse_args()
     import_once()
     with args.out.open("a") as file:
@@ -233,7 +267,8 @@ def main() -> None:
 
         write({"environment": host_state()})
         lists = host_bundles(args.part) if args.host else [[case] for case in runs(args.part)]
-        lists = [one for one in lists if args.only in one[0]["id"]][: args.most]
+        lists = [one for one in lists if chosen(one[0], args)][: args.most]
+        lists = [[case for one in lists for case in one]] if args.together else lists
         run_turns(lists, host_of if args.host else steps_of, write, args.budget)
 
 
