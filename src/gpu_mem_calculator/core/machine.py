@@ -9,7 +9,7 @@ from .. import catalog
 from ..catalog.cards import find_card
 from ..catalog.curve_files import cards, curve
 from ..timing.curves.grid import Axis, Grid
-from ..timing.curves.machine import Link, Machine
+from ..timing.curves.machine import AttentionKernel, Link, Machine
 from ..timing.curves.matmul import BYTES
 from ..timing.curves.matmul_curve import MatmulCurve
 from .errors import InputError
@@ -27,9 +27,9 @@ NETWORKS = {
     "nvlink5": "infiniband-ndr",
 }
 OTHER_NETWORK = "infiniband-hdr"
-# Part of the network's line rate that large collectives reach: 0.78 to 0.86 with 16 H20 on two nodes
-# (NVIDIA/nccl issue 1244), 0.85 with 24 A100 on three (NVIDIA/nccl-tests issue 119), 0.92 to 0.96
-# of a port as NVIDIA expects it (nccl-tests issue 290), 0.50 with 256 H100 on their first
+# Part of the network's line rate that large collectives reach: 0.78 to 0.86 with 16 H20 on two
+# nodes (NVIDIA/nccl issue 1244), 0.85 with 24 A100 on three (NVIDIA/nccl-tests issue 119), 0.92 to
+# 0.96 of a port as NVIDIA expects it (nccl-tests issue 290), 0.50 with 256 H100 on their first
 # all-gather (nccl issue 1218).
 NETWORK_SHARE = 0.8
 LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
@@ -69,6 +69,7 @@ def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machin
         network_share=NETWORK_SHARE,
         matmul=_matmul(files["matmul"], row, other),
         attention=_attention(files["attention"], row, other),
+        attention_kernels=_attention_kernels(row.get("compute_capability", "")),
         collectives=_collectives(files["collectives"], domain, row, other),
         sources=tuple(file["source"] for file in files.values()),
         assumed=assumed,
@@ -177,6 +178,27 @@ def _attention(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> Gr
     axes = [Axis(points, continues=False) for points in file["axes"].values()]
     rate = 1e12 * (_ratio(row, other, "bf16") if row["name"] != other["name"] else 1.0)
     return Grid(axes, [rate * value for value in file["values"]])
+
+
+@lru_cache(maxsize=16)
+def _attention_kernels(capability: str) -> dict[str, AttentionKernel]:
+    """How torch's kernels differ from the curve; measured on an H200.
+
+    cuDNN's is torch's choice on Hopper and later datacenter chips, FlashAttention-2 elsewhere. The
+    curve of other chips is FlashAttention-2's: there both names mean it, and its forward differs
+    from the curve as cuDNN's does from FlashAttention-3's, by what a server adds at few keys.
+    """
+    file = curve("attention_kernels", "h200-141gb-sxm")
+    axes = [Axis(points, continues=False) for points in file["axes"].values()]
+    grids = {
+        name: {part: Grid(axes, values) for part, values in one.items()}
+        for name, one in file["kernels"].items()
+    }
+    cudnn, flash = (AttentionKernel(**grids[name]) for name in ("cudnn", "flash"))
+    if capability.startswith(("9.", "10.")):
+        return {"sdpa": cudnn, "flash": flash}
+    same = AttentionKernel(forward=cudnn.forward, backward=flash.backward)
+    return {"sdpa": same, "flash": same}
 
 
 def _collectives(

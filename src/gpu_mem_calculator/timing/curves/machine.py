@@ -16,6 +16,17 @@ class Link(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class AttentionKernel(Struct, frozen=True, kw_only=True, eq=False):
+    """A kernel of training beside the curve, over head size and keys.
+
+    - forward: its seconds over those of the curve
+    - backward: seconds of backward over seconds of its own forward
+    """
+
+    forward: Grid
+    backward: Grid
+
+
 class Machine(Struct, frozen=True, kw_only=True, eq=False):
     """The GPUs of a run, with the curves that their kernels and collectives follow.
 
@@ -26,6 +37,7 @@ class Machine(Struct, frozen=True, kw_only=True, eq=False):
     - network_share: the part of the network's line rate that a collective reaches
     - matmul: seconds of one matrix product by dtype, over rows, columns and the summed dimension
     - attention: FLOP/s of attention's forward kernel over head size, keys and attention heads
+    - attention_kernels: by name, how kernels of training differ from that curve
     - collectives: seconds by kind, over ranks and bytes
     - sources: where each curve comes from
     - assumed: what was assumed because it is not known for this card
@@ -43,6 +55,7 @@ class Machine(Struct, frozen=True, kw_only=True, eq=False):
     network_share: float
     matmul: dict[str, MatmulCurve]
     attention: Grid
+    attention_kernels: dict[str, AttentionKernel]
     collectives: dict[str, Grid]
     sources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()

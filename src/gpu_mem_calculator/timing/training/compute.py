@@ -110,9 +110,9 @@ class BlockClock:
         asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
         return "flash" if asked else "sdpa"
 
-    def product(self, m: Num, n: Num, k: Num, count: Num) -> Seconds:
+    def product(self, m: Num, n: Num, k: Num, count: Num, layout: str = "forward") -> Seconds:
         """Seconds of equal matmuls: by their shape, or at the rate that power allows."""
-        seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count)
+        seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count, layout)
         flops: Any = m * n * k * count
         return larger(seconds, flops * self.seconds_per_product)
 
@@ -127,9 +127,9 @@ class BlockClock:
         """Seconds of the matmuls that compute gradients of inputs: both factors' for scores."""
         total: Seconds = 0.0
         for one in matmuls:
-            total = total + self.product(one.m, one.k, one.n, one.count)
+            total = total + self.product(one.m, one.k, one.n, one.count, "input")
             if not one.weight:  # the second factor is as tall as the first
-                total = total + self.product(one.m, one.k, one.n, one.count)
+                total = total + self.product(one.m, one.k, one.n, one.count, "input")
         return total
 
     def weights(self, matmuls: Iterable[Matmul]) -> Seconds:
@@ -137,7 +137,7 @@ class BlockClock:
         total: Seconds = 0.0
         for one in matmuls:
             if one.weight and one.trained:
-                total = total + self.product(one.n, one.k, one.m, one.count)
+                total = total + self.product(one.n, one.k, one.m, one.count, "weight")
         return total
 
     def attention(self, calls: Iterable[AttentionCall], *, backward: bool) -> Seconds:
