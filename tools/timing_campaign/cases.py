@@ -105,6 +105,151 @@ ENGINES: dict[str, tuple[int, Case, Case]] = {
     ),
     "fsdp": (8, {"type": "fsdp", "sharding_strategy": "full_shard"}, {}),
     "zero1": (8, {"type": "deepspeed", "zero_stage": 1}, {}),
+    "zero3": (8, {"type": "deepspeed", "zero_stage": 3}, {}),
+    "lora": (
+        1,
+        {"type": "pytorch_ddp"},
+        {
+            "precision": "bf16_pure",
+            "autocast": True,
+            "lora": {"r": 16, "target_modules": ["q_proj", "v_proj"], "adapter_dtype": "fp32"},
+        },
+    ),
+}
+ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LORA_ALL = {"r": 8, "target_modules": ALL_LINEAR, "adapter_dtype": "fp32"}
+
+
+def groups(engine: str) -> str:
+    """The group of an engine's runs."""
+    kinds = {"lora": "peft", "fsdp": "fsdp", "zero1": "deepspeed", "zero3": "deepspeed"}
+    return kinds.get(engine, "single")
+
+
+def config(model: Case, engine: str, batch: int, seq: int, recompute: str) -> Case:
+    """A run file."""
+    ranks, section, training = ENGINES[engine]
+    base = {
+        "batch_size": batch,
+        "seq_len": seq,
+        "optimizer": "adamw",
+        "precision": "bf16_mixed",
+        "gradient_clipping": 1.0,
+        "activation_checkpointing": recompute,
+        "attention": "sdpa",
+    }
+    return {
+        "model": {"config": dict(model)},
+        "training": {**base, **deepcopy(training)},
+        "parallelism": {"data_parallel_size": ranks},
+        "engine": dict(section),
+        "hardware": {"gpu": "h200", "num_gpus": ranks},
+    }
+
+
+def runs(part: str) -> list[Case]:
+    """The runs of a part of the campaign: DeepSpeed's are in the first, which compiles its kernels.
+
+    The groups alternate, so that a campaign that is cut short has some of each.
+    """
+    every = [*chosen_runs(), *variations()]
+    ordered = sorted(every, key=lambda one: digest(one["id"]))
+    first = [c for c in ordered if c["group"] == "deepspeed" or digest(c["id"]) % 16 < 5]
+    names = {c["id"] for c in first}
+    return first if part == "1" else [c for c in ordered if c["id"] not in names]
+
+
+SIZE = {"vocab_size": 1024}
+FAMILIES: dict[str, Case] = {
+    name: {**SIZE, **fields, "model_type": name}
+    for name, fields in {
+        **{
+            name: {
+                "hidden_size": 256,
+                "intermediate_size": 512,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 64,
+            }
+            for name in ("llama", "qwen2", "qwen3", "gemma3_text", "mistral", "phi3")
+        },
+        "mixtral": {
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        "gpt2": {"n_embd": 256, "n_head": 4, "n_positions": 1024},
+        "gpt_neox": {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4},
+        "opt": {
+            "hidden_size": 256,
+            "ffn_dim": 512,
+            "num_attention_heads": 4,
+            "word_embed_proj_dim": 256,
+        },
+    }.items()
+}
+LAYERS = {"gpt2": "n_layer"}
+DEPTHS = (4, 12)
+# Variant -> engine section, GPUs, training keys
+VARIANTS: dict[str, tuple[Case, int, Case]] = {
+    "pure": ({"type": "pytorch_ddp"}, 1, {"precision": "bf16_pure"}),
+    "mixed": ({"type": "pytorch_ddp"}, 1, {"precision": "bf16_mixed"}),
+    "fp32": ({"type": "pytorch_ddp"}, 1, {"precision": "fp32"}),
+    "ckpt": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "activation_checkpointing": "full"},
+    ),
+    "fused": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "optimizer_implementation": "fused"},
+    ),
+    "forloop": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "optimizer_implementation": "forloop"},
+    ),
+    "accum2": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "gradient_accumulation_steps": 2},
+    ),
+    "eager": ({"type": "pytorch_ddp"}, 1, {"precision": "bf16_pure", "attention": "eager"}),
+    "lora_qv": ({"type": "pytorch_ddp"}, 1, ENGINES["lora"][2]),
+    "lora_all": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "autocast": True, "lora": LORA_ALL},
+    ),
+    "qlora_all": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "autocast": True, "lora": LORA_ALL, "quantization": "nf4"},
+    ),
+    "lora_int8": (
+        {"type": "pytorch_ddp"},
+        1,
+        {"precision": "bf16_pure", "autocast": True, "lora": LORA_ALL, "quantization": "int8"},
+    ),
+    "fsdp": ({"type": "fsdp", "sharding_strategy": "full_shard"}, 8, {}),
+    "fsdp_ckpt": (
+        {"type": "fsdp", "sharding_strategy": "full_shard"},
+        8,
+        {"activation_checkpointing": "full"},
+    ),
+    "fsdp_keep": ({"type": "fsdp", "sharding_strategy": "shard_grad_op"}, 8, {}),
+    "fsdp_accum2": (
+        {"type": "fsdp", "sharding_strategy": "full_shard"},
+        8,
+        {"gradient_accumulation_steps": 2},
+    ),
+    "zero0": ({"type": "deepspeed", "zero_stage": 0}, 8, {}),
+    "zero1": ({"type": "deepspeed", "zero_stage": 1}, 8, {}),
+    "zero2": ({"type": "deepspeed", "zero_stage": 2}, 8, {}),
     "zero3": (  # with torch's optimizer: nothing to compile
         {"type": "deepspeed", "zero_stage": 3},
         8,
