@@ -33,7 +33,6 @@ OTHER_NETWORK = "infiniband-hdr"
 # all-gather (nccl issue 1218).
 NETWORK_SHARE = 0.8
 LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
-SCALED = ("fp32", "tf32", "fp8")  # from bf16's curve where a card has none of its own
 
 
 def machine_of(hardware: Hardware, interconnect: str | None = None) -> Machine:
@@ -67,7 +66,7 @@ def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machin
         within=within,
         between=between,
         network_share=NETWORK_SHARE,
-        matmul=_matmul(files["matmul"], row, other),
+        matmul=MatmulCurves(files["matmul"], row, other),
         attention=_attention(files["attention"], row, other),
         attention_kernels=_attention_kernels(row.get("compute_capability", "")),
         collectives=_collectives(files["collectives"], domain, row, other),
@@ -133,26 +132,35 @@ def _link(row: catalog.Row | None) -> Link:
     )
 
 
-def _matmul(file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> dict[str, MatmulCurve]:
-    """Curves by dtype: measured, or scaled by the roofline of each point."""
-    axes = [Axis(points, continues=True) for points in file["axes"].values()]
-    grids = {
-        dtype: Grid(axes, [MICRO * value for value in one["values"]])
-        for dtype, one in file["curves"].items()
-    }
-    if row["name"] != other["name"]:
-        grids = {t: _scaled(grid, (row, t), (other, t)) for t, grid in grids.items()}
-    for dtype in SCALED:
-        if dtype not in grids:
-            grids[dtype] = _scaled(grids["bf16"], (row, dtype), (row, "bf16"))
-    for new, old in LIKE.items():
-        grids.setdefault(new, grids[old])
-    tile = tuple(file["tile"]) if file["tile"] else None
-    parts = row.get("multiprocessors") or other.get("multiprocessors", 0)
-    return {
-        dtype: MatmulCurve(grid=grid, tile=tile, multiprocessors=parts)
-        for dtype, grid in grids.items()
-    }
+class MatmulCurves(dict[str, MatmulCurve]):
+    """Curves by dtype, each built when it is first looked up: measured, or scaled by rooflines."""
+
+    def __init__(self, file: dict[str, Any], row: catalog.Row, other: catalog.Row) -> None:
+        super().__init__()
+        self._file, self._row, self._other = file, row, other
+        self._axes = [Axis(points, continues=True) for points in file["axes"].values()]
+
+    def __missing__(self, dtype: str) -> MatmulCurve:
+        tile = self._file["tile"]
+        self[dtype] = MatmulCurve(
+            grid=self._grid(dtype),
+            tile=tuple(tile) if tile else None,
+            multiprocessors=self._row.get("multiprocessors")
+            or self._other.get("multiprocessors", 0),
+        )
+        return self[dtype]
+
+    def _grid(self, dtype: str) -> Grid:
+        one = self._file["curves"].get(dtype)
+        if one is None:
+            known = LIKE.get(dtype, "bf16")
+            grid = self[known].grid
+            same = _peaks(self._row)[dtype] == _peaks(self._row)[known] and dtype in LIKE
+            return grid if same else _scaled(grid, (self._row, dtype), (self._row, known))
+        grid = Grid(self._axes, [MICRO * value for value in one["values"]])
+        if self._row["name"] == self._other["name"]:
+            return grid
+        return _scaled(grid, (self._row, dtype), (self._other, dtype))
 
 
 def _scaled(grid: Grid, to: tuple[catalog.Row, str], of: tuple[catalog.Row, str]) -> Grid:
