@@ -19,7 +19,7 @@ from evidence import filled, table  # noqa: E402
 from tests.ground_truth.timing.baseline import left_out_errors, mean_size  # noqa: E402
 from tests.ground_truth.timing.predict import Predictions, predictions  # noqa: E402
 from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E402
-from tests.ground_truth.timing.spread import covered, factors, first_half  # noqa: E402
+from tests.ground_truth.timing.spread import covered, factors, first_half, left_out_coverage  # noqa: E402
 from tests.ground_truth.timing.translate import every_run, resolved  # noqa: E402
 
 from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class  # noqa: E402
@@ -53,8 +53,12 @@ def every_prediction() -> Predictions:
 
 def by_source() -> dict[str, list[Predicted]]:
     """Predictions, by source."""
+    return _sources(every_prediction().found)
+
+
+def _sources(every: Iterable[Predicted]) -> dict[str, list[Predicted]]:
     found: dict[str, list[Predicted]] = {}
-    for one in every_prediction().found:
+    for one in every:
         found.setdefault(one.run.source, []).append(one)
     return found
 
@@ -137,9 +141,11 @@ def intervals() -> str:
         other = [one for one in found if not first_half(one.run.row.id)]
         low, high = FACTORS[name]
         inside = (f"{_inside(runs)} of {len(runs):,}" for runs in (seen, other))
-        lines.append([name, f"{low:g} to {high:g}", *inside])
-    head = ["class", "factors of the estimate", "inside, half that was used", "inside, other half"]
-    return table(head, lines)
+        left_out = left_out_coverage(_sources(found))
+        alone = f"{sum(left_out.values()) / len(left_out):.0f} %" if left_out else "-"
+        lines.append([name, f"{low:g} to {high:g}", *inside, alone])
+    head = ["class", "factors of the estimate", "inside, half that was used"]
+    return table([*head, "inside, other half", "a source by the others' factors"], lines)
 
 
 def _inside(runs: Sequence[Predicted]) -> str:
@@ -154,7 +160,8 @@ def spread(found: Mapping[str, Iterable[Predicted]]) -> Iterator[str]:
         other = [one for one in every if not first_half(one.run.row.id)]
         made = factors(half)
         rest = f"{covered(other, made):.0f} % of the other half" if other else "no other half"
-        yield f"{name}: {made[0]:.3f} to {made[1]:.3f} from {len(half)} runs; {rest}"
+        left_out = {key: round(value) for key, value in left_out_coverage(_sources(every)).items()}
+        yield f"{name}: {made[0]:.3f} to {made[1]:.3f} from {len(half)} runs; {rest}; {left_out}"
 
 
 def bodies() -> dict[str, str]:
