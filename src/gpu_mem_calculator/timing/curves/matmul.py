@@ -11,10 +11,13 @@ TILE = 128  # rows of a tile of a grouped product: CUTLASS and Triton kernels us
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "nvfp4": 0.5}
 
 
-# Share of the peak where the rows of a matrix have an odd number of 16-bit elements, so that they
-# begin at any 2 bytes, by layout: a vocabulary of 50,257 and 768 inputs, 512 to 8,192 tokens, on an
-# H200 (torch 2.11.0+cu130). Other cards are assumed to have the same share.
-ODD_SHARES = {"forward": 0.095, "input": 0.139, "weight": 0.146}
+# FLOP/s of one multiprocessor where the rows of a matrix have an odd number of 16-bit elements, so
+# that they begin at any 2 bytes, by layout: a vocabulary of 50,257 and 768 inputs, 512 to 8,192
+# tokens, on an H200 with 132 of them (torch 2.11.0+cu130). Such kernels load element by element,
+# which newer tensor cores do not make faster: other cards have the same rate for each
+# multiprocessor. vTrain's A100s reach 85e12 on 108 of them (tests/ground_truth/timing).
+ODD_RATES = {"forward": 0.71e12, "input": 1.04e12, "weight": 1.09e12}
+MULTIPROCESSORS = 132  # where a card's are not known
 NARROW = ("bf16", "fp16")
 
 
@@ -36,7 +39,8 @@ def matmul_seconds(
     seconds = machine.matmul[dtype].at(m, n, k)
     odd = (n % 2 + (m if layout == "weight" else k) % 2) > 0
     if dtype in NARROW and (is_array(odd) or odd):
-        slow = m * n * k * (2.0 / (machine.peak[dtype] * ODD_SHARES[layout]))
+        parts = machine.multiprocessors or MULTIPROCESSORS
+        slow = m * n * k * (2.0 / (parts * ODD_RATES[layout]))
         seconds = choose(odd, larger(seconds, slow), seconds)
     return seconds * count
 
