@@ -8,6 +8,7 @@ from .. import catalog
 from ..cuda.runtimes import ROCM
 from ..timing.serving.card import CardRates
 from ..timing.serving.engine_costs import AMD_SHARE, COSTS, V0
+from ..timing.serving.kernels import ServingGpu
 from ..timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER
 from ..timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
 from ..timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
@@ -90,8 +91,11 @@ def timed_replica(resolved: ResolvedRun, section: GPUConfig, card: CardRates) ->
     hardware = resolved.hardware
     return TimedReplica(
         replica=serving_replica(resolved, card),
-        machine=machine_of(hardware, section.interconnect),
-        capability=hardware.compute_capability,
+        gpu=ServingGpu(
+            machine=machine_of(hardware, section.interconnect),
+            rates=card,
+            capability=hardware.compute_capability,
+        ),
         costs=COSTS[_costs_name(resolved)],
         chunk=prompt_chunk(resolved),
         share=AMD_SHARE if hardware.runtime == ROCM else 1.0,

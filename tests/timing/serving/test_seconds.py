@@ -80,9 +80,9 @@ def test_small_reductions_take_one_kernel_and_large_ones_follow_nccl() -> None:
     """8 KiB over 8 H100: 5.3 us; 512 MB take as long as the bytes need."""
     one = timed("llama3-70b", tensor_parallel_size=8)
     stage = one.replica.stages[0]
-    small = reduction_seconds(stage, 0.5, one.machine) / stage.sums
+    small = reduction_seconds(stage, 0.5, one.gpu) / stage.sums
     assert small == pytest.approx(5.3e-6, rel=0.02)
-    large = reduction_seconds(stage, 32768, one.machine) / stage.sums
+    large = reduction_seconds(stage, 32768, one.gpu) / stage.sums
     assert 32768 * stage.hidden_bytes / large > 2e11
 
 

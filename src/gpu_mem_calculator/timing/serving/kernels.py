@@ -10,9 +10,18 @@ from msgspec import Struct
 from ..curves.collectives import collective_seconds
 from ..curves.grid import Axis, Grid
 from ..curves.machine import Machine
+from ..training.estimates import SUSTAINED, SUSTAINED_ELSEWHERE
 from .card import QUANTIZED, SHORT_SUM, CardRates
 from .parts import LAST, WeightUse
 from .work import StageWork, cache_bytes
+
+
+class ServingGpu(Struct, frozen=True, kw_only=True):
+    """A card: its curves, its rates by data sheet, and its compute capability."""
+
+    machine: Machine
+    rates: CardRates
+    capability: str
 
 
 class CurveOf(Struct, frozen=True):
@@ -89,9 +98,7 @@ ONE_KERNEL: Mapping[int, tuple[float, float]] = {
 FAST_LINK = 2e11  # bytes a second; NVLink 3 and later
 
 
-def matrix_seconds(
-    stage: StageWork, used: str, tokens: float, machine: Machine, card: CardRates
-) -> float:
+def matrix_seconds(stage: StageWork, used: str, tokens: float, gpu: ServingGpu) -> float:
     """Products of `tokens` tokens with the weights of one use, one kernel after another."""
     parts = [part for part in stage.parts if part.used == used and part.bytes]
     dense = sum(part.bytes for part in parts if part.chosen == 1) or 1.0
@@ -99,85 +106,85 @@ def matrix_seconds(
     total = 0.0
     for part in parts:
         if part.chosen < 1:
-            total += _expert_seconds(part, tokens, stage.layers, card)
+            total += _expert_seconds(part, tokens, stage.layers, gpu)
             continue
         each = ATTENTION_MATRICES if has_experts else DENSE_MATRICES
         matrices = 1.0 if used == LAST else each * stage.layers * part.bytes / dense
-        total += _dense_seconds(part, tokens, max(1.0, matrices), machine, card)
+        total += _dense_seconds(part, tokens, max(1.0, matrices), gpu)
     return total
 
 
-def _bound(part: WeightUse, tokens: float, card: CardRates) -> float:
+def _bound(part: WeightUse, tokens: float, gpu: ServingGpu) -> float:
     """The roofline of some weights."""
-    read = part.read(tokens) / card.memory_bytes_per_second
+    read = part.read(tokens) / gpu.rates.memory_bytes_per_second
     flops = part.products(tokens)
     unit = UNPACKED.get(part.unit, part.unit)
-    return max(read, flops / card.rate(unit) if flops else 0.0)
+    return max(read, flops / gpu.rates.rate(unit) if flops else 0.0)
 
 
-def _expert_seconds(part: WeightUse, tokens: float, layers: int, card: CardRates) -> float:
+def _expert_seconds(part: WeightUse, tokens: float, layers: int, gpu: ServingGpu) -> float:
     """Grouped products of the experts that tokens are routed to."""
     name = CURVES.get(part.unit, PLAIN).name
     rows = tokens * part.spread * part.chosen
     share = float(EXPERT_GRIDS[name].at(rows))
-    return max(layers * EXPERT_SECONDS, _bound(part, tokens, card) / share)
+    return max(layers * EXPERT_SECONDS, _bound(part, tokens, gpu) / share)
 
 
-def _dense_seconds(
-    part: WeightUse, tokens: float, matrices: float, machine: Machine, card: CardRates
-) -> float:
+def _dense_seconds(part: WeightUse, tokens: float, matrices: float, gpu: ServingGpu) -> float:
     """The roofline of some weights over the share of it that a product of their size reaches."""
     rows = max(1.0, tokens * part.spread)
     curve = CURVES.get(part.unit, PLAIN)
-    curve = curve if curve.name in machine.matmul else PLAIN
+    curve = curve if curve.name in gpu.machine.matmul else PLAIN
     side = min(LARGEST_SIDE, sqrt(max(1024.0, part.read(tokens) / matrices / curve.size)))
-    measured = machine.matmul[curve.name].at(rows, side, side)
+    measured = gpu.machine.matmul[curve.name].at(rows, side, side)
     roofline = max(
-        curve.size * side * side / card.memory_bytes_per_second,
-        2 * rows * side * side / card.rate(curve.unit),
+        curve.size * side * side / gpu.rates.memory_bytes_per_second,
+        2 * rows * side * side / gpu.rates.rate(curve.unit),
     )
-    return _bound(part, tokens, card) * float(measured) / roofline
+    sustained = SUSTAINED.get(gpu.capability, SUSTAINED_ELSEWHERE)
+    limited = part.products(tokens) / gpu.rates.rate(UNPACKED.get(part.unit, part.unit)) / sustained
+    return max(limited, _bound(part, tokens, gpu) * float(measured) / roofline)
 
 
 def decode_attention_seconds(
-    stage: StageWork, context: float, sequences: float, capability: str, card: CardRates
+    stage: StageWork, context: float, sequences: float, gpu: ServingGpu
 ) -> float:
     """Attention of a decode step: it reads the caches, or computes longer."""
-    kernel = DECODE_ATTENTION.get(capability, OTHER_ATTENTION)
-    read = sequences * cache_bytes(stage, int(context)) / card.memory_bytes_per_second
+    kernel = DECODE_ATTENTION.get(gpu.capability, OTHER_ATTENTION)
+    read = sequences * cache_bytes(stage, int(context)) / gpu.rates.memory_bytes_per_second
     products = sum(one.count * one.in_step(int(context)) for one in stage.mixings)
-    computed = 2 * sequences * products / card.rate(stage.mixed)
+    computed = 2 * sequences * products / gpu.rates.rate(stage.mixed)
     return stage.layers * kernel.seconds + max(read, computed) / kernel.share
 
 
 def prompt_attention_seconds(
-    stage: StageWork, prompt: int, sequences: float, machine: Machine, card: CardRates
+    stage: StageWork, prompt: int, sequences: float, gpu: ServingGpu
 ) -> float:
     """Attention of prompts, at the FLOP/s of the curve for their length and heads."""
     total = 0.0
-    scale = card.rate(stage.mixed) / card.rate("bf16")
+    scale = gpu.rates.rate(stage.mixed) / gpu.rates.rate("bf16")
     for one in stage.mixings:
         heads = max(1.0, one.prompt / (2 * HEAD_DIM))
-        rate = machine.attention.at(HEAD_DIM, prompt, sequences * heads)
+        rate = gpu.machine.attention.at(HEAD_DIM, prompt, sequences * heads)
         flops = 2 * one.count * one.in_prompt(prompt) * prompt * sequences
         total += flops / (rate * min(scale, 1.0))
     return total
 
 
-def elementwise_seconds(stage: StageWork, tokens: float, card: CardRates) -> float:
+def elementwise_seconds(stage: StageWork, tokens: float, gpu: ServingGpu) -> float:
     """Kernels that are no products: at least a launch each, else what they read and write."""
-    moved = ELEMENTWISE * tokens * stage.hidden_bytes / card.memory_bytes_per_second
+    moved = ELEMENTWISE * tokens * stage.hidden_bytes / gpu.rates.memory_bytes_per_second
     launched = SMALL_KERNELS * SMALL_KERNEL_SECONDS
     return stage.layers * max(launched, moved / ELEMENTWISE_SHARE)
 
 
-def reduction_seconds(stage: StageWork, tokens: float, machine: Machine) -> float:
+def reduction_seconds(stage: StageWork, tokens: float, gpu: ServingGpu) -> float:
     """All-reduces of hidden states: in one kernel, or NCCL's where that is faster."""
     if stage.ranks == 1:
         return 0.0
     size = tokens * stage.gathered * stage.hidden_bytes
-    each = float(collective_seconds(machine, "all_reduce", size, stage.ranks))
-    if machine.within.bytes_per_second >= FAST_LINK and stage.ranks in ONE_KERNEL:
+    each = float(collective_seconds(gpu.machine, "all_reduce", size, stage.ranks))
+    if gpu.machine.within.bytes_per_second >= FAST_LINK and stage.ranks in ONE_KERNEL:
         small, large = ONE_KERNEL[stage.ranks]
         each = min(each, small + (large - small) * max(0.0, size - 8192) / (524288 - 8192))
     return stage.sums * each

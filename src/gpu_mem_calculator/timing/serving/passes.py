@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..curves.machine import Machine
-from .card import CardRates
 from .kernels import (
+    ServingGpu,
     decode_attention_seconds,
     elementwise_seconds,
     matrix_seconds,
@@ -25,7 +24,7 @@ Parts = dict[str, float]
 
 
 def prompt_parts(
-    stage: StageWork, prompt: int, sequences: float, chunk: int, machine: Machine, card: CardRates
+    stage: StageWork, prompt: int, sequences: float, chunk: int, gpu: ServingGpu
 ) -> Parts:
     """The prefill of `sequences` prompts, in passes of at most `chunk` tokens."""
     tokens = prompt * sequences
@@ -34,30 +33,20 @@ def prompt_parts(
     decoded = sequences if stage.encodes else each
     return {
         MATRICES: passes
-        * (
-            matrix_seconds(stage, ALWAYS, decoded, machine, card)
-            + matrix_seconds(stage, ENCODING, each, machine, card)
-        )
-        + matrix_seconds(stage, LAST, sequences, machine, card),
-        ATTENTION: prompt_attention_seconds(stage, prompt, sequences, machine, card),
-        OTHER: passes * elementwise_seconds(stage, each, card),
-        COMMUNICATION: passes * reduction_seconds(stage, each, machine),
+        * (matrix_seconds(stage, ALWAYS, decoded, gpu) + matrix_seconds(stage, ENCODING, each, gpu))
+        + matrix_seconds(stage, LAST, sequences, gpu),
+        ATTENTION: prompt_attention_seconds(stage, prompt, sequences, gpu),
+        OTHER: passes * elementwise_seconds(stage, each, gpu),
+        COMMUNICATION: passes * reduction_seconds(stage, each, gpu),
     }
 
 
-def step_parts(
-    stage: StageWork,
-    context: float,
-    sequences: float,
-    capability: str,
-    machine: Machine,
-    card: CardRates,
-) -> Parts:
+def step_parts(stage: StageWork, context: float, sequences: float, gpu: ServingGpu) -> Parts:
     """A decode step of `sequences` sequences with `context` tokens each."""
     return {
-        MATRICES: matrix_seconds(stage, ALWAYS, sequences, machine, card)
-        + matrix_seconds(stage, LAST, sequences, machine, card),
-        ATTENTION: decode_attention_seconds(stage, context, sequences, capability, card),
-        OTHER: elementwise_seconds(stage, sequences, card),
-        COMMUNICATION: reduction_seconds(stage, sequences, machine),
+        MATRICES: matrix_seconds(stage, ALWAYS, sequences, gpu)
+        + matrix_seconds(stage, LAST, sequences, gpu),
+        ATTENTION: decode_attention_seconds(stage, context, sequences, gpu),
+        OTHER: elementwise_seconds(stage, sequences, gpu),
+        COMMUNICATION: reduction_seconds(stage, sequences, gpu),
     }

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from ..curves.machine import Machine
 from .engine_costs import INTERVALS, EngineCosts
+from .kernels import ServingGpu
 from .measured import ALONE, PROMPTS, TOGETHER
 from .passes import HOST, Parts, prompt_parts, step_parts
 from .roofline import ServingReplica
@@ -30,14 +30,12 @@ class ServingSeconds(Struct, frozen=True, kw_only=True):
 class TimedReplica(Struct, frozen=True, kw_only=True):
     """A replica with what its time depends on.
 
-    - `capability`: the card's compute capability
     - `chunk`: the most tokens of prompts in one pass
     - `share`: speed of kernels over that of the machine's curves
     """
 
     replica: ServingReplica
-    machine: Machine
-    capability: str
+    gpu: ServingGpu
     costs: EngineCosts
     chunk: int
     share: float = 1.0
@@ -73,7 +71,7 @@ def step_seconds(timed: TimedReplica, context: float, sequences: float) -> Servi
     many = sequences / batches
 
     def parts_of(stage: StageWork) -> Parts:
-        return step_parts(stage, context, many, timed.capability, timed.machine, replica.card)
+        return step_parts(stage, context, many, timed.gpu)
 
     stages = _each_stage(replica, parts_of, timed.share)
     slowest, whole = max(stages, key=_sum), _summed(stages)
@@ -89,7 +87,7 @@ def _prompt_stages(
     timed: TimedReplica, replica: ServingReplica, prompt: int, sequences: float
 ) -> list[Parts]:
     def parts_of(stage: StageWork) -> Parts:
-        return prompt_parts(stage, prompt, sequences, timed.chunk, timed.machine, replica.card)
+        return prompt_parts(stage, prompt, sequences, timed.chunk, timed.gpu)
 
     return _each_stage(replica, parts_of, timed.share * timed.costs.prompt_share)
 
