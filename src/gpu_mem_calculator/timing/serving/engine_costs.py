@@ -38,16 +38,16 @@ class SecondsInterval(Struct, frozen=True):
 V0 = "vllm v0"  # vLLM before its V1 engine
 COSTS: Mapping[str, EngineCosts] = {
     "llamacpp": EngineCosts(step=0.0015, prompt_share=0.6),
-    "sglang": EngineCosts(step=0.0002, sequence=0.00008, request=0.005),
-    "tensorrt_llm": EngineCosts(step=0.0015, sequence=0.00001),
-    "tgi": EngineCosts(step=0.002, sequence=0.00008),
+    "sglang": EngineCosts(step=0.0005, sequence=0.00008, request=0.005),
+    "tensorrt_llm": EngineCosts(step=0.002, sequence=0.00001),
+    "tgi": EngineCosts(step=0.003, sequence=0.00008),
     "transformers": EngineCosts(layer=0.0006),
-    "vllm": EngineCosts(step=0.0002, sequence=0.00008, request=0.02),
-    V0: EngineCosts(step=0.002, sequence=0.00008, request=0.005),
+    "vllm": EngineCosts(step=0.0002, sequence=0.00008, request=0.005),
+    V0: EngineCosts(step=0.002, sequence=0.00008),
 }
-AMD_SHARE = 0.45  # speed of kernels on AMD's cards over that of NVIDIA's curves, scaled
+AMD_SHARE = 0.5  # speed of kernels on AMD's cards over that of NVIDIA's curves, scaled
 INTERVALS: Mapping[str, SecondsInterval] = {
-    PROMPTS: SecondsInterval(0.38, 2.49),
-    ALONE: SecondsInterval(0.7, 2.14),
-    TOGETHER: SecondsInterval(0.75, 2.55),
+    PROMPTS: SecondsInterval(0.62, 2.43),
+    ALONE: SecondsInterval(0.67, 1.97),
+    TOGETHER: SecondsInterval(0.77, 2.56),
 }
