@@ -12,6 +12,7 @@ import pytest
 
 from gpu_mem_calculator import InputError, plan
 from gpu_mem_calculator.planner.asked_keys import engine_choice, own_keys
+from gpu_mem_calculator.planner.plans import Plans, SearchedSpace
 from gpu_mem_calculator.planner.question import PlanQuestion
 from gpu_mem_calculator.planner.serving_question import ServingQuestion
 
@@ -22,13 +23,27 @@ PLANNER = "gpu_mem_calculator.planner"
 def _searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that return their question."""
     for module, name in (("training", "plan_training"), ("serving", "plan_serving")):
-        fake = SimpleNamespace(**{name: lambda question, *_: question})
+        fake = SimpleNamespace(**{name: lambda question, *_: answered(question)})
         monkeypatch.setitem(sys.modules, f"{PLANNER}.{module}", fake)
+
+
+def answered(question: PlanQuestion | ServingQuestion) -> Plans:
+    """An answer without plans, with the question."""
+    space = SearchedSpace(set_ups=0, feasible=0, seconds=0.0)
+    return Plans(question={"asked": question}, space=space, plans=[], front=[])
 
 
 def asked(*words: Any, **options: Any) -> Any:
     """The question that reaches the search."""
-    return plan(*words, **options)
+    return plan(*words, **options).question["asked"]
+
+
+def test_a_sequence_that_is_not_given_is_assumed() -> None:
+    """4,096 tokens, or what the model can take; the answer says so."""
+    found = plan("llama3.1-8b", gpus=8, gpu="h100").question
+    assert (found["asked"].seq_len, found["assumed"]) == (4096, {"seq_len": 4096})
+    assert asked("gpt2", gpus=8, gpu="h100").seq_len == 1024
+    assert asked("gpt2", gpus=8, gpu="h100", goal="longest_context").seq_len is None
 
 
 def test_a_question_has_every_option() -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.lines import plain
+from gpu_mem_calculator.report.plan_question_words import question_words
 from gpu_mem_calculator.report.plan_text import plan_lines
 from gpu_mem_calculator.report.plan_words import change_words, duration_text, setup_words
 
@@ -137,3 +138,25 @@ def test_the_needs_of_a_plan_are_those_of_the_card() -> None:
     has = card(plan.run["hardware"]).memory_bytes
     assert has - card_bytes(plan) == plan.headroom_bytes
     assert 70 * GIB < card_bytes(plan) < 73 * GIB
+
+
+def test_the_headline_says_what_was_looked_for() -> None:
+    """And which sequence was assumed."""
+    found = some_plans()
+    asked = {**found.question, "goal": "fewest_gpus", "assumed": {"seq_len": 8192}}
+    words = question_words(replace(found, question=asked))
+    assert words.startswith("the fewest GPUs: llama3.1-70b on 64 × NVIDIA H100")
+    assert "sequence 8,192 (--seq-len changes it), global batch 1,024" in words
+    open_batch = {**asked, "global_batch": None}
+    words = question_words(replace(found, question=open_batch))
+    assert "global batch 1,024 (--global-batch changes it)" in words
+    assert question_words(replace(found, question={"candidates": 5})).startswith("5 candidates on")
+
+
+def test_the_headline_of_a_server_has_its_targets() -> None:
+    """Users, context, and what is promised to each."""
+    asked = {"model": {"name": "gpt2"}, "users": 4, "context": 1024, "latency": 0.05}
+    empty = replace(no_plan_fits(), plans=[], question={**asked, "throughput": 2000.0})
+    assert question_words(empty) == (
+        "gpt2, 4 users, context 1,024, at most 50 ms per output token, at least 2,000 tokens/s"
+    )

@@ -9,14 +9,17 @@ from msgspec.structs import replace
 
 from ..core.errors import InputError, quoted
 from ..core.model_size import sized_model
+from ..core.models import ModelConfig
 from ..core.parameter_count import parameter_count
+from ..core.runfile import section
 from .asked_keys import engine_choice, with_keys
 from .plans import Plans
-from .question import FASTEST, FEWEST_GPUS, GOALS, LARGEST_MODEL, PlanQuestion
+from .question import FASTEST, FEWEST_GPUS, GOALS, LARGEST_MODEL, LONGEST_CONTEXT, PlanQuestion
 from .serving_question import ServingQuestion
 
 MISSING = "plan needs numpy: pip install 'gpu-mem-calculator[plan]'"
 ANY = "any"  # every server
+LONGEST = 4096  # tokens of a sequence where none is given
 Source = str | Mapping[str, Any]
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
@@ -44,6 +47,7 @@ def plan(
 
     - model: a preset, a Hugging Face id, a path, a size such as "7B", or a `model` section
     - gpus, gpu: how many GPUs, and which card
+    - seq_len: tokens of a sequence; 4,096 or the model's limit without it
     - global_batch: sequences of a step over all GPUs
     - engine: the engines to search; all of them without it
     - fix, vary: keys of a run file with one value, and with several values to try
@@ -136,7 +140,20 @@ def _planned(asked: PlanQuestion, progress: Progress | None) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from .training import plan_training
 
-    return plan_training(asked, progress)
+    assumed = _assumed(asked)
+    plans = plan_training(replace(asked, **assumed), progress)
+    question = {**plans.question, "goal": asked.goal, "assumed": assumed}
+    return replace(plans, question=question)
+
+
+def _assumed(asked: PlanQuestion) -> dict[str, Any]:
+    """The sequence where none is given, as `quick` assumes it: 4,096, or the model's limit."""
+    if asked.seq_len is not None or asked.goal in (LONGEST_CONTEXT, LARGEST_MODEL):
+        return {}
+    from ..core.model_source import find_model
+
+    model = find_model(section("model", ModelConfig, asked.model))
+    return {"seq_len": min(model.arch.max_seq_len, LONGEST)}
 
 
 def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:

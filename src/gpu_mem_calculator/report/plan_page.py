@@ -15,8 +15,9 @@ from .html import asset
 from .html_tables import table, text
 from .plan_figures import plan_columns
 from .plan_panel import panel, row
+from .plan_question_words import question_words
 from .plan_scatter import scatter
-from .plan_text import question_words, space_words
+from .plan_text import space_words
 from .plan_words import change_words, setups_apart
 
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..ledger.units import GIB, count
+from ..ledger.units import GIB
 from .bars import gauge, stack_widths
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
 from .plan_figures import MILLI, interval, plan_columns
 from .plan_front import NAMED, front_lines
+from .plan_question_words import question_words
 from .plan_words import (
     card,
     card_bytes,
@@ -60,36 +61,6 @@ def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = W
     )
     shown = [block for block in blocks if block]
     return [one for block in shown for one in (*block, line())][:-1]
-
-
-def question_words(plans: Plans) -> str:
-    """What was asked: the model, the GPUs, the sequence and the batch."""
-    asked = plans.question
-    model = asked.get("model") or {}
-    words = [str(model.get("title") or model.get("name") or "the largest model")]
-    if asked.get("candidates"):
-        words = [f"{len(plans.plans)} candidates"]
-    hardware = plans.plans[0].run.get("hardware") if plans.plans else asked.get("hardware")
-    if hardware:
-        found = card(hardware)
-        serving = plans.plans[0].serving if plans.plans else None
-        gpus = serving.gpus if serving else found.num_gpus
-        words.append(f"on {gpus:,} × {found.title}")
-    text = " ".join(words)
-    if asked.get("seq_len"):
-        text += f", sequence {asked['seq_len']:,}"
-    if asked.get("global_batch"):
-        text += f", global batch {asked['global_batch']:,}"
-    if asked.get("users"):
-        text += f", {asked['users']:,} users"
-    if asked.get("context"):
-        text += f", context {asked['context']:,}"
-    if asked.get("latency"):
-        text += f", at most {MILLI * asked['latency']:g} ms per output token"
-    if asked.get("tokens"):
-        text += f", {count(asked['tokens'])} tokens"
-    goal = str(asked.get("goal") or "fastest").replace("_", " ")
-    return text if goal == "fastest" else f"{text}: {goal}"
 
 
 def best_lines(plan: Plan, width: int) -> Iterator[Line]:

@@ -168,7 +168,7 @@ def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
         if (place := keys.get(key) or "none") != "none":
             yield f"{what} on the {HOSTS.get(place, place)}"
     if keys.get("cpu_offload"):
-        yield "states on the CPU"
+        yield "weights and optimizer on the CPU"
 
 
 def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
