@@ -10,7 +10,7 @@ from __future__ import annotations
 # Share of a card's peak that matmuls reach while power limits its clocks, by compute capability.
 # Curves are measured with cold cards and pauses; a training step runs for hours.
 # 8.0: Korthikanti, SC21, MegaScale; 9.0: NVIDIA's recipes of Llama 3.1 without tensor parallelism.
-SUSTAINED = {"8.0": 0.74, "9.0": 0.62, "10.0": 0.56}
+SUSTAINED = {"8.0": 0.74, "9.0": 0.67, "10.0": 0.56}
 SUSTAINED_ELSEWHERE = 0.65
 # Share of a tensor-parallel collective that stays exposed if Transformer Engine splits the matmul
 # beside it: the first or last of its pieces, and slower matmuls. NVIDIA's recipes of Nemotron-4.

@@ -18,6 +18,8 @@ from ...ledger.num import Num, holds
 
 SCORES = ("attn.scores", "attn.mixed")  # batched matmuls of attention that stores its scores
 EXCHANGES = ("moe.received", "moe.returned", "moe.reduced")  # collectives
+IN_PLACE = ("attn.mask",)  # overwrites its input
+WITH_PRODUCT = ("attn.softmax",)  # its backward writes grad · output, and reads it again
 NOTHING_ABSENT: Mapping[str, Num] = {}
 NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
 
@@ -74,8 +76,9 @@ def traffic(
             continue
         present = 1 - absent.get(op.name, 0)
         written, runs = _new(op), holds(_sum(op.outs) * present > 0)
-        if written:
-            forward.append(Kernel(op.name, (_sum(op.ins) + _sum(written)) * present))
+        if written or op.name in IN_PLACE:
+            changed = written or op.outs
+            forward.append(Kernel(op.name, (_sum(op.ins) + _sum(changed)) * present))
             launches = launches + runs
         if not op.passes and op.outs[0].grad:
             backward.append(Kernel(op.name, _backward_bytes(op, written) * present))
@@ -102,7 +105,8 @@ def _new(op: Op) -> list[Value]:
 def _backward_bytes(op: Op, written: list[Value]) -> Num:
     """What the backward of an operation reads and writes; of a view, it copies the gradient."""
     ins = [value for value in op.ins if value.grad and not value.param]
-    return _sum(op.outs) + (_sum(op.saves) if written else 0) + _sum(ins)
+    work = 2 * op.back_temp if op.name in WITH_PRODUCT else 0
+    return _sum(op.outs) + (_sum(op.saves) if written else 0) + _sum(ins) + work
 
 
 def _sum(values: Iterable[Value]) -> Num:
