@@ -16,7 +16,7 @@ from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds
-from .estimates import EXPOSED_SHARE
+from .estimates import EXPOSED_SHARE, LATE_SECONDS
 from .numbers import without
 from .operators import LayerKind, local_tokens, tokens_of
 from .step_seconds import Seconds
@@ -56,6 +56,12 @@ def layer_collectives(
     return LayerCollectives(forward=forward, backward=backward, recompute=again)
 
 
+def joined_seconds(machine: Machine, kind: str, num_bytes: Num, ranks: Num, stride: Num) -> Seconds:
+    """Seconds of a collective between kernels of a layer: it starts when its last rank arrives."""
+    late = 0.0 if kind == SEND else holds(ranks > 1) * LATE_SECONDS
+    return collective_seconds(machine, kind, num_bytes, ranks, stride) + late
+
+
 def activation_bytes(run: Run) -> Num:
     """Bytes of the activations of a micro-batch between layers, before sequence parallelism."""
     return sized(tokens_of(run) * run.arch.hidden, megatron.bits(run))
@@ -76,11 +82,11 @@ def tensor_parallel(
     branches = 1 if layer.parallel else branches
     size, tp = activation_bytes(run), run.mesh.tp
     if not run.sequence_parallel:
-        reduced = collective_seconds(machine, ALL_REDUCE, size, tp, 1) * branches
+        reduced = joined_seconds(machine, ALL_REDUCE, size, tp, 1) * branches
         alone = engine == MEGATRON_DEEPSPEED
         return reduced, reduced if alone else without(reduced, block.weights)
-    gathered = collective_seconds(machine, ALL_GATHER, size, tp, 1) * branches
-    scattered = collective_seconds(machine, REDUCE_SCATTER, size, tp, 1) * branches
+    gathered = joined_seconds(machine, ALL_GATHER, size, tp, 1) * branches
+    scattered = joined_seconds(machine, REDUCE_SCATTER, size, tp, 1) * branches
     left = without(gathered + scattered, block.weights + block.weights)
     if run.options.get("tp_comm_overlap"):
         return (gathered + scattered) * EXPOSED_SHARE, gathered * EXPOSED_SHARE + left
@@ -106,7 +112,7 @@ def context_parallel(
     tp, cp = run.mesh.tp, run.mesh.cp
     width = _key_width(mixer)
     size = sized(tokens_of(run) * width // tp, megatron.bits(run))
-    ring = collective_seconds(machine, SEND, size, 2, tp) * (cp - 1)
+    ring = joined_seconds(machine, SEND, size, 2, tp) * (cp - 1)
     return without(ring, block.core), without(2 * ring, block.core_backward)
 
 
@@ -130,12 +136,12 @@ def expert_parallel(run: Run, engine: str, machine: Machine, layer: Layer) -> Se
     if megatron.option(run, "moe_token_dispatcher_type") == megatron.ALLGATHER:
         ranks = ep * etp
         everyone = tokens * ranks
-        gathered = collective_seconds(machine, ALL_GATHER, everyone, ranks, 1)
-        return gathered + collective_seconds(machine, REDUCE_SCATTER, everyone, ranks, 1)
+        gathered = joined_seconds(machine, ALL_GATHER, everyone, ranks, 1)
+        return gathered + joined_seconds(machine, REDUCE_SCATTER, everyone, ranks, 1)
     rows = tokens * layer.mlp.top_k
-    exchanged = collective_seconds(machine, ALL_TO_ALL, rows, ep, etp) * 2
-    gathered = collective_seconds(machine, ALL_GATHER, rows * etp, etp, 1)
-    return exchanged + gathered + collective_seconds(machine, REDUCE_SCATTER, rows * etp, etp, 1)
+    exchanged = joined_seconds(machine, ALL_TO_ALL, rows, ep, etp) * 2
+    gathered = joined_seconds(machine, ALL_GATHER, rows * etp, etp, 1)
+    return exchanged + gathered + joined_seconds(machine, REDUCE_SCATTER, rows * etp, etp, 1)
 
 
 def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, Seconds]:
@@ -147,12 +153,12 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
     if engine not in MEGATRONS:
         return 0.0, 0.0
     size, tp = activation_bytes(run), run.mesh.tp
-    rows = collective_seconds(machine, ALL_REDUCE, sized(tokens_of(run), 32), tp, 1) * 3
-    reduced = collective_seconds(machine, ALL_REDUCE, size, tp, 1)
+    rows = joined_seconds(machine, ALL_REDUCE, sized(tokens_of(run), 32), tp, 1) * 3
+    reduced = joined_seconds(machine, ALL_REDUCE, size, tp, 1)
     if not run.sequence_parallel:
         return reduced, reduced + rows
-    gathered = collective_seconds(machine, ALL_GATHER, size, tp, 1)
-    scattered = collective_seconds(machine, REDUCE_SCATTER, size, tp, 1)
+    gathered = joined_seconds(machine, ALL_GATHER, size, tp, 1)
+    scattered = joined_seconds(machine, REDUCE_SCATTER, size, tp, 1)
     return gathered + scattered, 2 * gathered + scattered + rows
 
 
@@ -160,6 +166,4 @@ def sent_seconds(run: Run, engine: str, machine: Machine) -> Seconds:
     """Seconds to send the activations of a micro-batch to the next stage."""
     mesh = run.mesh
     size = sized(local_tokens(run) * run.arch.hidden, 16 if run.precision != "fp32" else 32)
-    return collective_seconds(machine, SEND, size, 2, mesh.tp * mesh.cp * mesh.dp) * holds(
-        mesh.pp > 1
-    )
+    return joined_seconds(machine, SEND, size, 2, mesh.tp * mesh.cp * mesh.dp) * holds(mesh.pp > 1)

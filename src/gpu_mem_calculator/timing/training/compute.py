@@ -95,14 +95,19 @@ def dtype_of(run: Run, engine: str) -> str:
     return "bf16" if narrow else "fp32"
 
 
+def sustained_share(machine: Machine) -> float:
+    """The share of its peak that a card reaches for long."""
+    shares = (share for name, share in SUSTAINED.items() if name in machine.card)
+    return next(shares, SUSTAINED_ELSEWHERE)
+
+
 class BlockClock:
     """Adds up the seconds of a block's matmuls, attention and other kernels."""
 
     def __init__(self, run: Run, engine: str, machine: Machine) -> None:
         self.run, self.engine, self.machine = run, engine, machine
         self.dtype = dtype_of(run, engine)
-        share = SUSTAINED.get(run.compute_capability, SUSTAINED_ELSEWHERE)
-        self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * share)
+        self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * sustained_share(machine))
 
     @property
     def kernel(self) -> str:

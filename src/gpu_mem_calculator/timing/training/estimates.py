@@ -7,11 +7,15 @@ others.
 
 from __future__ import annotations
 
-# Share of a card's peak that matmuls reach while power limits its clocks, by compute capability.
-# Curves are measured with cold cards and pauses; a training step runs for hours.
-# 8.0: Korthikanti, SC21, MegaScale; 9.0: NVIDIA's recipes of Llama 3.1 without tensor parallelism.
-SUSTAINED = {"8.0": 0.74, "9.0": 0.67, "10.0": 0.56}
+# Share of a card's peak that matmuls reach while power limits its clocks, by a word of its title.
+# Curves are measured with pauses; a training step runs for hours. H200: measured, matmuls of 1 s
+# each without pause, 0.62 to 0.70. A100: Korthikanti, SC21, MegaScale. H100, B200, GB200: NVIDIA's
+# recipes. Others: the mean.
+SUSTAINED = {"H200": 0.67, "H100": 0.62, "A100": 0.74, "B200": 0.56, "B300": 0.56}
 SUSTAINED_ELSEWHERE = 0.65
+# Seconds by which the last rank of a collective inside a layer is later than the others.
+# Korthikanti, MegaScale.
+LATE_SECONDS = 6.0e-5
 # Share of a tensor-parallel collective that stays exposed if Transformer Engine splits the matmul
 # beside it: the first or last of its pieces, and slower matmuls. NVIDIA's recipes of Nemotron-4.
 EXPOSED_SHARE = 0.4
