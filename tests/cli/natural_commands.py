@@ -113,6 +113,8 @@ run.json --lora
 hf.json
 server.json
 calculate llama3.2-1b --gpu 4090
+plan gpt2 --gpu 2xh100 --gbs 4 --ddp
+plan --candidates run.json hf.json --gpu h100
 calculate run.json --seq-len 1k --lora
 calculate ds_config.json --model llama3.2-1b --gpus 2
 explain run.json
@@ -178,5 +180,5 @@ estimate
 quik llama3.2-1b
 nosuchmodel
 help nosuch
-plan gpt2 --gpus 8
+plan gpt2 --gpus 2 --engine ddp
 """.strip().splitlines()

@@ -26,6 +26,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         ("--bs", "--batch", "--micro-batch-size", "--per-device-train-batch-size", "--mbs"),
         ("--batch-size",),
     ),
+    **dict.fromkeys(("--global-batch-size", "--gbs", "--train-batch-size"), ("--global-batch",)),
     **dict.fromkeys(
         ("--gradient-accumulation-steps", "--gradient-accumulation", "--ga", "--accumulation"),
         ("--grad-accum",),

@@ -111,7 +111,7 @@ def _training(
 ) -> dict[str, Any]:
     """The fields of a training question; a server's target is refused."""
     for name in _given(targets):
-        raise InputError(f"{name} is a server's; add serve, such as vllm or any, or leave it out")
+        raise InputError(f"{name} is for servers; add --serve any, or leave it out")
     return {"seq_len": seq_len, "global_batch": global_batch}
 
 
@@ -121,7 +121,7 @@ def _served(
     """The targets of a serving question; what belongs to training is refused."""
     known = ("users", "context", "new_tokens", "latency", "first_token", "throughput")
     for name in _given({"seq_len": seq_len, "global_batch": global_batch}):
-        raise InputError(f"{name} is for training; leave it out, or leave serve out")
+        raise InputError(f"{name} is for training; leave it out, or leave --serve out")
     for name in targets:
         if name not in known:
             raise InputError(f"{name} is not a target of a server; it has {', '.join(known)}")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from .. import engines, serving
 from ..core.errors import InputError, nearest, quoted
-from ..core.own_names import own_names, with_setting
+from ..core.own_names import is_setting, own_names, with_setting
 from ..core.runfile import run_file_problems
 from .question import PlanQuestion
 from .serving_question import ServingQuestion
@@ -79,6 +79,9 @@ def own_keys(values: Mapping[str, Any], *, served: bool = False) -> dict[str, An
     data: dict[str, Any] = {"inference": {}} if served else {}
     for name, value in values.items():
         key = SHORT.get(name, name).format("inference" if served else "parallelism")
+        if "." not in key and not served and not is_setting(key):
+            hint = nearest(name, SHORT) or "; write section.key, as in a run file"
+            raise InputError(f"{name!r} is not a known key{hint}")
         with_setting(data, key, value)
     data, problems = own_names(data)
     named = {**data, "model": {"name": "-", **(data.get("model") or {})}}
