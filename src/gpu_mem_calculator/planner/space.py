@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..core.hardware import find_hardware
 from ..core.model_source import find_model
 from ..core.runfile import read
-from .axes import DERIVED, ENGINES, KEYS, NUMERIC, PIPE, RANK, axis_values
+from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, PIPE, RANK, axis_values
 from .question import PlanQuestion
 from .structures import Sizes, Structure, choices, find_structure
 
@@ -49,11 +49,19 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
     values |= {axis: given[axis] for axis in given if axis in NUMERIC}
     derived = {axis: tuple(given[axis]) for axis in given if axis in DERIVED}
     for engine in question.engines or tuple(ENGINES):
+        if not _has_sizes(engine, given):
+            continue
         accepted: list[Sizes] = []
         for settings in choices(engine, chosen):
             found = find_structure(base, arch, engine, settings, values, batch, accepted)
             if found is not None:
                 yield replace(found, derived=derived)
+
+
+def _has_sizes(engine: str, given: dict[str, list[int]]) -> bool:
+    """Whether an engine has every size that is given, or may leave it at 1."""
+    has = (*ENGINES[engine].sizes, BATCH, *DERIVED)
+    return all(axis in has or 1 in values for axis, values in given.items())
 
 
 def _given(question: PlanQuestion) -> tuple[dict[str, list[int]], dict[str, list[Any]]]:
