@@ -10,7 +10,12 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.plan_question_words import question_words
 from gpu_mem_calculator.report.plan_text import plan_lines
-from gpu_mem_calculator.report.plan_words import change_words, duration_text, setup_words
+from gpu_mem_calculator.report.plan_words import (
+    change_words,
+    duration_text,
+    setup_words,
+    short_setups,
+)
 
 from .plans_fixture import no_plan_fits, some_plans
 
@@ -112,6 +117,16 @@ def test_words_of_other_settings() -> None:
         "liger fused loss",
         "overlap comm",
     ]
+
+
+def test_words_of_a_frameworks_own_recompute() -> None:
+    """Megatron's keys: how many layers are recomputed."""
+    own = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3}
+    first, second, *_ = some_plans().plans
+    run = {**first.run, "training": {**first.run["training"], "recompute": own}}
+    block = replace(first, run=run)
+    assert "full recompute of 3 layers" in setup_words(block)
+    assert short_setups([block, second])[0] == "Megatron PP2 2×64 full:3"
 
 
 def test_words_of_changes() -> None:

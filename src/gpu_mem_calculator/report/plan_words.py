@@ -47,6 +47,7 @@ RECOMPUTE = {
 CHANGES = {
     "training.batch_size": "micro-batch {}",
     "training.gradient_accumulation_steps": "{} micro-batches a step",
+    "training.recompute.recompute_num_layers": "layers recomputed: {}",
     "parallelism.virtual_pipeline_size": "{} chunks a stage",
     "hardware.num_gpus": "{} GPUs",
     "hardware.gpu": "GPU {}",
@@ -158,7 +159,11 @@ def _user_words(plan: Plan) -> Iterator[str]:
 
 def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
     level = training.get("recompute") or training.get("activation_checkpointing")
-    if level is not None:
+    if isinstance(level, Mapping):  # with a framework's own keys
+        layers = level.get("recompute_num_layers")
+        which = f" of {layers} layer{'' if layers == 1 else 's'}" if layers else ""
+        yield f"{level.get('recompute_granularity', 'own')} recompute{which}"
+    elif level is not None:
         text = str(level).lower()
         yield RECOMPUTE.get(text, f"{text.replace('_', ' ')} recompute")
 
@@ -224,7 +229,9 @@ def _short_words(plan: Plan) -> Iterator[str]:
     elif plan.serving.replicas > 1:
         yield f"{plan.serving.replicas}×"
     for words in _recompute_words(run.get("training") or {}):
-        yield words.replace(" recompute", "") if words != "no recompute" else "none"
+        level, _, layers = words.partition(" recompute of ")
+        level = level.removesuffix(" recompute")
+        yield f"{level}:{layers.split()[0]}" if layers else "none" if level == "no" else level
     yield from ("offload" for _ in [*_offload_words(run.get("engine") or {})][:1])
     for words in (*_value_words(run), *_other_words(plan.settings)):
         first, _, noun = words.rpartition(" ")
