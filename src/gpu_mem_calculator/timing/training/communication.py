@@ -58,7 +58,8 @@ def layer_collectives(
 
 def joined_seconds(machine: Machine, kind: str, num_bytes: Num, ranks: Num, stride: Num) -> Seconds:
     """Seconds of a collective between kernels of a layer: it starts when its last rank arrives."""
-    late = 0.0 if kind == SEND else holds(ranks > 1) * LATE_SECONDS
+    late: Seconds = holds(ranks > 1)
+    late = late * (0.0 if kind == SEND else LATE_SECONDS)
     return collective_seconds(machine, kind, num_bytes, ranks, stride) + late
 
 

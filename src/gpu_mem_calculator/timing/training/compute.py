@@ -115,7 +115,7 @@ class BlockClock:
         asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
         return "flash" if asked else "sdpa"
 
-    def product(self, m: Num, n: Num, k: Num, count: Num, layout: str = "forward") -> Seconds:
+    def product(self, m: Num, n: Num, k: Num, count: Num, layout: str) -> Seconds:
         """Seconds of equal matmuls: by their shape, or at the rate that power allows."""
         seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count, layout)
         flops: Any = m * n * k * count
@@ -125,7 +125,7 @@ class BlockClock:
         """Seconds of matmuls."""
         total: Seconds = 0.0
         for one in matmuls:
-            total = total + self.product(one.m, one.n, one.k, one.count)
+            total = total + self.product(one.m, one.n, one.k, one.count, "forward")
         return total
 
     def inputs(self, matmuls: Iterable[Matmul]) -> Seconds:
