@@ -76,8 +76,8 @@ def attention_share(row: TimingRow) -> float:
 def internevo(row: TimingRow) -> RunFileParts:
     """doc/en/train_performance.md @c628a8c: FlashAttention, ZeRO-1 over all ranks or groups of
     them, gradients are reduced while layers run, parameters gathered when they are stepped
-    (configs/7B_sft.py: overlap_sync_grad, overlap_sync_param); here Megatron-LM's distributed
-    optimizer with as many instances.
+    (configs/7B_sft.py: overlap_sync_grad, overlap_sync_param), in the dtype of the weights.
+    InternEvo is not modelled: this is Megatron-LM's optimizer with as many instances.
     """
     dp = ranks(row)["data"]
     group = dp if row.zero1_group in (None, -1) else int(row.zero1_group or dp)
@@ -92,6 +92,7 @@ def internevo(row: TimingRow) -> RunFileParts:
             "distributed_optimizer": True,
             "num_distributed_optimizer_instances": dp // group,
             "overlap_grad_reduce": True,
+            "accumulate_allreduce_grads_in_fp32": False,
         },
         hardware=hardware(row, "roce-50g"),  # 4 ports of 100 Gb/s for the 8 GPUs of a node
     )

@@ -62,21 +62,32 @@ def synchronization(
 
 
 def _megatron(run: Run, machine: Machine, owned: RankParameters) -> Synchronization:
-    """Dense gradients over dp x cp, the experts' over the ranks that have the same ones."""
+    """Dense gradients over dp x cp, the experts' over the ranks that have the same ones.
+
+    Several instances of the distributed optimizer shard over neighbouring ranks, and all-reduce
+    the shards between instances (param_and_grad_buffer.py start_grad_sync).
+    """
     mesh, etp = run.mesh, megatron.expert_tp(run)
     ranks = mesh.dp * mesh.cp
     copies = larger(ranks * mesh.tp // (mesh.ep * etp), 1)
     groups = ((owned.dense, ranks, mesh.tp), (owned.experts, copies, mesh.ep * etp))
     distributed = megatron.option(run, "distributed_optimizer")
+    instances = megatron.option(run, "num_distributed_optimizer_instances")
     reduce: Seconds = 0.0
     gather: Seconds = 0.0
     for elements, members, stride in groups:
         gradients = sized(elements, megatron.gradient_bits(run))
-        kind = REDUCE_SCATTER if distributed else ALL_REDUCE
-        reduce = reduce + collective_seconds(machine, kind, gradients, members, stride)
-        if distributed:
-            weights = sized(elements, megatron.bits(run))
-            gather = gather + collective_seconds(machine, ALL_GATHER, weights, members, stride)
+        if not distributed:
+            reduce = reduce + collective_seconds(machine, ALL_REDUCE, gradients, members, stride)
+            continue
+        near = larger(members // instances, 1)
+        reduce = reduce + collective_seconds(machine, REDUCE_SCATTER, gradients, near, stride)
+        if instances > 1:
+            shard = gradients // near
+            between = collective_seconds(machine, ALL_REDUCE, shard, instances, stride * near)
+            reduce = reduce + between
+        weights = sized(elements, megatron.bits(run))
+        gather = gather + collective_seconds(machine, ALL_GATHER, weights, near, stride)
     return Synchronization(reduce=reduce, gather=gather)
 
 
