@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ..ledger.units import GIB, count, gib
-from .plan_words import card_bytes, rate_text, seconds_text
+from .plan_amounts import card_bytes, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from ..planner.plans import Plan, PlanSeconds

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .lines import DIM, Line, line
+from .plan_amounts import seconds_text
 from .plan_figures import plan_axes
-from .plan_words import seconds_text
 
 if TYPE_CHECKING:
     from ..planner.plans import Plans

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 from ..ledger.units import GIB
 from .html_tables import num_cells, size, table, text
-from .plan_figures import MILLI, PlanColumn, interval
-from .plan_words import (
+from .plan_amounts import (
     PARTS,
     card,
     card_bytes,
-    change_words,
     difference_text,
-    engine_words,
     rate_text,
     seconds_text,
-    setup_words,
     time_parts,
     training_words,
 )
+from .plan_figures import MILLI, PlanColumn, interval
+from .plan_words import change_words, engine_words, setup_words
 
 if TYPE_CHECKING:
     from ..planner.plans import Plan

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..ledger.units import count
-from .plan_words import card
+from .plan_amounts import card
 
 if TYPE_CHECKING:
     from ..planner.plans import Plans

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from ..ledger.units import GIB
 from .backtest_picture import SHAPES
 from .html_tables import text
+from .plan_amounts import card
 from .plan_figures import PlotAxis, plan_axes, plan_columns
 from .plan_front import NAMED
-from .plan_words import card, engine_words, setup_words
+from .plan_words import engine_words, setup_words
 from .svg import svg_text
 
 if TYPE_CHECKING:

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 from ..ledger.units import GIB
 from .bars import gauge, stack_widths
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
-from .plan_figures import MILLI, interval, plan_columns
-from .plan_front import NAMED, front_lines
-from .plan_question_words import question_words
-from .plan_words import (
+from .plan_amounts import (
     card,
     card_bytes,
-    change_words,
     difference_text,
     rate_text,
     seconds_text,
-    setup_words,
-    short_setups,
     time_parts,
     training_words,
 )
+from .plan_figures import MILLI, interval, plan_columns
+from .plan_front import NAMED, front_lines
+from .plan_question_words import question_words
+from .plan_words import change_words, setup_words, short_setups
 from .progress_bar import shorten
 
 if TYPE_CHECKING:
