@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    words = "caps in order: needs, needs+margin, allocated, reserved, free (none), factors of needs"
+    words = "caps in order: needs, needs+margin, allocated, reserved, card, free (none), factors"
     found.add_argument("cases", help="JSON lines: id, group, config, rank; or id, group, file")
     found.add_argument("out", type=Path, help="the file that gets a line for each case")
     found.add_argument("--tries", default="needs,needs+margin", help=words)

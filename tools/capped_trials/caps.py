@@ -17,6 +17,7 @@ WORDS: Mapping[str, Callable[[Prediction], int | None]] = {
     ),
     "allocated": lambda found: found["allocated_bytes"],
     "reserved": lambda found: found["reserved_bytes"],
+    "card": lambda found: found.get("card_bytes"),
 }
 
 

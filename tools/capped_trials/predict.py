@@ -36,6 +36,7 @@ def predict(case: MeasureCase) -> Prediction:
             "startup_bytes": found.startup,
             "reserved_bytes": found.reserved,
             "host_bytes": found.host or 0,
+            "card_bytes": _card(case),
         }
     except Exception as error:  # a case without a prediction is a result, too
         return {"error": f"{type(error).__name__}: {error}"}
@@ -46,6 +47,12 @@ def _margin(case: MeasureCase, found: Any) -> int:
     resolved = resolve(read(dict(case.config)))
     kind = margin_kind(resolved.run, resolved.engine.name)
     return margin_bytes(kind, found.needs, found.reserved)
+
+
+def _card(case: MeasureCase) -> int:
+    """What torch may have on the card that the run file names."""
+    resolved = resolve(read(dict(case.config)))
+    return resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
 
 
 def predictions(cases: Sequence[MeasureCase], processes: int) -> dict[str, Prediction]:

@@ -19,6 +19,7 @@ from .space import base_file, searched_axes, structures
 from .structures import run_file
 
 IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
+STEP = 0.05  # of the memory, between two set-ups of the front
 MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
@@ -87,12 +88,12 @@ def best_plans(
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, question.top)
     plans: list[Plan] = []
-    tried: set[tuple[str, int, float]] = set()
+    tried: set[tuple[str, int, tuple[int, ...]]] = set()
 
     def add(set_up: SetUp) -> None:
-        figures = (set_up.structure.engine, set_up.total_bytes, round(set_up.seconds, 4))
+        figures = (set_up.structure.engine, set_up.total_bytes, tuple(set_up.sizes.values()))
         if figures in tried:
-            return  # a choice that changes nothing here
+            return  # a slower choice with the same memory
         tried.add(figures)
         run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
         settings = named_settings(set_up)
@@ -114,11 +115,11 @@ def best_plans(
 def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
     """Of set-ups sorted by time, those that take less memory than every faster one.
 
-    A step of the card's memory (`BINS`) has one at most, as the search keeps them.
+    Each takes less than the one before by a few percent at least (`STEP`).
     """
     front: list[SetUp] = []
     for set_up in order:
-        if not front or set_up.total_bytes < front[-1].total_bytes * 0.98:
+        if not front or set_up.total_bytes < front[-1].total_bytes * (1 - STEP):
             front.append(set_up)
     return front
 

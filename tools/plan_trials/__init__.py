@@ -1,0 +1,1 @@
+"""First choices of the planner for a list of questions, as cases that a GPU can try."""
