@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from ...engines.megatron_lm.options import expert_tp
-from ...ledger.num import Num, holds, sized
-from ...ledger.num import larger as larger_size
-from ...ledger.num import smaller as smaller_size
+from ...ledger.num import Num, holds, larger, sized, smaller
 from ...model.arch import Layer
 from ...model.blocks import Linear, Moe, Norm
-from ...run.recompute import ATTENTION as KEEPS_ATTENTION
-from ...run.recompute import EVERY_SECOND_MM
 from ...run.run import Run
-from ..curves.attention import attention_seconds
 from ..curves.machine import Machine
-from ..curves.matmul import matmul_seconds
+from .clock import BlockClock
 from .elementwise import elementwise_seconds
-from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE
-from .numbers import larger
 from .operators import (
-    ATTENTION,
-    CORE,
-    EXPERTS,
-    MLP,
     AttentionCall,
     LayerKind,
     Matmul,
@@ -38,6 +27,7 @@ from .operators import (
     stores_scores,
     tokens_of,
 )
+from .recompute import recomputed
 from .step_seconds import Seconds
 from .tapes import MEGATRONS, head_ops, layer_ops, precision_of
 from .traffic import Kernel, Traffic, traffic
@@ -49,17 +39,6 @@ from .traffic import Kernel, Traffic, traffic
 # compiled functions forward, one backward. te_fused: one kernel reads the logits twice and writes
 # their gradient, backward scales it.
 LOSS_BYTES = {"full": (38, 14), "megatron_fused": (18, 14), "te_fused": (8, 8)}
-# Parts of recompute_modules: which matmuls run again, and which other kernels by their names.
-MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "core_attn": ((CORE,), ("attn.",)),
-    "layernorm": ((), ("norm",)),
-    "mlp": ((MLP,), ("activation", "gate", "act", "mlp.")),
-    "moe": ((MLP, EXPERTS), ("experts.", "moe.", "router.", "activation")),
-    "moe_act": ((), ("experts.activation",)),
-    "mla_up_proj": ((), ("mla.",)),
-    "shared_experts": ((MLP,), ("activation",)),
-    "attention": ((ATTENTION, CORE), ("attn.", "rotary")),
-}
 DEQUANTIZED = {"nf4": 4, "int8": 8}  # bits of a quantized weight
 
 
@@ -86,87 +65,6 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     def total(self) -> Seconds:
         """Seconds of all passes."""
         return self.forward + self.backward + self.recompute
-
-
-def dtype_of(run: Run, engine: str) -> str:
-    """The dtype of matmuls; torch multiplies fp32 without TF32 unless told otherwise."""
-    precision = precision_of(run, engine)
-    narrow = precision.autocast or run.autocast or precision.compute == 16
-    return "bf16" if narrow else "fp32"
-
-
-def sustained_share(machine: Machine) -> float:
-    """The share of its peak that a card reaches for long."""
-    shares = (share for name, share in SUSTAINED.items() if name in machine.card)
-    return next(shares, SUSTAINED_ELSEWHERE)
-
-
-class BlockClock:
-    """Adds up the seconds of a block's matmuls, attention and other kernels."""
-
-    def __init__(self, run: Run, engine: str, machine: Machine) -> None:
-        self.run, self.engine, self.machine = run, engine, machine
-        self.dtype = dtype_of(run, engine)
-        self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * sustained_share(machine))
-
-    @property
-    def kernel(self) -> str:
-        """The attention kernel: flash-attn 2 where a run asks for it; Megatron has faster ones."""
-        asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
-        return "flash" if asked else "sdpa"
-
-    def product(self, m: Num, n: Num, k: Num, count: Num, layout: str) -> Seconds:
-        """Seconds of equal matmuls: by their shape, or at the rate that power allows."""
-        seconds = matmul_seconds(self.machine, m, n, k, self.dtype, count, layout)
-        flops: Any = m * n * k * count
-        return larger(seconds, flops * self.seconds_per_product)
-
-    def forward(self, matmuls: Iterable[Matmul]) -> Seconds:
-        """Seconds of matmuls."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            total = total + self.product(one.m, one.n, one.k, one.count, "forward")
-        return total
-
-    def inputs(self, matmuls: Iterable[Matmul]) -> Seconds:
-        """Seconds of the matmuls that compute gradients of inputs: both factors' for scores."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            total = total + self.product(one.m, one.k, one.n, one.count, "input")
-            if not one.weight:  # the second factor is as tall as the first
-                total = total + self.product(one.m, one.k, one.n, one.count, "input")
-        return total
-
-    def weights(self, matmuls: Iterable[Matmul]) -> Seconds:
-        """Seconds of the matmuls that compute weight gradients."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            if one.weight and one.trained:
-                total = total + self.product(one.n, one.k, one.m, one.count, "weight")
-        return total
-
-    def attention(self, calls: Iterable[AttentionCall], *, backward: bool) -> Seconds:
-        """Seconds of attention kernels."""
-        total: Seconds = 0.0
-        for call in calls:
-            seconds = attention_seconds(
-                self.machine,
-                batch=call.batch,
-                heads=call.heads,
-                kv_heads=call.kv_heads,
-                head_dim=call.head_dim,
-                queries=call.queries,
-                keys=call.keys,
-                causal=True,
-                backward=backward,
-                kernel=self.kernel,
-            )
-            total = total + seconds / call.shared
-        return total
-
-    def others(self, kernels: Iterable[Kernel]) -> Seconds:
-        """Seconds of kernels that memory bounds."""
-        return elementwise_seconds(self.machine, [kernel.num_bytes for kernel in kernels])
 
 
 def layer_seconds(run: Run, engine: str, machine: Machine, kind: LayerKind) -> BlockSeconds:
@@ -212,58 +110,6 @@ def _unpacked(run: Run, layer: Layer) -> Iterator[Kernel]:
             yield Kernel(f"{linear.name}.unpacked", sized(linear.numel, bits + 16))
 
 
-Recompute = Callable[..., Seconds]
-
-
-def recomputed(run: Run, engine: str) -> Recompute:
-    """A function that adds up what a layer runs again in backward, under its policy."""
-    if run.recompute == "none":
-        return lambda clock, matmuls, calls, kernels: 0.0
-    if run.recompute == "op":
-        return lambda *block: _by_operation(run, *block)
-    if run.recompute == "full":
-        stops = engine not in MEGATRONS and run.rule.early_stop and not run.reentrant
-        return lambda *block: _everything(stops, *block)
-    modules = run.rule.modules or ("core_attn",)
-    return lambda *block: _modules(modules, *block)
-
-
-def _everything(
-    stops: bool, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
-) -> Seconds:
-    """All of forward; with early stop without the last matmul, whose result nothing needs."""
-    left = [one for one in matmuls if not (stops and one.last)]
-    others = kernels[:-1] if stops else kernels
-    return clock.forward(left) + clock.attention(calls, backward=False) + clock.others(others)
-
-
-def _by_operation(
-    run: Run, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
-) -> Seconds:
-    """All kernels but those whose results are kept: attention, or every second matmul."""
-    again = clock.forward(matmuls)
-    if EVERY_SECOND_MM in run.rule.keeps:
-        again = again * 0.5
-    kept = KEEPS_ATTENTION in run.rule.keeps
-    attention = 0.0 if kept else clock.attention(calls, backward=False)
-    return again + attention + clock.others(kernels)
-
-
-def _modules(
-    modules: tuple[str, ...],
-    clock: BlockClock,
-    matmuls: Any,
-    calls: Any,
-    kernels: tuple[Kernel, ...],
-) -> Seconds:
-    """The matmuls and kernels of some modules."""
-    parts = {part for name in modules for part in MODULES[name][0]}
-    words = tuple(word for name in modules for word in MODULES[name][1])
-    chosen = [k for k in kernels if any(word in k.name for word in words)]
-    again = clock.forward([one for one in matmuls if one.part in parts]) + clock.others(chosen)
-    return again + clock.attention(calls if CORE in parts else (), backward=False)
-
-
 def recomputed_share(run: Run) -> Seconds:
     """The share of layers to which recompute applies."""
     if run.recompute != "full":
@@ -271,8 +117,8 @@ def recomputed_share(run: Run) -> Seconds:
     layers = len(run.arch.layers)
     if run.rule.first_layers is not None:
         parts = layers + sum(run.ends_counted)
-        chunk: Any = larger_size(parts // (run.mesh.pp * run.virtual_stages), 1)
-        return smaller_size(run.rule.first_layers, chunk) / chunk
+        chunk: Any = larger(parts // (run.mesh.pp * run.virtual_stages), 1)
+        return smaller(run.rule.first_layers, chunk) / chunk
     chosen = layers * run.recompute_quarters // 4
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
 

@@ -1,0 +1,118 @@
+"""Adds up the seconds of matmuls, attention and other kernels of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...ledger.num import Num
+from ...run.run import Run
+from ..curves.attention import attention_seconds
+from ..curves.machine import Machine
+from ..curves.matmul import grouped_matmul_seconds, matmul_seconds
+from .elementwise import elementwise_seconds
+from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE
+from .numbers import larger
+from .operators import EXPERTS, AttentionCall, Matmul
+from .step_seconds import Seconds
+from .tapes import MEGATRONS, precision_of
+from .traffic import Kernel
+
+# Rows, columns and summed dimension of a matmul, of its input's and of its weight's gradient.
+SIZES: dict[str, Callable[[Matmul], tuple[Num, Num, Num]]] = {
+    "forward": lambda one: (one.m, one.n, one.k),
+    "input": lambda one: (one.m, one.k, one.n),
+    "weight": lambda one: (one.n, one.k, one.m),
+}
+
+
+def dtype_of(run: Run, engine: str) -> str:
+    """The dtype of matmuls; torch multiplies fp32 without TF32 unless told otherwise."""
+    precision = precision_of(run, engine)
+    narrow = precision.autocast or run.autocast or precision.compute == 16
+    return "bf16" if narrow else "fp32"
+
+
+def sustained_share(machine: Machine) -> float:
+    """The share of its peak that a card reaches for long."""
+    shares = (share for name, share in SUSTAINED.items() if name in machine.card)
+    return next(shares, SUSTAINED_ELSEWHERE)
+
+
+class BlockClock:
+    """Adds up the seconds of a block's matmuls, attention and other kernels."""
+
+    def __init__(self, run: Run, engine: str, machine: Machine) -> None:
+        self.run, self.engine, self.machine = run, engine, machine
+        self.dtype = dtype_of(run, engine)
+        self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * sustained_share(machine))
+
+    @property
+    def kernel(self) -> str:
+        """The attention kernel: flash-attn 2 where a run asks for it; Megatron has faster ones."""
+        asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
+        return "flash" if asked else "sdpa"
+
+    def product(self, one: Matmul, layout: str) -> Seconds:
+        """Seconds of equal matmuls in one layout: by their shape, or at the rate that power allows.
+
+        Experts run in one grouped kernel; a weight's gradient takes as long as its forward there.
+        """
+        m, n, k = SIZES[layout](one)
+        if one.part == EXPERTS:
+            rows, columns = one.m, one.k if layout == "input" else one.n
+            inner = one.n if layout == "input" else one.k
+            seconds = grouped_matmul_seconds(
+                self.machine, rows, columns, inner, one.count, self.dtype
+            )
+        else:
+            seconds = matmul_seconds(self.machine, m, n, k, self.dtype, one.count, layout)
+        flops: Any = m * n * k * one.count
+        return larger(seconds, flops * self.seconds_per_product)
+
+    def forward(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of matmuls."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            total = total + self.product(one, "forward")
+        return total
+
+    def inputs(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of the matmuls that compute gradients of inputs: both factors' for scores."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            total = total + self.product(one, "input")
+            if not one.weight:  # the second factor is as tall as the first
+                total = total + self.product(one, "input")
+        return total
+
+    def weights(self, matmuls: Iterable[Matmul]) -> Seconds:
+        """Seconds of the matmuls that compute weight gradients."""
+        total: Seconds = 0.0
+        for one in matmuls:
+            if one.weight and one.trained:
+                total = total + self.product(one, "weight")
+        return total
+
+    def attention(self, calls: Iterable[AttentionCall], *, backward: bool) -> Seconds:
+        """Seconds of attention kernels."""
+        total: Seconds = 0.0
+        for call in calls:
+            seconds = attention_seconds(
+                self.machine,
+                batch=call.batch,
+                heads=call.heads,
+                kv_heads=call.kv_heads,
+                head_dim=call.head_dim,
+                queries=call.queries,
+                keys=call.keys,
+                causal=True,
+                backward=backward,
+                kernel=self.kernel,
+            )
+            total = total + seconds / call.shared
+        return total
+
+    def others(self, kernels: Iterable[Kernel]) -> Seconds:
+        """Seconds of kernels that memory bounds."""
+        return elementwise_seconds(self.machine, [kernel.num_bytes for kernel in kernels])
