@@ -18,16 +18,11 @@ from ...step.block_events import BlockRun, block_runs
 from ...step.pipeline import PipelineStage, pipeline_stage, pipeline_stages, stage_layers
 from ...step.pipeline import beats as stage_instants
 from .activations import activation_entries
-from .checks import (
-    deferral_problems,
-    instance_problems,
-    layout_problems,
-    option_problems,
-    overlap_problems,
-)
+from .checks import deferral_problems, instance_problems, layout_problems, option_problems
 from .interleaved_stream import stage_writer
 from .layout import with_layout
 from .options import OPTIONS, expert_streams, option
+from .overlap_checks import overlap_problems
 from .startup_stream import STARTUP_BLOCK, startup_events
 from .states import STARTUP_INSTANTS, stage_shard, state_entries, with_experts
 from .walks import walks as walk_stage

@@ -7,6 +7,7 @@ from msgspec import Struct
 from ...engines.fsdp import options as fsdp
 from ...engines.megatron_lm import options as megatron
 from ...ledger.num import larger, sized
+from ...ledger.units import MIB
 from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
@@ -17,7 +18,7 @@ from .parameters import RankParameters
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRONS, precision_of
 
-DDP_BUCKET = 25 * 2**20  # bytes (torch 2.13 nn/parallel/distributed.py bucket_cap_mb)
+DDP_BUCKET = 25 * MIB  # bytes (torch 2.13 nn/parallel/distributed.py bucket_cap_mb)
 
 
 class Synchronization(Struct, frozen=True, kw_only=True):
