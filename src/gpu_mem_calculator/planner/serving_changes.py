@@ -34,8 +34,6 @@ def smallest_changes(search: ServingSearch) -> list[SmallestChange]:
 def memory_changes(search: ServingSearch) -> Iterator[SmallestChange]:
     """What lets a server start, from the set-up on the most GPUs."""
     base = _widest(search)
-    if base is None:
-        return
     for change in remedies(Server.of(base)):
         changed = full_estimate(with_settings(base.result.run, change.setting), replay=False)
         yield SmallestChange(
@@ -44,15 +42,22 @@ def memory_changes(search: ServingSearch) -> Iterator[SmallestChange]:
         )
 
 
-def _widest(search: ServingSearch) -> Estimate | None:
-    """The estimate of the set-up on the most GPUs that its engine accepts."""
+def _widest(search: ServingSearch) -> Estimate:
+    """The estimate of the set-up on the most GPUs that its engine accepts.
+
+    Where none is accepted, the sentence of the first engine is raised.
+    """
+    refused: list[InputError] = []
     for setup in sorted(search.setups, key=lambda one: -one.gpus):
         run = server_run(search.question, setup, search.lengths, search.question.users)
         try:
             return full_estimate(run, replay=False)
-        except InputError:
-            continue
-    return None
+        except InputError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+    keys = ", ".join((*search.question.fix, *search.question.vary))
+    raise InputError(f"no engine that is asked for has {keys}; leave it out, or use --serve any")
 
 
 def _pair(setting: str) -> tuple[str, Any]:

@@ -73,15 +73,16 @@ def whole_run(question: ServingQuestion, one: ServingPoint) -> tuple[Estimate, i
     """The estimate of a plan's run file, and how often that file is started.
 
     Equal servers of an engine with data parallelism are one run file, unless the copies would share
-    experts.
+    experts, or what joins them takes the last user's memory.
     """
     setup, copies = one.served.setup, one.replicas
     engine = server(setup.engine)
     replay = engine.serve is None
     if one.servers > 1 and joins(engine, setup.keys, one):
         joined = replace(setup, keys={**setup.keys, DATA: copies}, gpus=one.gpus)
-        run = server_run(question, joined, one.lengths, one.users)
-        return full_estimate(run, replay=replay), 1
+        whole = full_estimate(server_run(question, joined, one.lengths, one.users), replay=replay)
+        if whole.result.fits_on_gpu:
+            return whole, 1
     run = server_run(question, setup, one.lengths, one.batch * one.served.copies)
     return full_estimate(run, replay=replay), one.servers
 

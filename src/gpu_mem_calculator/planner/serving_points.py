@@ -42,8 +42,12 @@ class ServingPoint(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens of all users."""
-        return self.users / self.output.estimate
+        """Output tokens of all users, each of whom asks again at once.
+
+        The seconds per output token of several contain their prompts, those of one do not.
+        """
+        prompt = self.first.estimate / self.lengths.new if self.batch == 1 else 0.0
+        return self.users / (self.output.estimate + prompt)
 
 
 def point(served: ServedSetup, lengths: Lengths, batch: int, servers: int) -> ServingPoint:
