@@ -63,7 +63,7 @@ def plan(
         raise InputError(f"goal={quoted(goal)} is not one of {', '.join(GOALS)}")
     total = None if tokens is None else parameter_count(tokens, "tokens")
     if candidates is not None:
-        return _ranked(list(candidates), price, total)
+        return _ranked(list(candidates), price, total, top)
     named = [engine] if isinstance(engine, str) else engine or ()
     given: dict[str, Any] = {
         "model": model_section(model, goal),
@@ -165,10 +165,11 @@ def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:
     return plan_serving(asked, lambda done, total, text: progress(text, done / max(1, total)))
 
 
-def _ranked(candidates: list[Source], price: float | None, tokens: int | None) -> Plans:
+def _ranked(candidates: list[Source], price: float | None, tokens: int | None, top: int) -> Plans:
     from .candidates import rank_candidates
 
     plans = rank_candidates(candidates, price, tokens)
+    plans = replace(plans, question={**plans.question, "top": top})
     return with_files(plans, {one: one for one in candidates if isinstance(one, str)})
 
 
