@@ -134,6 +134,15 @@ def test_candidates_are_ranked_as_they_are(tmp_path: Path) -> None:
     assert first.cost == pytest.approx(2 * 1e9 / first.tokens_per_second / 3600)
 
 
+def test_servers_that_are_ranked_have_their_files_names(tmp_path: Path) -> None:
+    """Also where the plan's run has more keys than the file."""
+    file = tmp_path / "server.json"
+    server = {"model": {"name": "gpt2"}, "inference": {"engine": "vllm", "batch_size": 4}}
+    file.write_text(json.dumps({**server, "hardware": {"gpu": "h200", "num_gpus": 1}}))
+    found = plan(candidates=[str(file)], top=3)
+    assert ([one.file for one in found.plans], found.question["top"]) == ([str(file)], 3)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

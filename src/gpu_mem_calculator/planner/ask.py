@@ -173,6 +173,14 @@ def _ranked(candidates: list[Source], price: float | None, tokens: int | None, t
     return with_files(plans, {one: one for one in candidates if isinstance(one, str)})
 
 
+def _is_within(source: Any, run: Any) -> bool:
+    """Whether a run has every key of another, with its value."""
+    if isinstance(source, Mapping):
+        given = run if isinstance(run, Mapping) else {}
+        return all(_is_within(value, given.get(key, {})) for key, value in source.items())
+    return bool(source == run)
+
+
 def with_files(plans: Plans, sources: Mapping[str, Source]) -> Plans:
     """The plans of candidates with the names of their files; `sources` by name."""
     from ..core.runfile import as_dict, read
@@ -180,7 +188,7 @@ def with_files(plans: Plans, sources: Mapping[str, Source]) -> Plans:
     runs = {name: as_dict(read(source)) for name, source in sources.items()}
     named = []
     for one in plans.plans:
-        file = next((name for name, run in runs.items() if run == one.run), None)
+        file = next((name for name, run in runs.items() if _is_within(run, one.run)), None)
         named.append(replace(one, file=file or one.file))
         runs.pop(file or "", None)
     return replace(plans, plans=named)

@@ -25,6 +25,9 @@ PARTS = {
     # of servers
     "memory bandwidth": "memory bandwidth",
     "prompts of other users": "prompts of other users",
+    "matrix products": "matrix products",
+    "attention": "attention",
+    "other kernels": "other kernels",
     "communication": "communication",
 }
 

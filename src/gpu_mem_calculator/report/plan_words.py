@@ -75,7 +75,7 @@ SAID = {
     *["type", "engine", "zero_stage", "sharding_strategy", "fsdp_version", "offload_optimizer"],
     *["offload_param", "cpu_offload", "batch_size", "gradient_accumulation_steps", "recompute"],
     *["activation_checkpointing", "virtual_pipeline_size", "sequence_parallel"],
-    *["replicas", "servers", "users", "max_num_seqs"],
+    *["replicas", "servers", "users", "max_num_seqs", "max_seq_len", "prompt_len", "new_tokens"],
     *AXES,
     *(path.rpartition(".")[2] for path in VALUES),
 }
