@@ -9,9 +9,9 @@ from ...ledger.num import Num
 from ...run.run import Run
 from ..curves.attention import attention_seconds
 from ..curves.machine import Machine
-from ..curves.matmul import grouped_matmul_seconds, matmul_seconds
+from ..curves.matmul import NARROW, grouped_matmul_seconds, matmul_seconds
 from .elementwise import elementwise_seconds
-from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE
+from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE, UNALIGNED
 from .numbers import larger
 from .operators import EXPERTS, AttentionCall, Matmul
 from .step_seconds import Seconds
@@ -68,6 +68,8 @@ class BlockClock:
         else:
             seconds = matmul_seconds(self.machine, m, n, k, self.dtype, one.count, layout)
         flops: Any = m * n * k * one.count
+        if one.unaligned and self.dtype in NARROW:
+            return larger(seconds, flops * (2.0 / (self.machine.peak["fp32"] * UNALIGNED)))
         return larger(seconds, flops * self.seconds_per_product)
 
     def forward(self, matmuls: Iterable[Matmul]) -> Seconds:

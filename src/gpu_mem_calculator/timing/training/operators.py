@@ -18,6 +18,8 @@ from .tapes import MEGATRONS, megatron_setting
 SHARDED = ("vocab", "heads", "kv_heads", "ffn", "expert_ffn")  # dimensions that tp shards
 ATTENTION, CORE, MLP, EXPERTS, HEAD = "attention", "core", "mlp", "experts", "head"
 
+ALIGNED = 8  # 16-bit elements of 16 bytes, where cuBLAS lets tensor cores load a matrix
+
 
 class Matmul(Struct, frozen=True, kw_only=True):
     """Equal products of an m x k with a k x n matrix, in forward.
@@ -26,6 +28,7 @@ class Matmul(Struct, frozen=True, kw_only=True):
     - part: of the layer, by which recompute chooses
     - weight: one factor is a weight; trained: and takes a gradient
     - last: nothing that backward needs comes after it
+    - unaligned: matrices of a batch begin at addresses that are no multiples of 16 bytes
     """
 
     m: Num
@@ -36,6 +39,7 @@ class Matmul(Struct, frozen=True, kw_only=True):
     weight: bool = True
     trained: bool = True
     last: bool = False
+    unaligned: bool = False
 
 
 class AttentionCall(Struct, frozen=True, kw_only=True):
@@ -214,8 +218,9 @@ def score_matmuls(run: Run, kind: LayerKind) -> Iterator[Matmul]:
     """
     for call in attention_calls(run, kind):
         rows = call.batch * call.heads * (run.seq // run.mesh.cp)
-        yield Matmul(m=rows, n=run.seq, k=call.head_dim, part=CORE, weight=False)
-        yield Matmul(m=rows, n=call.head_dim, k=run.seq, part=CORE, weight=False)
+        for n, k in ((run.seq, call.head_dim), (call.head_dim, run.seq)):
+            unaligned = call.head_dim % ALIGNED > 0
+            yield Matmul(m=rows, n=n, k=k, part=CORE, weight=False, unaligned=unaligned)
 
 
 def head_matmul(run: Run, engine: str) -> Matmul:
