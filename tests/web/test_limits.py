@@ -146,12 +146,15 @@ def test_a_client_that_leaves_frees_the_lane() -> None:
 def test_limits_are_sentences() -> None:
     """The time of a calculation, the time and the size of a body."""
     settings = ServiceSettings(
-        log_level="error", slow_seconds=0.5, body_seconds=0.5, body_bytes=1000
+        log_level="error", slow_seconds=0.5, plan_seconds=0.4, body_seconds=0.5, body_bytes=1000
     )
     with running(settings) as address:
         late = httpx.post(f"{address}/api/replay", json=LONG_RUN, timeout=60)
         assert late.status_code == 504
         assert "longer than 0.5 seconds" in late.json()["detail"]
+        question = {"model": "llama3.1-8b", "gpus": 64, "gpu": "h200", "global_batch": 256}
+        late = httpx.post(f"{address}/api/plan", json=question, timeout=60)
+        assert (late.status_code, "longer than 0.4 seconds" in late.json()["detail"]) == (504, True)
         large = httpx.post(f"{address}/api/replay", content=iter([b"x" * 600] * 2))
         assert large.status_code == 413
         port = int(address.rpartition(":")[2])

@@ -7,14 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-QUESTION = {
-    "model": "gpt2",
-    "gpus": 1,
-    "gpu": "h200",
-    "serve": "vllm",
-    "context": 1024,
-    "users": 4,
-}
+QUESTION = {"model": "gpt2", "gpus": 1, "gpu": "h200", "serve": "vllm", "context": 1024, "users": 4}
 
 
 def test_plans_are_those_of_the_command(client: httpx.Client) -> None:

@@ -21,6 +21,7 @@ SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carrie
 RETRY_SECONDS = 2
 BUSY = f"the service is busy with other requests; try again in {RETRY_SECONDS} seconds"
 LATE = "this run takes longer than {:g} seconds, the limit of this service; try a smaller run"
+PLAN = "plan"  # the task that may take longer than its lane's others
 GONE = 499  # the client has disconnected; only the log shows this status
 
 
@@ -74,9 +75,11 @@ async def _run_task(
 ) -> Response:
     """The task's response, or the refusal that says why there is none; counts the outcome."""
     outcome = "answered"
+    settings: ServiceSettings = request.app.state.settings
+    seconds = settings.plan_seconds if ask.task == PLAN else lane.seconds
     try:
         client = request.client.host if request.client else ""
-        reply = await _run_while_connected(request, lane.run(ask, client))
+        reply = await _run_while_connected(request, lane.run(ask, client, seconds))
         if reply.status == 200:
             replies.keep(key, reply)
         else:
@@ -87,7 +90,7 @@ async def _run_task(
         return _refused(503, BUSY, {"retry-after": str(RETRY_SECONDS)})
     except TimeLimitError:
         outcome = "late"
-        return _refused(504, LATE.format(lane.seconds))
+        return _refused(504, LATE.format(seconds))
     except ClientDisconnect:
         outcome = "left"
         return Response(status_code=GONE)

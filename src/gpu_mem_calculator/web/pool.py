@@ -152,22 +152,27 @@ class ProcessLane:
         READY.labels(self.name).set(self.ready)
         self._release(one)
 
-    async def run(self, ask: TaskRequest, client: str = "") -> TaskReply:
-        """The reply to a task. Raises `QueueFullError` or `TimeLimitError`."""
-        data = frame(ask)
+    async def run(
+        self, ask: TaskRequest, client: str = "", seconds: float | None = None
+    ) -> TaskReply:
+        """The reply to a task. Raises `QueueFullError` or `TimeLimitError`.
+
+        `seconds`: its time limit, where it is another than the lane's
+        """
+        data, limit = frame(ask), seconds or self.seconds
         try:
-            return await self._run_once(data, client)
+            return await self._run_once(data, client, limit)
         except ConnectionError:
             pass
         try:
-            return await self._run_once(data, client)
+            return await self._run_once(data, client, limit)
         except ConnectionError:
             raise QueueFullError from None
 
-    async def _run_once(self, data: bytes, client: str) -> TaskReply:
+    async def _run_once(self, data: bytes, client: str, seconds: float) -> TaskReply:
         one = await self._idle_process(client)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(seconds):
                 reply = await one.ask(data)
         except BaseException as error:
             self._recover(one)

@@ -38,6 +38,7 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     quick_seconds: Seconds = 5.0
     slow_processes: Few = 2
     slow_seconds: Seconds = 30.0
+    plan_seconds: Seconds = 120.0
     waiting: Few = 64
     client_requests: Few = 32
     known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * MIB
@@ -59,6 +60,7 @@ WORDS = {
     "quick_seconds": "time limit of such an answer",
     "slow_processes": "processes that replay; of several, one is kept for other clients",
     "slow_seconds": "time limit of such an answer",
+    "plan_seconds": "time limit of a search for plans, which such a process runs",
     "waiting": "requests that may wait for a process; the next gets 503",
     "client_requests": "requests of one client at the same time; the next gets 429",
     "known_bytes": "size of the cache of answers",
