@@ -2,11 +2,12 @@
    the question, so that it can be sent to others. */
 
 import * as api from "./api.js";
-import { fragment, make, say } from "./words.js";
+import { fragment, make } from "./words.js";
 
 const form = document.getElementById("question");
 const result = document.getElementById("result");
 const problems = document.getElementById("problems");
+const busy = document.getElementById("busy");
 const NUMBERS = ["gpus", "seq_len", "global_batch", "price"];
 let last = null; // the request under way
 
@@ -26,15 +27,16 @@ async function ask() {
   problems.replaceChildren();
   result.classList.add("stale");
   button.textContent = "Planning…";
+  busy.textContent = "Evaluating every set-up, then the best ones in full…";
   try {
     const answer = await api.post("/api/plan", asked, { query: { page: true }, signal });
     result.replaceChildren(fragment(answer.html));
-    say(`${answer.plans.length} plans`);
   } catch (error) {
     if (error.name === "AbortError") return;
     result.replaceChildren();
     problems.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", {}, one)));
   }
+  busy.textContent = "";
   result.classList.remove("stale");
   button.textContent = "Plan";
 }
