@@ -109,6 +109,7 @@ def test_the_largest_models_are_presets_that_fit() -> None:
     question = ServingQuestion(model={}, hardware=gpu, context=2048, goal="largest_model", top=1)
     plans = plan_serving(question).plans
     assert [plan.rank for plan in plans] == [1]
+    assert plans[0].settings["model.name"] == plans[0].run["model"]["name"]
     assert all(estimate(plan.run).fits_on_gpu for plan in plans)
 
 

@@ -14,7 +14,7 @@ from ..core.models import GPUConfig
 from ..core.serving_question import question_keys
 from ..core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host, timed_replica
 from ..serving import server
-from ..timing.serving.roofline import requests
+from ..timing.serving.roofline import first_token_time, requests
 from ..timing.serving.seconds import (
     ServingSeconds,
     first_token_seconds,
@@ -82,9 +82,16 @@ class ServedSetup:
         return output, first
 
     def bound(self, lengths: Lengths, users: int) -> float:
-        """The most output tokens per second of one copy, by roofline."""
-        replica = self.replica if users > 1 else self.replica.alone
-        return users * lengths.new / requests(replica, lengths.prompt, lengths.new, users).seconds
+        """The most output tokens per second of one copy, by roofline.
+
+        The chunks of a single user's prompt are in several pipeline stages at once.
+        """
+        prompt, new, replica = lengths.prompt, lengths.new, self.timed.replica
+        if users > 1:
+            return users * new / requests(replica, prompt, new, users).seconds
+        first = first_token_time(replica.alone, prompt, self.timed.chunk).seconds
+        steps = requests(replica.alone, prompt, new, 1, prompted=True).seconds
+        return new / (first + steps * (new - 1) / new)
 
 
 def lengths_of(question: ServingQuestion, longest: int) -> Lengths:

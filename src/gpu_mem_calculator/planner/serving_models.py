@@ -25,7 +25,7 @@ def largest_models_plans(question: ServingQuestion, progress: Progress | None) -
     """The best plan for each of the largest models of the catalogue, the largest first."""
     started = time.perf_counter()
     asked = replace(question, engines=question.engines or (USUAL,), goal=FASTEST, top=1)
-    names = largest_names(asked)
+    names = largest_names(asked, min(MOST_MODELS, 2 * question.top))
     plans: list[Plan] = []
     set_ups = 0
     for number, name in enumerate(names):
@@ -33,7 +33,9 @@ def largest_models_plans(question: ServingQuestion, progress: Progress | None) -
             progress(number, len(names), name)
         found = searched_plans(replace(asked, model={"name": name}))
         set_ups += found.space.set_ups
-        plans += [replace(one, rank=len(plans) + 1) for one in found.plans[:1]]
+        for one in found.plans[:1]:
+            settings = {"model.name": name, **one.settings}
+            plans.append(replace(one, rank=len(plans) + 1, settings=settings))
         if len(plans) == question.top:
             break
     seconds = time.perf_counter() - started
@@ -45,10 +47,10 @@ def largest_models_plans(question: ServingQuestion, progress: Progress | None) -
     )
 
 
-def largest_names(question: ServingQuestion) -> list[str]:
-    """The largest presets whose weights the GPUs hold, the largest first."""
+def largest_names(question: ServingQuestion, most: int) -> list[str]:
+    """The largest presets whose weights the GPUs hold, the largest first, at most `most`."""
     engine = server(question.engines[0])
     keys: dict[str, Any] = {"engine": engine.name, **question_keys(engine, None, question.context)}
     data = {"model": {"name": "-"}, "inference": keys, "hardware": question.hardware}
-    changes = largest_models(data, most=min(MOST_MODELS, 2 * question.top))
+    changes = largest_models(data, most=most)
     return [one.setting[0].partition("=")[2] for one in changes]
