@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...engines.deepspeed import options as deepspeed
+from ...engines.megatron_lm import options as megatron
+from ...model.arch import Layer
 from ...run.run import Run
+from ..curves import host
+from ..curves.host import COMPILED, EAGER, HostCosts
 from ..curves.machine import Machine
 from .compute import BlockSeconds, recomputed_share
 from .estimates import MEGATRON_DEEPSPEED_OPERATION
+from .operators import layer_kinds
 from .step_seconds import Seconds
-from .tapes import FSDP, MEGATRON_DEEPSPEED
+from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED
 
-LAUNCH_SECONDS = 8.0e-6  # of one operation of eager torch, autograd's share included
-UNIT_SECONDS = 2.0e-3  # of FSDP's hooks, one unit and pass
-COMPILED_SECONDS = 3.0e-6
+FUSED_SECONDS = 8.0e-6  # of one kernel of Transformer Engine's layers
 
 
 class HostSeconds(Struct, frozen=True, kw_only=True):
@@ -28,14 +32,70 @@ class HostSeconds(Struct, frozen=True, kw_only=True):
     step: Seconds = 0.0
 
 
+def host_costs(run: Run, engine: str) -> HostCosts:
+    """The host's seconds for an operation under an engine."""
+    if engine == MEGATRON_DEEPSPEED:
+        each = MEGATRON_DEEPSPEED_OPERATION
+        return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
+    if engine == MEGATRON and not _local(run):
+        each = FUSED_SECONDS
+        return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
+    return COMPILED if run.compile else EAGER
+
+
+def _local(run: Run) -> bool:
+    return bool(megatron.option(run, "transformer_implementation") == megatron.LOCAL)
+
+
 def host_seconds(
     run: Run, engine: str, machine: Machine, layers: tuple[BlockSeconds, ...], ends: BlockSeconds
 ) -> HostSeconds:
     """The host's seconds; `layers`, `ends`: how many kernels they launch."""
-    launch = COMPILED_SECONDS if run.compile else LAUNCH_SECONDS
-    if engine == MEGATRON_DEEPSPEED:
-        launch = MEGATRON_DEEPSPEED_OPERATION
+    costs = host_costs(run, engine)
     again = recomputed_share(run) * (run.recompute == "full")
-    unit = UNIT_SECONDS * 2 if engine == FSDP else 0.0
-    each = tuple((b.launches * (1 + again) + b.back_launches) * launch + unit for b in layers)
-    return HostSeconds(layers=each, ends=(ends.launches + ends.back_launches) * launch + unit)
+    back = costs.frozen_operation if run.frozen else costs.back_operation
+    kinds = [kind.layer for kind in layer_kinds(run.arch)]
+    each = []
+    for block, layer in zip(layers, kinds, strict=True):
+        forward = block.launches * costs.operation + costs.layer
+        extra = _hooks(run, engine, layer, again) + _quantized(run, layer, again)
+        saved = host.CHECKPOINT * again * (costs.layer > 0)
+        each.append(forward * (1 + again) + block.back_launches * back + extra + saved)
+    both = ends.launches * costs.operation + ends.back_launches * back + costs.ends
+    return HostSeconds(
+        layers=tuple(each),
+        ends=both + _end_hooks(run, engine),
+        step=costs.step,
+    )
+
+
+def num_tensors(layer: Layer) -> int:
+    """Parameters of a layer."""
+    return sum(1 for _ in layer.weights())
+
+
+def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> Seconds:
+    """What FSDP and ZeRO do around a layer and its parameters, for one micro-batch."""
+    if engine == FSDP:
+        return host.FSDP_UNIT + host.FSDP_BACK_UNIT
+    if engine != DEEPSPEED:
+        return 0.0
+    stage, tensors = int(deepspeed.number(run, "zero_stage")), num_tensors(layer)
+    seconds: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
+    if stage == 3:
+        seconds = seconds + host.ZERO3_MODULE * tensors * 4 * (3 + again)
+    return seconds
+
+
+def _end_hooks(run: Run, engine: str) -> Seconds:
+    if engine == FSDP:
+        return host.FSDP_UNIT + host.FSDP_BACK_UNIT
+    return host.ZERO_ENDS if engine == DEEPSPEED else 0.0
+
+
+def _quantized(run: Run, layer: Layer, again: Seconds) -> Seconds:
+    """Quantized layers of bitsandbytes."""
+    if run.quantization not in host.QUANTIZED:
+        return 0.0
+    forward, backward = host.QUANTIZED[run.quantization]
+    return (forward * (1 + again) + backward) * sum(1 for _ in layer.linears)

@@ -4,19 +4,63 @@ from __future__ import annotations
 
 from ...ledger.num import Num
 from ...run.run import Run
+from ..curves import optimizers
+from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
 from .elementwise import elementwise_seconds
+from .host import num_tensors
+from .numbers import larger
+from .operators import layer_kinds
 from .step_seconds import Seconds
+from .tapes import DEEPSPEED, FSDP, MEGATRONS
 
-# Bytes that the step reads and writes for each fp32 parameter. Fused Adam reads and writes weight
-# and two states and reads the gradient; foreach makes a pass for each operation.
-FUSED_BYTES, FOREACH_BYTES = 28, 68
-NORM_BYTES, COPY_BYTES = 12, 2  # clipping; the 16-bit copy of the weight
+# The optimizers that are as fast as another one.
+LIKE = {"adam": "adamw", "adafactor_transformers": "adafactor", "lion": "sgd_momentum"}
+# Bytes of a parameter besides the step, where 32-bit weights and gradients are separate from those
+# of 16 bits: the gradient is copied to 32 bits, the weight back to 16.
+COPIES = 12
 
 
 def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Num) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
-    fused = run.implementation == "fused" or engine not in ("pytorch_ddp", "fsdp")
-    num_bytes = FUSED_BYTES if fused else FOREACH_BYTES
-    num_bytes += NORM_BYTES * run.clipping + COPY_BYTES
-    return elementwise_seconds(machine, [elements * num_bytes])
+    name = LIKE.get(run.optimizer, run.optimizer)
+    key = (name, _implementation(run, engine, name))
+    known = optimizers.BYTES.get(key) or optimizers.BYTES["adamw", "foreach"]
+    narrow = int(engine not in (*MEGATRONS, DEEPSPEED, FSDP) and run.precision.endswith("_pure"))
+    num_bytes = known[narrow] + optimizers.CLIP[narrow] * run.clipping
+    if engine in (*MEGATRONS, DEEPSPEED) and run.precision != "fp32":
+        num_bytes += COPIES
+    device = elements * num_bytes / machine.memory_bytes_per_second
+    device = device + elementwise_seconds(machine, [0])
+    host = _tensors(run) * _tensor_seconds(run, engine, key)
+    if name in optimizers.WAITS:
+        return device + host
+    return larger(device, host)
+
+
+def _implementation(run: Run, engine: str, name: str) -> str:
+    """The row of the table: what the run chooses, else the engine's own."""
+    if name in optimizers.WAITS:
+        return ""
+    if name != "adamw":
+        return "foreach"
+    if engine in (*MEGATRONS, DEEPSPEED) and run.implementation != "foreach":
+        return "deepspeed"
+    return run.implementation or "foreach"
+
+
+def _tensor_seconds(run: Run, engine: str, key: tuple[str, str]) -> float:
+    """Seconds of the host for one tensor."""
+    seconds = optimizers.TENSOR.get(key, optimizers.TENSOR["adamw", "foreach"])
+    if engine == FSDP:
+        seconds += FSDP_STEP
+    elif engine == DEEPSPEED:
+        seconds = ZERO_STEP[int(run.options.get("zero_stage") or 0)]
+    return 0.0 if engine in MEGATRONS else seconds
+
+
+def _tensors(run: Run) -> Seconds:
+    """Tensors that are stepped."""
+    if run.adapter is not None:
+        return sum(kind.count * len(run.adapter.targets) * 2 for kind in layer_kinds(run.arch))
+    return sum(kind.count * num_tensors(kind.layer) for kind in layer_kinds(run.arch)) + 3
