@@ -10,6 +10,7 @@ from ...ledger.num import Num
 from ...run.run import Run
 from ..curves.machine import Machine
 from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
+from .copies import copy_seconds
 from .host import host_seconds
 from .numbers import larger
 from .offload import offload_seconds, offloaded
@@ -42,7 +43,8 @@ def alone_seconds(run: Run, engine: str, machine: Machine, stage: int = 0) -> Se
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
-    moved = offload_seconds(run, engine, machine, owned.stepped)
+    moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
+    kernels = kernels + copy_seconds(run, engine, machine, owned)
     return larger(kernels, launching) * run.micro_batches + host.step + stepped + moved
 
 

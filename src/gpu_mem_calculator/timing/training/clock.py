@@ -117,4 +117,4 @@ class BlockClock:
 
     def others(self, kernels: Iterable[Kernel]) -> Seconds:
         """Seconds of kernels that memory bounds."""
-        return elementwise_seconds(self.machine, [kernel.num_bytes for kernel in kernels])
+        return elementwise_seconds(self.machine, kernels)

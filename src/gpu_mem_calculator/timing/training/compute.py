@@ -29,7 +29,7 @@ from .operators import (
 )
 from .recompute import recomputed
 from .step_seconds import Seconds
-from .tapes import MEGATRONS, head_ops, layer_ops, precision_of
+from .tapes import MEGATRON, MEGATRONS, head_ops, is_plain_torch, layer_ops, precision_of
 from .traffic import Kernel, Traffic, traffic
 
 # Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
@@ -127,7 +127,18 @@ def layer_traffic(run: Run, engine: str, kind: LayerKind) -> Traffic:
     """The kernels of one layer besides matmuls and attention."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
     names = frozenset(linear.name for linear in kind.layer.linears)
-    return traffic(ops, _norm_names(kind.layer), names, _unsorted(run, engine, kind.layer))
+    absent = _unsorted(run, engine, kind.layer)
+    own = has_torch_kernels(run, engine)
+    return traffic(ops, _norm_names(kind.layer), names, absent, torch_kernels=own)
+
+
+def has_torch_kernels(run: Run, engine: str) -> bool:
+    """Whether each operation is a kernel of torch: in transformers' code, and in Megatron's local
+    layers.
+    """
+    if run.compile or run.liger:
+        return False
+    return engine not in MEGATRONS or (engine == MEGATRON and is_plain_torch(run))
 
 
 def _unsorted(run: Run, engine: str, layer: Layer) -> dict[str, Num]:
@@ -186,7 +197,8 @@ def _megatron_loss(run: Run, engine: str, matmul: Matmul) -> tuple[Num, Num]:
 def _transformers_loss(run: Run, engine: str) -> Traffic:
     norm = run.arch.final_norm
     norms = frozenset() if norm is None else frozenset({norm.name})
-    return traffic(head_ops(run, engine), norms, frozenset({"lm_head"}))
+    own = has_torch_kernels(run, engine)
+    return traffic(head_ops(run, engine), norms, frozenset({"lm_head"}), torch_kernels=own)
 
 
 def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
@@ -194,6 +206,6 @@ def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     bits = precision_of(run, engine).compute
     rows = sized(local_tokens(run) * run.arch.hidden, bits)
     table = 0 if run.frozen else 4 * sized(tokens_of(run) * run.arch.hidden, bits)
-    forward = elementwise_seconds(machine, [2 * rows])
-    backward = elementwise_seconds(machine, [table])
+    forward = elementwise_seconds(machine, [Kernel("embedding", 2 * rows)])
+    backward = elementwise_seconds(machine, [Kernel("embedding", table)])
     return BlockSeconds(forward=forward, backward=backward, launches=2, back_launches=2)

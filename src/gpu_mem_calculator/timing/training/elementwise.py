@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...ledger.num import holds
+from ..curves.elementwise import KERNEL_SECONDS
 from ..curves.machine import Machine
 from .step_seconds import Seconds
-
-SHARE = 0.8  # of the memory's bandwidth
-KERNEL_SECONDS = 2.0e-6  # of a kernel without work
+from .traffic import Kernel
 
 
-def elementwise_seconds(machine: Machine, kernels: Iterable[Any]) -> Seconds:
-    """Seconds of kernels, each given as the bytes that it reads and writes."""
+def elementwise_seconds(machine: Machine, kernels: Iterable[Kernel]) -> Seconds:
+    """Seconds of kernels, by the bytes that each reads and writes and the share that it reaches."""
     seconds: Seconds = 0.0
-    for num_bytes in kernels:
-        moved = num_bytes / (machine.memory_bytes_per_second * SHARE)
+    for kernel in kernels:
+        num_bytes: Any = kernel.num_bytes
+        moved = num_bytes / (machine.memory_bytes_per_second * kernel.share)
         seconds = seconds + (moved + KERNEL_SECONDS * holds(num_bytes > 0))
     return seconds

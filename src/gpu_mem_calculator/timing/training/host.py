@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...engines.deepspeed import options as deepspeed
-from ...engines.megatron_lm import options as megatron
 from ...model.arch import Layer
 from ...run.run import Run
 from ..curves import host
@@ -15,7 +14,7 @@ from .compute import BlockSeconds, recomputed_share
 from .estimates import MEGATRON_DEEPSPEED_OPERATION
 from .operators import layer_kinds
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED
+from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, is_plain_torch
 
 FUSED_SECONDS = 8.0e-6  # of one kernel of Transformer Engine's layers
 
@@ -37,14 +36,10 @@ def host_costs(run: Run, engine: str) -> HostCosts:
     if engine == MEGATRON_DEEPSPEED:
         each = MEGATRON_DEEPSPEED_OPERATION
         return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
-    if engine == MEGATRON and not _local(run):
+    if engine == MEGATRON and not is_plain_torch(run):
         each = FUSED_SECONDS
         return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
     return COMPILED if run.compile else EAGER
-
-
-def _local(run: Run) -> bool:
-    return bool(megatron.option(run, "transformer_implementation") == megatron.LOCAL)
 
 
 def host_seconds(
@@ -62,11 +57,7 @@ def host_seconds(
         saved = host.CHECKPOINT * again * (costs.layer > 0)
         each.append(forward * (1 + again) + block.back_launches * back + extra + saved)
     both = ends.launches * costs.operation + ends.back_launches * back + costs.ends
-    return HostSeconds(
-        layers=tuple(each),
-        ends=both + _end_hooks(run, engine),
-        step=costs.step,
-    )
+    return HostSeconds(layers=tuple(each), ends=both + _end_hooks(run, engine), step=costs.step)
 
 
 def num_tensors(layer: Layer) -> int:
@@ -83,7 +74,9 @@ def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> Seconds:
     stage, tensors = int(deepspeed.number(run, "zero_stage")), num_tensors(layer)
     seconds: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
     if stage == 3:
-        seconds = seconds + host.ZERO3_MODULE * tensors * 4 * (3 + again)
+        gathers = 2 + again
+        seconds = seconds + host.ZERO3_PARAMETER * tensors * (gathers + 1)
+        seconds = seconds + host.ZERO3_RANK * tensors * gathers * run.mesh.dp
     return seconds
 
 

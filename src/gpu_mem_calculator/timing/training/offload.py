@@ -1,16 +1,20 @@
-"""Seconds of an optimizer on the host, and of what moves between host and GPU."""
+"""Seconds of an optimizer on the host, of what moves between host and GPU, and of a checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...run.run import Run
+from ..curves import transfers
 from ..curves.machine import Machine
 from .step_seconds import Seconds
+from .tapes import FSDP
 
-LINK_BYTES_PER_SECOND = 2.2e10  # PCIe 4 or 5, pinned memory, one direction
-HOST_BYTES_PER_SECOND = 1.6e10  # one rank's share of the host's memory while all ranks step
-HOST_BYTES = 30  # read and written by CPU Adam for each parameter
+# On a node whose ranks all step at once, a rank has its share of cores and of the host's memory.
+SHARED_ADAM = 1.9e-9  # seconds of a parameter: 30 bytes at 16 GB/s
+SHARED_LINK = 2.2e10  # bytes a second of one direction
+GRADIENT_BYTES = {FSDP: 4}  # of a parameter, as it moves; ZeRO's are of 16 bits
+WEIGHT_BYTES = {FSDP: 4}
 
 
 def offloaded(run: Run) -> bool:
@@ -20,8 +24,25 @@ def offloaded(run: Run) -> bool:
     )
 
 
-def offload_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
-    """Seconds to send gradients to the host, step `elements` there, and send weights back."""
+def offload_seconds(
+    run: Run, engine: str, machine: Machine, elements: Any, *, alone: bool = False
+) -> Seconds:
+    """Seconds to send gradients to the host, step `elements` there, and send weights back.
+
+    `alone`: no other rank of the node steps at the same time.
+    """
     if not offloaded(run):
         return 0.0
-    return elements * (4 / LINK_BYTES_PER_SECOND + HOST_BYTES / HOST_BYTES_PER_SECOND)
+    sent, back = GRADIENT_BYTES.get(engine, 2), WEIGHT_BYTES.get(engine, 2)
+    if not alone:
+        return elements * ((sent + back) / SHARED_LINK + SHARED_ADAM)
+    pinned = bool(run.options.get("pin_memory", True))
+    moved = sent / transfers.TO_HOST[pinned] + back / transfers.TO_GPU[pinned]
+    zero = transfers.CPU_ADAM + transfers.CPU_CAST
+    stepped = transfers.CPU_TORCH if engine == FSDP else zero
+    return elements * (moved + stepped)
+
+
+def saving_seconds(num_bytes: Any, bytes_per_second: float = 0.0) -> Seconds:
+    """Seconds to save a checkpoint of some bytes, at the disk's rate or at that of a local one."""
+    return num_bytes / (bytes_per_second or transfers.FILE_BYTES_PER_SECOND)

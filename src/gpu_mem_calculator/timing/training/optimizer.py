@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...ledger.num import Num
+from typing import Any
+
 from ...run.run import Run
 from ..curves import optimizers
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
-from .elementwise import elementwise_seconds
 from .host import num_tensors
 from .numbers import larger
 from .operators import layer_kinds
@@ -16,22 +16,23 @@ from .tapes import DEEPSPEED, FSDP, MEGATRONS
 
 # The optimizers that are as fast as another one.
 LIKE = {"adam": "adamw", "adafactor_transformers": "adafactor", "lion": "sgd_momentum"}
-# Bytes of a parameter besides the step, where 32-bit weights and gradients are separate from those
-# of 16 bits: the gradient is copied to 32 bits, the weight back to 16.
-COPIES = 12
+# Bytes of a parameter besides the step: the weight is copied back to 16 bits; ZeRO copies the
+# gradient to 32 bits before.
+WEIGHT_COPY, GRADIENT_COPY = 6, 6
+FUSED_CLIP = 12  # bytes of Apex's norm and scale: read, then read and written
 
 
-def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Num) -> Seconds:
+def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
     name = LIKE.get(run.optimizer, run.optimizer)
     key = (name, _implementation(run, engine, name))
     known = optimizers.BYTES.get(key) or optimizers.BYTES["adamw", "foreach"]
     narrow = int(engine not in (*MEGATRONS, DEEPSPEED, FSDP) and run.precision.endswith("_pure"))
-    num_bytes = known[narrow] + optimizers.CLIP[narrow] * run.clipping
+    clip = FUSED_CLIP if engine in MEGATRONS else optimizers.CLIP[narrow]
+    num_bytes = known[narrow] + clip * run.clipping
     if engine in (*MEGATRONS, DEEPSPEED) and run.precision != "fp32":
-        num_bytes += COPIES
+        num_bytes += WEIGHT_COPY + GRADIENT_COPY * (engine == DEEPSPEED)
     device = elements * num_bytes / machine.memory_bytes_per_second
-    device = device + elementwise_seconds(machine, [0])
     host = _tensors(run) * _tensor_seconds(run, engine, key)
     if name in optimizers.WAITS:
         return device + host

@@ -62,6 +62,12 @@ def megatron_setting(run: Run, engine: str) -> MegatronSetting:
     return megatron.setting(run, selective=False)
 
 
+def is_plain_torch(run: Run) -> bool:
+    """Whether Megatron's layers run torch's kernels: its local ones, without fused softmax."""
+    local = megatron.option(run, "transformer_implementation") == megatron.LOCAL
+    return bool(local and not megatron.option(run, "masked_softmax_fusion"))
+
+
 def layer_ops(run: Run, engine: str, layer: Layer, *, masked: bool = False) -> tuple[Op, ...]:
     """The operations of one layer."""
     if engine in MEGATRONS:

@@ -15,20 +15,26 @@ from msgspec import Struct
 
 from ...autograd.tape import ATTENTION, MM, Op, Value
 from ...ledger.num import Num, holds
+from ..curves.elementwise import ELSEWHERE, PLAIN, ROWS
+from . import eager
 
 SCORES = ("attn.scores", "attn.mixed")  # batched matmuls of attention that stores its scores
 EXCHANGES = ("moe.received", "moe.returned", "moe.reduced")  # collectives
 IN_PLACE = ("attn.mask",)  # overwrites its input
 WITH_PRODUCT = ("attn.softmax",)  # its backward writes grad · output, and reads it again
+LOSS = "loss"  # of log probabilities: it reads one of each row
 NOTHING_ABSENT: Mapping[str, Num] = {}
 NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel: the operation that it runs, and the bytes that it reads and writes."""
+    """A kernel: the operation that it runs, the bytes that it reads and writes, and the share of
+    the memory's bandwidth that it reaches.
+    """
 
     name: str
     num_bytes: Num
+    share: float = ELSEWHERE
 
     @property
     def core(self) -> bool:
@@ -53,9 +59,12 @@ def traffic(
     norms: frozenset[str],
     linears: frozenset[str],
     absent: Mapping[str, Num] = NOTHING_ABSENT,
+    *,
+    torch_kernels: bool = False,
 ) -> Traffic:
     """The kernels of some operations; `norms`, `linears`: names of the block's modules. `absent`: 1
-    where an operation that an array of meshes has does not run.
+    where an operation that an array of meshes has does not run. `torch_kernels`: each operation is
+    a kernel of torch.
     """
     forward: list[Kernel] = []
     backward: list[Kernel] = []
@@ -68,22 +77,40 @@ def traffic(
         for value in op.ins:
             reads[value.index] += value.grad and not value.param
             if reads[value.index] > 1:
-                backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes))
+                added = PLAIN if torch_kernels else ELSEWHERE
+                backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes, added))
                 back_launches = back_launches + 1
         if is_product(op, norms, linears):
             runs = holds(_sum(op.outs) > 0)
             launches, back_launches = launches + runs, back_launches + 2 * runs
+            if torch_kernels and any(v.name.endswith(".bias") and v.grad for v in op.ins):
+                backward.append(Kernel(f"{op.name}.bias", _sum(op.outs), ROWS))
             continue
         present = 1 - absent.get(op.name, 0)
         written, runs = _new(op), holds(_sum(op.outs) * present > 0)
         if written or op.name in IN_PLACE:
             changed = written or op.outs
-            forward.append(Kernel(op.name, (_sum(op.ins) + _sum(changed)) * present))
+            moved = (_sum(op.ins) + _sum(changed)) * present
+            forward.append(_kernel(op, norms, moved, torch_kernels, backward=False))
             launches = launches + runs
         if not op.passes and op.outs[0].grad:
-            backward.append(Kernel(op.name, _backward_bytes(op, written) * present))
+            moved = _backward_bytes(op, written) * present
+            backward.append(_kernel(op, norms, moved, torch_kernels, backward=True))
             back_launches = back_launches + runs
     return Traffic(tuple(forward), tuple(backward), launches, back_launches)
+
+
+def _kernel(
+    op: Op, norms: frozenset[str], moved: Num, torch_kernels: bool, *, backward: bool
+) -> Kernel:
+    """The kernel of an operation that moves these bytes."""
+    if not torch_kernels:
+        return Kernel(op.name, moved)
+    if backward:
+        moved = moved + eager.more_backward(op, norms)
+    elif op.name == LOSS:
+        moved = 0
+    return Kernel(op.name, moved, eager.share(op, norms, backward=backward))
 
 
 def is_product(op: Op, norms: frozenset[str], linears: frozenset[str]) -> bool:

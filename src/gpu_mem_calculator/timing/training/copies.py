@@ -1,0 +1,40 @@
+"""Seconds of the copies that engines make around collectives, for one micro-batch.
+
+They run whether or not the collective moves anything, and take memory bandwidth from the kernels
+beside them.
+"""
+
+from __future__ import annotations
+
+from ...engines.deepspeed import options as deepspeed
+from ...engines.fsdp.options import KEEP_GATHERED
+from ...run.run import Run
+from ..curves.machine import Machine
+from .elementwise import elementwise_seconds
+from .parameters import RankParameters
+from .step_seconds import Seconds
+from .tapes import DEEPSPEED, FSDP, precision_of
+from .traffic import Kernel
+
+# Bytes of a gradient's element in ZeRO's bucket: copied into it (read and write), divided by the
+# ranks (read and write). deepspeed 0.19.8 runtime/zero/stage_1_and_2.py, average_tensor.
+BUCKET_BYTES = 8
+
+
+def copy_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
+    """Seconds of the copies of FSDP and ZeRO."""
+    if engine == FSDP:
+        return elementwise_seconds(machine, [Kernel("fsdp.copies", _fsdp_bytes(run, owned))])
+    if engine == DEEPSPEED and int(deepspeed.number(run, "zero_stage")) > 0:
+        return elementwise_seconds(machine, [Kernel("zero.bucket", owned.trained * BUCKET_BYTES)])
+    return 0.0
+
+
+def _fsdp_bytes(run: Run, owned: RankParameters) -> Seconds:
+    """What a gather copies out of its buffer, in forward and unless kept in backward; what a
+    reduction copies into its own (torch 2.11 fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    width = precision_of(run, FSDP).compute // 8
+    gathers = 1 if run.options["sharding_strategy"] in KEEP_GATHERED else 2
+    reduced = 4 if run.options["reduce_dtype"] == "fp32" else width
+    return owned.dense * 2 * width * gathers + owned.trained * (width + reduced)
