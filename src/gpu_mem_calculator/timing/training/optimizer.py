@@ -8,28 +8,34 @@ from ...run.run import Run
 from ..curves import optimizers
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
+from .elementwise import elementwise_seconds
 from .host import num_tensors
 from .numbers import larger
 from .operators import layer_kinds
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRONS
+from .traffic import Kernel
 
 # The optimizers that are as fast as another one.
 LIKE = {"adam": "adamw", "adafactor_transformers": "adafactor", "lion": "sgd_momentum"}
 # Bytes of a parameter besides the step: the weight is copied back to 16 bits; ZeRO copies the
 # gradient to 32 bits before.
 WEIGHT_COPY, GRADIENT_COPY = 6, 6
-FUSED_CLIP = 12  # bytes of Apex's norm and scale: read, then read and written
+# Apex's kernels, which were not measured: Adam reads and writes weight and two states and reads the
+# gradient; clipping reads gradients, then reads and writes them; the weight is copied.
+APEX_BYTES, APEX_CLIP, APEX_COPY = 28, 12, 2
 
 
 def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
+    if engine in MEGATRONS and run.implementation != "foreach":
+        apex = APEX_BYTES + APEX_CLIP * run.clipping + APEX_COPY
+        return elementwise_seconds(machine, [Kernel("optimizer", elements * apex)])
     name = LIKE.get(run.optimizer, run.optimizer)
     key = (name, _implementation(run, engine, name))
     known = optimizers.BYTES.get(key) or optimizers.BYTES["adamw", "foreach"]
     narrow = int(engine not in (*MEGATRONS, DEEPSPEED, FSDP) and run.precision.endswith("_pure"))
-    clip = FUSED_CLIP if engine in MEGATRONS else optimizers.CLIP[narrow]
-    num_bytes = known[narrow] + clip * run.clipping
+    num_bytes = known[narrow] + optimizers.CLIP[narrow] * run.clipping
     if engine in (*MEGATRONS, DEEPSPEED) and run.precision != "fp32":
         num_bytes += WEIGHT_COPY + GRADIENT_COPY * (engine == DEEPSPEED)
     device = elements * num_bytes / machine.memory_bytes_per_second
@@ -45,7 +51,7 @@ def _implementation(run: Run, engine: str, name: str) -> str:
         return ""
     if name != "adamw":
         return "foreach"
-    if engine in (*MEGATRONS, DEEPSPEED) and run.implementation != "foreach":
+    if engine == DEEPSPEED and run.implementation != "foreach":
         return "deepspeed"
     return run.implementation or "foreach"
 
