@@ -30,22 +30,25 @@ def alone_seconds(run: Run, engine: str, machine: Machine, stage: int = 0) -> Se
     ends = [embedding_seconds(run, engine, machine)] if first else []
     ends += [head_seconds(run, engine, machine)] if last else []
     share = recomputed_share(run)
-    kernels = weighted(counts, tuple(b.forward + b.backward + b.recompute * share for b in blocks))
+    forward = weighted(counts, tuple(b.forward for b in blocks))
+    backward = weighted(counts, tuple(b.backward + b.recompute * share for b in blocks))
+    closing: Seconds = 0.0
     for block in ends:
-        kernels = kernels + block.total
+        closing = closing + block.total
     launched = BlockSeconds(
         launches=sum(block.launches for block in ends),
         back_launches=sum(block.back_launches for block in ends),
     )
     host = host_seconds(run, engine, machine, blocks, launched)
-    launching = weighted(counts, host.layers) + host.ends
     owned = rank_parameters(run, engine, kinds, counts)
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
     moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
-    kernels = kernels + copy_seconds(run, engine, machine, owned)
-    return larger(kernels, launching) * run.micro_batches + host.step + stepped + moved
+    passes = larger(forward, weighted(counts, host.forwards))
+    passes = passes + larger(backward, weighted(counts, host.backwards))
+    passes = passes + larger(closing, host.ends) + copy_seconds(run, engine, machine, owned)
+    return passes * run.micro_batches + host.step + stepped + moved
 
 
 def _layers(where: Stages, stage: int, num_stages: int) -> tuple[Num, ...]:

@@ -22,11 +22,13 @@ FUSED_SECONDS = 8.0e-6  # of one kernel of Transformer Engine's layers
 class HostSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of the host.
 
-    - layers: of one layer of each kind, all passes of one micro-batch; ends: of embedding and head
+    - forwards, backwards: of one layer of each kind, for one micro-batch; backward has recompute
+    - ends: of embedding and head, both passes
     - step: once a step, besides the optimizer's kernels
     """
 
-    layers: tuple[Seconds, ...]
+    forwards: tuple[Seconds, ...]
+    backwards: tuple[Seconds, ...]
     ends: Seconds
     step: Seconds = 0.0
 
@@ -50,14 +52,21 @@ def host_seconds(
     again = recomputed_share(run) * (run.recompute == "full")
     back = costs.frozen_operation if run.frozen else costs.back_operation
     kinds = [kind.layer for kind in layer_kinds(run.arch)]
-    each = []
+    forwards, backwards = [], []
     for block, layer in zip(layers, kinds, strict=True):
         forward = block.launches * costs.operation + costs.layer
-        extra = _hooks(run, engine, layer, again) + _quantized(run, layer, again)
+        hooks, more = _hooks(run, engine, layer, again), _quantized(run, layer, again)
         saved = host.CHECKPOINT * again * (costs.layer > 0)
-        each.append(forward * (1 + again) + block.back_launches * back + extra + saved)
+        forwards.append(forward + hooks[0] + more[0])
+        backward = forward * again + block.back_launches * back + saved
+        backwards.append(backward + hooks[1] + more[1])
     both = ends.launches * costs.operation + ends.back_launches * back + costs.ends
-    return HostSeconds(layers=tuple(each), ends=both + _end_hooks(run, engine), step=costs.step)
+    return HostSeconds(
+        forwards=tuple(forwards),
+        backwards=tuple(backwards),
+        ends=both + _end_hooks(run, engine),
+        step=costs.step,
+    )
 
 
 def num_tensors(layer: Layer) -> int:
@@ -65,19 +74,19 @@ def num_tensors(layer: Layer) -> int:
     return sum(1 for _ in layer.weights())
 
 
-def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> Seconds:
-    """What FSDP and ZeRO do around a layer and its parameters, for one micro-batch."""
+def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> tuple[Seconds, Seconds]:
+    """What FSDP and ZeRO do around a layer and its parameters, in forward and in backward."""
     if engine == FSDP:
-        return host.FSDP_UNIT + host.FSDP_BACK_UNIT
+        return host.FSDP_UNIT, host.FSDP_BACK_UNIT
     if engine != DEEPSPEED:
-        return 0.0
+        return 0.0, 0.0
     stage, tensors = int(deepspeed.number(run, "zero_stage")), num_tensors(layer)
-    seconds: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
-    if stage == 3:
-        gathers = 2 + again
-        seconds = seconds + host.ZERO3_PARAMETER * tensors * (gathers + 1)
-        seconds = seconds + host.ZERO3_RANK * tensors * gathers * run.mesh.dp
-    return seconds
+    backward: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
+    if stage < 3:
+        return 0.0, backward
+    gather = host.ZERO3_RANK * tensors * run.mesh.dp
+    each = host.ZERO3_PARAMETER * tensors
+    return each + gather, backward + each * (2 + again) + gather * (1 + again)
 
 
 def _end_hooks(run: Run, engine: str) -> Seconds:
@@ -86,9 +95,10 @@ def _end_hooks(run: Run, engine: str) -> Seconds:
     return host.ZERO_ENDS if engine == DEEPSPEED else 0.0
 
 
-def _quantized(run: Run, layer: Layer, again: Seconds) -> Seconds:
-    """Quantized layers of bitsandbytes."""
+def _quantized(run: Run, layer: Layer, again: Seconds) -> tuple[Seconds, Seconds]:
+    """Quantized layers of bitsandbytes, in forward and in backward."""
     if run.quantization not in host.QUANTIZED:
-        return 0.0
+        return 0.0, 0.0
     forward, backward = host.QUANTIZED[run.quantization]
-    return (forward * (1 + again) + backward) * sum(1 for _ in layer.linears)
+    count = sum(1 for _ in layer.linears)
+    return forward * count, (forward * again + backward) * count

@@ -86,7 +86,8 @@ def _stage(
 ) -> tuple[StageSeconds, Seconds]:
     """One micro-batch on the slowest stage; and the host's seconds once a step.
 
-    A layer takes as long as its kernels and collectives, or as the host needs to launch them.
+    Each pass of a layer takes as long as its kernels and collectives, or as the host needs to
+    launch them: what it loses in forward it does not get back in backward.
     """
     share = recomputed_share(run)
     moves = tuple(
@@ -94,13 +95,19 @@ def _stage(
         for kind, block in zip(kinds, blocks, strict=True)
     )
     kernels = tuple(b.forward + b.backward + b.recompute * share for b in blocks)
-    layers = tuple(k + _total(m, share) for k, m in zip(kernels, moves, strict=True))
+    passes = tuple(_both_passes(b, m, share) for b, m in zip(blocks, moves, strict=True))
+    layers = tuple(forward + backward for forward, backward in passes)
     first, last = end_collectives(run, engine, machine)
     embedding, head = (block.total for block in ends)
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)
     launches = host_seconds(run, engine, machine, blocks, _both(*ends))
-    waits = tuple(larger(a, b) for a, b in zip(layers, launches.layers, strict=True))
+    waits = tuple(
+        larger(forward, launched) + larger(backward, relaunched)
+        for (forward, backward), launched, relaunched in zip(
+            passes, launches.forwards, launches.backwards, strict=True
+        )
+    )
     embedding, head = embedding + first, larger(head + last, launches.ends)
     slow = slowest(run, where, waits, embedding, head)
     counts = tuple(kind.count for kind in kinds)
@@ -121,8 +128,12 @@ def _both(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
     )
 
 
-def _total(moves: LayerCollectives, share: Seconds) -> Seconds:
-    return moves.forward + moves.backward + moves.recompute * share
+def _both_passes(
+    block: BlockSeconds, moves: LayerCollectives, share: Seconds
+) -> tuple[Seconds, Seconds]:
+    """Forward, and backward with recompute, of one layer and its collectives."""
+    backward = block.backward + moves.backward
+    return block.forward + moves.forward, backward + (block.recompute + moves.recompute) * share
 
 
 def _passes(
