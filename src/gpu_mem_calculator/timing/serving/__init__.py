@@ -1,1 +1,1 @@
-"""An upper bound on the speed of a server, and the share of it that servers reach."""
+"""The speed of a server: an estimate by measured curves, and an upper bound by roofline."""
