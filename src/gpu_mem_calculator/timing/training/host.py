@@ -84,7 +84,8 @@ def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> tuple[Seconds
     backward: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
     if stage < 3:
         return 0.0, backward
-    gather = host.ZERO3_RANK * tensors * run.mesh.dp
+    ranks: Seconds = run.mesh.dp
+    gather = host.ZERO3_RANK * tensors * ranks
     each = host.ZERO3_PARAMETER * tensors
     return each + gather, backward + each * (2 + again) + gather * (1 + again)
 
