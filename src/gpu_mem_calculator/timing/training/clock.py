@@ -16,7 +16,7 @@ from .numbers import larger
 from .operators import EXPERTS, AttentionCall, Matmul
 from .step_seconds import Seconds
 from .tapes import MEGATRONS, precision_of
-from .traffic import Kernel
+from .traffic import MemoryKernel
 
 # Rows, columns and summed dimension of a matmul, of its input's and of its weight's gradient.
 SIZES: dict[str, Callable[[Matmul], tuple[Num, Num, Num]]] = {
@@ -115,6 +115,6 @@ class BlockClock:
             total = total + seconds / call.shared
         return total
 
-    def others(self, kernels: Iterable[Kernel]) -> Seconds:
+    def others(self, kernels: Iterable[MemoryKernel]) -> Seconds:
         """Seconds of kernels that memory bounds."""
         return elementwise_seconds(self.machine, kernels)

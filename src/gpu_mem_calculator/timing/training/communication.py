@@ -18,7 +18,7 @@ from ..curves.machine import Machine
 from .compute import BlockSeconds
 from .estimates import EXPOSED_SHARE, LATE_SECONDS
 from .numbers import without
-from .operators import LayerKind, local_tokens, tokens_of
+from .operators import EqualLayers, local_tokens, tokens_of
 from .step_seconds import Seconds
 from .tapes import MEGATRON_DEEPSPEED, MEGATRONS
 
@@ -40,7 +40,7 @@ class LayerCollectives(Struct, frozen=True, kw_only=True):
 
 
 def layer_collectives(
-    run: Run, engine: str, machine: Machine, kind: LayerKind, block: BlockSeconds
+    run: Run, engine: str, machine: Machine, kind: EqualLayers, block: BlockSeconds
 ) -> LayerCollectives:
     """The collectives of one layer; `block`: its kernels, which hide a part of them."""
     if engine not in MEGATRONS:
@@ -102,7 +102,7 @@ def _shares_mlp(layer: Layer) -> bool:
 
 
 def context_parallel(
-    run: Run, machine: Machine, kind: LayerKind, block: BlockSeconds
+    run: Run, machine: Machine, kind: EqualLayers, block: BlockSeconds
 ) -> tuple[Seconds, Seconds]:
     """Keys and values go around a ring while attention runs on those that are there; backward
     sends their gradients, too (Transformer Engine 2.18 attention/context_parallel.py).

@@ -17,7 +17,7 @@ from .clock import BlockClock
 from .elementwise import elementwise_seconds
 from .operators import (
     AttentionCall,
-    LayerKind,
+    EqualLayers,
     Matmul,
     attention_calls,
     head_matmul,
@@ -30,7 +30,7 @@ from .operators import (
 from .recompute import recomputed
 from .step_seconds import Seconds
 from .tapes import MEGATRON, MEGATRONS, head_ops, is_plain_torch, layer_ops, precision_of
-from .traffic import Kernel, Traffic, traffic
+from .traffic import MemoryKernel, Traffic, traffic
 
 # Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
 # operation. full: tensor_parallel/cross_entropy.py makes fp32 logits (6 bytes), takes the maximum
@@ -67,7 +67,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
         return self.forward + self.backward + self.recompute
 
 
-def layer_seconds(run: Run, engine: str, machine: Machine, kind: LayerKind) -> BlockSeconds:
+def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) -> BlockSeconds:
     """Seconds of one layer for one micro-batch; `recompute`: where the layer recomputes."""
     clock = BlockClock(run, engine, machine)
     scores = stores_scores(run, engine)
@@ -102,12 +102,12 @@ def _whole(run: Run) -> int:
     return int(run.recompute in ("full", "op"))
 
 
-def _unpacked(run: Run, layer: Layer) -> Iterator[Kernel]:
+def _unpacked(run: Run, layer: Layer) -> Iterator[MemoryKernel]:
     """Frozen weights that are unpacked to 16 bits before each matmul."""
     bits = DEQUANTIZED.get(run.quantization or "")
     if bits is not None:
         for linear in layer.linears:
-            yield Kernel(f"{linear.name}.unpacked", sized(linear.numel, bits + 16))
+            yield MemoryKernel(f"{linear.name}.unpacked", sized(linear.numel, bits + 16))
 
 
 def recomputed_share(run: Run) -> Seconds:
@@ -123,7 +123,7 @@ def recomputed_share(run: Run) -> Seconds:
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
 
 
-def layer_traffic(run: Run, engine: str, kind: LayerKind) -> Traffic:
+def layer_traffic(run: Run, engine: str, kind: EqualLayers) -> Traffic:
     """The kernels of one layer besides matmuls and attention."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
     names = frozenset(linear.name for linear in kind.layer.linears)
@@ -173,7 +173,7 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     matmul = head_matmul(run, engine)
     if engine in MEGATRONS:
         forward, backward = _megatron_loss(run, engine, matmul)
-        work = Traffic((Kernel("loss", forward),), (Kernel("loss", backward),), 12, 8)
+        work = Traffic((MemoryKernel("loss", forward),), (MemoryKernel("loss", backward),), 12, 8)
     else:
         work = _transformers_loss(run, engine)
     weights = clock.weights([matmul])
@@ -206,6 +206,6 @@ def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     bits = precision_of(run, engine).compute
     rows = sized(local_tokens(run) * run.arch.hidden, bits)
     table = 0 if run.frozen else 4 * sized(tokens_of(run) * run.arch.hidden, bits)
-    forward = elementwise_seconds(machine, [Kernel("embedding", 2 * rows)])
-    backward = elementwise_seconds(machine, [Kernel("embedding", table)])
+    forward = elementwise_seconds(machine, [MemoryKernel("embedding", 2 * rows)])
+    backward = elementwise_seconds(machine, [MemoryKernel("embedding", table)])
     return BlockSeconds(forward=forward, backward=backward, launches=2, back_launches=2)

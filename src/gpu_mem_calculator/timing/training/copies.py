@@ -14,7 +14,7 @@ from .elementwise import elementwise_seconds
 from .parameters import RankParameters
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, precision_of
-from .traffic import Kernel
+from .traffic import MemoryKernel
 
 # Bytes of a gradient's element in ZeRO's bucket: copied into it (read and write), divided by the
 # ranks (read and write). deepspeed 0.19.8 runtime/zero/stage_1_and_2.py, average_tensor.
@@ -24,9 +24,11 @@ BUCKET_BYTES = 8
 def copy_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
     """Seconds of the copies of FSDP and ZeRO."""
     if engine == FSDP:
-        return elementwise_seconds(machine, [Kernel("fsdp.copies", _fsdp_bytes(run, owned))])
+        return elementwise_seconds(machine, [MemoryKernel("fsdp.copies", _fsdp_bytes(run, owned))])
     if engine == DEEPSPEED and int(deepspeed.number(run, "zero_stage")) > 0:
-        return elementwise_seconds(machine, [Kernel("zero.bucket", owned.trained * BUCKET_BYTES)])
+        return elementwise_seconds(
+            machine, [MemoryKernel("zero.bucket", owned.trained * BUCKET_BYTES)]
+        )
     return 0.0
 
 

@@ -9,10 +9,10 @@ from ...ledger.num import holds
 from ..curves.elementwise import KERNEL_SECONDS
 from ..curves.machine import Machine
 from .step_seconds import Seconds
-from .traffic import Kernel
+from .traffic import MemoryKernel
 
 
-def elementwise_seconds(machine: Machine, kernels: Iterable[Kernel]) -> Seconds:
+def elementwise_seconds(machine: Machine, kernels: Iterable[MemoryKernel]) -> Seconds:
     """Seconds of kernels, by the bytes that each reads and writes and the share that it reaches."""
     seconds: Seconds = 0.0
     for kernel in kernels:

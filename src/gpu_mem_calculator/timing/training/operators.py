@@ -54,7 +54,7 @@ class AttentionCall(Struct, frozen=True, kw_only=True):
     shared: Num = 1  # ranks of context parallelism that share its work
 
 
-class LayerKind(Struct, frozen=True):
+class EqualLayers(Struct, frozen=True):
     """Equal layers with equal windows; `before[i]`: how many of them the first i layers have."""
 
     layer: Layer
@@ -67,7 +67,7 @@ class LayerKind(Struct, frozen=True):
         return self.before[-1]
 
 
-def layer_kinds(arch: Arch) -> tuple[LayerKind, ...]:
+def layer_kinds(arch: Arch) -> tuple[EqualLayers, ...]:
     """The distinct layers of a model."""
     windows = arch.windows or (None,) * len(arch.layers)
     kinds: dict[tuple[int, int | None], Layer] = {}
@@ -78,7 +78,7 @@ def layer_kinds(arch: Arch) -> tuple[LayerKind, ...]:
         kinds.setdefault(key, layer)
         keys.append(key)
     return tuple(
-        LayerKind(layer, key[1], _counts([other == key for other in keys]))
+        EqualLayers(layer, key[1], _counts([other == key for other in keys]))
         for key, layer in kinds.items()
     )
 
@@ -191,7 +191,7 @@ def stores_scores(run: Run, engine: str) -> bool:
     return run.attention == "eager"
 
 
-def attention_calls(run: Run, kind: LayerKind) -> Iterator[AttentionCall]:
+def attention_calls(run: Run, kind: EqualLayers) -> Iterator[AttentionCall]:
     """The attention kernels of one layer."""
     for mixer in kind.layer.mixers:
         if not isinstance(mixer, Attention | LatentAttention):
@@ -212,7 +212,7 @@ def attention_calls(run: Run, kind: LayerKind) -> Iterator[AttentionCall]:
         )
 
 
-def score_matmuls(run: Run, kind: LayerKind) -> Iterator[Matmul]:
+def score_matmuls(run: Run, kind: EqualLayers) -> Iterator[Matmul]:
     """q kᵀ and probabilities times v, for every sequence and attention head, as one tall matmul:
     a batch of them reads and writes the same bytes.
     """

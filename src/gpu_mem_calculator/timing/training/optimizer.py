@@ -14,7 +14,7 @@ from .numbers import larger
 from .operators import layer_kinds
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRONS
-from .traffic import Kernel
+from .traffic import MemoryKernel
 
 # The optimizers that are as fast as another one.
 LIKE = {"adam": "adamw", "adafactor_transformers": "adafactor", "lion": "sgd_momentum"}
@@ -30,7 +30,7 @@ def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) ->
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
     if engine in MEGATRONS and run.implementation != "foreach":
         apex = APEX_BYTES + APEX_CLIP * run.clipping + APEX_COPY
-        return elementwise_seconds(machine, [Kernel("optimizer", elements * apex)])
+        return elementwise_seconds(machine, [MemoryKernel("optimizer", elements * apex)])
     name = LIKE.get(run.optimizer, run.optimizer)
     key = (name, _implementation(run, engine, name))
     known = optimizers.BYTES.get(key) or optimizers.BYTES["adamw", "foreach"]

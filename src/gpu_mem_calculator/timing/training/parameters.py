@@ -11,7 +11,7 @@ from ...engines.megatron_lm.shards import after_shard, embedding_shard, layer_sh
 from ...ledger.num import Num, ceil_div, holds
 from ...model.adapters import total_adapter_parameters
 from ...run.run import Run
-from .operators import LayerKind
+from .operators import EqualLayers
 from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, MEGATRONS
 
 
@@ -30,7 +30,7 @@ class RankParameters(Struct, frozen=True, kw_only=True):
 
 
 def rank_parameters(
-    run: Run, engine: str, kinds: tuple[LayerKind, ...], counts: tuple[Num, ...]
+    run: Run, engine: str, kinds: tuple[EqualLayers, ...], counts: tuple[Num, ...]
 ) -> RankParameters:
     """The parameters of the first stage, which has `counts` layers of each kind: it is the last to
     finish its backward.

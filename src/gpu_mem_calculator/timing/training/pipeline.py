@@ -13,7 +13,7 @@ from msgspec import Struct
 from ...ledger.num import Num, ceil_div, choose, smaller, take
 from ...run.run import Run
 from . import numbers
-from .operators import LayerKind
+from .operators import EqualLayers
 from .step_seconds import Seconds
 
 
@@ -25,7 +25,7 @@ class Stages(Struct, frozen=True):
     last: tuple[Num, ...]
 
 
-def stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
+def stages(run: Run, kinds: tuple[EqualLayers, ...]) -> Stages:
     """The layers of the first, of a middle and of the last stage."""
     if run.stage_counts:
         return _given_stages(run, kinds)
@@ -39,7 +39,7 @@ def stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
     return Stages(counts(0 * pp), counts(pp // 2), counts(pp - 1))
 
 
-def _given_stages(run: Run, kinds: tuple[LayerKind, ...]) -> Stages:
+def _given_stages(run: Run, kinds: tuple[EqualLayers, ...]) -> Stages:
     """Stages whose layers the run lists, chunk by chunk; the longest of those between."""
     pp = int(run.mesh.pp)
     held: list[list[int]] = [[0] * len(kinds) for _ in range(pp)]

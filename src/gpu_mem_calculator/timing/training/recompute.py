@@ -12,7 +12,7 @@ from .clock import BlockClock
 from .operators import ATTENTION, CORE, EXPERTS, MLP
 from .step_seconds import Seconds
 from .tapes import MEGATRONS
-from .traffic import Kernel
+from .traffic import MemoryKernel
 
 # Parts of recompute_modules: which matmuls run again, and which other kernels by their names.
 MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -43,7 +43,7 @@ def recomputed(run: Run, engine: str) -> Recompute:
 
 
 def _everything(
-    stops: bool, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
+    stops: bool, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[MemoryKernel, ...]
 ) -> Seconds:
     """All of forward; with early stop without the last matmul, whose result nothing needs."""
     left = [one for one in matmuls if not (stops and one.last)]
@@ -52,7 +52,7 @@ def _everything(
 
 
 def _by_operation(
-    run: Run, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[Kernel, ...]
+    run: Run, clock: BlockClock, matmuls: Any, calls: Any, kernels: tuple[MemoryKernel, ...]
 ) -> Seconds:
     """All kernels but those whose results are kept: attention, or every second matmul."""
     again = clock.forward(matmuls)
@@ -68,7 +68,7 @@ def _modules(
     clock: BlockClock,
     matmuls: Any,
     calls: Any,
-    kernels: tuple[Kernel, ...],
+    kernels: tuple[MemoryKernel, ...],
 ) -> Seconds:
     """The matmuls and kernels of some modules."""
     parts = {part for name in modules for part in MODULES[name][0]}

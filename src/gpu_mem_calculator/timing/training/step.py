@@ -13,7 +13,7 @@ from .host import host_seconds
 from .interval import interval_factors
 from .numbers import larger
 from .offload import offload_seconds, offloaded
-from .operators import LayerKind, layer_kinds
+from .operators import EqualLayers, layer_kinds
 from .optimizer import optimizer_seconds
 from .parameters import rank_parameters
 from .pipeline import Stages, bubble, sent, slowest, stages, weighted
@@ -79,7 +79,7 @@ def _stage(
     run: Run,
     engine: str,
     machine: Machine,
-    kinds: tuple[LayerKind, ...],
+    kinds: tuple[EqualLayers, ...],
     where: Stages,
     blocks: tuple[BlockSeconds, ...],
     ends: tuple[BlockSeconds, BlockSeconds],

@@ -27,8 +27,8 @@ NOTHING_ABSENT: Mapping[str, Num] = {}
 NOT_CORE = ("attn.split", "attn.q_copy", "attn.v_contiguous")  # of what is named attn
 
 
-class Kernel(Struct, frozen=True):
-    """A kernel: the operation that it runs, the bytes that it reads and writes, and the share of
+class MemoryKernel(Struct, frozen=True):
+    """A kernel that memory bounds: its operation, the bytes that it reads and writes, the share of
     the memory's bandwidth that it reaches.
     """
 
@@ -48,8 +48,8 @@ class Traffic(Struct, frozen=True):
     launches, back_launches: kernels of forward and of backward, matmuls and attention included
     """
 
-    forward: tuple[Kernel, ...] = ()
-    backward: tuple[Kernel, ...] = ()
+    forward: tuple[MemoryKernel, ...] = ()
+    backward: tuple[MemoryKernel, ...] = ()
     launches: Num = 0
     back_launches: Num = 0
 
@@ -66,8 +66,8 @@ def traffic(
     where an operation that an array of meshes has does not run. `torch_kernels`: each operation is
     a kernel of torch.
     """
-    forward: list[Kernel] = []
-    backward: list[Kernel] = []
+    forward: list[MemoryKernel] = []
+    backward: list[MemoryKernel] = []
     launches: Num = 0
     back_launches: Num = 0
     reads: Counter[int] = Counter()
@@ -78,13 +78,13 @@ def traffic(
             reads[value.index] += value.grad and not value.param
             if reads[value.index] > 1:
                 added = PLAIN if torch_kernels else ELSEWHERE
-                backward.append(Kernel(f"{value.name}.grad", 3 * value.bytes, added))
+                backward.append(MemoryKernel(f"{value.name}.grad", 3 * value.bytes, added))
                 back_launches = back_launches + 1
         if is_product(op, norms, linears):
             runs = holds(_sum(op.outs) > 0)
             launches, back_launches = launches + runs, back_launches + 2 * runs
             if torch_kernels and any(v.name.endswith(".bias") and v.grad for v in op.ins):
-                backward.append(Kernel(f"{op.name}.bias", _sum(op.outs), ROWS))
+                backward.append(MemoryKernel(f"{op.name}.bias", _sum(op.outs), ROWS))
             continue
         present = 1 - absent.get(op.name, 0)
         written, runs = _new(op), holds(_sum(op.outs) * present > 0)
@@ -102,15 +102,15 @@ def traffic(
 
 def _kernel(
     op: Op, norms: frozenset[str], moved: Num, torch_kernels: bool, *, backward: bool
-) -> Kernel:
+) -> MemoryKernel:
     """The kernel of an operation that moves these bytes."""
     if not torch_kernels:
-        return Kernel(op.name, moved)
+        return MemoryKernel(op.name, moved)
     if backward:
         moved = moved + eager.more_backward(op, norms)
     elif op.name == LOSS:
         moved = 0
-    return Kernel(op.name, moved, eager.share(op, norms, backward=backward))
+    return MemoryKernel(op.name, moved, eager.share(op, norms, backward=backward))
 
 
 def is_product(op: Op, norms: frozenset[str], linears: frozenset[str]) -> bool:
