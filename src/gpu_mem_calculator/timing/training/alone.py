@@ -6,13 +6,14 @@ communication nor bubble, and is of the stage that it plays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...ledger.num import Num
 from ...run.run import Run
 from ..curves.machine import Machine
 from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
-from .copies import copy_seconds
+from .copies import accumulation_seconds, copy_seconds
 from .host import host_seconds
-from .numbers import larger
 from .offload import offload_seconds, offloaded
 from .operators import layer_kinds
 from .optimizer import optimizer_seconds
@@ -20,35 +21,66 @@ from .parameters import rank_parameters
 from .pipeline import Stages, stages, weighted
 from .step_seconds import Seconds
 
+Phase = tuple[float, float]  # seconds of the host, and of the GPU
+
 
 def alone_seconds(run: Run, engine: str, machine: Machine, stage: int = 0) -> Seconds:
     """The seconds of a step on a rank of a stage, without the other ranks."""
     kinds = layer_kinds(run.arch)
     counts = _layers(stages(run, kinds), stage, int(run.mesh.pp))
-    blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
-    first, last = stage == 0, stage == int(run.mesh.pp) - 1
-    ends = [embedding_seconds(run, engine, machine)] if first else []
-    ends += [head_seconds(run, engine, machine)] if last else []
-    share = recomputed_share(run)
-    forward = weighted(counts, tuple(b.forward for b in blocks))
-    backward = weighted(counts, tuple(b.backward + b.recompute * share for b in blocks))
-    closing: Seconds = 0.0
-    for block in ends:
-        closing = closing + block.total
-    launched = BlockSeconds(
-        launches=sum(block.launches for block in ends),
-        back_launches=sum(block.back_launches for block in ends),
-    )
-    host = host_seconds(run, engine, machine, blocks, launched)
     owned = rank_parameters(run, engine, kinds, counts)
+    copies = copy_seconds(run, engine, machine, owned)
+    added = accumulation_seconds(run, engine, machine, owned)
+    first, last = stage == 0, stage == int(run.mesh.pp) - 1
+    passes = _micro_batch(run, engine, machine, counts, first, last)
+    phases: list[Phase] = []
+    for number in range(int(run.micro_batches)):
+        (forward, head, (launching, backward)) = passes
+        more = copies + added * (number > 0)
+        phases += [forward, head, (launching, backward + more)]
+    moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
-    moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
-    passes = larger(forward, weighted(counts, host.forwards))
-    passes = passes + larger(backward, weighted(counts, host.backwards))
-    passes = passes + larger(closing, host.ends) + copy_seconds(run, engine, machine, owned)
-    return passes * run.micro_batches + host.step + stepped + moved
+    return finished([*phases, (0.0, stepped)]) + moved
+
+
+def _micro_batch(
+    run: Run, engine: str, machine: Machine, counts: tuple[Num, ...], first: bool, last: bool
+) -> tuple[Phase, Phase, Phase]:
+    """Forward of the layers, the head in both directions, backward of the layers."""
+    kinds, share = layer_kinds(run.arch), recomputed_share(run)
+    blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
+    start = embedding_seconds(run, engine, machine) if first else BlockSeconds()
+    end = head_seconds(run, engine, machine) if last else BlockSeconds()
+    both = BlockSeconds(
+        launches=start.launches + end.launches,
+        back_launches=start.back_launches + end.back_launches,
+    )
+    host = host_seconds(run, engine, machine, blocks, both)
+    forwards = weighted(counts, host.forwards)
+    backwards = weighted(counts, host.backwards)
+    forward = weighted(counts, tuple(b.forward for b in blocks)) + start.forward
+    back = weighted(counts, tuple(b.backward + b.recompute * share for b in blocks))
+    half = host.ends / 2
+    return (
+        (forwards + half, forward),
+        (half, end.forward + end.backward),
+        (backwards + host.step, back + start.backward),
+    )
+
+
+def finished(phases: Iterable[Phase]) -> float:
+    """When the GPU has finished phases that the host launches one after another.
+
+    It runs a phase when it has finished the one before and the host has begun this one, and not
+    before the host has launched all of it.
+    """
+    host = gpu = 0.0
+    for launching, running in phases:
+        gpu = max(max(gpu, host) + running, host + launching)
+        host += launching
+    return gpu
 
 
 def _layers(where: Stages, stage: int, num_stages: int) -> tuple[Num, ...]:

@@ -30,7 +30,7 @@ from .operators import (
 from .recompute import recomputed
 from .step_seconds import Seconds
 from .tapes import MEGATRON, MEGATRONS, head_ops, is_plain_torch, layer_ops, precision_of
-from .traffic import MemoryKernel, Traffic, traffic
+from .traffic import SCORES, MemoryKernel, Traffic, traffic
 
 # Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
 # operation. full: tensor_parallel/cross_entropy.py makes fp32 logits (6 bytes), takes the maximum
@@ -70,7 +70,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
 def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) -> BlockSeconds:
     """Seconds of one layer for one micro-batch; `recompute`: where the layer recomputes."""
     clock = BlockClock(run, engine, machine)
-    scores = stores_scores(run, engine)
+    scores = stores_scores(run, engine) or _has_scores(run, engine, kind)
     matmuls = tuple(layer_matmuls(run, engine, kind.layer))
     calls: tuple[AttentionCall, ...] = ()
     if scores:
@@ -121,6 +121,12 @@ def recomputed_share(run: Run) -> Seconds:
         return smaller(run.rule.first_layers, chunk) / chunk
     chosen = layers * run.recompute_quarters // 4
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
+
+
+def _has_scores(run: Run, engine: str, kind: EqualLayers) -> bool:
+    """Whether torch has no fused attention for a layer: its operations are in the tape."""
+    ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
+    return any(op.name in SCORES for op in ops)
 
 
 def layer_traffic(run: Run, engine: str, kind: EqualLayers) -> Traffic:

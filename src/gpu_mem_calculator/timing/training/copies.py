@@ -1,19 +1,21 @@
-"""Seconds of the copies that engines make around collectives, for one micro-batch.
+"""Seconds of what engines do with gathered weights and with gradients, for one micro-batch.
 
-They run whether or not the collective moves anything, and take memory bandwidth from the kernels
-beside them.
+Copies around collectives run whether or not the collective moves anything, and take memory
+bandwidth from the kernels beside them.
 """
 
 from __future__ import annotations
 
 from ...engines.deepspeed import options as deepspeed
 from ...engines.fsdp.options import KEEP_GATHERED
+from ...ledger.num import sized
 from ...run.run import Run
+from ..curves.elementwise import PLAIN
 from ..curves.machine import Machine
 from .elementwise import elementwise_seconds
 from .parameters import RankParameters
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, precision_of
+from .tapes import DEEPSPEED, FSDP, MEGATRONS, precision_of
 from .traffic import MemoryKernel
 
 # Bytes of a gradient's element in ZeRO's bucket: copied into it (read and write), divided by the
@@ -30,6 +32,18 @@ def copy_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters)
             machine, [MemoryKernel("zero.bucket", owned.trained * BUCKET_BYTES)]
         )
     return 0.0
+
+
+def accumulation_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
+    """Seconds to add the gradients of a micro-batch to those of the ones before, in place, where
+    autograd keeps them.
+    """
+    if engine in MEGATRONS or engine in (FSDP, DEEPSPEED):
+        return 0.0
+    bits = precision_of(run, engine).weights
+    return elementwise_seconds(
+        machine, [MemoryKernel("gradient.added", 3 * sized(owned.trained, bits), PLAIN)]
+    )
 
 
 def _fsdp_bytes(run: Run, owned: RankParameters) -> Seconds:

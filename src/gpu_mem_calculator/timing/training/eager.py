@@ -11,6 +11,7 @@ from ..curves import elementwise as shares
 # product with a tensor that was broadcast is multiplied whole, then summed (sum_to_size).
 POWERS, BROADCASTS = (".pow", "act.cube"), (".normed",)
 MORE_OF_POWER, MORE_OF_BROADCAST = 4, 3
+WEIGHT_CASTS = (".weight.to", ".bias.to")  # by autocast: backward writes the weight's own gradient
 
 
 def share(op: Op, norms: frozenset[str], *, backward: bool) -> float:
@@ -38,6 +39,8 @@ def is_product_of_norm(op: Op) -> bool:
 def more_backward(op: Op, norms: frozenset[str]) -> Num:
     """Bytes that backward moves besides gradients and saved tensors."""
     size = op.outs[0].bytes
+    if op.name.endswith(WEIGHT_CASTS):
+        return op.ins[0].bytes
     if op.name.endswith(POWERS):
         return size * MORE_OF_POWER
     if op.name.endswith(BROADCASTS) or (op.name in norms and is_product_of_norm(op)):
