@@ -48,6 +48,14 @@ class BlockClock:
         self.seconds_per_product = 2.0 / (machine.peak[self.dtype] * sustained_share(machine))
 
     @property
+    def wide_experts(self) -> bool:
+        """Whether experts are multiplied in fp32: autocast does not cast the grouped product of
+        transformers' experts (torch 2.11 autocast_mode.h has no _grouped_mm).
+        """
+        precision = precision_of(self.run, self.engine)
+        return precision.autocast and precision.weights == 32 and self.engine not in MEGATRONS
+
+    @property
     def kernel(self) -> str:
         """The attention kernel: flash-attn 2 where a run asks for it; Megatron has faster ones."""
         asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
@@ -59,6 +67,11 @@ class BlockClock:
         Experts run in one grouped kernel; a weight's gradient takes as long as its forward there.
         """
         m, n, k = SIZES[layout](one)
+        if one.part == EXPERTS and self.wide_experts:
+            slow = 2.0 / (self.machine.peak["fp32"] * sustained_share(self.machine))
+            seconds = matmul_seconds(self.machine, m, n, k, "fp32", one.count, layout)
+            products: Any = m * n * k * one.count
+            return larger(seconds, products * slow)
         if one.part == EXPERTS:
             rows, columns = one.m, one.k if layout == "input" else one.n
             inner = one.n if layout == "input" else one.k
