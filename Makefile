@@ -52,6 +52,7 @@ bench: $(VENV)/browser
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/web.py
 	$(BIN)/python benchmarks/page.py
 
