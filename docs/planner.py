@@ -1,0 +1,35 @@
+"""Write the table of choices in planner.md from the planner's axes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpu_mem_calculator.engines import engine
+from gpu_mem_calculator.planner.axes import BATCH, ENGINES, KEYS
+
+PAGE = Path(__file__).with_name("planner.md")
+
+
+def table() -> str:
+    """A row for each engine: its sizes and its choices."""
+    rows = ["| engine | sizes | choices |", "|---|---|---|"]
+    for name, axes in ENGINES.items():
+        sizes = ", ".join(f"`{KEYS[axis].rpartition('.')[2]}`" for axis in (*axes.sizes, BATCH))
+        choices = "; ".join(
+            f"`{key}`: {', '.join(f'`{str(value).lower()}`' for value in values)}"
+            for key, values in axes.choices.items()
+        )
+        rows.append(f"| {engine(name).title} | {sizes} | {choices} |")
+    return "\n".join(rows)
+
+
+def page() -> str:
+    """The page with its table written anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    new = f"<!-- choices -->\n{table()}\n<!-- end -->"
+    return re.sub(r"<!-- choices -->.*?<!-- end -->", lambda _: new, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
