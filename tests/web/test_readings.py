@@ -151,7 +151,7 @@ def test_the_module_has_an_app_and_no_other_late_name() -> None:
 def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     """It may be another one next time; a reply with figures stays the same."""
 
-    async def reply(_: TaskRequest, _client: str) -> TaskReply:
+    async def reply(_: TaskRequest, _client: str, _seconds: float) -> TaskReply:
         return TaskReply(status, b"{}")
 
     async def connected() -> None:
@@ -161,7 +161,7 @@ def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     request: Any = SimpleNamespace(client=None, receive=connected)
     replies, question = ReplyCache(10_000), ("calculate", b"", ())
     ask = TaskRequest("calculate", b"", {}, False)
-    response = asyncio.run(_run_task(request, lane, ask, replies, question))
+    response = asyncio.run(_run_task(request, lane, ask, replies, question, 1.0))
     assert response.status_code == status
     assert (replies.get(question) is not None) is kept
 

@@ -53,7 +53,8 @@ async def answer_request(request: Request, task: str, lane: str, **more: str) ->
         OUTCOMES.labels(lane, "remembered").inc()
         return _response(reply)
     ask = TaskRequest(task, body, options, packs)
-    return await _run_task(request, state.lanes[lane], ask, replies, key)
+    limit = settings.plan_seconds if task == PLAN else state.lanes[lane].seconds
+    return await _run_task(request, state.lanes[lane], ask, replies, key, limit)
 
 
 async def _read_body(request: Request, most: int) -> bytes:
@@ -71,12 +72,15 @@ async def _read_body(request: Request, most: int) -> bytes:
 
 
 async def _run_task(
-    request: Request, lane: ProcessLane, ask: TaskRequest, replies: ReplyCache, key: object
+    request: Request,
+    lane: ProcessLane,
+    ask: TaskRequest,
+    replies: ReplyCache,
+    key: object,
+    seconds: float,
 ) -> Response:
     """The task's response, or the refusal that says why there is none; counts the outcome."""
     outcome = "answered"
-    settings: ServiceSettings = request.app.state.settings
-    seconds = settings.plan_seconds if ask.task == PLAN else lane.seconds
     try:
         client = request.client.host if request.client else ""
         reply = await _run_while_connected(request, lane.run(ask, client, seconds))
