@@ -10,6 +10,10 @@ from __future__ import annotations
 KERNEL_SECONDS = 1.9e-6  # of a kernel without work
 PLAIN = 0.91  # addition, multiplication, copies, casts to 16 bits
 WIDENED = 0.45  # casts from 16 to 32 bits
+# A product with a tensor that is broadcast: what is left of RMS norm (0.48) and rotary
+# embedding (0.44) after the kernels whose shares are known.
+BROADCAST = 0.46
+BROADCAST_BACKWARD = 0.65  # a product with it, one without, and a sum
 ACTIVATION = 0.80  # silu 0.84, tanh gelu 0.77
 DROPOUT = 0.64
 NORM, NORM_BACKWARD = 0.59, 0.35  # torch's layer norm

@@ -34,7 +34,7 @@ EAGER = HostCosts()
 COMPILED = HostCosts(layer=1.0e-4, operation=5.0e-6, back_operation=5.0e-6)
 # Checkpointing of one layer, besides running forward again: states of random numbers, hooks on
 # saved tensors.
-CHECKPOINT = 2.2e-3
+CHECKPOINT = 1.8e-3
 # Hooks of one FSDP unit: gather and free in forward; gather, reduce and free in backward.
 FSDP_UNIT, FSDP_BACK_UNIT = 1.5e-3, 1.2e-3
 FSDP_STEP = 6.5e-5  # of one sharded tensor in clipping and in the optimizer, a DTensor

@@ -10,6 +10,7 @@ from ..curves import elementwise as shares
 # output. pow_backward (torch 2.11 FunctionsManual.cpp) copies its input, scales it, multiplies. A
 # product with a tensor that was broadcast is multiplied whole, then summed (sum_to_size).
 POWERS, BROADCASTS = (".pow", "act.cube"), (".normed",)
+PRODUCTS = ("mlp.product",)  # the output's gradient is read for each factor
 MORE_OF_POWER, MORE_OF_BROADCAST = 4, 3
 WEIGHT_CASTS = (".weight.to", ".bias.to")  # by autocast: backward writes the weight's own gradient
 
@@ -26,7 +27,11 @@ def share(op: Op, norms: frozenset[str], *, backward: bool) -> float:
         return shares.SOFTMAX[32 if op.outs[0].bits == 32 else 16]
     if "dropout" in name or "dropped" in name:
         return shares.DROPOUT
-    if name in norms and not is_product_of_norm(op):
+    if name.startswith("rotary"):
+        return shares.BROADCAST
+    if name.endswith(BROADCASTS) or (name in norms and is_product_of_norm(op)):
+        return shares.BROADCAST_BACKWARD if backward else shares.BROADCAST
+    if name in norms:
         return shares.NORM_BACKWARD if backward else shares.NORM
     return shares.ACTIVATION if name in ("act", "activation") else shares.PLAIN
 
@@ -43,6 +48,8 @@ def more_backward(op: Op, norms: frozenset[str]) -> Num:
         return op.ins[0].bytes
     if op.name.endswith(POWERS):
         return size * MORE_OF_POWER
+    if op.name in PRODUCTS:
+        return size
     if op.name.endswith(BROADCASTS) or (op.name in norms and is_product_of_norm(op)):
         return size * MORE_OF_BROADCAST
     return 0
