@@ -66,13 +66,15 @@ class ServedSetup:
     def _times(self, lengths: Lengths, users: int) -> tuple[ServingSeconds, ServingSeconds]:
         """Seconds per output token with `users` sequences on each copy, and to the first token.
 
-        Between two tokens of a user the others' prompts are computed, one for each answer.
+        Between two tokens of a user the others' prompts are computed, one for each answer. A pass
+        has as many of them as its tokens allow.
         """
         prompt, new = lengths.prompt, lengths.new
         step = step_seconds(self.timed, prompt + new / 2, users)
         first = first_token_seconds(self.timed, prompt)
-        each = prompt_seconds(self.timed, prompt)
-        share = users / new if users > 1 else 0.0  # prompts of others per output token
+        together = min(users, max(1, self.timed.chunk // prompt))
+        each = prompt_seconds(self.timed, prompt, together)
+        share = users / new / together if users > 1 else 0.0  # such passes per output token
         output = ServingSeconds(
             estimate=step.estimate + share * each.estimate,
             low=step.low + share * each.low,

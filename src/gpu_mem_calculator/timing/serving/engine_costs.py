@@ -37,17 +37,17 @@ class SecondsInterval(Struct, frozen=True):
 
 V0 = "vllm v0"  # vLLM before its V1 engine
 COSTS: Mapping[str, EngineCosts] = {
-    "llamacpp": EngineCosts(step=0.0015, prompt_share=0.6),
-    "sglang": EngineCosts(step=0.0005, sequence=0.00008, request=0.005),
-    "tensorrt_llm": EngineCosts(step=0.002, sequence=0.00001),
-    "tgi": EngineCosts(step=0.003, sequence=0.00008),
+    "llamacpp": EngineCosts(step=0.001, prompt_share=0.6),
+    "sglang": EngineCosts(step=0.001, sequence=0.00004, request=0.005),
+    "tensorrt_llm": EngineCosts(step=0.0005, sequence=0.00001),
+    "tgi": EngineCosts(step=0.002, sequence=0.00001),
     "transformers": EngineCosts(layer=0.0006),
-    "vllm": EngineCosts(step=0.0002, sequence=0.00008, request=0.005),
-    V0: EngineCosts(step=0.002, sequence=0.00008),
+    "vllm": EngineCosts(step=0.0005, sequence=0.00004, request=0.002),
+    V0: EngineCosts(step=0.002, sequence=0.00001),
 }
 AMD_SHARE = 0.5  # speed of kernels on AMD's cards over that of NVIDIA's curves, scaled
 INTERVALS: Mapping[str, SecondsInterval] = {
-    PROMPTS: SecondsInterval(0.62, 2.43),
-    ALONE: SecondsInterval(0.67, 1.97),
-    TOGETHER: SecondsInterval(0.77, 2.56),
+    PROMPTS: SecondsInterval(0.72, 2.6),
+    ALONE: SecondsInterval(0.68, 1.77),
+    TOGETHER: SecondsInterval(0.9, 2.62),
 }

@@ -54,10 +54,9 @@ def first_token_seconds(timed: TimedReplica, prompt: int) -> ServingSeconds:
 
 
 def prompt_seconds(timed: TimedReplica, prompt: int, sequences: float = 1.0) -> ServingSeconds:
-    """Prompts of many users, with every stage busy."""
-    alone = sequences == 1 and not timed.replica.overlapped
+    """Prompts of many users, with every stage busy; one stage after another without overlap."""
     stages = _prompt_stages(timed, timed.replica, prompt, sequences)
-    parts = _summed(stages) if alone else max(stages, key=_sum)
+    parts = max(stages, key=_sum) if timed.replica.overlapped else _summed(stages)
     return _seconds(_with_request(timed, parts, sequences), PROMPTS)
 
 
