@@ -17,11 +17,13 @@ TRL = (
     "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara --use_peft "
     "--load_in_4bit --dtype bfloat16 --per_device_train_batch_size 2 --max_length 4096"
 )
-# the README's four commands
+# the README's five commands
 README = {
     "command": f"check --gpu 4090 {TRL}",
     "train": "quick llama3.1-8b --qlora --gpu 4090",
     "serve": "infer llama3.1-8b --gpu h100 --context 16k",
+    "plan": "plan llama3.2-1b --gpus 2 --gpu 4090 --seq-len 2k --global-batch 32 --engine "
+    "fsdp,megatron --top 5",
     "check": "calculate configs/llama2_7b_deepspeed.json --check --quiet",
 }
 # those of docs/check.md
