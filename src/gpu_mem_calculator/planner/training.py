@@ -8,6 +8,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ..core.errors import InputError
+from .axes import IMPLEMENTATION, LOSS
 from .full import full_plan
 from .goals import with_goal
 from .plans import Plan, Plans, SearchedSpace
@@ -21,6 +22,7 @@ from .structures import run_file
 IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
 STEP = 0.05  # of the memory, between two set-ups of the front
 MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
+KERNELS = (LOSS, IMPLEMENTATION)
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
 
@@ -88,21 +90,22 @@ def best_plans(
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, question.top)
     plans: list[Plan] = []
-    tried: set[tuple[str, int, tuple[int, ...]]] = set()
+    shown: set[str] = set()
+    tried = 0
 
     def add(set_up: SetUp) -> None:
-        figures = (set_up.structure.engine, set_up.total_bytes, tuple(set_up.sizes.values()))
-        if figures in tried:
-            return  # a slower choice with the same memory
-        tried.add(figures)
+        nonlocal tried
+        if (name := _without_kernels(set_up)) in shown:
+            return
+        tried += 1
         run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
-        settings = named_settings(set_up)
-        plan = full_plan(run, settings, price=question.price, tokens=question.tokens)
+        plan = full_plan(run, named_settings(set_up), price=question.price, tokens=question.tokens)
         if plan.fits_on_gpu:
             plans.append(plan)
+            shown.add(name)
 
     for set_up in order:
-        if len(plans) >= count or len(tried) >= MOST_TRIED:
+        if len(plans) >= count or tried >= MOST_TRIED:
             break
         add(set_up)
         report("estimating in full", len(plans) / count)
@@ -110,6 +113,14 @@ def best_plans(
         add(set_up)
     plans.sort(key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes))
     return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+
+
+def _without_kernels(set_up: SetUp) -> str:
+    """What a set-up is called without its kernels: of those that differ in nothing else, the
+    fastest that fits is shown.
+    """
+    settings = named_settings(set_up)
+    return str({key: value for key, value in settings.items() if key not in KERNELS})
 
 
 def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
