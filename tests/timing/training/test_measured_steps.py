@@ -14,7 +14,7 @@ from statistics import mean, median
 from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.backtest.score import backtest
 
-FILE = Path(__file__).parents[2] / "ground_truth" / "steps.jsonl"
+FILE = Path(__file__).parents[2] / "ground_truth" / "timing" / "steps.jsonl"
 
 
 @cache

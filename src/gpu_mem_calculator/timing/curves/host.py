@@ -39,7 +39,7 @@ CHECKPOINT = 1.8e-3
 FSDP_UNIT, FSDP_BACK_UNIT = 1.5e-3, 1.2e-3
 FSDP_STEP = 6.5e-5  # of one sharded tensor in clipping and in the optimizer, a DTensor
 # Hooks of one parameter's gradient by ZeRO stage, and of one parameter in its step.
-ZERO_GRADIENT = {0: 3.5e-5, 1: 5.0e-5, 2: 1.0e-4, 3: 1.0e-4}
+ZERO_GRADIENT = {0: 3.5e-5, 1: 8.0e-5, 2: 1.0e-4, 3: 1.0e-4}
 ZERO_STEP = {0: 1.9e-4, 1: 2.5e-5, 2: 4.0e-5, 3: 4.0e-5}
 ZERO_ENDS = 4.0e-3  # of a micro-batch and step of DeepSpeed's engine
 # ZeRO-3: hooks around the modules of one parameter, in each pass; and what a gather does for each
