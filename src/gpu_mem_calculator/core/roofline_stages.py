@@ -7,7 +7,7 @@ from functools import partial
 
 from ..generation.kv_cache import RowBytes, cached_states, unscaled_row
 from ..model.arch import Arch
-from ..model.blocks import LatentAttention
+from ..model.blocks import LatentAttention, Moe
 from ..run.engine import Engine
 from ..run.run import Run, StoredTensor
 from ..timing.serving.card import QUANTIZED, SHORT_SUM
@@ -88,6 +88,7 @@ def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
     local = engine.name == "llamacpp"
     plain = SHORT_SUM if local and bits == 16 else run.precision.removesuffix("_pure")
     cached = _cache_name(run)
+    experts = [layer.mlp.top_k for layer in shard.layers(arch) if isinstance(layer.mlp, Moe)]
     return StageWork(
         parts=parts(
             arch,
@@ -104,6 +105,8 @@ def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
         ranks=shard.tp,
         gathered=_attention_groups(run),
         chosen=_sparse_tokens(arch),
+        routed=sum(experts),
+        exchanged=len(experts),
     )
 
 

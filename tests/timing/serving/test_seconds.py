@@ -25,9 +25,11 @@ from gpu_mem_calculator.timing.serving.seconds import (
 
 
 @cache
-def timed(model: str = "llama3-8b", gpu: str = "h100-80gb-sxm", **keys: Any) -> TimedReplica:
-    """A replica on as many GPUs as its parallel sizes need."""
-    gpus = keys.get("tensor_parallel_size", 1) * keys.get("pipeline_parallel_size", 1)
+def timed(
+    model: str = "llama3-8b", gpu: str = "h100-80gb-sxm", gpus: int = 0, **keys: Any
+) -> TimedReplica:
+    """A replica, on as many GPUs as its tensor and pipeline sizes need."""
+    gpus = gpus or keys.get("tensor_parallel_size", 1) * keys.get("pipeline_parallel_size", 1)
     hardware = {"gpu": gpu, "num_gpus": gpus}
     inference = {"engine": "vllm", **keys}
     file = read({"model": {"name": model}, "inference": inference, "hardware": hardware})
@@ -100,6 +102,16 @@ def test_experts_take_longer_with_more_tokens_until_all_are_read() -> None:
     one = timed("mixtral-8x7b", gpu="h200-141gb-sxm")
     few, many = (step_seconds(one, 512, users).parts[MATRICES] for users in (1, 16))
     assert 2 < many / few < 4.5
+
+
+def test_replicas_that_share_experts_send_tokens_to_them() -> None:
+    """Over the network, which is slower than NVLink, if they are on several nodes."""
+    model = "qwen3-30b-a3b"
+    eight = timed(model, gpus=8, data_parallel_size=8, expert_parallel_size=8)
+    sixteen = timed(model, gpus=16, data_parallel_size=16, expert_parallel_size=16)
+    alone = timed(model)
+    sent = [step_seconds(one, 512, 64).parts[COMMUNICATION] for one in (alone, eight, sixteen)]
+    assert sent[0] == 0 < sent[1] < sent[2]
 
 
 def test_every_engine_has_costs_and_the_host_limits_transformers() -> None:

@@ -188,3 +188,17 @@ def reduction_seconds(stage: StageWork, tokens: float, gpu: ServingGpu) -> float
         small, large = ONE_KERNEL[stage.ranks]
         each = min(each, small + (large - small) * max(0.0, size - 8192) / (524288 - 8192))
     return stage.sums * each
+
+
+def exchange_seconds(stage: StageWork, tokens: float, gpu: ServingGpu) -> float:
+    """Tokens to their experts and back, where data-parallel replicas share experts.
+
+    A rank sends its part of the replica's tokens to each of their experts: an all-to-all before the
+    experts of a layer, and one after them.
+    """
+    spread = max((part.spread for part in stage.parts if part.chosen < 1), default=1)
+    if spread <= stage.gathered or not stage.exchanged:
+        return 0.0
+    each = tokens / stage.ranks * stage.hidden_bytes * stage.routed / stage.exchanged
+    ranks = stage.ranks * spread
+    return 2 * stage.exchanged * float(collective_seconds(gpu.machine, "all_to_all", each, ranks))

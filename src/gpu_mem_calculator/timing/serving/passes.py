@@ -6,6 +6,7 @@ from .kernels import (
     ServingGpu,
     decode_attention_seconds,
     elementwise_seconds,
+    exchange_seconds,
     matrix_seconds,
     prompt_attention_seconds,
     reduction_seconds,
@@ -37,7 +38,8 @@ def prompt_parts(
         + matrix_seconds(stage, LAST, sequences, gpu),
         ATTENTION: prompt_attention_seconds(stage, prompt, sequences, gpu),
         OTHER: passes * elementwise_seconds(stage, each, gpu),
-        COMMUNICATION: passes * reduction_seconds(stage, each, gpu),
+        COMMUNICATION: passes
+        * (reduction_seconds(stage, each, gpu) + exchange_seconds(stage, each, gpu)),
     }
 
 
@@ -48,5 +50,6 @@ def step_parts(stage: StageWork, context: float, sequences: float, gpu: ServingG
         + matrix_seconds(stage, LAST, sequences, gpu),
         ATTENTION: decode_attention_seconds(stage, context, sequences, gpu),
         OTHER: elementwise_seconds(stage, sequences, gpu),
-        COMMUNICATION: reduction_seconds(stage, sequences, gpu),
+        COMMUNICATION: reduction_seconds(stage, sequences, gpu)
+        + exchange_seconds(stage, sequences, gpu),
     }

@@ -50,6 +50,7 @@ class StageWork(Struct, frozen=True, kw_only=True):
     - `sums`: all-reduces of hidden states over the stage's `ranks`
     - `gathered`: data-parallel ranks whose tokens are in each all-reduce
     - `chosen`: the most tokens that sparse attention reads; 0: all
+    - `routed`: experts of one token over all layers; `exchanged`: layers that have experts
     """
 
     parts: tuple[WeightUse, ...]
@@ -61,6 +62,8 @@ class StageWork(Struct, frozen=True, kw_only=True):
     ranks: int = 1
     gathered: int = 1
     chosen: int = 0
+    routed: int = 0
+    exchanged: int = 0
 
     @property
     def alone(self) -> StageWork:
