@@ -228,3 +228,38 @@ def test_replicas_that_do_not_fit_together_are_servers_of_their_own() -> None:
     plan = ask("gemma-2b", hardware=gpus, context=32768, new_tokens=1024, fix=fixed).plans[0]
     assert estimate(plan.run).fits_on_gpu
     assert figures(plan).replicas == 2
+
+
+def test_more_gpus_or_weaker_targets_are_offered() -> None:
+    """More GPUs meet a throughput; with two targets that are too strict, both are weakened."""
+    found = ask(throughput=1e5, latency=0.05)
+    changes: dict[str, Any] = {}
+    for one in found.if_nothing_fits:
+        changes |= one.change
+    assert changes["hardware.num_gpus"] > 4
+    assert ask(throughput=changes["throughput"], latency=0.05).plans
+    both = ask(throughput=1e6, latency=1e-4).if_nothing_fits[-1].change
+    assert set(both) == {"throughput", "latency"}
+    assert ask(**both).plans
+
+
+def test_too_many_users_are_answered_with_those_that_fit() -> None:
+    """The largest number that memory holds."""
+    found = ask(users=10**6)
+    users = next(one.change["users"] for one in found.if_nothing_fits if "users" in one.change)
+    assert ask(users=users).plans
+
+
+def test_the_largest_batch_serves_most_users() -> None:
+    """More users than the plan with the most tokens per second within a latency."""
+    most = ask(goal="largest_batch").plans[0]
+    fast = ask(latency=0.02).plans[0]
+    assert figures(most).users > figures(fast).users
+
+
+def test_cost_is_the_price_of_the_gpu_hours() -> None:
+    """And a million tokens cost a thousandth of a billion."""
+    plan = ask(users=64, price=2.0, tokens=10**9).plans[0]
+    assert plan.gpu_hours is not None
+    assert plan.cost == pytest.approx(2 * plan.gpu_hours)
+    assert figures(plan).cost_per_million_tokens == pytest.approx(plan.cost / 1000)
