@@ -21,8 +21,11 @@ LATE_SECONDS = 6.0e-5
 EXPOSED_SHARE = 0.4
 # Seconds of the host for one operation of Megatron-DeepSpeed's layers: Python, autograd, and the
 # states of random numbers around dropout. vTrain's rows with one sequence a micro-batch.
-MEGATRON_DEEPSPEED_OPERATION = 5.4e-5
+MEGATRON_DEEPSPEED_OPERATION = 6.9e-5
 # Share of the fp32 peak without tensor cores of a batch of 16-bit products whose matrices begin at
 # addresses that are no multiples of 16 bytes: cuBLAS then has no tensor core kernel. BigScience's
 # rows with heads of 108 and of 150: 10 and 8 TFLOP/s on an A100.
 UNALIGNED = 0.5
+# By how much the slowest host of a tensor-parallel group is slower than one, for each further rank:
+# all wait for it at every collective. vTrain's rows with one sequence a micro-batch.
+SLOWEST_HOST = 0.03

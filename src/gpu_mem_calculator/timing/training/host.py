@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...engines.deepspeed import options as deepspeed
-from ...ledger.num import holds
 from ...model.arch import Layer
 from ...run.run import Run
 from ..curves import host
@@ -17,7 +16,6 @@ from .operators import layer_kinds
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, is_plain_torch
 
-REDUCTIONS = 2  # all-reduces of a layer in each direction under tensor parallelism
 FUSED_SECONDS = 8.0e-6  # of one kernel of Transformer Engine's layers
 
 
@@ -54,14 +52,13 @@ def host_seconds(
     again = recomputed_share(run) * (run.recompute == "full")
     back = costs.frozen_operation if run.frozen else costs.back_operation
     kinds = [kind.layer for kind in layer_kinds(run.arch)]
-    reductions = REDUCTIONS * holds(run.mesh.tp > 1) if engine == MEGATRON_DEEPSPEED else 0
     forwards, backwards = [], []
     for block, layer in zip(layers, kinds, strict=True):
-        forward = (block.launches + reductions) * costs.operation + costs.layer
+        forward = block.launches * costs.operation + costs.layer
         hooks, more = _hooks(run, engine, layer, again), _quantized(run, layer, again)
         saved = host.CHECKPOINT * again * (costs.layer > 0)
         forwards.append(forward + hooks[0] + more[0])
-        backward = forward * again + (block.back_launches + reductions) * back + saved
+        backward = forward * again + block.back_launches * back + saved
         backwards.append(backward + hooks[1] + more[1])
     both = ends.launches * costs.operation + ends.back_launches * back + costs.ends
     return HostSeconds(

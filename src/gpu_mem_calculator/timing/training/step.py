@@ -9,9 +9,10 @@ from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
 from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
 from .copies import copy_seconds
+from .estimates import SLOWEST_HOST
 from .host import host_seconds
 from .interval import interval_factors
-from .numbers import larger
+from .numbers import larger, smaller
 from .offload import offload_seconds, offloaded
 from .operators import EqualLayers, layer_kinds
 from .optimizer import optimizer_seconds
@@ -102,8 +103,9 @@ def _stage(
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)
     launches = host_seconds(run, engine, machine, blocks, _both(*ends))
+    slower = 1 + SLOWEST_HOST * (smaller(run.mesh.tp, run.gpus_per_node) - 1)
     waits = tuple(
-        larger(forward, launched) + larger(backward, relaunched)
+        larger(forward, launched * slower) + larger(backward, relaunched * slower)
         for (forward, backward), launched, relaunched in zip(
             passes, launches.forwards, launches.backwards, strict=True
         )
