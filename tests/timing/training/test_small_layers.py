@@ -55,9 +55,9 @@ def test_a_small_layer_takes_as_long_as_its_host() -> None:
 
 
 def test_ranks_wait_for_the_slowest_host() -> None:
-    """vTrain: 3.3 to 3.4 ms on two and four GPUs, 3.7 and more on eight, though each computes less."""
-    assert 1.02 * of_layer(1) < of_layer(2) < 1.25 * of_layer(1)
-    assert 1.15 * of_layer(1) < of_layer(8, batch=4)
+    """vTrain: 3.3 to 3.4 ms on two and four GPUs, 3.7 and more on eight, which compute less."""
+    assert of_layer(1) < of_layer(2) < 1.25 * of_layer(1)
+    assert 1.1 * of_layer(1) < of_layer(8, batch=4)
 
 
 def test_a_large_layer_takes_as_long_as_its_kernels() -> None:
