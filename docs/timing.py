@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import mean, median
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
@@ -19,10 +20,17 @@ from evidence import filled, table  # noqa: E402
 from tests.ground_truth.timing.baseline import left_out_errors, mean_size  # noqa: E402
 from tests.ground_truth.timing.predict import Predictions, predictions  # noqa: E402
 from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E402
-from tests.ground_truth.timing.spread import covered, factors, first_half, left_out_coverage  # noqa: E402
-from tests.ground_truth.timing.translate import every_run, resolved  # noqa: E402
+from tests.ground_truth.timing.spread import (  # noqa: E402
+    HERE,
+    Residual,
+    covered,
+    factors,
+    of_rows,
+    of_steps,
+)
+from tests.ground_truth.timing.translate import every_run  # noqa: E402
 
-from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class  # noqa: E402
+from gpu_mem_calculator.timing.training.interval import FACTORS  # noqa: E402
 
 PAGE = ROOT / "docs" / "timing.md"
 # what a group of sources is, and which errors were asked of it: mean in percent
@@ -125,54 +133,68 @@ def _short(why: str) -> str:
     return "pipeline stages of unequal length under Megatron-DeepSpeed" if "divide" in why else why
 
 
-def by_class() -> dict[str, list[Predicted]]:
-    """Predictions, by class of the interval."""
-    found: dict[str, list[Predicted]] = {}
-    for one in every_prediction().found:
-        found.setdefault(interval_class(resolved(one.run).run), []).append(one)
-    return found
+@cache
+def residuals() -> tuple[Residual, ...]:
+    """Every measured step over its estimate."""
+    return (*of_rows(every_prediction().found), *of_steps())
 
 
 def intervals() -> str:
-    """Each class: its factors, and how many runs of each half lie inside."""
+    """Each class: its factors, and how many steps of each half and source lie inside."""
     lines = []
-    for name, found in by_class().items():
-        seen = [one for one in found if first_half(one.run.row.id)]
-        other = [one for one in found if not first_half(one.run.row.id)]
-        low, high = FACTORS[name]
-        inside = (f"{_inside(runs)} of {len(runs):,}" for runs in (seen, other))
-        left_out = left_out_coverage(_sources(found))
-        alone = f"{sum(left_out.values()) / len(left_out):.0f} %" if left_out else "-"
-        lines.append([name, f"{low:g} to {high:g}", *inside, alone])
+    for name, bounds in FACTORS.items():
+        found = [one for one in residuals() if one.kind == name]
+        halves = ([one for one in found if one.first == first] for first in (True, False))
+        inside = (f"{covered(half, bounds):.0f} % of {len(half):,}" for half in halves)
+        sources = dict.fromkeys(one.source for one in found)
+        each = (
+            f"{source} {covered([one for one in found if one.source == source], bounds):.0f} %"
+            for source in sources
+        )
+        low, high = bounds
+        lines.append([name, f"{low:g} to {high:g}", *inside, ", ".join(each)])
     head = ["class", "factors of the estimate", "inside, half that was used"]
-    return table([*head, "inside, other half", "a source by the others' factors"], lines)
+    return table([*head, "inside, other half", "inside, by source"], lines)
 
 
-def _inside(runs: Sequence[Predicted]) -> str:
-    return "-" if not runs else f"{100 * sum(one.inside for one in runs) / len(runs):.0f} %"
+def steps() -> str:
+    """Steps that were measured here, by class and half."""
+    found = [one for one in residuals() if one.source == HERE]
+    lines = []
+    for name in (*FACTORS, None):
+        of_class = [one for one in found if name in (None, one.kind)]
+        cells = [_sizes([one for one in of_class if one.first == first]) for first in (True, False)]
+        if of_class:
+            lines.append([name or "all", *(cell for half in cells for cell in half)])
+    head = ["", "half that was used", "mean", "median", "other half", "mean", "median"]
+    return table(head, lines)
 
 
-def spread(found: Mapping[str, Iterable[Predicted]]) -> Iterator[str]:
+def _sizes(found: Sequence[Residual]) -> list[str]:
+    """Number, mean and median error of some steps."""
+    sizes = [100 * abs(1 / one.ratio - 1) for one in found]
+    if not sizes:
+        return ["0", "-", "-"]
+    return [str(len(sizes)), f"{mean(sizes):.1f} %", f"{median(sizes):.1f} %"]
+
+
+def spread() -> Iterator[str]:
     """What the first half says of each class."""
-    for name, runs in found.items():
-        every = list(runs)
-        half = [one for one in every if first_half(one.run.row.id)]
-        other = [one for one in every if not first_half(one.run.row.id)]
-        made = factors(half)
-        rest = f"{covered(other, made):.0f} % of the other half" if other else "no other half"
-        left_out = {key: round(value) for key, value in left_out_coverage(_sources(every)).items()}
-        yield f"{name}: {made[0]:.3f} to {made[1]:.3f} from {len(half)} runs; {rest}; {left_out}"
+    for name in FACTORS:
+        half = [one for one in residuals() if one.kind == name and one.first]
+        low, high = factors(half)
+        yield f"{name}: {low:.3f} to {high:.3f} from {len(half)} steps"
 
 
 def bodies() -> dict[str, str]:
     """What stands between the marks of the page."""
-    return {"scores": scores(), "refused": refused(), "intervals": intervals()}
+    return {"scores": scores(), "refused": refused(), "intervals": intervals(), "steps": steps()}
 
 
 def main(arguments: list[str]) -> int:
     """Write the page, or print the spread."""
     if "--spread" in arguments:
-        print("\n".join(spread(by_class())))
+        print("\n".join(spread()))
         return 0
     PAGE.write_text(filled(PAGE.read_text("utf-8"), bodies()), encoding="utf-8")
     return 0

@@ -1,17 +1,40 @@
 """How far measured steps are from their estimates: what the factors of the interval come from.
 
-Runs are split into two halves by a hash of their id. The first half gives the factors of
+Public rows are split into two halves by a hash of their id, steps that were measured here by what
+was decided before they were measured. The first half gives the factors of
 `timing/training/interval.py`, the second one checks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from .score import Predicted
+from msgspec import Struct
 
-WITHIN = 0.8  # share of measured steps that lie between low and high
+from gpu_mem_calculator.backtest.rows import rows_from
+from gpu_mem_calculator.backtest.score import backtest
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.timing.training.interval import interval_class
+
+from .rows import FOLDER
+from .score import Predicted
+from .translate import resolved
+
+WITHIN = 0.9  # of the first half, so that 80 % of a new source lie inside
+STEPS = FOLDER / "steps.jsonl"
+HERE = "measured on an H200"
+
+
+class Residual(Struct, frozen=True, kw_only=True):
+    """A measured step over its estimate; `first`: it is of the half that factors come from."""
+
+    source: str
+    kind: str
+    ratio: float
+    first: bool
 
 
 def first_half(row_id: str) -> bool:
@@ -19,14 +42,45 @@ def first_half(row_id: str) -> bool:
     return sha256(row_id.encode()).digest()[0] % 2 == 0
 
 
-def factors(found: Iterable[Predicted], within: float = WITHIN) -> tuple[float, float]:
+def of_rows(found: Iterable[Predicted]) -> Iterator[Residual]:
+    """Those of public rows."""
+    for one in found:
+        made = resolved(one.run)
+        yield Residual(
+            source=one.run.source,
+            kind=interval_class(made.run, made.engine.name),
+            ratio=one.run.seconds / one.estimate,
+            first=first_half(one.run.row.id),
+        )
+
+
+def of_steps() -> Iterator[Residual]:
+    """Those of steps that were measured here."""
+    data = [json.loads(line) for line in STEPS.read_text(encoding="utf-8").splitlines()]
+    timed = [{**row, "measured": _seconds(row["measured"])} for row in data]
+    scored = {row.id: row.metrics["step"] for row in backtest(rows_from(timed)).rows}
+    for row in data:
+        made, one = resolve(read(row["config"])), scored[row["id"]]
+        yield Residual(
+            source=HERE,
+            kind=interval_class(made.run, made.engine.name),
+            ratio=one.measured / one.predicted,
+            first=row["environment"]["split"] == "seen",
+        )
+
+
+def _seconds(measured: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in measured.items() if key.startswith("step_seconds")}
+
+
+def factors(found: Iterable[Residual], within: float = WITHIN) -> tuple[float, float]:
     """The shares of the estimate between which `within` of the measured steps lie.
 
     As much lies below as above, and every source counts the same, whatever its number of rows.
     """
     by_source: dict[str, list[float]] = {}
     for one in found:
-        by_source.setdefault(one.run.source, []).append(one.run.seconds / one.estimate)
+        by_source.setdefault(one.source, []).append(one.ratio)
     weighed = sorted((ratio, 1 / len(ratios)) for ratios in by_source.values() for ratio in ratios)
     tail = (1 - within) / 2
     return quantile(weighed, tail), quantile(weighed, 1 - tail)
@@ -43,18 +97,7 @@ def quantile(weighed: Sequence[tuple[float, float]], share: float) -> float:
     return weighed[-1][0]
 
 
-def covered(found: Sequence[Predicted], bounds: tuple[float, float]) -> float:
+def covered(found: Sequence[Residual], bounds: tuple[float, float]) -> float:
     """The share in percent of measured steps that lie between two factors of their estimates."""
     low, high = bounds
-    inside = [low <= one.run.seconds / one.estimate <= high for one in found]
-    return 100 * sum(inside) / len(inside)
-
-
-def left_out_coverage(by_source: Mapping[str, Sequence[Predicted]]) -> dict[str, float]:
-    """For each source, the share of its runs inside the factors of all other sources."""
-    found = {}
-    for source, runs in by_source.items():
-        others = [one for name, each in by_source.items() if name != source for one in each]
-        if others:
-            found[source] = covered(runs, factors(others))
-    return found
+    return 100 * sum(low <= one.ratio <= high for one in found) / len(found)

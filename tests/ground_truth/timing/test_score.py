@@ -7,7 +7,7 @@ import pytest
 from .baseline import Utilised, best_constant, left_out_errors
 from .rows import TimingRow
 from .score import Predicted, questions, score
-from .spread import covered, factors, first_half
+from .spread import Residual, covered, factors, first_half
 from .translate import TimedRun
 
 
@@ -70,12 +70,22 @@ def test_a_source_never_fits_its_own_constant() -> None:
     assert errors["b"] == pytest.approx([100])
 
 
-def test_factors_leave_a_tenth_on_each_side() -> None:
+def test_factors_leave_the_same_on_each_side() -> None:
     """Ten runs measured 0.95 to 1.4 times their estimates: one below, one above."""
-    found = [made_up(1, 0.95 + 0.05 * number, 1.0) for number in range(10)]
-    low, high = factors(found)
+    found = [
+        Residual(source="here", kind="FSDP", ratio=0.95 + 0.05 * number, first=True)
+        for number in range(10)
+    ]
+    low, high = factors(found, 0.8)
     assert (low, high) == (pytest.approx(0.95), pytest.approx(1.35))
     assert covered(found, (low, high)) == 90
+
+
+def test_sources_count_the_same_in_factors() -> None:
+    """A source with many rows does not decide alone."""
+    many = [Residual(source="a", kind="FSDP", ratio=1.0, first=True) for _ in range(100)]
+    few = [Residual(source="b", kind="FSDP", ratio=1.5, first=True)]
+    assert factors([*many, *few]) == (1.0, 1.5)
 
 
 def test_halves_are_about_equal_and_stay_the_same() -> None:

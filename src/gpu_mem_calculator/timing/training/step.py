@@ -58,6 +58,7 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     copies = copy_seconds(run, engine, machine, owned)
     return _step(
         run,
+        engine,
         compute=(stage.kernels + copies) * many,
         host=stage.waiting * many + once,
         exposed_communication=(stage.collectives + each + sent_each) * many + (at_end + sent_once),
@@ -67,12 +68,12 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     )
 
 
-def _step(run: Run, **parts: Seconds) -> StepSeconds:
+def _step(run: Run, engine: str, **parts: Seconds) -> StepSeconds:
     """The parts, their sum, and its interval."""
     estimate: Seconds = 0.0
     for seconds in parts.values():
         estimate = estimate + seconds
-    low, high = interval_factors(run)
+    low, high = interval_factors(run, engine)
     return StepSeconds(estimate=estimate, low=estimate * low, high=estimate * high, **parts)
 
 
