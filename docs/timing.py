@@ -20,14 +20,7 @@ from evidence import filled, table  # noqa: E402
 from tests.ground_truth.timing.baseline import left_out_errors, mean_size  # noqa: E402
 from tests.ground_truth.timing.predict import Predictions, predictions  # noqa: E402
 from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E402
-from tests.ground_truth.timing.spread import (  # noqa: E402
-    HERE,
-    Residual,
-    covered,
-    factors,
-    of_rows,
-    of_steps,
-)
+from tests.ground_truth.timing.spread import HERE, Residual, covered, factors, of_rows, of_steps  # noqa: E402
 from tests.ground_truth.timing.translate import every_run  # noqa: E402
 
 from gpu_mem_calculator.timing.training.interval import FACTORS  # noqa: E402
@@ -120,6 +113,53 @@ def scores() -> str:
     return table(HEAD, lines)
 
 
+def targets() -> str:
+    """What the times are meant to reach, and whether they do."""
+    every, groups_now = by_source(), dict(groups())
+    constant = {name: mean_size(errors.values()) for name, errors in baselines().items()}
+    means = {name: score(found).mean for name, found in every.items()}
+    vtrain = score(every["vTrain"])
+    worse = [name for name in every if means[name] > constant[name]]
+    third = [name for name in GROUPS["untuned sweeps"] if means[name] > constant[name] / 3]
+    inside = mean(100 * in_interval(one) for one in residuals())
+    unseen = [100 * abs(1 / one.ratio - 1) for one in residuals() if _unseen(one)]
+    lines = [
+        _target("vTrain: mean at most 7 %", f"{vtrain.mean:.1f} %", vtrain.mean <= 7),
+        _target("vTrain: 98 % of pairs in order", f"{vtrain.ordered:.1f} %", vtrain.ordered >= 98),
+        _target("vTrain: regret at most 3 %", f"{vtrain.regret:.1f} %", vtrain.regret <= 3),
+    ]
+    for title, most in (("tuned, dense", 8), ("experts", 20)):
+        found = score(groups_now[title]).mean
+        lines.append(_target(f"{title}: mean at most {most} %", f"{found:.1f} %", found <= most))
+    lines += [
+        _target("no source worse than the constant MFU", _but(worse), not worse),
+        _target("untuned sweeps: a third of its error", _but(third), not third),
+        _target("80 % of steps in the interval", f"{inside:.0f} %", inside >= 80),
+        _target(
+            "other half of the H200: mean at most 7 %", f"{mean(unseen):.1f} %", mean(unseen) <= 7
+        ),
+    ]
+    return table(["target", "now", "reached"], lines)
+
+
+def _target(what: str, now: str, reached: bool) -> list[str]:
+    return [what, now, "yes" if reached else "no"]
+
+
+def in_interval(one: Residual) -> bool:
+    """Whether a measured step lies in the interval of its class."""
+    low, high = FACTORS[one.kind]
+    return low <= one.ratio <= high
+
+
+def _but(names: Sequence[str]) -> str:
+    return f"all but {', '.join(names)}" if names else "all"
+
+
+def _unseen(one: Residual) -> bool:
+    return one.source == HERE and not one.first
+
+
 def refused() -> str:
     """How many rows are not used, and why."""
     reasons = Counter(one.why for one in every_run()[1])
@@ -188,7 +228,13 @@ def spread() -> Iterator[str]:
 
 def bodies() -> dict[str, str]:
     """What stands between the marks of the page."""
-    return {"scores": scores(), "refused": refused(), "intervals": intervals(), "steps": steps()}
+    return {
+        "scores": scores(),
+        "refused": refused(),
+        "intervals": intervals(),
+        "steps": steps(),
+        "targets": targets(),
+    }
 
 
 def main(arguments: list[str]) -> int:

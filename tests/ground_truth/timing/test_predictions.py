@@ -14,16 +14,16 @@ from .translate import TimedRun, every_run
 SAMPLE = 8  # rows of each source, evenly spread
 # mean error in percent that a sample of a source may have
 BUDGETS = {
-    "vTrain": 45.0,
-    "BigScience": 30.0,
-    "llm-foundry": 45.0,
-    "NVIDIA dgxc": 20.0,
-    "InternEvo": 20.0,
-    "Megatron SC21": 15.0,
-    "Korthikanti": 12.0,
-    "MegaScale": 15.0,
-    "stas00": 12.0,
-    "Llama 3": 25.0,
+    "vTrain": 10.0,
+    "BigScience": 14.0,
+    "llm-foundry": 15.0,
+    "NVIDIA dgxc": 6.0,
+    "InternEvo": 25.0,
+    "Megatron SC21": 10.0,
+    "Korthikanti": 7.0,
+    "MegaScale": 9.0,
+    "stas00": 8.0,
+    "Llama 3": 19.0,
 }
 
 
