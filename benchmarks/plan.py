@@ -27,11 +27,11 @@ import numpy as np
 
 from gpu_mem_calculator.core.machine import machine_of
 from gpu_mem_calculator.ledger.units import gib
-from gpu_mem_calculator.planner.memory import highest_stage
-from gpu_mem_calculator.planner.question import PlanQuestion
-from gpu_mem_calculator.planner.search import at_sizes, search
-from gpu_mem_calculator.planner.space import structures
-from gpu_mem_calculator.planner.structures import Structure
+from gpu_mem_calculator.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.planner.training.memory import highest_stage
+from gpu_mem_calculator.planner.training.search import at_sizes, search
+from gpu_mem_calculator.planner.training.space import structures
+from gpu_mem_calculator.planner.training.structures import Structure
 from gpu_mem_calculator.timing.training.step import step_seconds
 
 SPACES = {

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gpu_mem_calculator.engines import engine
-from gpu_mem_calculator.planner.axes import BATCH, ENGINES, KEYS
+from gpu_mem_calculator.planner.training.axes import BATCH, ENGINES, KEYS
 
 PAGE = Path(__file__).with_name("planner.md")
 

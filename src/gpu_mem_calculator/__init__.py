@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from .core.calculator import GPUMemoryCalculator, estimate
     from .core.errors import InputError
-    from .planner.ask import plan
+    from .planner.asking.ask import plan
     from .published.estimator import Estimator
     from .published.zero_tables import (
         estimate_zero2_model_states_mem_needs,
@@ -32,7 +32,7 @@ _HOME = {
     "estimate_zero3_model_states_mem_needs": "published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_cold": "published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_live": "published.zero_tables",
-    "plan": "planner.ask",
+    "plan": "planner.asking.ask",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.planner.plans import (
+from gpu_mem_calculator.planner.answers.plans import (
     KnobEffect,
     Plan,
     Plans,

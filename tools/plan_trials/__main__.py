@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.planner.question import PlanQuestion
-from gpu_mem_calculator.planner.search import search
-from gpu_mem_calculator.planner.space import structures
-from gpu_mem_calculator.planner.training import best_plans, global_batch
+from gpu_mem_calculator.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.planner.training.best import best_plans, global_batch
+from gpu_mem_calculator.planner.training.search import search
+from gpu_mem_calculator.planner.training.space import structures
 
 LOCAL = {
     "engine.transformer_implementation": "local",

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, print_to_stderr
 from ..core.parameter_count import parameter_count
-from ..planner.ask import Progress, plan, with_files
+from ..planner.asking.ask import Progress, plan, with_files
 from ..report.terminal import takes_escapes
 from .export import add_export, check_export, write_export
 from .output import screen_width, show, write
 from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plans
+    from ..planner.answers.plans import Plans
 
 EXAMPLES = """\
 examples:

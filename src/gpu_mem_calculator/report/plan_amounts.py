@@ -12,7 +12,7 @@ from ..core.runfile import section
 from ..ledger.units import count
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plan
+    from ..planner.answers.plans import Plan
 
 # What a step's seconds are spent on, in the order in which they are shown.
 PARTS = {

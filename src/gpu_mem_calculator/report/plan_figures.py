@@ -15,7 +15,7 @@ from ..ledger.units import GIB, count, gib
 from .plan_amounts import card_bytes, rate_text, seconds_text
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plan, PlanSeconds
+    from ..planner.answers.plans import Plan, PlanSeconds
 
 SPARE = 0.06  # share of an axis that is free on both sides
 MOST_TICKS = 6

@@ -10,7 +10,7 @@ from .plan_amounts import seconds_text
 from .plan_figures import plan_axes
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plans
+    from ..planner.answers.plans import Plans
 
 NAMED = 10  # ranks that are written; the others of the front are bullets
 HEIGHT, LABEL = 7, 9  # rows of the picture, and columns left of it

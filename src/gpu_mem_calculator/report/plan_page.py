@@ -21,7 +21,7 @@ from .plan_text import space_words
 from .plan_words import change_words, setups_apart
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plans
+    from ..planner.answers.plans import Plans
 
 
 def plan_page(plans: Plans) -> str:

@@ -22,7 +22,7 @@ from .plan_figures import MILLI, PlanColumn, interval
 from .plan_words import change_words, engine_words, setup_words
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plan
+    from ..planner.answers.plans import Plan
 
 SHOWN_STAGES = 8  # pipeline stages in full; of more, the first, the last and the largest
 

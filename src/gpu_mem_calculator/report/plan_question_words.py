@@ -9,7 +9,7 @@ from ..ledger.units import count
 from .plan_amounts import card
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plans
+    from ..planner.answers.plans import Plans
 
 # The first words where something else than the fastest set-up is looked for.
 GOALS = {

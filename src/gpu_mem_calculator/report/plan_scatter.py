@@ -18,7 +18,7 @@ from .plan_words import engine_words, setup_words
 from .svg import svg_text
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plan, Plans
+    from ..planner.answers.plans import Plan, Plans
 
 WIDTH, HEIGHT = 520, 340
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48

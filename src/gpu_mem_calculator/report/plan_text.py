@@ -24,7 +24,7 @@ from .plan_words import change_words, setup_words, short_setups
 from .progress_bar import shorten
 
 if TYPE_CHECKING:
-    from ..planner.plans import KnobEffect, Plan, Plans
+    from ..planner.answers.plans import KnobEffect, Plan, Plans
 
 MOST_KNOBS = 6
 HARD = "\u00a0"  # a space at which no line ends

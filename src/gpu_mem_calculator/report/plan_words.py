@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..engines import NAMES, engine, spellings
 
 if TYPE_CHECKING:
-    from ..planner.plans import Plan
+    from ..planner.answers.plans import Plan
 
 AXES = {
     "tensor_parallel_size": "TP",

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct, structs
 from ..core.errors import InputError
 from ..core.field_types import Card, Count, Object, Parameters, Positive, Text
 from ..core.runfile import section
-from ..planner.ask import plan
-from ..planner.plans import Plans
+from ..planner.answers.plans import Plans
+from ..planner.asking.ask import plan
 from ..report.plan_page import plan_body
 
 Name = Annotated[str | dict[str, Any], Meta(description="a model's name, or a `model` section")]

@@ -1,0 +1,1 @@
+"""Questions for the planner, and its answers."""

@@ -1,0 +1,1 @@
+"""A question in a user's words, and who answers it."""

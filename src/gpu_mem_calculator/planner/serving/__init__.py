@@ -1,0 +1,1 @@
+"""Plans for serving: engines, parallel sizes, replicas and users."""

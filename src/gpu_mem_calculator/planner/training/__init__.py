@@ -1,0 +1,1 @@
+"""Plans for training: the space of set-ups, the search over arrays, the best ones in full."""

@@ -1,0 +1,146 @@
+"""Plans for training: search the space, then estimate the best set-ups in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from ...core.errors import InputError
+from ..answers.plans import Plan, Plans, SearchedSpace
+from ..answers.question import FASTEST, PlanQuestion
+from .axes import IMPLEMENTATION, LOSS
+from .full import full_plan
+from .goals import with_goal
+from .reasons import explained
+from .search import Found, SetUp, named_settings, search
+from .shortfall import smallest_changes
+from .space import base_file, searched_axes, structures
+from .structures import run_file
+
+IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
+STEP = 0.05  # of the memory, between two set-ups of the front
+MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
+KERNELS = (LOSS, IMPLEMENTATION)
+Progress = Callable[[str, float], None]  # what is done, and which part of it is
+
+
+def plan_training(question: PlanQuestion, progress: Progress | None = None) -> Plans:
+    """The answer to a question about training."""
+    if question.goal != FASTEST:
+        question = with_goal(question, fits)
+    return fastest(question, progress)
+
+
+def fits(question: PlanQuestion) -> bool:
+    """Whether a set-up of a question fits, with replay and margin."""
+    try:
+        found = search(list(structures(question)), global_batch(question))
+        return bool(best_plans(question, found, lambda text, part: None, wanted=1))
+    except InputError:
+        return False
+
+
+def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
+    """The set-ups that fit, fastest first, and the front of memory against time."""
+    report = progress or (lambda text, part: None)
+    every = list(structures(question))
+    if not every:
+        raise InputError(
+            "no set-up is possible: no engine accepts the model, the GPUs and the batch together; "
+            "try another --global-batch, fewer --fix, or other --gpus"
+        )
+    batch = global_batch(question)
+    count = [0]
+
+    def searched(found: Found) -> None:
+        count[0] += 1
+        report("searching", count[0] / len(every))
+
+    found = search(every, batch, searched)
+    plans = best_plans(question, found, report)
+    front = pareto_front(plans)
+    return Plans(
+        question=to_builtins(question),
+        space=SearchedSpace(
+            set_ups=found.set_ups,
+            feasible=found.feasible,
+            seconds=found.seconds,
+            axes=searched_axes(every),
+        ),
+        plans=explained(question, plans, found, batch),
+        front=front,
+        if_nothing_fits=[] if plans else smallest_changes(question, found),
+    )
+
+
+def global_batch(question: PlanQuestion) -> int:
+    """Sequences of a step; one for each GPU where the question does not say."""
+    return question.global_batch or int(question.hardware["num_gpus"])
+
+
+def best_plans(
+    question: PlanQuestion, found: Found, report: Progress, wanted: int = 0
+) -> list[Plan]:
+    """The fastest set-ups that fit with replay and margin, and those of the front, in full;
+    `wanted`: only as many.
+    """
+    base, batch = base_file(question), global_batch(question)
+    order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
+    count = wanted or max(IN_FULL, question.top)
+    plans: list[Plan] = []
+    shown: set[str] = set()
+    tried = 0
+
+    def add(set_up: SetUp) -> None:
+        nonlocal tried
+        if (name := _without_kernels(set_up)) in shown:
+            return
+        tried += 1
+        run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
+        plan = full_plan(run, named_settings(set_up), price=question.price, tokens=question.tokens)
+        if plan.fits_on_gpu:
+            plans.append(plan)
+            shown.add(name)
+
+    for set_up in order:
+        if len(plans) >= count or tried >= MOST_TRIED:
+            break
+        add(set_up)
+        report("estimating in full", len(plans) / count)
+    for set_up in [] if wanted else ledger_front(order):
+        add(set_up)
+    plans.sort(key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes))
+    return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+
+
+def _without_kernels(set_up: SetUp) -> str:
+    """What a set-up is called without its kernels: of those that differ in nothing else, the
+    fastest that fits is shown.
+    """
+    settings = named_settings(set_up)
+    return str({key: value for key, value in settings.items() if key not in KERNELS})
+
+
+def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
+    """Of set-ups sorted by time, those that take less memory than every faster one.
+
+    Each takes less than the one before by a few percent at least (`STEP`).
+    """
+    front: list[SetUp] = []
+    for set_up in order:
+        if not front or set_up.total_bytes < front[-1].total_bytes * (1 - STEP):
+            front.append(set_up)
+    return front
+
+
+def pareto_front(plans: list[Plan]) -> list[int]:
+    """Indices of plans, sorted by time, that need less memory than every faster one."""
+    front: list[int] = []
+    least: float = float("inf")
+    for index, plan in enumerate(plans):
+        if plan.needs_bytes < least:
+            front.append(index)
+            least = plan.needs_bytes
+    return front

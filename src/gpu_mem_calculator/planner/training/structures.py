@@ -1,0 +1,244 @@
+"""Structures: every combination of choices that an engine accepts, and the sizes it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, product
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...core.errors import InputError
+from ...core.resolve import resolve
+from ...core.resolved_run import ResolvedRun
+from ...core.runfile import read
+from ...ledger.mesh import Mesh
+from ...model.arch import Arch
+from ...run.run import Run
+from .axes import (
+    BATCH,
+    CHUNKS,
+    COUNT_EMBEDDING,
+    COUNT_LOSS,
+    CP,
+    ENGINES,
+    EP,
+    KEYS,
+    NO_LAYERS,
+    NUMERIC,
+    PARTS,
+    PIPE,
+    PP,
+    RANK,
+    RECOMPUTE,
+    RECOMPUTED,
+    TP,
+)
+
+BLOCK = {"recompute_granularity": "full", "recompute_method": "block"}
+Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their values
+Sizes = Mapping[str, int]  # a value of every numeric axis
+MESH = RANK[:-1]  # without the micro-batch, to which no engine objects
+OFFLOADED, STAGE = "engine.offload_optimizer", "engine.zero_stage"
+
+
+class Structure(Struct, frozen=True, kw_only=True):
+    """One combination of structural choices.
+
+    - `settings`: keys of a run file that every set-up of it has
+    - `pipes`: stages and chunks that its engine accepts; `ranks`: sizes of the other axes
+    - `derived`: values that the question allows of sizes that follow from the others
+    - `resolved`: one of its set-ups, from which the others differ in their sizes alone
+    """
+
+    engine: str
+    settings: Settings
+    pipes: tuple[tuple[int, ...], ...]
+    ranks: tuple[tuple[int, ...], ...]
+    resolved: ResolvedRun
+    derived: Mapping[str, tuple[int, ...]] = {}
+
+    def sizes(self, pipe: int, rank: int) -> dict[str, int]:
+        """The sizes at one place of the two lists."""
+        values = (*self.pipes[pipe], *self.ranks[rank])
+        return dict(zip(NUMERIC, values, strict=True))
+
+
+def choices(engine: str, given: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of an engine's choices; `given` are values of a key to try instead."""
+    table = {key: list(values) for key, values in ENGINES[engine].choices.items()}
+    table |= {key: list(values) for key, values in given.items()}
+    for values in product(*table.values()):
+        combination = dict(zip(table, values, strict=True))
+        if _is_sensible(combination):
+            if combination.get(COUNT_EMBEDDING):
+                combination[COUNT_LOSS] = True
+            yield combination
+
+
+def _is_sensible(combination: Settings) -> bool:
+    """Whether no choice contradicts another: DeepSpeed offloads weights in stage 3 alone, and only
+    with the optimizer; it offloads the optimizer from stage 1 on.
+    """
+    stage, offloads = combination.get(STAGE, 3), combination.get(OFFLOADED, "none") != "none"
+    if combination.get("engine.offload_param", "none") != "none":
+        return bool(stage == 3 and offloads)
+    return not (offloads and stage == 0)
+
+
+def run_file(
+    base: Mapping[str, Any], settings: Settings, sizes: Sizes, global_batch: int
+) -> dict[str, Any]:
+    """The run file of one set-up: `base` has the model, the hardware and what is fixed."""
+    file: dict[str, Any] = {section: dict(values) for section, values in base.items()}
+    ranks = sizes[TP] * sizes[PP] * sizes[CP]
+    data_parallel = max(file["hardware"]["num_gpus"] // ranks, 1)
+    micro_batches = max(global_batch // (data_parallel * sizes[BATCH]), 1)
+    values = {
+        **settings,
+        **size_settings(sizes),
+        "parallelism.data_parallel_size": data_parallel,
+        "training.gradient_accumulation_steps": micro_batches,
+    }
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        if value is None:
+            file[section].pop(name, None)
+        else:
+            file.setdefault(section, {})[name] = value
+    return file
+
+
+def size_settings(sizes: Sizes) -> dict[str, Any]:
+    """Sizes as keys of a run file; None takes a key out."""
+    layers = sizes[RECOMPUTED]
+    values: dict[str, Any] = {KEYS[axis]: sizes[axis] for axis in NUMERIC if axis != RECOMPUTED}
+    if layers == 0:
+        values[RECOMPUTE] = "none"
+    elif layers > 0:
+        values[RECOMPUTE] = None
+        values["training.recompute"] = {**BLOCK, "recompute_num_layers": layers}
+    return values
+
+
+def with_sizes(run: Run, sizes: Mapping[str, Any], dp: Any, micro_batches: Any) -> Run:
+    """A run with other sizes: ints, or arrays of them."""
+    layers = sizes[RECOMPUTED]
+    given = isinstance(layers, int) and layers == NO_LAYERS
+    return replace(
+        run,
+        mesh=Mesh(dp=dp, tp=sizes[TP], pp=sizes[PP], cp=sizes[CP], ep=sizes[EP]),
+        batch=sizes[BATCH],
+        micro_batches=micro_batches,
+        virtual_stages=sizes[CHUNKS],
+        rule=run.rule if given else replace(run.rule, first_layers=layers),
+    )
+
+
+def find_structure(
+    base: Mapping[str, Any],
+    arch: Arch,
+    engine: str,
+    settings: Settings,
+    values: Mapping[str, list[int]],
+    global_batch: int,
+    accepted: list[Sizes],
+) -> Structure | None:
+    """The structure of some choices with the sizes that its engine accepts; None without any.
+
+    `accepted` has sizes of other structures of the engine, which are tried first.
+    """
+    chosen = {"engine.type": engine, **settings}
+    has = (*ENGINES[engine].sizes, BATCH)
+    own = {axis: values[axis] if axis in has else [1] for axis in values}
+    ranks = list(product(*(own[axis] for axis in RANK)))
+    pipes = find_pipes(own, chosen, len(arch.layers))
+    if not (pipes and ranks):
+        return None
+    every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
+    sizes = chain([one for one in accepted if tuple(one[axis] for axis in PIPE) in pipes], every)
+    resolved = _first_accepted(base, chosen, sizes, global_batch)
+    if resolved is None:
+        return None
+    run = resolved.run
+    first = run.rule.first_layers
+    some = {PP: int(run.mesh.pp), CHUNKS: int(run.virtual_stages), BATCH: int(run.batch)}
+    some |= {TP: int(run.mesh.tp), CP: int(run.mesh.cp), EP: int(run.mesh.ep)}
+    some[RECOMPUTED] = NO_LAYERS if first is None else first
+    if some not in accepted:
+        accepted.append(some)
+    meshes = [
+        mesh
+        for mesh in product(*(own[axis] for axis in MESH))
+        if _accepts(resolved, some | _named(MESH, mesh))
+    ]
+    return Structure(
+        engine=engine,
+        settings=chosen,
+        pipes=tuple(one for one in pipes if _accepts(resolved, some | _named(PIPE, one))),
+        ranks=tuple((*mesh, batch) for mesh in meshes for batch in own[BATCH]),
+        resolved=resolved,
+    )
+
+
+def find_pipes(
+    values: Mapping[str, list[int]], settings: Settings, num_layers: int
+) -> list[tuple[int, ...]]:
+    """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
+    embedding and loss where they count. Several chunks need several stages.
+    """
+    several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
+    if settings["engine.type"] != "megatron_lm":
+        return [(pp, chunks, NO_LAYERS) for pp, chunks in several]
+    counted = bool(settings.get(COUNT_EMBEDDING))
+    layers = num_layers + 2 * counted
+    pipes: list[tuple[int, ...]] = []
+    for pp, chunks in several:
+        size, rest = divmod(layers, pp * chunks)
+        if rest == 0 and size and pp > counted:
+            pipes += [(pp, chunks, count) for count in _recomputed(size, settings, values)]
+    return pipes
+
+
+def _recomputed(size: int, settings: Settings, values: Mapping[str, list[int]]) -> list[int]:
+    """How many layers of a chunk are recomputed, most first."""
+    if settings.get(RECOMPUTE) != "full":
+        return [NO_LAYERS]
+    if RECOMPUTED in values:
+        return sorted((n for n in values[RECOMPUTED] if n <= size), reverse=True)
+    return sorted({size * part // PARTS for part in range(PARTS + 1)}, reverse=True)
+
+
+def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
+    return dict(zip(axes, values, strict=True))
+
+
+def _accepts(resolved: ResolvedRun, sizes: Sizes) -> bool:
+    """Whether the engine accepts some sizes, given data parallelism and micro-batches to match."""
+    run = with_sizes(resolved.run, sizes, 64 * sizes[EP], 4 * sizes[PP])
+    return next(resolved.engine.problems(run), None) is None
+
+
+def _first_accepted(
+    base: Mapping[str, Any], settings: Settings, sizes: Iterable[Sizes], global_batch: int
+) -> ResolvedRun | None:
+    """The first set-up that the run file's own rules and the engine accept."""
+    num_gpus = base["hardware"]["num_gpus"]
+    for one in sizes:
+        if not makes_up(one, num_gpus, global_batch):
+            continue
+        try:
+            return resolve(read(run_file(base, settings, one, global_batch)))
+        except InputError as error:
+            if not any("parallel" in problem for problem in error.problems):
+                return None  # other sizes would not help
+    return None
+
+
+def makes_up(sizes: Sizes, num_gpus: int, global_batch: int) -> bool:
+    """Whether sizes make up all GPUs and the global batch."""
+    ranks = sizes[TP] * sizes[PP] * sizes[CP]
+    if num_gpus % ranks:
+        return False
+    return global_batch % (num_gpus // ranks * sizes[BATCH]) == 0

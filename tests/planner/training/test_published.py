@@ -1,0 +1,91 @@
+"""Set-ups that others published: the search finds them feasible, and no slower choice before them.
+
+Llama 3 (arXiv 2407.21783, table 4), GPT-3 and 1T of Narayanan et al. (SC21, table 1), the four of
+Korthikanti et al. (arXiv 2205.05198, table 5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.planner.training.search import Found, search
+from gpu_mem_calculator.planner.training.space import structures
+from tests.corpus import sampled
+
+H100, A100 = "h100-80gb-sxm", "a100-80gb-sxm"
+TP, PP = "parallelism.tensor_parallel_size", "parallelism.pipeline_parallel_size"
+CP, CHUNKS = "parallelism.context_parallel_size", "parallelism.virtual_pipeline_size"
+BATCH = "training.batch_size"
+LLAMA = {"name": "llama3.1-405b"}
+
+
+def gpt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    """A GPT model of these papers."""
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "gated_mlp": False,
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "bias": True,
+        "dropout": 0.1,
+        "vocab_size": 51200,
+        "max_seq_len": 2048,
+        "tie_word_embeddings": True,
+    }
+
+
+# model, card, GPUs, tokens of a sequence, global batch, the published sizes
+SET_UPS: dict[str, tuple[dict[str, Any], str, int, int, int, dict[str, int]]] = {
+    "Korthikanti 22B": (gpt(48, 6144, 64), A100, 8, 2048, 4, {TP: 8, PP: 1, BATCH: 4}),
+    "Llama 3, 8k": (LLAMA, H100, 16384, 8192, 2048, {TP: 8, PP: 16, CP: 1}),
+    "Llama 3, 8k, 8192 GPUs": (LLAMA, H100, 8192, 8192, 2048, {TP: 8, PP: 16, CP: 1}),
+    "Llama 3, 128k": (LLAMA, H100, 16384, 131072, 128, {TP: 8, PP: 16, CP: 16}),
+    "GPT-3 of SC21": (gpt(96, 12288, 96), A100, 1536, 2048, 1536, {TP: 8, PP: 16}),
+    "1T of SC21": (gpt(128, 25600, 160), A100, 3072, 2048, 3072, {TP: 8, PP: 64}),
+    "Korthikanti 175B": (
+        gpt(96, 12288, 96),
+        A100,
+        64,
+        2048,
+        64,
+        {TP: 8, PP: 8, CHUNKS: 3, BATCH: 1},
+    ),
+    "Korthikanti 530B": (
+        gpt(105, 20480, 128),
+        A100,
+        280,
+        2048,
+        280,
+        {TP: 8, PP: 35, CHUNKS: 3, BATCH: 1},
+    ),
+    "Korthikanti 1T": (gpt(128, 25600, 160), A100, 512, 2048, 512, {TP: 8, PP: 64, BATCH: 1}),
+}
+
+
+def searched(name: str, fix: dict[str, int]) -> Found:
+    """The search for one of the set-ups, with some sizes fixed."""
+    model, gpu, gpus, seq, batch, _ = SET_UPS[name]
+    asked = PlanQuestion(
+        model=model,
+        hardware={"gpu": gpu, "num_gpus": gpus},
+        seq_len=seq,
+        global_batch=batch,
+        engines=("megatron_lm",),
+        fix=fix,
+    )
+    return search(list(structures(asked)), batch)
+
+
+@pytest.mark.parametrize("name", sampled(list(SET_UPS), 2))
+def test_published_set_ups_are_feasible(name: str) -> None:
+    """With their sizes some set-up fits, and the first choice of the whole space is no slower."""
+    published, free = searched(name, SET_UPS[name][-1]), searched(name, {})
+    assert published.feasible > 0
+    assert min(one.seconds for one in free.kept) <= min(one.seconds for one in published.kept)
