@@ -29,3 +29,9 @@ UNALIGNED = 0.5
 # By how much the slowest host of a tensor-parallel group is slower than one, for each further rank:
 # all wait for it at every collective. vTrain's rows with one sequence a micro-batch.
 SLOWEST_HOST = 0.03
+# Seconds of the host for one of Megatron's local layers besides its operations, forward and
+# backward: states of random numbers, calls of collectives. Three runs of a GPT with 12 layers on 2
+# and 4 ranks of tensor parallelism. For one expert of a layer, which run one after another: two
+# runs with 4 and 8 experts on a rank. tests/ground_truth/options.jsonl.
+LOCAL_LAYER = (1.8e-3, 2.2e-3)
+LOCAL_EXPERT = (1.4e-3, 2.1e-3)

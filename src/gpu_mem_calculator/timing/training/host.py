@@ -6,12 +6,13 @@ from msgspec import Struct
 
 from ...engines.deepspeed import options as deepspeed
 from ...model.arch import Layer
+from ...model.blocks import Moe
 from ...run.run import Run
 from ..curves import host
 from ..curves.host import COMPILED, EAGER, HostCosts
 from ..curves.machine import Machine
 from .compute import BlockSeconds, recomputed_share
-from .estimates import MEGATRON_DEEPSPEED_OPERATION
+from .estimates import LOCAL_EXPERT, LOCAL_LAYER, MEGATRON_DEEPSPEED_OPERATION
 from .operators import layer_kinds
 from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, is_plain_torch
@@ -78,6 +79,8 @@ def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> tuple[Seconds
     """What FSDP and ZeRO do around a layer and its parameters, in forward and in backward."""
     if engine == FSDP:
         return host.FSDP_UNIT, host.FSDP_BACK_UNIT
+    if engine == MEGATRON and is_plain_torch(run):
+        return _megatron_hooks(run, layer)
     if engine != DEEPSPEED:
         return 0.0, 0.0
     stage, tensors = int(deepspeed.number(run, "zero_stage")), num_tensors(layer)
@@ -88,6 +91,15 @@ def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> tuple[Seconds
     gather = host.ZERO3_RANK * tensors * ranks
     each = host.ZERO3_PARAMETER * tensors
     return each + gather, backward + each * (2 + again) + gather * (1 + again)
+
+
+def _megatron_hooks(run: Run, layer: Layer) -> tuple[Seconds, Seconds]:
+    """What Megatron's local layers do besides their operations; experts run one after another."""
+    experts: Seconds = 0
+    if isinstance(layer.mlp, Moe):
+        experts = layer.mlp.num_experts // run.mesh.ep
+    forward, backward = LOCAL_LAYER
+    return forward + LOCAL_EXPERT[0] * experts, backward + LOCAL_EXPERT[1] * experts
 
 
 def _end_hooks(run: Run, engine: str) -> Seconds:
