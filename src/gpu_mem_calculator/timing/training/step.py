@@ -8,7 +8,7 @@ from ...run.run import Run
 from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
 from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
-from .copies import copy_seconds
+from .copies import accumulation_seconds, copy_seconds
 from .estimates import SLOWEST_HOST
 from .host import host_seconds
 from .interval import interval_factors
@@ -56,10 +56,11 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     moved = offload_seconds(run, engine, machine, owned.stepped)
     many = run.micro_batches
     copies = copy_seconds(run, engine, machine, owned)
+    added = accumulation_seconds(run, engine, machine, owned)
     return _step(
         run,
         engine,
-        compute=(stage.kernels + copies) * many,
+        compute=(stage.kernels + copies) * many + added * (many - 1),
         host=stage.waiting * many + once,
         exposed_communication=(stage.collectives + each + sent_each) * many + (at_end + sent_once),
         bubble=bubble(run, stage.every, stage.total),
