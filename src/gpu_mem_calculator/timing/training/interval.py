@@ -19,12 +19,13 @@ TITLES = {
     MEGATRON: "Megatron-LM",
     MEGATRON_DEEPSPEED: "Megatron-DeepSpeed",
 }
-# class -> (low, high) as factors of the estimate
+# class -> (low, high) as factors of the estimate. Megatron-LM: run files often leave out which
+# collectives overlap; without these keys the estimate is up to 16 % too long.
 FACTORS: dict[str, tuple[float, float]] = {
     PYTORCH: (0.87, 1.3),
     "FSDP": (0.93, 1.55),
     "DeepSpeed": (0.9, 1.5),
-    "Megatron-LM": (0.92, 1.3),
+    "Megatron-LM": (0.84, 1.3),
     "Megatron-DeepSpeed": (0.88, 1.25),
     ADAPTERS: (0.7, 1.55),
     EXPERTS: (0.88, 1.8),
