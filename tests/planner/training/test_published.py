@@ -14,6 +14,7 @@ from gpu_mem_calculator.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.planner.training.search import Found, search
 from gpu_mem_calculator.planner.training.space import structures
 from tests.corpus import sampled
+from tests.engines.test_megatron import GPT
 
 H100, A100 = "h100-80gb-sxm", "a100-80gb-sxm"
 TP, PP = "parallelism.tensor_parallel_size", "parallelism.pipeline_parallel_size"
@@ -24,21 +25,14 @@ LLAMA = {"name": "llama3.1-405b"}
 
 def gpt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     """A GPT model of these papers."""
-    return {
+    sizes = {
         "num_layers": layers,
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
         "intermediate_size": 4 * hidden,
-        "gated_mlp": False,
-        "normalization": "layernorm",
-        "position_embedding": "learned",
-        "bias": True,
-        "dropout": 0.1,
-        "vocab_size": 51200,
-        "max_seq_len": 2048,
-        "tie_word_embeddings": True,
     }
+    return {**GPT, **sizes, "tie_word_embeddings": True}
 
 
 # model, card, GPUs, tokens of a sequence, global batch, the published sizes
