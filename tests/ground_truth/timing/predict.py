@@ -41,7 +41,7 @@ def predictions(runs: Sequence[TimedRun]) -> Predictions:
 def predicted(run: TimedRun, resolved: ResolvedRun) -> Predicted | Refused:
     """The prediction for one run."""
     try:
-        machine = machine_of(resolved.hardware, run.file["hardware"].get("interconnect"))
+        machine = machine_of(resolved.hardware)
         made = step_seconds(resolved.run, resolved.engine.name, machine)
     except InputError as error:
         return Refused(run.row, str(error).splitlines()[0])
