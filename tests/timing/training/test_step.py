@@ -135,6 +135,19 @@ def test_the_slowest_stage_has_the_head() -> None:
     assert slowest(one, stages(one, kinds), (1.0,), 0.5, 2.0) == 34.5
 
 
+def test_ends_that_count_as_layers() -> None:
+    """126 layers in 16 stages: the first and the last have seven, the others eight."""
+    ends = {
+        "account_for_embedding_in_pipeline_split": True,
+        "account_for_loss_in_pipeline_split": True,
+    }
+    parallel = {"pipeline_parallel_size": 16}
+    run_file = {**file("megatron_lm", 16, parallelism=parallel, engine=ends)}
+    run = resolve(read({**run_file, "model": {"name": "llama3.1-405b"}})).run
+    where = stages(run, layer_kinds(run.arch))
+    assert (where.first, where.middle, where.last) == ((7,), (8,), (7,))
+
+
 def test_kinds_of_layers() -> None:
     """DeepSeek-V3 has three dense layers before its experts; stages know how many they have."""
     parallel = {"pipeline_parallel_size": 4}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...ledger.num import Num, ceil_div, choose, smaller, take
+from ...ledger.num import Num, ceil_div, choose, larger, smaller, take
 from ...run.run import Run
 from . import numbers
 from .operators import EqualLayers
@@ -26,14 +26,18 @@ class Stages(Struct, frozen=True):
 
 
 def stages(run: Run, kinds: tuple[EqualLayers, ...]) -> Stages:
-    """The layers of the first, of a middle and of the last stage."""
+    """The layers of the first, of a middle and of the last stage; embedding and loss may count as
+    layers of theirs.
+    """
     if run.stage_counts:
         return _given_stages(run, kinds)
     total, pp = len(run.arch.layers), run.mesh.pp
-    size = ceil_div(total, pp)
+    embedding, loss = run.ends_counted
+    size = ceil_div(total + embedding + loss, pp)
 
     def counts(stage: Num) -> tuple[Num, ...]:
-        low, high = smaller(stage * size, total), smaller((stage + 1) * size, total)
+        low = larger(smaller(stage * size - embedding, total), 0)
+        high = smaller((stage + 1) * size - embedding, total)
         return tuple(take(kind.before, high) - take(kind.before, low) for kind in kinds)
 
     return Stages(counts(0 * pp), counts(pp // 2), counts(pp - 1))
