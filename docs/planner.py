@@ -18,7 +18,7 @@ def table() -> str:
         sizes = ", ".join(f"`{KEYS[axis].rpartition('.')[2]}`" for axis in (*axes.sizes, BATCH))
         choices = "; ".join(
             f"`{key}`: {', '.join(f'`{str(value).lower()}`' for value in values)}"
-            for key, values in axes.choices.items()
+            for key, values in {**axes.choices, **axes.of_experts}.items()
         )
         rows.append(f"| {engine(name).title} | {sizes} | {choices} |")
     return "\n".join(rows)

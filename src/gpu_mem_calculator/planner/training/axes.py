@@ -42,14 +42,18 @@ RECOMPUTE = "training.activation_checkpointing"
 IMPLEMENTATION, LOSS = "training.optimizer_implementation", "training.loss"
 SEQUENCE = "parallelism.sequence_parallel"
 COUNT_EMBEDDING = "engine.account_for_embedding_in_pipeline_split"
+SHARDED, OVERLAPPED = "engine.distributed_optimizer", "engine.overlap_param_gather"
 COUNT_LOSS = "engine.account_for_loss_in_pipeline_split"
 
 
 class EngineAxes(Struct, frozen=True):
-    """What is tried of one engine: sizes other than the micro-batch, and choices by key."""
+    """What is tried of one engine: sizes other than the micro-batch, choices by key, and choices of
+    models with experts.
+    """
 
     sizes: tuple[str, ...]
     choices: Mapping[str, tuple[Any, ...]]
+    of_experts: Mapping[str, tuple[Any, ...]] = {}
 
 
 TRANSFORMERS_CHOICES: Mapping[str, tuple[Any, ...]] = {
@@ -80,11 +84,13 @@ ENGINES: Mapping[str, EngineAxes] = {
         (TP, PP, CP, EP, CHUNKS, RECOMPUTED),
         {
             SEQUENCE: (False, True),
-            "engine.distributed_optimizer": (False, True),
+            SHARDED: (False, True),
             COUNT_EMBEDDING: (False, True),
             RECOMPUTE: ("selective", "full"),
             LOSS: ("full", "megatron_fused", "te_fused"),
+            "engine.overlap_grad_reduce": (True,),
         },
+        {"engine.moe_token_dispatcher_type": ("alltoall", "allgather")},
     ),
     "megatron_deepspeed": EngineAxes(
         (TP, PP),

@@ -14,7 +14,7 @@ from ...core.margin import SHARES, margin_kind
 from ...core.resolved_run import ResolvedRun
 from ...run.run import Run
 from ...timing.training.step import step_seconds
-from .axes import NO_LAYERS, PIPE, RANK
+from .axes import PIPE, RANK
 from .memory import highest_stage, outside_bytes, peak_bytes
 from .structures import Structure, makes_up, size_settings, with_sizes
 
@@ -86,7 +86,7 @@ def grid_run(structure: Structure, global_batch: int) -> Run:
         (RANK, structure.ranks, (1, 1, -1)),
     ):
         for axis, column in zip(axes, np.array(rows, dtype="int64").T, strict=True):
-            same = bool((column == column[0]).all()) and int(column[0]) in (1, NO_LAYERS)
+            same = bool((column == column[0]).all())
             sizes[axis] = int(column[0]) if same else column.reshape(shape)
     num_gpus = structure.resolved.hardware.num_gpus
     dp = np.maximum(num_gpus // (sizes["tp"] * sizes["pp"] * sizes["cp"]), 1)

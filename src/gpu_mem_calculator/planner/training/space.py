@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from ...core.hardware import find_hardware
 from ...core.model_source import find_model
 from ...core.runfile import read
+from ...model.blocks import Moe
 from ..answers.question import PlanQuestion
-from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, PIPE, RANK, axis_values
-from .structures import Sizes, Structure, choices, find_structure
+from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, OVERLAPPED, PIPE, RANK, axis_values
+from .structures import Sizes, Structure, by_program, choices, find_structure
 
 SIZE_KEYS = {key: axis for axis, key in (*KEYS.items(), *DERIVED.items())}
 
@@ -46,16 +47,17 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
         global_batch=batch,
     )
     given, chosen = _given(question)
+    has_experts = any(isinstance(layer.mlp, Moe) for layer, _, _ in arch.runs)
     values |= {axis: given[axis] for axis in given if axis in NUMERIC}
     derived = {axis: tuple(given[axis]) for axis in given if axis in DERIVED}
     for engine in question.engines or tuple(ENGINES):
         if not _has_sizes(engine, given):
             continue
         accepted: list[Sizes] = []
-        for settings in choices(engine, chosen):
+        for settings in choices(engine, chosen, experts=has_experts):
             found = find_structure(base, arch, engine, settings, values, batch, accepted)
             if found is not None:
-                yield replace(found, derived=derived)
+                yield from by_program(replace(found, derived=derived), arch)
 
 
 def _has_sizes(engine: str, given: dict[str, list[int]]) -> bool:
@@ -68,7 +70,8 @@ def _given(question: PlanQuestion) -> tuple[dict[str, list[int]], dict[str, list
     """Values of sizes, and of choices, that the question gives."""
     numeric: dict[str, list[int]] = {}
     choose: dict[str, list[Any]] = {}
-    choices = {key for axes in ENGINES.values() for key in axes.choices}
+    every = ENGINES.values()
+    choices = {key for axes in every for key in (*axes.choices, *axes.of_experts, OVERLAPPED)}
     for key, values in [*((k, [v]) for k, v in question.fix.items()), *question.vary.items()]:
         if key in SIZE_KEYS:
             numeric[SIZE_KEYS[key]] = [int(value) for value in values]

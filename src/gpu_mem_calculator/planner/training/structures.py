@@ -15,6 +15,7 @@ from ...core.resolved_run import ResolvedRun
 from ...core.runfile import read
 from ...ledger.mesh import Mesh
 from ...model.arch import Arch
+from ...model.blocks import Moe
 from ...run.run import Run
 from .axes import (
     BATCH,
@@ -27,12 +28,14 @@ from .axes import (
     KEYS,
     NO_LAYERS,
     NUMERIC,
+    OVERLAPPED,
     PARTS,
     PIPE,
     PP,
     RANK,
     RECOMPUTE,
     RECOMPUTED,
+    SHARDED,
     TP,
 )
 
@@ -65,15 +68,23 @@ class Structure(Struct, frozen=True, kw_only=True):
         return dict(zip(NUMERIC, values, strict=True))
 
 
-def choices(engine: str, given: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of an engine's choices; `given` are values of a key to try instead."""
-    table = {key: list(values) for key, values in ENGINES[engine].choices.items()}
+def choices(
+    engine: str, given: Mapping[str, list[Any]], *, experts: bool
+) -> Iterator[dict[str, Any]]:
+    """Every combination of an engine's choices; `given` are values of a key to try instead.
+    `experts`: the model has them.
+    """
+    axes = ENGINES[engine]
+    own = {**axes.choices, **(axes.of_experts if experts else {})}
+    table = {key: list(values) for key, values in own.items()}
     table |= {key: list(values) for key, values in given.items()}
     for values in product(*table.values()):
         combination = dict(zip(table, values, strict=True))
         if _is_sensible(combination):
             if combination.get(COUNT_EMBEDDING):
                 combination[COUNT_LOSS] = True
+            if combination.get(SHARDED) and engine == "megatron_lm":
+                combination.setdefault(OVERLAPPED, True)
             yield combination
 
 
@@ -208,6 +219,20 @@ def _recomputed(size: int, settings: Settings, values: Mapping[str, list[int]]) 
     if RECOMPUTED in values:
         return sorted((n for n in values[RECOMPUTED] if n <= size), reverse=True)
     return sorted({size * part // PARTS for part in range(PARTS + 1)}, reverse=True)
+
+
+def by_program(structure: Structure, arch: Arch) -> Iterator[Structure]:
+    """The structure in parts that run the same operations: all-to-all sends nothing on a rank that
+    has all experts, and sorts nothing on one that has a single expert.
+    """
+    experts = {layer.mlp.num_experts for layer, _, _ in arch.runs if isinstance(layer.mlp, Moe)}
+    parts: dict[tuple[bool, ...], list[tuple[int, ...]]] = {}
+    for rank in structure.ranks:
+        tp, _, ep, _ = rank
+        kind = (tp == 1, ep == 1, ep in experts) if experts else ()
+        parts.setdefault(kind, []).append(rank)
+    for ranks in parts.values():
+        yield replace(structure, ranks=tuple(ranks))
 
 
 def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
