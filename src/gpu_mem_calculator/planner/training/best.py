@@ -52,15 +52,8 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
             "try another --global-batch, fewer --fix, or other --gpus"
         )
     batch = global_batch(question)
-    count = [0]
-
-    def searched(found: Found) -> None:
-        count[0] += 1
-        report("searching", count[0] / len(every))
-
-    found = search(every, batch, searched)
+    found = search(every, batch, lambda done: report("searching", done / len(every)))
     plans = best_plans(question, found, report)
-    front = pareto_front(plans)
     return Plans(
         question=to_builtins(question),
         space=SearchedSpace(
@@ -70,7 +63,7 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
             axes=searched_axes(every),
         ),
         plans=explained(question, plans, found, batch),
-        front=front,
+        front=pareto_front(plans),
         if_nothing_fits=[] if plans else smallest_changes(question, found),
     )
 
@@ -83,8 +76,9 @@ def global_batch(question: PlanQuestion) -> int:
 def best_plans(
     question: PlanQuestion, found: Found, report: Progress, wanted: int = 0
 ) -> list[Plan]:
-    """The fastest set-ups that fit with replay and margin, and those of the front, in full;
-    `wanted`: only as many.
+    """The fastest set-ups that fit with replay and margin, and those of the front, in full.
+
+    `wanted`: only as many, and those of the front only where no faster one fits.
     """
     base, batch = base_file(question), global_batch(question)
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
@@ -109,7 +103,7 @@ def best_plans(
             break
         add(set_up)
         report("estimating in full", len(plans) / count)
-    for set_up in [] if wanted else ledger_front(order):
+    for set_up in [] if wanted and plans else ledger_front(order):
         add(set_up)
     plans.sort(key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes))
     return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from ... import catalog
 from ...core.errors import InputError
+from ...core.model_source import find_model
+from ...core.models import ModelConfig
 from ..answers.question import (
     FASTEST,
     FEWEST_GPUS,
@@ -15,11 +18,12 @@ from ..answers.question import (
     LONGEST_CONTEXT,
     PlanQuestion,
 )
+from .axes import MOST_BATCH
 
 GPU_COUNTS = (1, 2, 4, 8, *(8 << n for n in range(1, 12)))  # up to 16,384
 CONTEXTS = tuple(1024 << n for n in range(11))  # up to 1 M tokens
-BATCHES = tuple(1 << n for n in range(11))  # micro-batches of one GPU
-
+BATCHES = tuple(1 << n for n in range(MOST_BATCH.bit_length()))  # micro-batches of one GPU
+EIGHTHS = range(8, 16)  # of the longest sequence that fits, up to twice as long
 
 Fits = Callable[[PlanQuestion], bool]
 
@@ -31,7 +35,9 @@ def with_goal(question: PlanQuestion, fits: Fits) -> PlanQuestion:
         return _first_that_fits([_on_gpus(plain, count) for count in GPU_COUNTS], fits)
     if question.goal == LONGEST_CONTEXT:
         longer = [replace(plain, seq_len=length) for length in CONTEXTS]
-        return _last_that_fits(longer, fits)
+        found = _last_that_fits(longer, fits).seq_len or CONTEXTS[0]
+        finer = [replace(plain, seq_len=found * eighths // 8) for eighths in EIGHTHS]
+        return _last_that_fits(finer, fits)
     if question.goal == LARGEST_BATCH:
         gpus = int(question.hardware["num_gpus"])
         larger = [
@@ -57,11 +63,10 @@ def _on_gpus(question: PlanQuestion, count: int) -> PlanQuestion:
 
 
 def _models() -> list[str]:
-    """Dense and sparse presets by their parameters, smallest first; one for each size."""
-    from ... import catalog
-
+    """Presets that can be trained, smallest first."""
     rows = [row for row in catalog.rows("index") if row.get("num_parameters")]
-    return [row["name"] for row in sorted(rows, key=lambda row: int(row["num_parameters"]))]
+    names = [row["name"] for row in sorted(rows, key=lambda row: int(row["num_parameters"]))]
+    return [name for name in names if find_model(ModelConfig(name=name)).arch.trains]
 
 
 def _first_that_fits(questions: Sequence[PlanQuestion], fits: Fits) -> PlanQuestion:

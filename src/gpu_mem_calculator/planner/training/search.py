@@ -61,15 +61,15 @@ class Evaluated(Struct, frozen=True, kw_only=True):
 def search(
     structures: Iterable[Structure],
     global_batch: int,
-    progress: Callable[[Found], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Found:
-    """Evaluate every set-up of some structures."""
+    """Evaluate every set-up of some structures; `progress` gets how many are done."""
     found, begin = Found(), time.perf_counter()
     outside: dict[Any, Any] = {}
-    for structure in structures:
+    for done, structure in enumerate(structures, 1):
         collect(found, structure, evaluate(structure, global_batch, outside))
         if progress is not None:
-            progress(found)
+            progress(done)
     found.seconds = time.perf_counter() - begin
     return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError
 from ..answers.plans import SmallestChange
 from ..answers.question import PlanQuestion
@@ -20,7 +22,7 @@ def smallest_changes(question: PlanQuestion, found: Found) -> list[SmallestChang
         return []
     least = found.smallest.total_bytes
     changes = []
-    for ladder in (_more_gpus(question), _shorter(question), _eight_bit(question)):
+    for ladder in (_more_gpus(question), _shorter(question), _smaller_states(question)):
         for change, other in ladder:
             smaller = _smallest(other)
             if smaller is not None and smaller <= _card_bytes(found):
@@ -48,12 +50,11 @@ Changed = Iterator[tuple[dict[str, Any], PlanQuestion]]
 
 
 def _more_gpus(question: PlanQuestion) -> Changed:
-    from msgspec.structs import replace
-
+    """Twice, four times ... as many GPUs, with a sequence for each of them at least."""
     count, batch = int(question.hardware["num_gpus"]), question.global_batch or 1
     for doubling in range(1, MOST_DOUBLINGS + 1):
         gpus = count << doubling
-        hardware = {k: v for k, v in question.hardware.items() if k not in ("num_nodes",)}
+        hardware = {k: v for k, v in question.hardware.items() if k != "num_nodes"}
         yield (
             {"hardware.num_gpus": gpus},
             replace(
@@ -63,8 +64,7 @@ def _more_gpus(question: PlanQuestion) -> Changed:
 
 
 def _shorter(question: PlanQuestion) -> Changed:
-    from msgspec.structs import replace
-
+    """Half, a quarter ... of the sequence."""
     seq = question.seq_len or 0
     for halving in range(1, MOST_DOUBLINGS + 1):
         if seq >> halving >= 256:
@@ -72,9 +72,8 @@ def _shorter(question: PlanQuestion) -> Changed:
             yield {"training.seq_len": shorter}, replace(question, seq_len=shorter)
 
 
-def _eight_bit(question: PlanQuestion) -> Changed:
-    from msgspec.structs import replace
-
+def _smaller_states(question: PlanQuestion) -> Changed:
+    """8-bit states of the optimizer, else an adapter."""
     for change in (
         {"training.optimizer": "adamw_8bit"},
         {"training.lora": {"r": 16}, "training.precision": "bf16_pure"},
