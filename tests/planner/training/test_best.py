@@ -146,3 +146,14 @@ def test_candidates_are_ranked_by_rate_and_those_that_do_not_fit_come_last() -> 
     assert "GiB are missing" in answer.plans[-1].why[0]
     assert answer.plans[0].tokens_per_second >= answer.plans[1].tokens_per_second
     assert "training.batch_size" in answer.plans[0].settings
+
+
+def test_knobs_change_one_thing() -> None:
+    """Sizes and choices around the first plan; full recompute saves memory and takes time."""
+    fix = {key: value for key, value in asked().fix.items() if key != "engine.sharding_strategy"}
+    first = plan_training(asked(fix={**fix, "training.batch_size": 1})).plans[0]
+    changes = {tuple(one.change.items()): one for one in first.knobs}
+    assert all(len(change) == 1 for change in changes)
+    recompute = changes[(("training.activation_checkpointing", "full"),)]
+    assert recompute.needs_bytes < 0 < recompute.step_seconds
+    assert any(key == "engine.sharding_strategy" for ((key, _),) in changes)

@@ -62,7 +62,7 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
             seconds=found.seconds,
             axes=searched_axes(every),
         ),
-        plans=explained(question, plans, found, batch),
+        plans=explained(plans, found, every, batch),
         front=pareto_front(plans),
         if_nothing_fits=[] if plans else smallest_changes(question, found),
     )

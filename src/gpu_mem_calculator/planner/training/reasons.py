@@ -10,11 +10,12 @@ from ...core.machine import machine_of
 from ...ledger.units import gib
 from ...timing.training.step import step_seconds
 from ..answers.plans import KnobEffect, Plan
-from ..answers.question import PlanQuestion
-from .axes import KEYS, PIPE, RANK
+from .axes import COUNT_LOSS, KEYS, OVERLAPPED, PIPE, RANK
 from .memory import highest_stage
 from .search import Found, SetUp, at_sizes, named_settings
+from .structures import Structure
 
+FOLLOWING = {COUNT_LOSS, OVERLAPPED}  # choices that another one decides
 PARTS_IN_WORDS = {
     "compute": "computing",
     "host": "waiting for the host to launch kernels",
@@ -26,7 +27,7 @@ PARTS_IN_WORDS = {
 
 
 def explained(
-    question: PlanQuestion, plans: list[Plan], found: Found, global_batch: int
+    plans: list[Plan], found: Found, every: list[Structure], global_batch: int
 ) -> list[Plan]:
     """Plans with their reasons; the first one also with what its knobs cost or save."""
     if not plans:
@@ -36,7 +37,7 @@ def explained(
     first = replace(
         plans[0],
         why=list(_best_reasons(plans, found)),
-        knobs=knobs(best, global_batch) if best is not None else [],
+        knobs=knobs(best, every, global_batch) if best is not None else [],
     )
     return [first, *others]
 
@@ -111,20 +112,29 @@ def _rate(plan: Plan, best: Plan) -> Iterator[str]:
     yield _parts_sentence(plan)
 
 
-def knobs(best: SetUp, global_batch: int) -> list[KnobEffect]:
-    """The effect of moving each size of a set-up to its neighbours, by ledger and time model."""
+def knobs(best: SetUp, every: list[Structure], global_batch: int) -> list[KnobEffect]:
+    """The effect of moving one size of a set-up to its neighbours, or of one other choice, by
+    ledger and time model: what fits first, then by the change of memory.
+    """
+    changes = [*_other_sizes(best), *_other_choices(best, every)]
+    effects = [_effect(best, *change, global_batch) for change in changes]
+    known = [effect for effect in effects if effect is not None]
+    return sorted(known, key=lambda one: (not one.fits_on_gpu, -abs(one.needs_bytes)))
+
+
+Change = tuple[Structure, dict[str, int], dict[str, object]]  # with sizes, and keys that change
+
+
+def _other_sizes(best: SetUp) -> Iterator[Change]:
     structure = best.structure
-    effects = []
     for axes, rows in ((PIPE, structure.pipes), (RANK, structure.ranks)):
         own = tuple(best.sizes[axis] for axis in axes)
         for place, axis in enumerate(axes):
             line = sorted(row for row in rows if _same_but(row, own, place))
             at = line.index(own)
             for other in (*line[max(at - 1, 0) : at], *line[at + 1 : at + 2]):
-                effect = _effect(best, axis, other[place], global_batch)
-                if effect is not None:
-                    effects.append(effect)
-    return effects
+                sizes = {**best.sizes, axis: other[place]}
+                yield structure, sizes, {KEYS[axis]: other[place]}
 
 
 def _same_but(row: tuple[int, ...], own: tuple[int, ...], place: int) -> bool:
@@ -132,17 +142,40 @@ def _same_but(row: tuple[int, ...], own: tuple[int, ...], place: int) -> bool:
     return all(a == b for i, (a, b) in enumerate(zip(row, own, strict=True)) if i != place)
 
 
-def _effect(best: SetUp, axis: str, value: int, global_batch: int) -> KnobEffect | None:
-    """The effect of one size on the ledger's peak and the time of a step."""
-    resolved = at_sizes(best.structure, {**best.sizes, axis: value}, global_batch)
+def _other_choices(best: SetUp, every: list[Structure]) -> Iterator[Change]:
+    """Structures that differ from a set-up's in one choice, at its sizes."""
+    own, seen = best.structure.settings, set()
+    pipe, rank = (tuple(best.sizes[axis] for axis in axes) for axes in (PIPE, RANK))
+    for structure in every:
+        settings = structure.settings
+        keys = {k for k in {*own, *settings} - FOLLOWING if own.get(k) != settings.get(k)}
+        if len(keys) == 1 and pipe in structure.pipes and rank in structure.ranks:
+            (key,) = keys
+            change = (key, settings.get(key))
+            if change not in seen:
+                seen.add(change)
+                yield structure, dict(best.sizes), {key: settings.get(key)}
+
+
+def _effect(
+    best: SetUp,
+    structure: Structure,
+    sizes: dict[str, int],
+    change: dict[str, object],
+    global_batch: int,
+) -> KnobEffect | None:
+    """The effect of a change on the ledger's peak and the time of a step; None where the engine
+    refuses it.
+    """
+    resolved = at_sizes(structure, sizes, global_batch)
     if resolved is None:
         return None
     peak = highest_stage(resolved)
     machine = machine_of(resolved.hardware)
-    seconds = float(step_seconds(resolved.run, best.structure.engine, machine).estimate)
+    seconds = float(step_seconds(resolved.run, structure.engine, machine).estimate)
     more = peak - best.allocated_bytes
     return KnobEffect(
-        change={KEYS[axis]: value},
+        change=change,
         needs_bytes=more,
         step_seconds=seconds - best.seconds,
         fits_on_gpu=best.total_bytes + more <= resolved.hardware.memory_bytes,
