@@ -153,7 +153,12 @@ TRITON_KERNELS = Framework(
     ("triton_kernels",), "3.5.0", "2026-11-16", GITHUB + "triton-lang/triton"
 )
 NCCL = Framework(
-    ("NCCL",), "2.28.9", "2026-11-15", GITHUB + "NVIDIA/nccl", package="nvidia-nccl-cu13"
+    ("NCCL",),
+    "2.28.9",
+    "2026-11-15",
+    GITHUB + "NVIDIA/nccl",
+    also=("2.30",),
+    package="nvidia-nccl-cu13",
 )
 HUGGINGFACE_HUB = Framework(
     ("huggingface_hub",),
