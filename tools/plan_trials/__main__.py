@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.planner.training.best import best_plans, global_batch
+from gpu_mem_calculator.planner.training.best import best_plans
 from gpu_mem_calculator.planner.training.search import search
 from gpu_mem_calculator.planner.training.space import structures
 
@@ -49,7 +49,7 @@ def main(out: str) -> int:
         for number, row in enumerate(rows, 1):
             asked = question(row)
             try:
-                found = search(list(structures(asked)), global_batch(asked))
+                found = search(list(structures(asked)), asked.sequences)
                 plans = best_plans(asked, found, lambda text, part: None, wanted=1)
             except InputError as error:
                 print(number, row, error, flush=True)

@@ -138,6 +138,11 @@ def take(table: Sequence[int], index: Num) -> Num:
     return cast(Array, _numpy().asarray(table)[index])
 
 
+def largest(numbers: Num) -> int:
+    """A number, or the largest one of an array."""
+    return int(numbers.max()) if hasattr(numbers, "max") else int(numbers)
+
+
 def power_of_two(a: N) -> N:
     """The next power of two at or above a; 0 stays 0."""
     if isinstance(a, Sym):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..ledger.num import SINGLE, Num, choose, holds, larger, smaller
+from ..ledger.num import SINGLE, Num, choose, holds, larger, largest, smaller
 from ..model.arch import Layer
 from ..run.run import Run
 from .instants import in_flight
@@ -146,7 +146,7 @@ def _array_moments(run: Run) -> tuple[StageMoment, ...]:
     assert len(run.arch.runs) == 1
     pp, stage, chunks, batches = run.mesh.pp, run.stage, run.virtual_stages, run.micro_batches
     flight = chunks_in_flight(pp, stage, batches, chunks, pp)
-    most = int(chunks.max()) if hasattr(chunks, "max") else int(chunks)
+    most = largest(chunks)
     several = holds(chunks > 1)
     ending = holds(stage == pp - 1) * several
     steady = holds(batches > pp) * several

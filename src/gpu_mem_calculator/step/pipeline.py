@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
-from ..ledger.num import EMPTY, SINGLE, Num, holds, nothing, smaller
+from ..ledger.num import EMPTY, SINGLE, Num, holds, largest, nothing, smaller
 from ..ledger.source import Source
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
@@ -142,7 +142,7 @@ def _group_counts(
     closing: Num = 0
     working: Num = 0
     alive: Num = 0
-    for chunk in range(_most(chunks)):
+    for chunk in range(largest(chunks)):
         low, size = chunk_range(run, chunk)
         _, start, end, _ = _policies(run, size)[index]
         count = overlap(*place, low + start, low + end) * holds(chunk < chunks)
@@ -215,11 +215,6 @@ def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num, int], ...]:
     even = len(run.arch.layers) // (run.mesh.pp * run.virtual_stages)
     limit = smaller(even * run.recompute_quarters // 4 if first is None else first, size)
     return (("full", 0, limit, 1), ("none", limit, size, 1))
-
-
-def _most(chunks: Num) -> int:
-    """The largest number of chunks in one run or in an array of runs."""
-    return int(chunks.max()) if hasattr(chunks, "max") else int(chunks)
 
 
 def beats(

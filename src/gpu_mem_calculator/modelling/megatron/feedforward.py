@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
-from ...ledger.num import EMPTY, Num, ceil_div, holds, sized, smaller
+from ...ledger.num import EMPTY, Num, ceil_div, holds, largest, sized, smaller
 from ...model.blocks import Mlp, Moe
 from .ops import MegatronSetting, bias_sum, column_linear, row_linear, weight
 
@@ -179,7 +179,7 @@ def _one_by_one(tape: Tape, setting: MegatronSetting, x: Value, block: Moe, rows
     local = block.num_experts // setting.ep
     if is_one(local):
         return _expert(tape, setting, x, block, rows, 1)
-    most = int(local.max()) if hasattr(local, "max") else int(local)
+    most = largest(local)
     expert_rows = [rows // local * holds(index < local) for index in range(most)]
     sizes = [(f"moe.chunk.{i}", count * setting.hidden) for i, count in enumerate(expert_rows)]
     chunks = tape.split("moe.chunks", x, sizes)

@@ -40,3 +40,8 @@ class PlanQuestion(Struct, frozen=True, kw_only=True):
     price: float | None = None
     tokens: int | None = None
     top: int = 10
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step: the global batch, or one for each GPU where it is not given."""
+        return self.global_batch or int(self.hardware["num_gpus"])

@@ -8,6 +8,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ...core.errors import InputError
+from ..answers.front import pareto_front
 from ..answers.plans import Plan, Plans, SearchedSpace
 from ..answers.question import FASTEST, PlanQuestion
 from .axes import IMPLEMENTATION, LOSS
@@ -36,7 +37,7 @@ def plan_training(question: PlanQuestion, progress: Progress | None = None) -> P
 def fits(question: PlanQuestion) -> bool:
     """Whether a set-up of a question fits, with replay and margin."""
     try:
-        found = search(list(structures(question)), global_batch(question))
+        found = search(list(structures(question)), question.sequences)
         return bool(best_plans(question, found, lambda text, part: None, wanted=1))
     except InputError:
         return False
@@ -51,7 +52,7 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
             "no set-up is possible: no engine accepts the model, the GPUs and the batch together; "
             "try another --global-batch, fewer --fix, or other --gpus"
         )
-    batch = global_batch(question)
+    batch = question.sequences
     found = search(every, batch, lambda done: report("searching", done / len(every)))
     plans = best_plans(question, found, report)
     return Plans(
@@ -68,11 +69,6 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
     )
 
 
-def global_batch(question: PlanQuestion) -> int:
-    """Sequences of a step; one for each GPU where the question does not say."""
-    return question.global_batch or int(question.hardware["num_gpus"])
-
-
 def best_plans(
     question: PlanQuestion, found: Found, report: Progress, wanted: int = 0
 ) -> list[Plan]:
@@ -80,7 +76,7 @@ def best_plans(
 
     `wanted`: only as many, and those of the front only where no faster one fits.
     """
-    base, batch = base_file(question), global_batch(question)
+    base, batch = base_file(question), question.sequences
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, question.top)
     plans: list[Plan] = []
@@ -126,15 +122,4 @@ def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
     for set_up in order:
         if not front or set_up.total_bytes < front[-1].total_bytes * (1 - STEP):
             front.append(set_up)
-    return front
-
-
-def pareto_front(plans: list[Plan]) -> list[int]:
-    """Indices of plans, sorted by time, that need less memory than every faster one."""
-    front: list[int] = []
-    least: float = float("inf")
-    for index, plan in enumerate(plans):
-        if plan.needs_bytes < least:
-            front.append(index)
-            least = plan.needs_bytes
     return front

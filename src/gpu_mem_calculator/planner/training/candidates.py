@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...core.errors import InputError
 from ...core.runfile import as_dict, read
+from ..answers.front import pareto_front
 from ..answers.plans import Plan, Plans, SearchedSpace
 from ..serving.candidates import rank_servers
 from .full import full_plan
@@ -43,22 +44,12 @@ def rank_candidates(
             set_ups=len(runs), feasible=len(fitting), seconds=time.perf_counter() - begin
         ),
         plans=compared(ranked),
-        front=_front(ranked),
+        front=pareto_front(ranked),
     )
 
 
 def _rank_first(plan: Plan) -> tuple[bool, float]:
     return not plan.fits_on_gpu, -plan.tokens_per_second
-
-
-def _front(plans: list[Plan]) -> list[int]:
-    """Indices of plans that fit, each with less memory than every faster one."""
-    front: list[int] = []
-    for index, plan in enumerate(plans):
-        least = min((plans[i].needs_bytes for i in front), default=None)
-        if plan.fits_on_gpu and (least is None or plan.needs_bytes < least):
-            front.append(index)
-    return front
 
 
 def differing_keys(runs: Sequence[Mapping[str, Any]]) -> list[str]:

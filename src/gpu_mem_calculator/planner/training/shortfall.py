@@ -40,7 +40,7 @@ def _card_bytes(found: Found) -> int:
 def _smallest(question: PlanQuestion) -> int | None:
     """Bytes of the set-up that takes least; None where the question has none."""
     try:
-        found = search(list(structures(question)), question.global_batch or 1)
+        found = search(list(structures(question)), question.sequences)
     except InputError:
         return None
     return None if found.smallest is None else found.smallest.total_bytes
@@ -51,7 +51,7 @@ Changed = Iterator[tuple[dict[str, Any], PlanQuestion]]
 
 def _more_gpus(question: PlanQuestion) -> Changed:
     """Twice, four times ... as many GPUs, with a sequence for each of them at least."""
-    count, batch = int(question.hardware["num_gpus"]), question.global_batch or 1
+    count, batch = int(question.hardware["num_gpus"]), question.sequences
     for doubling in range(1, MOST_DOUBLINGS + 1):
         gpus = count << doubling
         hardware = {k: v for k, v in question.hardware.items() if k != "num_nodes"}

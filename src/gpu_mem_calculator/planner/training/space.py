@@ -37,7 +37,7 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
     base = base_file(question)
     file = read({k: v for k, v in base.items() if k in ("model", "hardware", "training")})
     arch, hardware = find_model(file.model).arch, find_hardware(file.hardware, None)
-    seq, batch = question.seq_len or arch.max_seq_len, question.global_batch or hardware.num_gpus
+    seq, batch = question.seq_len or arch.max_seq_len, question.sequences
     base["hardware"]["num_gpus"] = hardware.num_gpus
     values = axis_values(
         arch,
