@@ -48,6 +48,28 @@ def test_a_stream_is_as_high_as_its_ledger(name: str, engine: str) -> None:
     equally_high(small_run(kind, training=TRAINING[name], engine=ENGINES[engine]))
 
 
+TIED = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-0.6b", "qwen3-4b", "llama3.2-1b", "llama3.2-3b")
+LONG = {"batch_size": 2, "seq_len": 16384, "loss": "chunked"}
+VARIANTS = [
+    *((name, LONG, 8) for name in TIED),
+    *((name, LONG | {"activation_checkpointing": "full"}, 8) for name in TIED),
+    *((name, LONG | {"packed_documents": 8}, 8) for name in ("qwen2.5-0.5b", "llama3.2-1b")),
+    *(
+        (name, LONG | {"activation_checkpointing": "full"}, 2)
+        for name in ("qwen3-0.6b", "qwen3-4b")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "training", "gpus"), VARIANTS)
+def test_a_tied_table_under_stage_3(name: str, training: dict[str, Any], gpus: int) -> None:
+    """The loss makes the head's gradient, and the embedding's is added to it: all that its backward
+    sorts is freed again.
+    """
+    data = small_run("deepspeed", gpus, training=training, engine={"zero_stage": 3})
+    equally_high({**data, "model": {"name": name}})
+
+
 @pytest.mark.parametrize("loss", ["full", "liger_fused"])
 def test_masks_are_alive_in_the_final_norm(loss: str) -> None:
     """Long sequences with a window: the masks are larger than all that the loss takes."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.stage_replay import replay_stage, with_block_rounding
 from gpu_mem_calculator.engines.megatron_deepspeed.engine import ENGINE, OPTIONS
 from gpu_mem_calculator.engines.megatron_deepspeed.layer import head_walk, layer_walk
 from gpu_mem_calculator.engines.megatron_deepspeed.shards import rank_arch, vectors
@@ -210,3 +211,28 @@ def test_refusal(numbers: dict[str, Any], how: dict[str, Any], said: str) -> Non
     """One sentence for what Megatron-DeepSpeed does not run, or what is not modelled of it."""
     (problem,) = ENGINE.problems(run(numbers, **how))
     assert said in problem
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("factor", [0.5, 0.9, 0.97, 1.05, 1.3])
+def test_a_count_of_parameters_that_is_not_the_architectures(
+    zero_stage: int, factor: float
+) -> None:
+    """Ledger and replay have the same scaled shards; stage 3 gathers them."""
+    own = read_plain(WIDE).num_parameters
+    data = {
+        "model": WIDE | {"num_parameters": int(own * factor)},
+        "training": {"batch_size": 1, "seq_len": 2048},
+        "parallelism": {"tensor_parallel_size": 2, "data_parallel_size": 2},
+        "engine": {"type": "megatron_deepspeed", "zero_stage": zero_stage},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 4},
+    }
+    found = resolve(read(data))
+    ledger = found.engine.ledger(found.run)
+    replayed = replay_stage(found, 0, ledger)
+    assert replayed is not None
+    with_block_rounding(ledger, replayed)
+    arch = rank_arch(found.run)
+    layer = arch.layers[0]
+    held = sum(size for group in layer.modules for module in group for size in module)
+    assert held == sum(int(weight.numel) for weight in layer.weights())

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.stage_replay import replay_stage, with_block_rounding
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.layout import layout_stages
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import early_tensors, idle_chunks
+from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.chunks import (
     StageMoment,
@@ -92,6 +94,8 @@ COUNTS = [
         2,
         [[1, 2, 2, 2], [2, 2, 2, 1]],
     ),
+    ({"pipeline_model_parallel_layout": "E|t*8|t*8|L"}, 16, 1, [[0, 8, 8, 0]]),
+    ({"account_for_loss_in_pipeline_split": True}, 3, 1, [[1, 1, 1, 0]]),
 ]
 
 
@@ -118,12 +122,41 @@ def test_stages_share_all_layers(
     assert total == run.arch.num_parameters
 
 
+EMPTY = [
+    (3, 2, 1, {"account_for_embedding_in_pipeline_split": True}),
+    (4, 3, 1, {"account_for_loss_in_pipeline_split": True}),
+    (4, 16, 1, {"pipeline_model_parallel_layout": "E|t*16||L"}),
+    (2, 16, 2, {"pipeline_model_parallel_layout": "E|t*8|t*8|L"}),
+    (3, 16, 2, {"pipeline_model_parallel_layout": "E|t*8||t*8|L|"}),
+]
+
+
+@pytest.mark.parametrize(("pp", "layers", "chunks", "options"), EMPTY)
+def test_a_stage_without_a_layer(
+    pp: int, layers: int, chunks: int, options: dict[str, Any]
+) -> None:
+    """It has the embedding, the loss, or nothing; its replay is as high as its ledger."""
+    parallelism = {"pipeline_parallel_size": pp, "virtual_pipeline_size": chunks}
+    training = {"gradient_accumulation_steps": 2 * pp}
+    data = small_run("megatron_lm", pp, training=training, parallelism=parallelism, engine=options)
+    data["model"] = {**NUMBERS, "num_layers": layers}
+    found = resolve(read(data))
+    for stage in range(pp):
+        ledger = found.engine.ledger(replace(found.run, stage=stage))
+        replayed = replay_stage(found, stage, ledger)
+        assert replayed is not None
+        with_block_rounding(ledger, replayed)
+        trained = 18 * int(ENGINE.parameters(replace(found.run, stage=stage)))  # bytes with AdamW
+        if not stage_layers(found.run)[stage]:
+            assert trained <= ledger.peak() <= trained + 128 * MIB  # cuBLAS has up to 100 MiB
+    assert 0 in stage_layers(found.run) or chunks > 1
+
+
 REFUSED = [
     ({"pipeline_model_parallel_layout": "Ett|tt"}, "must have E, then 16 t, then L"),
     ({"pipeline_model_parallel_layout": "Et*16|m|t|L"}, "an MTP layer (m), which is not modelled"),
     ({"pipeline_model_parallel_layout": "Ex|L"}, "other letters than E, t, L and |"),
     ({"pipeline_model_parallel_layout": "Et*8|t*8L"}, "has 2 stages, and"),
-    ({"pipeline_model_parallel_layout": "E|t*8|t*8|L"}, "leaves stage 0 without a layer"),
     (
         {"pipeline_model_parallel_layout": "Et*8|t*8L", "decoder_first_pipeline_num_layers": 2},
         "both set the layers of stages; leave one of them out",

@@ -88,8 +88,8 @@ class Repeats:
         shift = first - min((event for event in before if event >= 0), default=0)
         if events != [event + shift if event >= 0 else event - shift for event in before]:
             return None
-        new = slice(first, max(events) + 1)
-        old = slice(first - shift, max(before) + 1)
+        new = slice(first, max(events, default=first - 1) + 1)  # a phase may allocate nothing
+        old = slice(first - shift, max(before, default=first - shift - 1) + 1)
         if plan.units[old] != plan.units[new] or plan.pool_of[old] != plan.pool_of[new]:
             return None
         freed = [~event for event in events if -first <= event < 0]

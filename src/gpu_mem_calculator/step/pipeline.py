@@ -92,6 +92,8 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
                 waiting = (alive - working) // together
                 rows.append((part, held, opening, closing, working, waiting))
         first += group.count
+    if not rows:  # a stage without a layer: only the embedding, only the loss, or neither
+        rows = [(replace(group, count=0), 0, 0, 0, 0, 0)]
     if moment is not None and all(isinstance(row[4], SINGLE) for row in rows):
         rows.sort(key=lambda row: int(row[4]) > 0)  # the layers that run come last
     last = holds(stage == pp - 1)

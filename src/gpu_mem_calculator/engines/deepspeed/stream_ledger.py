@@ -64,9 +64,12 @@ def shared_table_events(table: BlockEvents, *, alone: bool) -> BlockEvents:
 
     The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
     makes it with a matmul of its own, and torch 2.11 sums out of place only where the first is a
-    transposed view. `alone`: the head has a copy on another stage.
+    transposed view. A loss that makes the head's gradient itself has it added in place already.
+    `alone`: the head has a copy on another stage.
     """
-    *events, _, _, old = table.backward
+    anew = table.drops[0][1] != table.entry  # the sum is a third tensor
+    *events, old = table.backward
+    events = events[:-2] if anew else events
     rest = table.drops[1:]
     if alone:
         return replace(table, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))

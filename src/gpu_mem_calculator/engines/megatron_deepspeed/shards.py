@@ -7,13 +7,14 @@ language_model.py:140-190.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
 
 from ...ledger.mesh import Mesh
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, Linear, Mlp, Norm, Weight
+from ...model.blocks import Attention, Linear, Mlp, Norm, Share, Weight
 from ...model.scaling import with_share
 from ...run.run import Run
 from ..megatron_lm.shards import local_vocab
@@ -73,6 +74,7 @@ def rank_layer(run: Run, layer: Layer) -> Layer:
 def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
     """The weights of each module with parameters: norm, two of attention, norm, two of the MLP."""
     tp, hidden = cast(int, run.mesh.tp), run.arch.hidden
+    linear = partial(_linear, run.arch.embedding[0].share)
     mixer, mlp = layer.mixer, layer.mlp
     assert isinstance(mixer, Attention)
     assert isinstance(mlp, Mlp)
@@ -82,16 +84,16 @@ def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
     width = inner * (2 if mlp.gated else 1)
     return (
         _norm("input_layernorm", layer.norm("pre")),
-        _linear("self_attention.query_key_value", hidden, rows, mixer.inputs[0].bias),
-        _linear("self_attention.dense", heads, hidden, mixer.output.bias),
+        linear("self_attention.query_key_value", hidden, rows, mixer.inputs[0].bias),
+        linear("self_attention.dense", heads, hidden, mixer.output.bias),
         _norm("post_attention_layernorm", layer.norm("pre_mlp")),
-        _linear("mlp.dense_h_to_4h", hidden, width, mlp.inputs[0].bias),
-        _linear("mlp.dense_4h_to_h", inner, hidden, mlp.output.bias),
+        linear("mlp.dense_h_to_4h", hidden, width, mlp.inputs[0].bias),
+        linear("mlp.dense_4h_to_h", inner, hidden, mlp.output.bias),
     )
 
 
-def _linear(name: str, ins: int, outs: int, bias: bool) -> list[Weight]:
-    return list(Linear(name, ("", ins), ("", outs), bias=bias).weights())
+def _linear(share: Share | None, name: str, ins: int, outs: int, bias: bool) -> list[Weight]:
+    return list(Linear(name, ("", ins), ("", outs), bias=bias, share=share).weights())
 
 
 def _norm(name: str, block: Norm | None) -> list[Weight]:
