@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,18 +101,6 @@ def test_what_is_not_modelled_decides(
 ) -> None:
     """A verdict holds where the limits can only confirm it."""
     assert exit_code(fits, headroom, limits) == code
-
-
-def test_the_command_is_started_where_it_fits(command: Command, tmp_path: Path) -> None:
-    """--run returns its exit code, and starts nothing that is not known to fit."""
-    program = tmp_path / "llama-server"
-    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(len(sys.argv) + 30)\n")
-    program.chmod(0o755)
-    words = (str(program), *SERVER[1:])
-    assert command("check", "--run", "--gpu", "4090", *words).code == 30 + len(words)
-    refused = command("check", "--run", "--gpu-mem", "1", *words)
-    assert refused.code == 1
-    assert "not started" in refused.err
 
 
 def test_options_before_the_command_are_ours() -> None:

@@ -6,7 +6,6 @@ Reads the command and the files that it names. Runs nothing without --run.
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +45,7 @@ def arguments(parser: Parser) -> None:
     text = "number of GPUs (default: as the command says)"
     parser.option("-g --gpus", "N", text, whole, dest=KEYS["--gpus"])
     add_settings(parser)
-    parser.flag("--run", "start the command if it fits, and return its exit code")
+    parser.flag("--run", "become the command if it fits: its signals, its exit code")
     add_output(parser, "table", "json")
     add_long(parser)
 
@@ -67,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     from ..formats.reading.named_files import NamedFiles
     from ..formats.reading.tools import UnknownToolError
 
+    if args.run:
+        from .start import check_startable
+
+        check_startable(args.launch)
     hardware = _hardware(args)
     try:
         readings = read_source(args.launch, NamedFiles(), _gpu_bytes(hardware))
@@ -78,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(problems)
     code = max((_check(args, one, hardware) for one in readings), key=_severity)
     if args.run and code == FITS:
-        return _start(args.launch)
+        from .start import become
+
+        become(args.launch)
     if args.run:
         print_to_stderr("not started, because it is not known to fit")
     return code
@@ -232,18 +237,3 @@ def _read_data(reading: Reading) -> dict[str, Any]:
         "assumed": reading.assumed,
         "not_modelled": limits,
     }
-
-
-def _start(words: Sequence[str]) -> int:
-    """Start the command as it is, and return its exit code."""
-    import os
-    import subprocess
-
-    from ..formats.launchers.wrappers import without_variables
-
-    variables, rest = without_variables(words)
-    try:
-        ended = subprocess.run(rest, env={**os.environ, **variables}, check=False)
-    except OSError as error:
-        raise InputError(f"{shlex.join(rest)}: cannot be started, {error.strerror}") from None
-    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

@@ -41,6 +41,9 @@ OTHER_WORDS = {
 }
 RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
 LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
+EXIT_CODES = """\
+exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input; 3 cannot
+tell (check, --check); 70 a fault of gpu-mem-calc; 74 output cannot be written."""
 EXAMPLES = """\
 examples:
   gpu-mem-calc quick llama3.1-8b --qlora --gpu 4090
@@ -55,46 +58,40 @@ calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0: done; 1: it does not fit (check, --check); 2: bad input;
-    3: cannot tell (check).
+    """Run one command; returns its exit code (`EXIT_CODES`).
 
     Without `argv` it runs this process's own command, and may end the process itself.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _exit_code(list(argv))
+    from .streams import die_on_interrupt, open_streams
+
+    words = sys.argv[1:]
+    open_streams()
+    if words and OTHER_WORDS.get(words[0], words[0]) not in LASTING:
+        die_on_interrupt()
     code = _exit_code(words)
-    if argv is None and "threading" not in sys.modules:
+    if "threading" not in sys.modules:
         import os
 
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)  # nothing is left to do but freeing every object, which takes longer
     return code
 
 
 def _exit_code(words: list[str]) -> int:
-    """Run one command; report bad input as sentences."""
+    """Run one command; whatever ends it is reported in sentences, and decides its exit code."""
     try:
-        return _run(words)
+        code = _run(words)
+        from .output import flush_stdout
+
+        flush_stdout()
+        return code
     except KeyboardInterrupt:
         return 130
-    except ValueError as error:
-        problems = getattr(error, "problems", None)
-        if problems is None:
-            raise
-        from ..core.errors import print_to_stderr
+    except BaseException as error:
+        from .failures import report_failure
 
-        print_to_stderr(*problems)
-        if _wants_json(words):
-            from .output import write_problems
-
-            write_problems(problems)
-        return 2
-
-
-def _wants_json(words: list[str]) -> bool:
-    """Whether the words ask for JSON, in which errors are given, too."""
-    text = f" {' '.join(words)} "
-    return any(f" {one} " in text for one in ("--format json", "--format=json", "-f json"))
+        return report_failure(error, words)
 
 
 def _run(words: list[str]) -> int:
@@ -211,8 +208,7 @@ def _help() -> str:
         f"commands:\n{verbs}\n\n{EXAMPLES}\n\n"
         f"options:\n  --version  print the version\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"
-        "exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input;\n"
-        "3 cannot tell (check).\n"
+        f"{EXIT_CODES}\n"
         'With --format json, errors are JSON on stdout, too: {"error": {"problems": [...]}}'
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core.errors import print_to_stderr, printable
+from ..core.errors import OutputError, print_to_stderr, printable
 from ..report.lines import WIDTH, colour_text, plain
 from ..report.terminal import wants_colour
 
@@ -103,14 +103,32 @@ def _write_stdout(text: str) -> None:
         text = text.translate(ASCII).encode("ascii", "replace").decode("ascii")
     try:
         sys.stdout.write(text)
+    except OSError as error:
+        discard_stdout(error)
+    flush_stdout()
+
+
+def flush_stdout() -> None:
+    """Write what stdout still has."""
+    try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+    except OSError as error:
+        discard_stdout(error)
 
 
-def write_problems(problems: Sequence[str]) -> None:
-    """Write the sentences of bad input to stdout as JSON, with the exit code."""
+def discard_stdout(error: OSError) -> None:
+    """Send the rest of stdout nowhere, so that Python does not try again at its end.
+
+    A reader that has left, such as `head`, is no error.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def write_problems(problems: Sequence[str], code: int = 2) -> None:
+    """Write the sentences of an error to stdout as JSON, with the exit code."""
     import json
 
-    write(json.dumps({"error": {"exit_code": 2, "problems": list(problems)}}, indent=2))
+    write(json.dumps({"error": {"exit_code": code, "problems": list(problems)}}, indent=2))

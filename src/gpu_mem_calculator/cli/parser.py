@@ -57,6 +57,13 @@ class Parser(argparse.ArgumentParser):
         """Add an option without a value, with `text` as its help."""
         self.add_argument(name, action=action, help=text, **rest)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write the help; argparse would pass over an output that cannot be written."""
+        if message:
+            from .output import write
+
+            write(message)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise one sentence for a value that is none of the choices."""
         if action.choices is not None and value not in action.choices:

@@ -22,10 +22,18 @@ STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 class InputError(ValueError):
     """Bad input. `problems` has one sentence for each thing that is wrong."""
 
+    exit_code = 2  # of a command that it ends
+
     def __init__(self, problems: str | Iterable[str]) -> None:
         sentences = [problems] if isinstance(problems, str) else problems
         self.problems = [_short(sentence) for sentence in sentences]
         super().__init__("; ".join(self.problems))
+
+
+class OutputError(InputError):
+    """Output that cannot be written: a full disk, a closed stream."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
 
 
 def _short(problem: str) -> str:
@@ -61,8 +69,13 @@ def _controls(char: str) -> bool:
 
 def print_to_stderr(*sentences: str, begins: str = STDERR_PREFIX) -> None:
     """Print sentences to stderr, one on each line, each after `begins`."""
-    for sentence in sentences:
-        print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)
+    try:
+        for sentence in sentences:
+            print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)
+    except BrokenPipeError:  # a reader that has left
+        pass
+    except OSError as error:
+        raise OutputError(f"standard error cannot be written: {error.strerror}") from None
 
 
 class Problems(list[str]):

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from ..ledger.units import MIB
-from .errors import InputError
+from .errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,8 @@ def decode_text(data: bytes) -> str:
 def _read(path: str | Path, most: int) -> bytes:
     """At most `most` bytes of a file."""
     if str(path) == STDIN:
+        if sys.stdin is None:  # closed by the caller
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return sys.stdin.buffer.read(most)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -67,7 +69,10 @@ def _read(path: str | Path, most: int) -> bytes:
             start = _first_bytes(descriptor, most)
             os.set_blocking(descriptor, True)
         with open(descriptor, "rb", closefd=False) as file:
-            return start + file.read(most - len(start))
+            rest: bytes | None = file.read(most - len(start))
+        if rest is None:  # a device or a file of /proc that has nothing yet
+            raise OSError(errno.EAGAIN, "it has nothing to read")
+        return start + rest
     finally:
         os.close(descriptor)
 
@@ -88,7 +93,7 @@ def _first_bytes(pipe: int, most: int) -> bytes:
 
 def check_writable(path: str | Path, option: str) -> None:
     """Raise the error that `write_file` would raise, without writing anything."""
-    with _write_errors(path, option):
+    with _write_errors(path, option, InputError):
         if not os.path.exists(path):
             target = os.path.realpath(path)
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -109,7 +114,7 @@ def write_file(path: str | Path, data: bytes, option: str) -> None:
     with several hard links, one whose owner cannot be preserved, and one in a folder that accepts
     no new file.
     """
-    with _write_errors(path, option):
+    with _write_errors(path, option, OutputError):
         stream = _stream(path)
         if stream is not None:
             _write_all(stream, data)
@@ -119,12 +124,12 @@ def write_file(path: str | Path, data: bytes, option: str) -> None:
 
 
 @contextmanager
-def _write_errors(path: str | Path, option: str) -> Iterator[None]:
+def _write_errors(path: str | Path, option: str, kind: type[InputError]) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{option} {path}: cannot be written, {reason}") from None
+        raise kind(f"{option} {path}: cannot be written, {reason}") from None
 
 
 def _stream(path: str | Path) -> int | None:
