@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli import this_machine
-from gpu_mem_calculator.cli.check import exit_code, separated
-from gpu_mem_calculator.formats.reading.reading import Limit
+from gpu_mem_calculator.cli.check import separated
 from gpu_mem_calculator.ledger.units import MIB
 
 from .conftest import Command
 
 SERVER = ("llama-server", "-m", "Llama-3.1-8B-Instruct-Q4_K_M.gguf", "-c", "8192", "--fit", "off")
-LESS, MORE = Limit(key="a", why="b", could="less"), Limit(key="a", why="b", could="more")
-SMALL = Limit(key="a", why="b", could="more", most_bytes=10)
 
 
 @pytest.fixture(autouse=True)
@@ -82,25 +79,23 @@ def test_json_has_everything(command: Command) -> None:
     assert data["result"]["fits_on_gpu"]
 
 
-@pytest.mark.parametrize(
-    ("fits", "headroom", "limits", "code"),
-    [
-        (True, 5, [], 0),
-        (True, 5, [LESS], 0),
-        (True, 5, [MORE], 3),
-        (True, 10, [SMALL, LESS], 0),
-        (True, 19, [SMALL, SMALL], 3),
-        (False, -5, [], 1),
-        (False, -5, [MORE], 1),
-        (False, -5, [LESS], 3),
-        (False, -5, [MORE, Limit(key="a", why="b")], 3),
-    ],
-)
-def test_what_is_not_modelled_decides(
-    fits: bool, headroom: int, limits: list[Limit], code: int
-) -> None:
-    """A verdict holds where the limits can only confirm it."""
-    assert exit_code(fits, headroom, limits) == code
+def test_without_a_card_nobody_can_tell(command: Command) -> None:
+    """Exit code 3, also for what would fit on the largest card; the answer says how to name it."""
+    answer = command("check", *SERVER)
+    assert answer.code == 3
+    assert answer.out.startswith("cannot tell: ")
+    assert "--gpu NAME" in answer.out
+
+
+def test_images_of_a_vision_model_decide(command: Command) -> None:
+    """They are not counted: what fits without them is not said to fit."""
+    words = ("--model_name_or_path", "Qwen/Qwen2-VL-2B-Instruct", "--dataset_name", "x")
+    words = ("trl", "sft", *words, "--use_peft", "--load_in_4bit")
+    answer = command("check", "--gpu", "h100", *words)
+    assert answer.code == 3
+    assert answer.out.startswith("cannot tell: ")
+    assert "open: images" in answer.out
+    assert command("check", "--gpu-mem", "2", *words).code == 1
 
 
 def test_options_before_the_command_are_ours() -> None:

@@ -110,7 +110,7 @@ def test_every_surface_gives_the_same_answer(
     for found in answers:
         assert {key: found[key] for key in FIGURES} == {key: python[key] for key in FIGURES}
     assert verdict(run) == python["verdict"]
-    assert python["verdict"] in look["parts"]["verdict"]
+    assert python["verdict"].replace("_", " ") in look["parts"]["verdict"]
     assert (python["verdict"] == "fits") == python["fits_on_gpu"] == (python["headroom_bytes"] >= 0)
 
 
@@ -124,11 +124,11 @@ def _command(run: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[st
     path.write_text(json.dumps(run))
     code = main(["calculate", "--config", str(path), "--format", "json", "--check"])
     found = json.loads(capsys.readouterr().out)
-    assert code == (0 if found["fits_on_gpu"] else 1)
+    assert code == {"fits": 0, "does_not_fit": 1, "cannot_tell": 3}[found["verdict"]]
     return found
 
 
 def test_the_questions_have_every_answer() -> None:
     """Cards that are too small, those within the margin, and larger ones."""
     words = {verdict(_question(*question)) for question in QUESTIONS[:: RUNS // 2]}
-    assert words == {"fits", "tight", "does not fit"}
+    assert words == {"fits", "cannot_tell", "does_not_fit"}

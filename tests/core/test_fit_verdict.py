@@ -9,12 +9,7 @@ from msgspec import Struct
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.calculator import full_estimate, verdict
-from gpu_mem_calculator.core.fit_verdict import (
-    gap_warning,
-    headroom_bytes,
-    ledger_verdict,
-    replay_verdict,
-)
+from gpu_mem_calculator.core.fit_verdict import gap_warning, headroom_bytes, replay_verdict
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from tests.conftest import small_run
 
@@ -39,9 +34,9 @@ class FakeReplay(Struct):
         (1200, "fits"),
         (1199, "fits"),
         (1030, "fits"),
-        (1029, "tight"),
-        (1000, "tight"),
-        (999, "does not fit"),
+        (1029, "cannot_tell"),
+        (1000, "cannot_tell"),
+        (999, "does_not_fit"),
     ],
 )
 def test_a_run_is_tight_within_the_margin(cap: int, word: str) -> None:
@@ -52,17 +47,19 @@ def test_a_run_is_tight_within_the_margin(cap: int, word: str) -> None:
 def test_the_replay_under_the_cap_of_the_card_decides() -> None:
     """Also above the least memory, where a run may die again; and never where all fits."""
     island = FakeReplay((1000, *range(1100, 1200)))
-    assert replay_verdict(island, 1050) == "does not fit"
+    assert replay_verdict(island, 1050) == "does_not_fit"
     assert replay_verdict(island, 1130) == "fits"
-    assert replay_verdict(island, 1120) == "tight"
+    assert replay_verdict(island, 1120) == "cannot_tell"
     assert replay_verdict(FakeReplay(()), 1200) == "fits"
 
 
 def test_by_the_ledger_alone_a_run_may_fit() -> None:
-    """Tensors that do not fit decide; tensors that fit do not."""
-    assert ledger_verdict(1000, 999) == "does not fit"
-    assert ledger_verdict(1000, 1000) == "may fit"
-    assert estimate(small_run(), replay=False).verdict == "may fit"
+    """Tensors that do not fit decide; those that fit only with much more memory than they take."""
+    has = estimate(small_run(), replay=False)
+    tensors = has.allocated_bytes + has.outside_torch_bytes
+    for size, word in ((-1, "does_not_fit"), (1, "cannot_tell"), (tensors, "fits")):
+        card = small_run(hardware={"gpu_memory_bytes": tensors + size})
+        assert estimate(card, replay=False).verdict == word
 
 
 @pytest.mark.parametrize(
@@ -70,10 +67,10 @@ def test_by_the_ledger_alone_a_run_may_fit() -> None:
     [
         ("fits", 5, 5),
         ("fits", -5, 0),
-        ("tight", -5, -5),
-        ("does not fit", 5, -1),
-        ("does not fit", -5, -5),
-        ("may fit", 5, 5),
+        ("cannot_tell", -5, -5),
+        ("does_not_fit", 5, -1),
+        ("does_not_fit", -5, -5),
+        ("cannot_tell", 5, 5),
     ],
 )
 def test_the_headroom_has_the_sign_of_the_verdict(word: str, beyond: int, headroom: int) -> None:
@@ -96,7 +93,7 @@ def test_the_verdict_of_a_card_is_that_of_a_replay_under_its_limit(engine: str) 
         found = estimate(card)
         assert found.verdict == verdict(card)
         assert found.fits_on_gpu == (found.verdict == "fits")
-        assert (found.verdict == "does not fit") == (not replayed.survives(cap))
+        assert (found.verdict == "does_not_fit") == (not replayed.survives(cap))
         assert (found.headroom_bytes >= 0) == found.fits_on_gpu
         on_card = found.reserved_on_card_bytes
         assert (on_card is not None) == replayed.survives(cap)
@@ -149,7 +146,7 @@ def test_a_card_in_a_gap_has_the_warning() -> None:
         if dies is not None:
             card = {**chip, "gpu_memory_bytes": dies + outside}
             found = estimate({**run, "hardware": card})
-            assert (found.verdict, found.fits_on_gpu) == ("does not fit", False)
+            assert (found.verdict, found.fits_on_gpu) == ("does_not_fit", False)
             assert found.headroom_bytes < 0
             assert any("with more memory torch keeps other blocks" in one for one in found.warnings)
             return

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpu_mem_calculator import estimate
+from gpu_mem_calculator.core.fit_verdict import WORDS
 from gpu_mem_calculator.core.models import MemoryResult
 
 RUNS = {
@@ -27,7 +28,8 @@ def test_print_is_short_and_has_the_verdict(result: MemoryResult) -> None:
     """A handful of lines, the verdict first."""
     lines = str(result).splitlines()
     assert 2 <= len(lines) <= 5
-    assert lines[0].startswith(result.verdict)
+    assert lines[0].startswith(f"{WORDS[result.verdict]}: ")
+    assert lines[0] == result.summary
     assert max(map(len, lines)) <= 120
 
 

@@ -210,7 +210,7 @@ def saves(num_bytes: int, *, fits: bool = False) -> TrainingChange:
         saves_bytes=num_bytes,
         total_bytes=10_000 - num_bytes,
         fits=fits,
-        verdict="fits" if fits else "does not fit",
+        verdict="fits" if fits else "does_not_fit",
     )
 
 

@@ -116,10 +116,10 @@ def check(words: str) -> None:
 
 def _check_server(text: str, data: dict[str, Any]) -> None:
     """The verdict and its sign, the total, whole users, and remedies where it does not fit."""
-    verdict = re.search(r"^(fits|tight|may fit|does not fit|will not start)\b", text, re.M)
+    verdict = re.match(r"(fits|cannot tell|does not fit|will not start): ", text)
     assert verdict is not None
-    assert (verdict[1] in ("fits", "may fit")) == data["fits_on_gpu"]
-    assert (data["headroom_bytes"] >= 0) == (data["verdict"] in ("fits", "tight", "may fit"))
+    assert verdict[1].replace(" ", "_") in (data["verdict"], "will_not_start")
+    assert (verdict[1] == "fits") == data["fits_on_gpu"] == (data["headroom_bytes"] >= 0)
     total = re.search(r"^  total +([\d,.]+)(  |$)", text, re.M)
     assert total is not None
     assert total[1] == f"{data['total_memory_per_gpu_gb']:,.2f}"
@@ -134,14 +134,13 @@ def _check_server(text: str, data: dict[str, Any]) -> None:
 def _check_figures(text: str, data: dict[str, Any]) -> None:
     """The verdict and its sign, the total, the longest sequence and where it dies."""
     verdict = data["verdict"]
-    found = re.search(
-        r"(fits|tight|does not fit|may fit)(, ([<\d.,]+) GiB (short|to spare))?$", text, re.M
-    )
-    assert found is not None
-    assert found[1] == verdict
-    assert data["fits_on_gpu"] == (verdict in ("fits", "may fit"))
-    if found[4]:
-        assert (found[4] == "short") == (data["headroom_bytes"] < 0)
+    words = verdict.replace("_", " ")
+    assert text.startswith(f"{words}: needs ")
+    assert data["summary"].startswith(f"{words}: needs ")
+    assert data["fits_on_gpu"] == (verdict == "fits")
+    spare = re.search(r"([<\d.,]+) GiB\s(short|to\sspare)", text)
+    if spare:
+        assert (spare[2] == "short") == (data["headroom_bytes"] < 0)
     total = next(line for line in text.splitlines() if line.startswith("total "))
     assert f" {data['total_memory_per_gpu_gb']:,.2f}  GiB needed" in total
     parts = re.findall(r"^[a-zA-Z, ]{20,21}.* ([\d,]+\.\d\d)  ", text, re.M)
@@ -158,10 +157,10 @@ def _check_figures(text: str, data: dict[str, Any]) -> None:
 
 def _check_remedies(text: str, data: dict[str, Any]) -> None:
     """A run that does not fit has some, each fits, and the text shows no other."""
-    assert bool(data["remedies"]) == (data["verdict"] in ("tight", "does not fit"))
+    assert bool(data["remedies"]) == (data["headroom_bytes"] < 0)
     assert bool(data["remedies"]) == ("\nfits with " in text)
     for remedy in data["remedies"]:
-        assert remedy["verdict"] == "fits"
+        assert remedy["verdict"] == ("cannot_tell" if data["limits"] else "fits")
         assert (
             remedy["needs_bytes"] <= data["gpu_memory_bytes"]
             or "GPU" in remedy["cost"]

@@ -90,7 +90,7 @@ def test_a_card_that_is_too_small_for_the_evaluation_alone() -> None:
     run = run_file({"keep_logits": True, "batches": 8})
     run["hardware"] |= {"gpu_memory_bytes": int((without + 0.5) * 2**30)}
     result = estimate(run)
-    assert result.verdict == "does not fit"
+    assert result.verdict == "does_not_fit"
     assert result.fails_at is not None
     assert (result.fails_at.step, result.fails_at.phase) == (1, "evaluation")
 

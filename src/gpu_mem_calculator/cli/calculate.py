@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
 from ..core.infer_command import InferCommand
+from ..core.memory_result import with_limits
 from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
+from ..run.limits import Limit
 from .export import add_export, check_export, export_estimate
 from .fit_check import check, margin, save_run
 from .output import screen_width, show, write
@@ -46,7 +49,7 @@ def arguments(parser: Parser) -> None:
 
 def add_check(parser: Parser) -> None:
     """Add --check, its options, --save-run and --export."""
-    parser.flag("--check", "exit with code 1 if it does not fit, and say so in one sentence")
+    parser.flag("--check", "say in one sentence whether it fits; exit code 1: no, 3: cannot tell")
     parser.option(
         "--margin", "GIB", "with --check: GiB that must stay free, or a share: 2, 5%%", margin
     )
@@ -69,10 +72,14 @@ def run(args: argparse.Namespace) -> int:
 def estimate_source(source: RunSource) -> Estimate:
     """The estimate of a run, with what was assumed and not modelled in reading the source."""
     estimate = full_estimate(source.data)
+    return with_reading(estimate, source.assumed, source.limits)
+
+
+def with_reading(estimate: Estimate, assumed: Sequence[str], limits: Sequence[Limit]) -> Estimate:
+    """An estimate with what was assumed and not modelled in reading its source."""
     result = estimate.result
-    assumed = [*source.assumed, *result.assumed]
-    warnings = [*(f"not modelled: {text}" for text in source.not_modelled), *result.warnings]
-    return replace(estimate, result=replace(result, assumed=assumed, warnings=warnings))
+    result = replace(result, assumed=[*assumed, *result.assumed])
+    return replace(estimate, result=with_limits(result, limits))
 
 
 def show_estimate(
@@ -84,8 +91,8 @@ def show_estimate(
 ) -> int:
     """Show an estimate in the format of the options.
 
-    Returns the exit code: with --check, 1 where the run does not fit. `name` is what the --check
-    sentence calls the run.
+    Returns the exit code: with --check, 1 where the run does not fit, 3 where that cannot be told.
+    `name` is what the --check sentence calls the run.
     """
     save_run(args, estimate)
     if args.export:

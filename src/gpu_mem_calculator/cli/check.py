@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import InputError, print_to_stderr
-from ..formats.reading.reading import Limit, Reading
+from ..core.fit_verdict import FITS, SHORT, UNSURE
+from ..formats.reading.reading import Reading
+from ..run.limits import Limit
+from .fit_check import EXIT_CODES
 from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, whole
 
@@ -26,7 +29,10 @@ examples:
 exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
 starts no tool that is known, or something that is not modelled could decide"""
 
-FITS, DOES_NOT_FIT, CANNOT_TELL = 0, 1, 3
+DOES_NOT_FIT, CANNOT_TELL = EXIT_CODES[SHORT], EXIT_CODES[UNSURE]
+CARD = Limit(
+    key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
+)
 # Options of `check` that have a value, and the key of the run file that each sets.
 KEYS = {
     "--gpu": "hardware.gpu",
@@ -80,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if problems:
         raise InputError(problems)
     code = max((_check(args, one, hardware) for one in readings), key=_severity)
-    if args.run and code == FITS:
+    if args.run and code == EXIT_CODES[FITS]:
         from .start import become
 
         become(args.launch)
@@ -91,13 +97,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _severity(code: int) -> int:
     """1 before 3 before 0: one container that does not fit decides."""
-    return (FITS, CANNOT_TELL, DOES_NOT_FIT).index(code)
+    return (EXIT_CODES[FITS], CANNOT_TELL, DOES_NOT_FIT).index(code)
 
 
 def _check(args: argparse.Namespace, reading: Reading, hardware: Mapping[str, Any]) -> int:
     """Report one reading; returns its exit code."""
     from ..core.calculator import full_estimate
     from ..core.runfile import with_settings
+    from .calculate import with_reading
 
     data = {**reading.run, "hardware": {**(reading.run.get("hardware") or {}), **hardware}}
     data = with_settings(data, args.settings)
@@ -105,28 +112,19 @@ def _check(args: argparse.Namespace, reading: Reading, hardware: Mapping[str, An
         estimate = full_estimate(data)
     except InputError as error:
         return _cannot_tell(args, reading, error.problems)
-    from msgspec.structs import replace
-
-    assumed = [*reading.assumed, *estimate.result.assumed]
-    estimate = replace(estimate, result=replace(estimate.result, assumed=assumed))
-    code = exit_code(estimate.result.fits_on_gpu, estimate.result.headroom_bytes, reading.limits)
+    card = () if estimate.resolved.hardware.named else (CARD,)
+    estimate = with_reading(estimate, reading.assumed, (*card, *reading.limits))
+    code = EXIT_CODES[estimate.result.verdict]
     if args.format == "json":
         from ..report.data import to_json
 
         write(to_json(_data(reading, code, data, estimate.result)), args.output)
     else:
-        _show(args, reading, estimate, code)
+        from ..report.reading import reading_lines
+
+        lines = reading_lines(reading, estimate.result)
+        show([*_answer(args, estimate), *lines], args.output)
     return code
-
-
-def exit_code(fits: bool, headroom: int, limits: Sequence[Limit]) -> int:
-    """0 fits, 1 does not, 3 where something that is not modelled could decide."""
-    if fits:
-        above = [one for one in limits if one.could != "less"]
-        known = all(one.most_bytes is not None for one in above)
-        enough = known and sum(one.most_bytes or 0 for one in above) <= headroom
-        return FITS if enough else CANNOT_TELL
-    return DOES_NOT_FIT if all(one.could == "more" for one in limits) else CANNOT_TELL
 
 
 def _hardware(args: argparse.Namespace) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def _cannot_tell(args: argparse.Namespace, reading: Reading, problems: Sequence[
     if args.format == "json":
         from ..report.data import to_json
 
-        data = {"verdict": "cannot tell", "exit_code": CANNOT_TELL, "problems": list(problems)}
+        data = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": list(problems)}
         write(to_json({**data, **_read_data(reading)}), args.output)
     else:
         from ..report.reading import reading_lines
@@ -165,14 +163,6 @@ def _cannot_tell(args: argparse.Namespace, reading: Reading, problems: Sequence[
         show(reading_lines(reading), args.output)
     print_to_stderr(*(f"cannot tell: {problem}" for problem in problems))
     return CANNOT_TELL
-
-
-def _show(args: argparse.Namespace, reading: Reading, estimate: Any, code: int) -> None:
-    from ..report.reading import reading_lines
-
-    show([*_answer(args, estimate), *reading_lines(reading)], args.output)
-    if code == CANNOT_TELL:
-        print_to_stderr("cannot tell: what is not modelled could decide whether it fits")
 
 
 def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:
@@ -215,25 +205,21 @@ def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> d
     """The answer as data: the verdict, the four numbers, and what was read."""
     from msgspec import to_builtins
 
-    verdict = {FITS: "fits", DOES_NOT_FIT: "does not fit", CANNOT_TELL: "cannot tell"}[code]
     return {
-        "verdict": verdict,
+        "verdict": result.verdict,
         "exit_code": code,
+        "summary": result.summary,
         **_read_data(reading),
+        "limits": to_builtins(result.limits),
         "run": run,
         "result": to_builtins(result),
     }
 
 
 def _read_data(reading: Reading) -> dict[str, Any]:
-    limits = [
-        {"key": one.key, "why": one.why, "could": one.could, "most_bytes": one.most_bytes}
-        for one in reading.limits
-    ]
     return {
         "tool": reading.tool,
         "version": reading.version,
         "keys": reading.keys,
         "assumed": reading.assumed,
-        "not_modelled": limits,
     }

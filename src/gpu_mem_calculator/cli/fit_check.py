@@ -8,9 +8,11 @@ import re
 
 from ..core.calculator import Estimate
 from ..core.errors import InputError, print_to_stderr
+from ..core.fit_verdict import FITS, SHORT, UNSURE
 from ..ledger.units import GIB
 from .output import write
 
+EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}
 Margin = tuple[float, str]  # a number, and its unit: GiB or %
 
 
@@ -30,26 +32,29 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace, estimate: Estimate, sentence: str) -> int:
-    """Print the sentence of --check; returns 0 where the run fits with its margin, else 1."""
-    fits, text = _with_margin(args.margin, estimate, sentence)
+    """Print the sentence of --check; returns 0 where the run fits with its margin, 1 where it does
+    not, 3 where that cannot be told.
+    """
+    code, text = _with_margin(args.margin, estimate, sentence)
     if args.format == "table" or args.output or args.quiet:
         write(text)
     else:  # stdout has only the data
         print_to_stderr(text, begins="")
-    return 0 if fits else 1
+    return code
 
 
-def _with_margin(margin: Margin | None, estimate: Estimate, sentence: str) -> tuple[bool, str]:
-    """Whether a run fits with a margin, and the sentence for it."""
+def _with_margin(margin: Margin | None, estimate: Estimate, sentence: str) -> tuple[int, str]:
+    """The exit code of a run with a margin, and the sentence for it."""
     result = estimate.result
     if margin is None or not result.fits_on_gpu:
-        return result.fits_on_gpu, sentence
+        return EXIT_CODES[result.verdict], sentence
     amount, unit = margin
     wanted = amount / 100 * result.gpu_memory_bytes if unit == "%" else amount * GIB
     if result.headroom_bytes >= wanted:
-        return True, sentence
+        return EXIT_CODES[FITS], sentence
     free = f"{max(0, result.headroom_bytes) / GIB:.1f} GiB free"
-    return False, f"The margin is too small: {free}, and --margin asks for {wanted / GIB:.1f} GiB."
+    asks = f"--margin asks for {wanted / GIB:.1f} GiB"
+    return EXIT_CODES[SHORT], f"The margin is too small: {free}, and {asks}."
 
 
 def save_run(args: argparse.Namespace, estimate: Estimate) -> None:

@@ -198,7 +198,7 @@ def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
         words.model = args.model
         source = run_source(words)
     print_to_stderr(*(f"{file}: assumed {text}" for text in source.assumed))
-    print_to_stderr(*(f"{file}: not modelled: {text}" for text in source.not_modelled))
+    print_to_stderr(*(f"{file}: not modelled: {text}" for text in source.limits))
     changed = [key for key, value in keys.items() if value is not None]
     stale = [f"{old}=null" for key in changed for old in REPLACED.get(key, ())]
     model = [f"model.name={args.model}"] if args.model else []

@@ -25,7 +25,6 @@ examples:
   gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --save-run run.json
   gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --export trl"""
 DEFAULTS = ("engine.type=pytorch", "hardware.num_gpus=1")
-DEFAULT_GB = 80
 
 
 def arguments(parser: Parser) -> None:
@@ -53,12 +52,7 @@ def run(args: argparse.Namespace) -> int:
     args.size = args.size or args.model
     choice = choose_model(args.size)
     chosen = chosen_settings(args, choice.data())
-    card = (
-        []
-        if _names_card((*chosen.settings, *args.settings))
-        else [f"hardware.gpu_memory_gb={DEFAULT_GB}"]
-    )
-    choice = choice.with_settings(*DEFAULTS, *card, *chosen.settings, *args.settings)
+    choice = choice.with_settings(*DEFAULTS, *chosen.settings, *args.settings)
     choice = choose_precision(replace(choice, notes=(*choice.notes, *chosen.assumed)))
     known = None
     if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
@@ -69,9 +63,3 @@ def run(args: argparse.Namespace) -> int:
     words = ["quick", args.size, *option_words(args), *settings_words(args.settings)]
     shell = ShellWords(words, [*words, "--explain"], chooses=True)
     return show_estimate(args, estimate, shell, args.size, choice.notes)
-
-
-def _names_card(settings: tuple[str, ...]) -> bool:
-    """Whether settings name a card or its memory."""
-    keys = ("hardware.gpu", "hardware.gpu_memory_gb", "hardware.gpu_memory_bytes")
-    return any(setting.partition("=")[0].strip() in keys for setting in settings)

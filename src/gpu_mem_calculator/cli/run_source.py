@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import InputError, print_to_stderr
 from ..core.runfile import with_settings
+from ..run.limits import Limit
 from .training_options import chosen_settings, option_words, settings_words
 
 TYPE_CHECKING = False
@@ -20,14 +21,14 @@ class RunSource(NamedTuple):
 
     - `assumed`: what was assumed in reading another tool's file, a sentence each
     - `no_memory`: keys of that file that take no memory
-    - `not_modelled`: what of that file is not modelled, a sentence each
+    - `limits`: what of that file is not modelled
     - `deepspeed`: the file was DeepSpeed's JSON
     """
 
     data: dict[str, Any]
     assumed: tuple[str, ...] = ()
     no_memory: tuple[str, ...] = ()
-    not_modelled: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
     deepspeed: bool = False
 
 
@@ -36,7 +37,7 @@ def run_data(args: argparse.Namespace) -> dict[str, Any]:
     source = run_source(args, needs_model=not getattr(args, "function", None))
     if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
         print_to_stderr(*(f"assumed: {text}" for text in source.assumed))
-        print_to_stderr(*(f"not modelled: {text}" for text in source.not_modelled))
+        print_to_stderr(*(f"not modelled: {text}" for text in source.limits))
     return source.data
 
 
@@ -145,7 +146,7 @@ def _read(args: argparse.Namespace, reading: Reading) -> RunSource:
     source = _with_options(args, run)
     return source._replace(
         assumed=(*reading.assumed, *source.assumed),
-        not_modelled=tuple(map(str, reading.limits)),
+        limits=tuple(reading.limits),
         no_memory=tuple(key for key, effect in reading.keys.items() if effect == "free"),
     )
 

@@ -14,9 +14,9 @@ from ..run.run import Run
 from ..run.served import NamedBytes, ServerMemory
 from . import stage_replay
 from .errors import InputError
-from .fit_verdict import FITS, OPEN, SHORT, clear_verdict, replay_verdict
+from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
-from .memory_result import memory_result
+from .memory_result import memory_result, with_limits
 from .models import (
     EngineConfig,
     GPUConfig,
@@ -116,11 +116,18 @@ def verdict(source: Source) -> str:
     resolved = resolve(file)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved).result.verdict
-    return resolved_verdict(resolved)
+    word, limits = resolved_verdict(resolved), resolved.limits
+    if word == FITS and any(one.adds_bytes != 0 for one in limits):
+        return full_estimate(file).result.verdict  # the bounds need the headroom
+    if word == SHORT and any(one.saves_bytes != 0 for one in limits):
+        return full_estimate(file).result.verdict
+    return word
 
 
 def resolved_verdict(resolved: ResolvedRun) -> str:
-    """The verdict of a run that is not a server's; replays only where the ledger leaves it open."""
+    """The verdict of a run that is not a server's by its figures, without what is not modelled;
+    replays only where the ledger leaves it open.
+    """
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
@@ -130,7 +137,7 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     if word == SHORT:
         return SHORT
     if stage_replay.too_large(resolved, ledgers[busiest]):
-        return OPEN
+        return UNSURE
     if word == FITS:
         return FITS
     stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest])
@@ -153,7 +160,7 @@ def surely_fits(estimate: Estimate) -> bool:
 
 
 def verdict_by_ledger(result: MemoryResult) -> str:
-    """What a result without a replay makes certain; `may fit` where a replay must decide."""
+    """What a result without a replay makes certain; `cannot_tell` where a replay must decide."""
     if result.serving is not None:
         return result.verdict
     outside = result.outside_torch_bytes
@@ -189,7 +196,9 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
         verdict=word,
         headroom_bytes=serving_headroom(serving, limiting, result.gpu_memory_bytes, taken),
         warnings=[*result.warnings, *limiting.notes, *cache_use_note(resolved.run, served)],
+        limits=[],
     )
+    result = with_limits(result, resolved.limits)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 
 

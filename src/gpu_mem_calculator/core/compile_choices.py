@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.units import MIB
 from ..model.blocks import Attention, Mlp
 from ..modelling.huggingface.attention_kernels import has_flash
 from ..run.engine import Engine
+from ..run.limits import BoundedLimit
 from ..run.run import Run
 from .models import TrainingConfig
 
@@ -87,12 +87,14 @@ def compile_note(run: Run) -> Iterator[str]:
     if run.compile:
         graph = "the model is taken to be one graph, which also returns the logits"
         yield f"training.compile: {graph}, so that backward has zeros of their size"
+
+
+def compile_limit(run: Run) -> Iterator[BoundedLimit]:
+    """What inductor keeps in a recomputed MLP, which is not counted."""
     if run.compile and run.recompute == "full":
-        most = _reused_bytes(run) / MIB
-        yield (
-            "training.compile: inductor keeps buffers of a recomputed MLP for the next layer's, "
-            f"which is not counted: at most {most:,.0f} MiB"
-        )
+        why = "inductor keeps buffers of a recomputed MLP for the next layer's"
+        size = _reused_bytes(run)
+        yield BoundedLimit(key="training.compile", why=why, adds_bytes=size, saves_bytes=0)
 
 
 def _reused_bytes(run: Run) -> int:

@@ -6,9 +6,10 @@ from typing import Protocol
 
 from ..ledger.units import GIB
 
-FITS, TIGHT, SHORT, OPEN = "fits", "tight", "does not fit", "may fit"
-"""`tight`: the run survives in the replay, but within the margin. `may fit`: nothing was replayed,
-and the tensors alone fit."""
+FITS, SHORT, UNSURE = "fits", "does_not_fit", "cannot_tell"
+"""The three outcomes. `cannot_tell`: the run survives in the replay, but within the margin; nothing
+was replayed, and the tensors alone fit; or something that is not modelled could decide."""
+WORDS = {FITS: "fits", SHORT: "does not fit", UNSURE: "cannot tell"}
 CLEAR = 1.5
 """With this many times the ledger's highest instant, what is outside torch included, a run fits
 without a replay. Its total (needs, margin, outside torch) is at most 1.39 times of that over 610
@@ -39,20 +40,15 @@ class Replayed(Protocol):
         ...
 
 
-def ledger_verdict(needs: int, has: int) -> str:
-    """The verdict by the ledger alone, on a card that has `has` bytes."""
-    return SHORT if needs > has else OPEN
-
-
 def clear_verdict(step: int, highest: int, has: int) -> str:
-    """What the ledger alone makes certain; `may fit` where a replay must decide.
+    """What the ledger alone makes certain; `cannot_tell` where a replay must decide.
 
     - step: the peak of the steps, with what is outside torch; a replay never needs less
     - highest: the same with start-up
     """
     if step > has:
         return SHORT
-    return FITS if highest * CLEAR <= has else OPEN
+    return FITS if highest * CLEAR <= has else UNSURE
 
 
 def replay_verdict(replayed: Replayed, cap: int) -> str:
@@ -65,7 +61,7 @@ def replay_verdict(replayed: Replayed, cap: int) -> str:
         return SHORT
     margin = replayed.margin_bytes
     certain = cap >= replayed.needs_bytes + margin and replayed.survives(cap - margin)
-    return FITS if certain else TIGHT
+    return FITS if certain else UNSURE
 
 
 def gap_warning(word: str, replayed: Replayed, cap: int, outside: int) -> str:
@@ -73,7 +69,7 @@ def gap_warning(word: str, replayed: Replayed, cap: int, outside: int) -> str:
     outside torch, which the sentence adds.
     """
     needs, margin = replayed.needs_bytes, replayed.margin_bytes
-    dies = {SHORT: cap, TIGHT: cap - margin}.get(word, 0)
+    dies = {SHORT: cap, UNSURE: cap - margin}.get(word, 0)
     if dies < needs:
         return ""
     survives, in_card, in_less = (f"{(b + outside) / GIB:.2f}" for b in (needs, cap, dies))
@@ -91,4 +87,4 @@ def headroom_bytes(word: str, beyond: int) -> int:
     """What the card has beyond the total. Its sign is that of the verdict, also where a run
     survives with less memory than it dies with.
     """
-    return max(beyond, 0) if word == FITS else min(beyond, -1) if word in (TIGHT, SHORT) else beyond
+    return max(beyond, 0) if word == FITS else min(beyond, -1) if word == SHORT else beyond

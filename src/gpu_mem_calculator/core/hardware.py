@@ -44,6 +44,12 @@ class Hardware(Struct, frozen=True, kw_only=True):
     runtime: str = CUDA
     interconnect: str | None = None
     assumed: tuple[str, ...] = ()
+    named: bool = True  # whether the section says which card it is, or its memory
+
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        """What is assumed of the card and could turn the verdict."""
+        return () if self.named else (f"an {DEFAULT_MEMORY_GB:g} GB card",)
 
     @property
     def of_run(self) -> dict[str, Any]:
@@ -85,6 +91,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         interconnect=config.interconnect,
         assumed=assumed,
+        named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),
     )
 
 

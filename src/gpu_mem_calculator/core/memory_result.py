@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..ledger.ledger import (
     ACT,
@@ -19,6 +22,7 @@ from ..ledger.ledger import (
 )
 from ..ledger.units import GIB
 from ..model.adapters import total_adapter_parameters
+from ..run.limits import BoundedLimit, Limit
 from ..run.phases import (
     BACKWARD,
     DECODE,
@@ -32,13 +36,14 @@ from ..run.phases import (
 )
 from ..run.run import Run
 from ..run.served import SERVE
+from .bounds import bounded, bounded_verdict
 from .fit_verdict import (
     FITS,
-    OPEN,
     SHORT,
+    UNSURE,
+    clear_verdict,
     gap_warning,
     headroom_bytes,
-    ledger_verdict,
     replay_verdict,
 )
 from .models import MemoryBreakdown, MemoryResult, RunFile, StageResult
@@ -46,6 +51,7 @@ from .resolved_run import ResolvedRun
 from .runfile import as_dict
 from .stage_replay import StageReplay
 from .step_results import failure, step_results
+from .verdict_words import summary
 
 # All phases but start-up.
 STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
@@ -79,21 +85,24 @@ def memory_result(
     has = hardware.memory_bytes
     reserved = 0 if replayed is None else replayed.reserved_bytes
     on_card = None if replayed is None else replayed.reserved_under(has - outside - unified)
-    word = (
-        ledger_verdict(card, has) if replayed is None else replay_verdict(replayed, has - outside)
-    )
-    gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
+    if replayed is None:
+        word = clear_verdict(card, max(allocated, *starts, 0) + outside, has)
+        gap, beyond = "", has - card
+    else:
+        word = replay_verdict(replayed, has - outside)
+        gap = gap_warning(word, replayed, has - outside, outside)
+        beyond = min(has - card, -1) if word == UNSURE else has - card
     _, libraries, _ = resolved.host_libraries
     host = _host_bytes(ledgers, hardware.gpus_per_node) + libraries * hardware.gpus_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
-    return MemoryResult(
+    result = MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
         total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
         cpu_memory_gb=host / GIB,
-        fits_on_gpu=word in (FITS, OPEN),
+        fits_on_gpu=word == FITS,
         verdict=word,
-        headroom_bytes=headroom_bytes(word, has - card),
+        headroom_bytes=headroom_bytes(word, beyond),
         memory_utilization_percent=100 * card / has,
         breakdown=_breakdown(ledger, peak, card),
         allocated_bytes=allocated,
@@ -119,7 +128,26 @@ def memory_result(
         run=as_dict(file),
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
+        decisive=list(resolved.decisive),
     )
+    return with_limits(result, resolved.limits)
+
+
+def with_limits(
+    result: MemoryResult, limits: Sequence[Limit | BoundedLimit], decisive: Sequence[str] = ()
+) -> MemoryResult:
+    """A result with more that is not modelled, and its verdict with all bounds."""
+    more = [bounded(one, result) if isinstance(one, Limit) else one for one in limits]
+    every = [*result.limits, *more]
+    word = bounded_verdict(result.verdict, result.headroom_bytes, every)
+    result = replace(
+        result,
+        limits=every,
+        verdict=word,
+        fits_on_gpu=word == FITS,
+        decisive=list(dict.fromkeys((*decisive, *result.decisive))),
+    )
+    return replace(result, summary=summary(result))
 
 
 def _parameters(run: Run) -> int:

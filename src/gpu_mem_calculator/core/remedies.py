@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from .calculator import STEP, Estimate, full_estimate, surely_fits, verdict_by_ledger
 from .change_candidates import ADAPTER, Candidate, further_savings, savings
-from .fit_verdict import CLEAR, FITS, OPEN, SHORT
+from .fit_verdict import CLEAR, FITS, SHORT, UNSURE
 from .last_resorts import (
     changed_estimate,
     last_resort,
@@ -61,7 +61,7 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
     adapter, then the `longest` sequence that fits, and last everything that helps, on a larger card
     if need be.
     """
-    if estimate.result.verdict == FITS or estimate.served:
+    if estimate.result.headroom_bytes >= 0 or estimate.served:
         return []
     search = RemedySearch(full_estimate(estimate.result.run, replay=False), most)
     if verdict_by_ledger(search.estimate.result) != SHORT:
@@ -117,7 +117,7 @@ class RemedySearch:
                 continue
             word = self.try_set(changes)
             ledgers += word == SHORT
-            if word == OPEN and self.expands:
+            if word == UNSURE and self.expands:
                 self.try_set((*changes, EXPANDABLE))
 
     def _worthwhile(self, candidates: Iterable[Candidate]) -> Iterator[SingleChange]:
@@ -163,10 +163,10 @@ class RemedySearch:
         )
 
     def try_set(self, changes: tuple[Candidate, ...]) -> str:
-        """The verdict of the run with some changes, `does not fit` where they are refused; a set
+        """The verdict of the run with some changes, `does_not_fit` where they are refused; a set
         that fits is added to what is found.
 
-        A set that the ledger leaves open and a replay refuses has the verdict `may fit`.
+        A set that the ledger leaves open and a replay refuses has the verdict `cannot_tell`.
         """
         settings = merged_settings(changes)
         changed = None if settings in self.failed else self._changed(settings)
@@ -175,9 +175,9 @@ class RemedySearch:
         word = verdict_by_ledger(changed.result)
         if max(phase_heights(changed)) * MARGIN > changed.result.gpu_memory_bytes:
             word = SHORT
-        elif word == OPEN:
-            word = FITS if surely_fits(changed) else OPEN
-            self.replays += word == OPEN
+        elif word == UNSURE:
+            word = FITS if surely_fits(changed) else UNSURE
+            self.replays += word == UNSURE
         if word == FITS:
             self.found.append(self.remedy(changes))
         else:

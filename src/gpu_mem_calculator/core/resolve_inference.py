@@ -133,6 +133,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         hardware=hardware,
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
+        decisive=hardware.decisive,
         warnings=(
             *model.warnings,
             *dtype_notes,

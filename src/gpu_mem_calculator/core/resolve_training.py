@@ -22,7 +22,7 @@ from ..step.workspaces import config_bytes
 from . import training_rules
 from .adapter_choices import find_adapter
 from .colocated_engine import with_engine
-from .compile_choices import compile_mode, compile_note
+from .compile_choices import compile_limit, compile_mode, compile_note
 from .errors import InputError, Problems, nearest, quoted
 from .evaluation_choices import with_evaluation
 from .hardware import Hardware, find_hardware
@@ -133,6 +133,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed, *outliers, *program.assumed),
         meant=program.meant,
+        decisive=(*hardware.decisive, *_assumed_length(file, run)),
+        limits=(*training_rules.image_limit(run), *compile_limit(run)),
         warnings=(
             *model.warnings,
             *program.warnings,
@@ -145,6 +147,12 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
+
+
+def _assumed_length(file: RunFile, run: Run) -> tuple[str, ...]:
+    """The length of a sequence, where the run file leaves it out."""
+    given = file.training.seq_len or trained_tokens(file.training) or run.record is not None
+    return () if given else (f"{run.seq:,} tokens",)
 
 
 def find_engine(config: EngineConfig) -> Engine:

@@ -8,6 +8,7 @@ from ..cuda.libraries import host_libraries, outside_torch
 from ..cuda.runtimes import renamed_parts
 from ..replay.settings import AllocatorSettings
 from ..run.engine import Engine
+from ..run.limits import BoundedLimit
 from ..run.run import Run
 from .hardware import Hardware
 from .model_source import ResolvedModel
@@ -17,6 +18,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     """A run, its engine, hardware, model and allocator settings.
 
     `assumed` and `warnings` have one sentence for each, `meant` each key that a program means.
+    `decisive` are the assumptions that could turn the verdict, in a few words; `limits` what is not
+    modelled.
     """
 
     run: Run
@@ -27,6 +30,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
     meant: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
+    limits: tuple[BoundedLimit, ...] = ()
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..run.limits import BoundedLimit
 from .inference_config import ServingResult
 from .result_views import html_table, one_line, short_text
 
@@ -78,8 +79,9 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
 
     The last three come from a replay of torch's allocator, and are None where nothing was
     replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
-    replayed, allocated_bytes and the last. `verdict` is `fits`, `tight` (within the margin), `does
-    not fit`, or `may fit` (nothing was replayed, and the tensors fit); `headroom_bytes` is what the
+    replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or `cannot_tell`
+    (within the margin, not replayed, or something in `limits` could decide); `summary` is the
+    verdict in one line, `decisive` what is assumed and could turn it. `headroom_bytes` is what the
     card has beyond the total, negative where it is short. `host_bytes_per_node` counts the
     libraries of every process. `steps` are the first steps, as the replay has them: optimizer
     states exist from the end of the first. `fails_at` is where a run that does not fit runs out of
@@ -118,7 +120,10 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     serving: ServingResult | None = None  # where a server has a pool for its cache
     steps: list[StepResult] = []
     fails_at: OutOfMemory | None = None
-    version: int = 1
+    limits: list[BoundedLimit] = []
+    decisive: list[str] = []
+    summary: str = ""
+    version: int = 2
 
     def __str__(self) -> str:
         """The verdict and the parts in a few lines."""

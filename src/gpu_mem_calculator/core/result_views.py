@@ -6,30 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..ledger.units import GIB, gib
-from .fit_verdict import FITS, SHORT
-from .verdict_words import needs_words, result_verdict, total_bytes, verdict_words
+from .fit_verdict import FITS, SHORT, UNSURE
+from .verdict_words import total_bytes
 
 if TYPE_CHECKING:
     from .result import MemoryResult
 
 WIDTH = 240  # pixels of the bar
-COLOURS = {FITS: "#2e7d32", SHORT: "#c62828"}  # of the bar; else UNSURE
-UNSURE = "#b26a00"
+COLOURS = {FITS: "#2e7d32", SHORT: "#c62828", UNSURE: "#b26a00"}  # of the bar
 
 
 def short_text(result: MemoryResult) -> str:
     """The verdict, the parts at the peak, and what limits the run."""
     parts = ", ".join(f"{name} {gib(size, 2)}" for name, size in part_rows(result))
-    return "\n".join([headline(result), f"  {parts} GiB", *(f"  {text}" for text in _more(result))])
-
-
-def headline(result: MemoryResult) -> str:
-    """What is needed, what the card has, and the verdict."""
-    found = result_verdict(result)
-    if result.serving is not None:
-        card = f"takes {gib(found.needs)} of {gib(found.has)} GiB per GPU"
-        return f"{result.verdict}: {result.serving.problem or card}"
-    return f"{verdict_words(found)}: needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
+    return "\n".join([result.summary, f"  {parts} GiB", *(f"  {text}" for text in _more(result))])
 
 
 def part_rows(result: MemoryResult) -> list[tuple[str, int]]:
@@ -76,13 +66,13 @@ def html_table(result: MemoryResult) -> str:
 
     total = total_bytes(result)
     share = min(1.0, total / result.gpu_memory_bytes)
-    colour = COLOURS.get(result.verdict, UNSURE)
+    colour = COLOURS[result.verdict]
     rows = "".join(
         f'<tr><td style="text-align:left">{name}</td><td>{gib(size, 2)}</td></tr>'
         for name, size in part_rows(result)
     )
     return (
-        f"<div><p><strong>{escape(headline(result))}</strong></p>"
+        f"<div><p><strong>{escape(result.summary)}</strong></p>"
         f'<svg width="{WIDTH}" height="12" role="img" aria-label="{100 * share:.0f} % of the card">'
         f'<rect width="{WIDTH}" height="12" fill="#ddd"/>'
         f'<rect width="{WIDTH * share:.1f}" height="12" fill="{colour}"/></svg>'

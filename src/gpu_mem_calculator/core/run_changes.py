@@ -22,7 +22,7 @@ from ..ledger.units import GIB
 from .calculator import STEP, Estimate, full_estimate, needed_bytes, verdict, verdict_by_ledger
 from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
-from .fit_verdict import FITS, OPEN
+from .fit_verdict import FITS, SHORT, UNSURE
 from .runfile import with_settings
 
 MOST_SAVING, MOST_WANTED = 12, 2
@@ -32,7 +32,7 @@ class TrainingChange(Struct, frozen=True, kw_only=True):
     """A change, and the run with it: what a card must have by the ledger, what that saves, and its
     verdict.
 
-    `saves_bytes` is negative where the change takes more. The verdict is `may fit` where
+    `saves_bytes` is negative where the change takes more. The verdict is `cannot_tell` where
     `replayed_change` is still to decide; `fits` is then true.
     """
 
@@ -131,7 +131,7 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
         settings=candidate.settings,
         saves_bytes=ledger_bytes(estimate) - total,
         total_bytes=total,
-        fits=word in (FITS, OPEN),
+        fits=word != SHORT,
         verdict=word,
         cost=candidate.cost,
     )
@@ -139,10 +139,10 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
 
 def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChange:
     """A change with its verdict, which is that of a replay where the ledger leaves it open."""
-    if change.verdict != OPEN:
+    if change.verdict != UNSURE:
         return change
     word = verdict(_changed(estimate, change.settings))
-    return replace(change, fits=word in (FITS, OPEN), verdict=word)
+    return replace(change, fits=word == FITS, verdict=word)
 
 
 def ledger_bytes(estimate: Estimate) -> int:

@@ -13,7 +13,7 @@ from .. import catalog
 from ..model.blocks import LatentAttention, Moe
 from .calculator import Estimate, full_estimate, verdict
 from .errors import InputError
-from .fit_verdict import FITS, OPEN, SHORT
+from .fit_verdict import FITS, SHORT
 from .infer_command import InferCommand, infer_command
 from .models import MemoryResult, RunFile
 from .resolve_inference import find_server
@@ -177,12 +177,12 @@ def try_settings(
     word = verdict(data) if serving is None else result.verdict
     run = found.resolved.run
     if serving is None:
-        users = int(run.batch) if word in (FITS, OPEN) else 0
+        users = int(run.batch) if word == FITS else 0
     return ServingChange(
         title=title,
         setting=settings,
         device_bytes=device,
-        fits=word in (FITS, OPEN),
+        fits=word == FITS,
         verdict=word,
         kv_tokens=tokens,
         max_concurrency=0.0 if serving is None else serving.max_concurrency,

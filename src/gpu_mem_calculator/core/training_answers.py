@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .calculator import Estimate
-from .fit_verdict import FITS
 from .longest_sequence import longest_sequence
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def training_answers(estimate: Estimate) -> TrainingAnswers:
     if estimate.served:
         return TrainingAnswers()
     longest = longest_length(estimate)
-    if estimate.result.verdict == FITS:
+    if estimate.result.headroom_bytes >= 0:
         return TrainingAnswers(longest_sequence=longest)
     from .remedies import remedies
 

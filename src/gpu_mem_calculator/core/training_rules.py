@@ -13,6 +13,7 @@ from ..model.arch import Arch
 from ..model.blocks import Attention, Moe
 from ..modelling.huggingface.attention_kernels import FLASH, NO_FLASH_CARD, has_flash
 from ..run.engine import Engine
+from ..run.limits import BoundedLimit
 from ..run.run import Run
 from ..step.optimizers import OPTIMIZERS
 from .compile_choices import compile_problems
@@ -64,7 +65,14 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
         frozen = "frozen" if run.adapter is None else "frozen, and adapters are the text model's"
         treatment = engine.tower if run.trained_tower else frozen
         tower = f"the {run.arch.tower_parameters:,} parameters of the vision tower are {treatment}"
-        yield f"{tower}; its activations, which images add, are not counted"
+        yield tower
+
+
+def image_limit(run: Run) -> Iterator[BoundedLimit]:
+    """Images of a model with a vision tower: they add activations of the tower, and tokens."""
+    if run.arch.tower:
+        why = "the vision tower's activations, which images add, are not counted"
+        yield BoundedLimit(key="images", why=why, saves_bytes=0)
 
 
 def long_sequence_note(run: Run, assumed: Iterable[str]) -> Iterator[str]:

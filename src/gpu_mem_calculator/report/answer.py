@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..core.calculator import Estimate
 from ..core.training_answers import TrainingAnswers
 from .bars import bar
-from .headline import asked_words, card_verdict, verdict_lines
+from .headline import asked_words, verdict
 from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .parts import BreakdownRow, parts
@@ -33,11 +33,11 @@ def short_answer(
     """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user."""
     longest = longest_sequence_words(estimate, answers.longest_sequence)
     blocks = [
-        cut(wrap_lines("", asked_words(estimate), BOLD, width), ASKED),
         [
-            *verdict_lines(card_verdict(estimate), width),
+            *verdict(estimate, width),
             *(one for text in failure_words(estimate.result) for one in wrap_lines("", text)),
         ],
+        cut(wrap_lines("", asked_words(estimate), "", width), ASKED),
         list(parts_lines(estimate, width)),
         wrap_lines("", longest, width=width) if longest else [],
     ]

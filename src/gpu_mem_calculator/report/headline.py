@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate
-from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
+from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..core.models import MemoryResult
 from ..core.verdict_words import CardVerdict as CardVerdict
 from ..core.verdict_words import needs_words as needs_words
 from ..core.verdict_words import result_verdict, total_bytes
+from ..core.verdict_words import undecided as undecided
 from ..core.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
 from .bars import gauge
-from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
+from .lines import BAD, GOOD, WARN, WIDTH, Line, count, line, wrap_lines
 from .loss_words import loss_words
 from .recompute_words import recompute_words
 
@@ -42,7 +44,8 @@ OPTIMIZER_TITLES = {
     "rmsprop_bnb_8bit": "8-bit RMSprop",
     "muon": "Muon",
 }
-STYLES = {FITS: GOOD, TIGHT: WARN, OPEN: WARN, SHORT: BAD}
+STYLES = {FITS: GOOD, UNSURE: WARN, SHORT: BAD}
+MOST_UNDECIDED = 2
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
@@ -169,21 +172,23 @@ def card_bytes(estimate: Estimate) -> int:
     return total_bytes(estimate.result)
 
 
-def verdict(estimate: Estimate) -> Iterator[Line]:
-    """The lines of the verdict: whether the run fits, free memory, and a gauge."""
-    yield from verdict_lines(card_verdict(estimate))
+def verdict(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
+    """The lines of the verdict: whether the run fits, free memory, a gauge, and what decides."""
+    result = estimate.result
+    yield from verdict_lines(card_verdict(estimate), result.summary, width)
+    yield from undecided_lines(result, width)
 
 
-def verdict_lines(found: CardVerdict, width: int = WIDTH) -> Iterator[Line]:
-    """The lines of a verdict, of which the first two share a line where it is wide enough."""
-    left = f"needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
-    right = verdict_words(found)
+def undecided_lines(result: MemoryResult, width: int = WIDTH) -> Iterator[Line]:
+    """Where the verdict is open, the first things that decide, with the way to settle each."""
+    for text in undecided(result)[:MOST_UNDECIDED]:
+        yield from wrap_lines("decides: ", text, WARN, width)
+
+
+def verdict_lines(found: CardVerdict, summary: str, width: int = WIDTH) -> Iterator[Line]:
+    """The verdict in one line, as long as the screen is wide enough, and a gauge."""
     style = STYLES[found.word]
-    if len(left) + len(right) < width:
-        yield [(left, BOLD), (right.rjust(width - len(left)), style)]
-    else:
-        yield line(left, BOLD)
-        yield line(right, style)
+    yield from wrap_lines("", summary, style, width)
     share = (found.needs + found.margin) / found.has
     percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
     yield [(gauge(share, width - 11), style.removeprefix("bold ")), (percent, "")]
@@ -191,11 +196,9 @@ def verdict_lines(found: CardVerdict, width: int = WIDTH) -> Iterator[Line]:
 
 def sentence(estimate: Estimate, name: str) -> str:
     """The verdict in one sentence."""
-    found = card_verdict(estimate)
-    verb, comma, rest = verdict_words(found).partition(", ")
-    verb = f"is {TIGHT}" if verb == TIGHT else verb
-    needs = f"it needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
-    return f"{name} {verb}: {needs}{comma}{rest}."
+    word, _, rest = estimate.result.summary.partition(": ")
+    says = f"{name} {word}" if word != WORDS[UNSURE] else f"cannot tell whether {name} fits"
+    return f"{says}: it {rest}."
 
 
 def basis(estimate: Estimate) -> Iterator[Line]:

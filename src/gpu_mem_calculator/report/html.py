@@ -14,9 +14,16 @@ from itertools import groupby
 from string import Template
 
 from ..core.calculator import STEP, Estimate
-from ..core.fit_verdict import FITS, OPEN, SHORT, TIGHT
+from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..core.models import MemoryResult
-from .headline import card_verdict, needs_words, served_words, server_words, verdict_words
+from .headline import (
+    card_verdict,
+    needs_words,
+    served_words,
+    server_words,
+    undecided,
+    verdict_words,
+)
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -36,7 +43,7 @@ from .picture import timeline
 from .recompute_words import recompute_words
 from .serving_users import users_notes, users_words
 
-TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), OPEN: ("about", "≈"), SHORT: ("fails", "✗")}
+TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # with at most this many instants, the wide picture has their names
 
@@ -49,7 +56,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
     result = page.result
     model = text(estimate.resolved.model.title)
     fields = {
-        "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {result.verdict}",
+        "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {WORDS[result.verdict]}",
         "tokens": asset("tokens.css"),
         "css": asset("page.css"),
         "patterns": defs(),
@@ -154,7 +161,7 @@ def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
     result, serving = estimate.result, estimate.result.serving
     if serving is None:
         return (*TONES[result.verdict], verdict_words(card_verdict(estimate)))
-    words = result.verdict
+    words = WORDS[result.verdict]
     if serving.problem:
         words = f"{words}: {serving.problem}"
     elif serving.kv_tokens:
@@ -168,18 +175,17 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     limit, card = result.gpu_memory_bytes, page.card_bytes
     found = card_verdict(page.estimate)
     tone, sign, words = verdict_parts(page.estimate)
-    waits = pending and result.verdict == OPEN
+    waits = pending and result.verdict == UNSURE
     if waits:
-        sign, words = "…", "checking whether it fits"
+        tone, sign, words = "about", "…", "checking whether it fits"
     notes = [] if waits else [f"{result.memory_utilization_percent:,.0f} % of the card."]
     where = "" if page.estimate.serves else " of a step"
     notes.append(f"Highest instant{where}: {text(page.instant.title)}.")
     notes.extend(_why_not(result))
+    notes.extend([] if waits else (f"Open: {text(one)}." for one in undecided(result)))
     notes.extend(users_notes(page.estimate))
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">Torch’s allocator is being replayed …</span>')
-    elif result.needs_bytes is None:
-        notes.append("Torch’s allocator was not replayed, and takes more than the tensors.")
     if result.warnings and not live:
         what = "warnings" if result.serving is None else "notes"
         notes.append(f'<a href="#h-assumed">See the {what}.</a>')
@@ -192,20 +198,20 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
         f'<p class="needs">{takes} {figures} GiB per GPU</p>',
         f'<p class="says">{sign} {text(words)}</p>',
     ]
+    assumed = ", ".join(result.decisive)
+    assumed = f'<p class="small">assumed: {text(assumed)}</p>' if assumed else ""
     lead = lines if result.serving is None else lines[::-1]
     return (
-        f'<div class="verdict {tone}"><div class="line">{"".join(lead)}</div>'
+        f'<div class="verdict {tone}"><div class="line">{"".join(lead)}</div>{assumed}'
         f"{_gauge(card, limit, found.most)}"
         f'<p class="small">{" ".join(notes)}</p></div>'
     )
 
 
 def _why_not(result: MemoryResult) -> Iterator[str]:
-    """Why a run is tight, or does not fit though the picture stays below the limit."""
+    """Why a run does not fit though the picture stays below the limit."""
     beyond = (result.needs_bytes or 0) - result.allocated_bytes
-    if result.verdict == TIGHT:
-        yield "The run survives the replay of torch’s allocator, but within the margin."
-    elif result.verdict == SHORT and result.serving is None and beyond > 0:
+    if result.verdict == SHORT and result.serving is None and beyond > 0:
         tensors = result.allocated_bytes + result.outside_torch_bytes
         also = "The tensors alone fit; torch" if tensors <= result.gpu_memory_bytes else "Torch"
         yield f"{also}’s allocator needs {gib(beyond)} GiB beyond the tensors."

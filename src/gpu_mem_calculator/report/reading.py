@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..formats.reading.reading import Limit, Reading
+from ..core.bounds import deciding
+from ..core.fit_verdict import UNSURE
+from ..core.models import MemoryResult
+from ..core.verdict_words import bound_words
+from ..formats.reading.reading import Reading
+from ..run.limits import BoundedLimit
+from .headline import MOST_UNDECIDED
 from .lines import DIM, WARN, WIDTH, Line, line, wrap_lines
 
 MOST_LIMITS = 4
-EFFECTS = {"less": "it can only take less", "more": "it can take more", "either": ""}
 
 
-def reading_lines(reading: Reading, width: int = WIDTH) -> list[Line]:
+def reading_lines(
+    reading: Reading, result: MemoryResult | None = None, width: int = WIDTH
+) -> list[Line]:
     """The tool that was recognised, and what is not modelled."""
-    return [line(_counts(reading), DIM), *limit_lines(reading.limits, width)]
+    lines = [line(_counts(reading), DIM)]
+    return lines if result is None else [*lines, *limit_lines(result, width)]
 
 
 def _counts(reading: Reading) -> str:
@@ -29,11 +37,18 @@ def _counts(reading: Reading) -> str:
     return f"read as {title}: {', '.join(words)}" if reading.keys else f"read as {title}"
 
 
-def limit_lines(limits: Sequence[Limit], width: int = WIDTH) -> Iterator[Line]:
-    """A line or two for each thing that is not modelled; at most four of them."""
+def limit_lines(result: MemoryResult, width: int = WIDTH) -> Iterator[Line]:
+    """A line or two for each thing that is not modelled and that the verdict does not name; at most
+    four of them.
+    """
+    limits = _others(result)
     for limit in limits[:MOST_LIMITS]:
-        effect = EFFECTS[limit.could]
-        text = f"{limit} ({effect})" if effect else str(limit)
+        text = f"{limit} ({bound_words(limit)})"
         yield from wrap_lines("not modelled: ", text, WARN, width)
     if len(limits) > MOST_LIMITS:
         yield line(f"and {len(limits) - MOST_LIMITS} more; see --format json", WARN)
+
+
+def _others(result: MemoryResult) -> Sequence[BoundedLimit]:
+    named = deciding(result)[:MOST_UNDECIDED] if result.verdict == UNSURE else []
+    return [one for one in result.limits if one not in named]

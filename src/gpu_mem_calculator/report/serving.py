@@ -12,8 +12,8 @@ from ..core.serving_answers import Answers
 from ..core.serving_capacity import ContextUsers
 from ..core.serving_changes import ServingChange
 from ..cuda.runtimes import in_words_of
-from .headline import setup_words
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, wrap_lines
+from .headline import STYLES, setup_words, undecided_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, command, count, gib, line, wrap_lines
 from .progress_bar import shorten
 from .serving_parts import busiest_rank, memory_bar, memory_parts
 from .serving_words import best_changes, change_gain, speed_words, verdict_words
@@ -48,7 +48,7 @@ def _sections(
     tail = [*_speed(estimate, answers, brief=brief), *_start(estimate)]
     ends = [*_remarks(estimate, brief=brief), _details(asked)]
     sections = [
-        [*headline(estimate), *_verdict(estimate, answers, brief=brief)],
+        [*_verdict(estimate, answers, brief=brief), *headline(estimate)],
         list(_table(estimate, answers)),
         tail,
         [row for change in changes for row in change],
@@ -71,14 +71,9 @@ def headline(estimate: Estimate) -> Iterator[Line]:
 
 def _verdict(estimate: Estimate, answers: Answers, *, brief: bool) -> Iterator[Line]:
     """The verdict and its margin, and the bar."""
-    result, words = estimate.result, verdict_words(estimate, answers)
-    style = GOOD if result.fits_on_gpu else BAD if result.verdict == "does not fit" else WARN
-    margin = f"{gib(abs(result.headroom_bytes))} GiB {'free' if result.fits_on_gpu else 'short'}"
-    if len(words) + len(margin) + 2 <= WIDTH:
-        yield [(words, style), (margin.rjust(WIDTH - len(words)), BOLD)]
-    else:
-        rows = wrap_lines("", words, style)
-        yield from rows[:2] if brief else rows
+    rows = wrap_lines("", verdict_words(estimate, answers), STYLES[estimate.result.verdict])
+    yield from rows[:2] if brief else rows
+    yield from undecided_lines(estimate.result)
     if answers.largest_context:
         yield line(f"largest context that fits: {answers.largest_context:,} tokens")
     yield memory_bar(estimate, memory_parts(estimate))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..core.calculator import Estimate
+from ..core.fit_verdict import WORDS
 from ..core.inference_config import ExpectedSpeed, ServingResult, SpeedResult
 from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix
@@ -189,7 +190,7 @@ def _changes(answers: Answers) -> str:
 
 def _change(one: ServingChange) -> str:
     if one.problem or not one.fits:
-        why = text(one.problem) if one.problem else one.verdict
+        why = text(one.problem) if one.problem else WORDS[one.verdict]
         return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
     users = f"{one.users:,} at {one.context:,}"
     figures = num_cells(size(one.device_bytes), f"{one.kv_tokens:,}", users)

@@ -15,8 +15,8 @@ from ..cuda.runtimes import in_words_of
 from ..ledger.ledger import CPU
 from ..run.served import POOL, ServerItem, ServerMemory
 from .bars import bar
-from .headline import remarks
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, size, wrap_lines
+from .headline import STYLES, remarks, undecided_lines
+from .lines import BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, size, wrap_lines
 from .serving import headline
 from .serving_parts import FIGURES, busiest_rank, memory_bar, memory_parts
 from .serving_words import change_gain, speed_words, verdict_words
@@ -30,11 +30,12 @@ CONTEXT, MOST = 10, 9  # widths of the first and last column of the table of use
 def long_report(estimate: Estimate, answers: Answers, asked: InferCommand) -> Iterator[Line]:
     """All that is known about a server."""
     served, serving = busiest_rank(estimate), estimate.result.serving
-    yield from headline(estimate)
-    yield line()
-    style = GOOD if estimate.result.fits_on_gpu else BAD
+    style = STYLES[estimate.result.verdict]
     yield from wrap_lines("", verdict_words(estimate, answers), style)
+    yield from undecided_lines(estimate.result)
     yield memory_bar(estimate, memory_parts(estimate))
+    yield line()
+    yield from headline(estimate)
     yield line()
     if served is None or serving is None:
         yield from _tensor_parts(estimate)

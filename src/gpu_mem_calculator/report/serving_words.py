@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 from ..core.calculator import Estimate
+from ..core.fit_verdict import WORDS
 from ..core.inference_config import DecodeSpeed, ServingResult, SpeedResult
 from ..core.serving_answers import Answers
 from ..core.serving_changes import ServingChange
-from ..ledger.units import GIB
+from ..core.verdict_words import summary
+from ..core.verdict_words import users_words as users_words
 from .lines import gib
 
 COMMON_CONTEXT = 8192  # tokens, at which users are counted beside the longest sequence
 
 
-def users_words(users: int, context: int) -> str:
-    """`27 users at 16,384 tokens`."""
-    return f"{users:,} user{'s' * (users != 1)} at {context:,} tokens"
-
-
 def verdict_words(estimate: Estimate, answers: Answers | None = None) -> str:
-    """The verdict in words: how many users at which context, or why not."""
-    serving = estimate.result.serving
-    if serving is None:
+    """The verdict in one line: how many users at which context, or why not."""
+    result = estimate.result
+    if result.serving is None:
         return _batch_words(estimate, answers)
-    if serving.problem:
-        return f"will not start: {serving.problem}"
-    asked = serving.users_asked
-    if asked is not None and serving.users < asked:
-        waits = f"{serving.users:,} of {asked:,} users at {serving.users_context:,} tokens"
-        return f"does not fit: {waits} run concurrently, the others wait"
-    if asked is not None:
-        most = f" each ({serving.users:,} would)" if serving.users > asked else " each"
-        return f"fits: {users_words(asked, serving.users_context)}{most}"
-    return f"fits: {_capacity_words(serving, answers)}"
+    return summary(result, _common_users(result.serving, answers))
 
 
-def _capacity_words(serving: ServingResult, answers: Answers | None) -> str:
-    if not serving.kv_tokens:
-        return f"no KV cache; up to {serving.most_sequences:,} concurrent sequences"
-    at = {row.context: row.users for row in answers.users} if answers else {}
+def _common_users(serving: ServingResult, answers: Answers | None) -> str:
+    """Users at a usual context, beside those at the longest."""
+    if answers is None or serving.users_asked is not None or serving.problem or not serving.users:
+        return ""
+    at = {row.context: row.users for row in answers.users}
     common = at.get(COMMON_CONTEXT, 0) if serving.users_context > COMMON_CONTEXT else 0
-    also = f", {common:,} at {COMMON_CONTEXT:,}" if common else ""
-    if serving.users:
-        return f"{users_words(serving.users, serving.users_context)} each{also}"
-    return f"sequences of up to {serving.longest_context:,} tokens{also}"
+    return f", {common:,} at {COMMON_CONTEXT:,}" if common else ""
 
 
 def _batch_words(estimate: Estimate, answers: Answers | None) -> str:
     run, result = estimate.resolved.run, estimate.result
     asked = f"batch {int(run.batch):,} of {int(run.seq):,} + {int(run.generated):,} tokens"
-    needs = f"needs {result.total_memory_per_gpu_gb:,.1f} of {gib(result.gpu_memory_bytes)} GiB"
     batch = answers.largest_batch if answers else None
     largest = f"; largest batch {batch:,}" if batch else ""
-    return f"{result.verdict}: {asked} {needs}{largest}"
+    word, _, rest = result.summary.partition(": ")
+    return f"{word}: {asked} {rest}{largest}"
 
 
 def speed_words(speed: SpeedResult) -> str:
@@ -76,7 +62,7 @@ def _rounded(rate: float) -> str:
 def change_gain(estimate: Estimate, change: ServingChange) -> str:
     """What a change brings: users, tokens of KV cache, or memory."""
     if not change.fits:
-        return change.verdict
+        return WORDS[change.verdict]
     serving = estimate.result.serving
     if serving is None:
         return f"takes {gib(change.device_bytes)} GiB"
@@ -118,7 +104,4 @@ def _worth(estimate: Estimate, change: ServingChange) -> float:
 def sentence(estimate: Estimate) -> str:
     """The verdict in one sentence, for --check."""
     name, words = estimate.resolved.model.title, verdict_words(estimate)
-    spare = ""
-    if estimate.result.fits_on_gpu and estimate.result.serving is not None:
-        spare = f", {estimate.result.headroom_bytes / GIB:,.1f} GiB free"
-    return f"{name} {words}{spare}".removesuffix(".") + "."
+    return f"{name} {words}".removesuffix(".") + "."

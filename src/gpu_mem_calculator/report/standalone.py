@@ -24,7 +24,7 @@ from .picture import CHARACTER, TITLE, drawing
 from .serving_html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, cell_map, has_cache_space
 
 THEMES = ("light", "dark")
-TONES = {"fits": "good", "tight": "warn", "about": "soft", "fails": "bad"}
+TONES = {"fits": "good", "unsure": "warn", "fails": "bad"}
 PAD, GAP = 16, 14  # pixels around everything, and between the blocks
 MOST_LINES = 6  # of a paragraph
 # The CSS rules that the picture needs: those of its contents, not of its place on a page.

@@ -20,12 +20,12 @@ def text_report(
     estimate: Estimate, answers: TrainingAnswers, commands: Commands, notes: Sequence[str] = ()
 ) -> Iterator[Line]:
     """The lines of the report; notes: what was chosen for the user."""
+    yield from verdict(estimate)
+    yield from map(line, failure_words(estimate.result))
+    yield line()
     yield from headline(estimate)
     for note in notes:
         yield from wrap_lines("", note, "dim")
-    yield line()
-    yield from verdict(estimate)
-    yield from map(line, failure_words(estimate.result))
     yield line()
     yield from step_picture(estimate)
     yield line()

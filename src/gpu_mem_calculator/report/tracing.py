@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..core.fit_verdict import FITS, headroom_bytes, replay_verdict
+from ..core.verdict_words import card_summary
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..run.phases import STARTUP
 from ..trace.diff import LedgerDiff
@@ -75,11 +76,11 @@ def peak_phase_instant(trace: RunTrace) -> Instant:
 
 def tracing_report(traced: TraceReport) -> Iterator[Line]:
     """The lines of the report."""
+    yield from verdict_lines(traced.verdict, card_summary(traced.verdict))
+    yield line()
     yield from _headline(traced)
     for note in traced.notes:
         yield from wrap_lines("", note, DIM)
-    yield line()
-    yield from verdict_lines(traced.verdict)
     yield line()
     yield from _timeline(traced)
     yield line()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..core.calculator import Estimate, full_estimate, needed_bytes
 from ..core.errors import InputError, nearest
 from ..core.explain import ExplainedEntry, explain
-from ..core.fit_verdict import TIGHT
+from ..core.fit_verdict import UNSURE
 from ..core.models import MemoryResult, RunFile, TrainingConfig
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -205,7 +205,7 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     result = _result_with_batch(file, 1)
     has, needs = result.gpu_memory_bytes, result.total_memory_per_gpu_gb
     short = f"not even a micro-batch of 1 fits: it needs {needs:,.2f} GiB of {has / GIB:,.2f}"
-    if result.verdict == TIGHT:
+    if result.verdict == UNSURE:
         short = (
             f"a micro-batch of 1 is tight: it is certain with {needs:,.2f} GiB of {has / GIB:,.2f}"
         )

@@ -71,8 +71,8 @@ def _data(body: bytes) -> Any:
 
 
 def _estimate(body: Any, *, replay: bool = True) -> Estimate:
-    """The estimate; without `replay` that of the ledger alone, which has no verdict but `may fit`
-    and `does not fit`.
+    """The estimate; without `replay` that of the ledger alone, whose verdict is
+    `cannot_tell` where a replay must decide.
     """
     return full_estimate(from_reference(body), replay=replay)
 

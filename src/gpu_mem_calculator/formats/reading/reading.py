@@ -6,27 +6,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from ...run.limits import Could as Could
+from ...run.limits import Limit as Limit
+
 Section = dict[str, Any]
 Effect = Literal["memory", "free", "refused"]
-Could = Literal["less", "more", "either"]
-
-
-class Limit(Struct, frozen=True, kw_only=True):
-    """Something that is not modelled.
-
-    - `key`: as the user wrote it, with its value: `activation_offloading=true`
-    - `why`: the end of a sentence: what it does, and how much it could matter
-    - `could`: with it the run takes `less` than estimated without it, `more`, or `either`
-    - `most_bytes`: how much more at most; None where that is not known
-    """
-
-    key: str
-    why: str
-    could: Could = "either"
-    most_bytes: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.why}"
 
 
 class Reading(Struct, kw_only=True):

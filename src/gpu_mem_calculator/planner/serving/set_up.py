@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...core.calculator import Estimate, full_estimate, verdict
 from ...core.errors import InputError
-from ...core.fit_verdict import FITS
+from ...core.fit_verdict import FITS, SHORT
 from ...core.models import GPUConfig
 from ...core.serving_question import question_keys
 from ...core.serving_speed import ANSWER, PROMPT, find_card_rates, on_host, timed_replica
@@ -159,6 +159,6 @@ def _started(
 
 def _fits(found: Estimate, run: dict[str, Any]) -> bool:
     """Whether a server starts; with transformers the allocator decides where the ledger cannot."""
-    if found.served or not found.result.fits_on_gpu:
+    if found.served or found.result.verdict == SHORT:
         return found.result.fits_on_gpu
     return verdict(run) == FITS

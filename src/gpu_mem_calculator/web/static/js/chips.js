@@ -68,5 +68,5 @@ function gain(one, result) {
     return `${users} at ${count(one.context)} tokens${result.fits_on_gpu ? "" : ", then fits"}`;
   }
   const same = one.verdict === result.verdict;
-  return saving(one.saves_bytes) + (same && one.fits ? "" : `, ${same ? "still" : "then"} ${one.verdict}`);
+  return saving(one.saves_bytes) + (same && one.fits ? "" : `, ${same ? "still" : "then"} ${one.verdict.replaceAll("_", " ")}`);
 }

@@ -119,7 +119,7 @@ function removed(index) {
 
 function shown(look, scale) {
   const verdict = fragment(look.parts.verdict).querySelector(".verdict");
-  const tone = ["fits", "tight", "about", "fails"].find((name) => verdict.classList.contains(name));
+  const tone = ["fits", "unsure", "about", "fails"].find((name) => verdict.classList.contains(name));
   const words = make(
     "div",
     { class: `brief ${tone}` },

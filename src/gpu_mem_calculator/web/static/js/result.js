@@ -129,7 +129,7 @@ function undecided() {
   if (!waits) return;
   waits.replaceWith("PyTorch’s allocator could not be replayed.");
   const says = spots.verdict.querySelector(".about .says");
-  if (says) says.textContent = "≈ may fit";
+  if (says) says.textContent = "? cannot tell";
   filled.delete("verdict");
 }
 
