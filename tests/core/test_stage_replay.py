@@ -198,3 +198,27 @@ def test_runs_up_to_the_bounds_are_replayed(layers: int, peak: int, beyond: bool
     resolved: Any = SimpleNamespace(run=run)
     ledger: Any = SimpleNamespace(peak=lambda: peak)
     assert too_large(resolved, ledger) == beyond
+
+
+SETTINGS = ["expandable_segments:True", "garbage_collection_threshold:0.6"]
+
+
+@pytest.mark.parametrize("conf", SETTINGS)
+@pytest.mark.parametrize("case", ["megatron", "pytorch_ddp"])
+def test_a_run_needs_at_most_what_it_reserves(case: str, conf: str) -> None:
+    """Whatever the settings: with that much torch never has to release memory."""
+    training: dict[str, Any] = {"batch_size": 4, "seq_len": 16}
+    model: dict[str, Any] = {"name": "gpt2-large", "num_layers": 1}
+    if case == "pytorch_ddp":
+        training = {"batch_size": 5, "seq_len": 255, "precision": "fp16_mixed"}
+        training |= {"optimizer": "muon", "attention": "eager"}
+        model = {"name": "gpt2-medium", "num_layers": 4}
+    data = {
+        "model": model,
+        "training": {**training, "pytorch_alloc_conf": conf},
+        "engine": {"type": case},
+        "hardware": {"gpu": "rtx-5060-ti-8gb", "num_gpus": 4},
+    }
+    result = estimate(data)
+    assert result.allocated_bytes <= result.needs_bytes <= result.reserved_bytes
+    assert result.margin_bytes >= 0

@@ -119,21 +119,30 @@ class Device:
 
     def new(self, size: int, pool: tuple[int, bool]) -> Block | None:
         """A block of a new segment, after releasing others where the cap requires it."""
-        segment = segment_units(size // UNIT, 20 * MIB // UNIT) * UNIT
-        if self.cap is not None:
-            if self.settings.garbage_collection_threshold:
-                self.collect(int(self.settings.garbage_collection_threshold * self.cap))
-            if self.reserved + segment > self.cap:
-                if not self.release_oversize(size, pool) or self.reserved + segment > self.cap:
-                    self.release_all()
-                if self.reserved + segment > self.cap:
-                    return None
-        if self.settings.expandable_segments:
+        segment, settings = segment_units(size // UNIT, 20 * MIB // UNIT) * UNIT, self.settings
+        if settings.memory_fraction and settings.garbage_collection_threshold and self.cap:
+            self.collect(int(settings.garbage_collection_threshold * self.cap))
+        if settings.expandable_segments and not settings.memory_fraction:
+            block = self.expand(size, pool)
+            if block is None:
+                self.release_all()
+                block = self.expand(size, pool)
+            return block
+        if self.over(segment):
+            if not self.release_oversize(size, pool) or self.over(segment):
+                self.release_all()
+            if self.over(segment):
+                return None
+        if settings.expandable_segments:
             return self.expand(size, pool)
         self.reserved += segment
         block = Block(self.addresses.take(segment // (2 * MIB)) * 2 * MIB, segment, pool, free=True)
         self.blocks.append(block)
         return block
+
+    def over(self, size: int) -> bool:
+        """Whether `size` bytes more would exceed the cap."""
+        return self.cap is not None and self.reserved + size > self.cap
 
     def release_segment(self, block: Block) -> None:
         """Return a whole segment to the driver."""
@@ -175,8 +184,10 @@ class Device:
                 target -= block.size
                 self.release_segment(block)
 
-    def expand(self, size: int, pool: tuple[int, bool]) -> Block:
-        """Map pages at the lowest address with enough free and unmapped space."""
+    def expand(self, size: int, pool: tuple[int, bool]) -> Block | None:
+        """Map pages at the lowest address with enough free and unmapped space; None where the
+        driver has too few, and those that were mapped stay.
+        """
         for gap in self.cached(pool, mapped=False):
             first = gap.prev if gap.prev and gap.prev.free else gap
             space, block = 0, first
@@ -189,17 +200,20 @@ class Device:
             base = self.segments * 2 * SPACE
             first = Block(base, SPACE, pool, base, True, mapped=False)
             self.blocks.append(first)
+        found: Block | None = first
         if not first.mapped:
-            self.map(first, min(size, first.size))
-        while first.size < size:
-            assert first.next is not None
-            first = self.map(first.next, min(size - first.size, first.next.size))
-        return first
+            found = self.map(first, min(size, first.size))
+        while found is not None and found.size < size:
+            assert found.next is not None
+            found = self.map(found.next, min(size - found.size, found.next.size))
+        return found
 
-    def map(self, gap: Block, size: int) -> Block:
+    def map(self, gap: Block, size: int) -> Block | None:
         """Map the first pages of a gap, and merge them with adjacent free blocks."""
         page = 2 * MIB if gap.pool[1] else 20 * MIB
         size = min(-(-size // page) * page, gap.size)
+        if self.over(size) and not self.settings.memory_fraction:
+            return None
         if gap.size > size:
             rest = Block(gap.address + size, gap.size - size, gap.pool, gap.base, True, False)
             self.link(rest, gap, gap.next)

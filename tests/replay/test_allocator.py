@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator.replay.allocator import Footprint, history, replay
 from gpu_mem_calculator.replay.settings import AllocatorSettings
@@ -12,12 +13,16 @@ MIB = 2**20
 
 
 def reserved(
-    sizes: list[int], events: list[int], conf: str = "", cap: int | None = None
+    sizes: list[int],
+    events: list[int],
+    conf: str = "",
+    cap: int | None = None,
+    *,
+    fraction: bool = False,
 ) -> list[int]:
-    """MiB reserved after each event."""
-    steps = history(
-        AllocationStream([s * MIB for s in sizes], events), AllocatorSettings.parse(conf), cap
-    )
+    """MiB reserved after each event. `fraction`: the cap is torch's memory fraction."""
+    chosen = replace(AllocatorSettings.parse(conf), memory_fraction=fraction)
+    steps = history(AllocationStream([s * MIB for s in sizes], events), chosen, cap)
     return [step // MIB for _, step in steps]
 
 
@@ -155,11 +160,15 @@ def test_several_oversize_blocks_are_released_where_one_is_not_enough() -> None:
 
 
 def test_garbage_collection_releases_the_oldest_segments() -> None:
-    """Above the threshold, whole segments of at least average age, before a new one is reserved."""
+    """Above the threshold, whole segments of at least average age, before a new one is reserved;
+    only where torch has a memory fraction.
+    """
     sizes, events = [30, 40, 50], [0, ~0, 1, ~1, 2]
-    assert reserved(sizes, events, "garbage_collection_threshold:0.5", 100 * MIB)[-1] == 90
-    assert reserved(sizes, events, "garbage_collection_threshold:0.9", 200 * MIB)[-1] == 120
-    assert reserved(sizes, events, "garbage_collection_threshold:0.5")[-1] == 120
+    half, most = "garbage_collection_threshold:0.5", "garbage_collection_threshold:0.9"
+    assert reserved(sizes, events, half, 100 * MIB, fraction=True)[-1] == 90
+    assert reserved(sizes, events, most, 200 * MIB, fraction=True)[-1] == 120
+    assert reserved(sizes, events, half, fraction=True)[-1] == 120
+    assert reserved(sizes, events, half, 130 * MIB)[-1] == 120
 
 
 def test_the_size_of_shared_segments_is_a_setting() -> None:

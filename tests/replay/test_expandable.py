@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gpu_mem_calculator.replay.advice import advise
 from gpu_mem_calculator.replay.allocator import history, replay
 from gpu_mem_calculator.replay.settings import AllocatorSettings
@@ -69,9 +71,22 @@ def test_a_page_in_use_is_not_unmapped() -> None:
     )
 
 
-def test_the_last_page_may_exceed_the_cap() -> None:
-    """torch checks the request against the cap, and then maps whole pages."""
-    assert reserved([50], [0], cap=50 * MIB) == [60]
+def test_the_last_page_may_exceed_a_memory_fraction() -> None:
+    """torch checks the request against its fraction, and then maps whole pages; a card has none
+    beyond its memory.
+    """
+    stream = AllocationStream([50 * MIB], [0])
+    fraction = replace(EXPANDABLE, memory_fraction=True)
+    assert history(stream, fraction, 50 * MIB) == [(50 * MIB, 60 * MIB)]
+    assert history(stream, EXPANDABLE, 50 * MIB) == []
+
+
+def test_only_the_pages_that_are_missing_have_to_fit() -> None:
+    """Of 50 MiB after a free end of 40, 20 are mapped; a memory fraction counts all 50."""
+    stream = AllocationStream([30 * MIB, 50 * MIB], [0, ~0, 1])
+    assert history(stream, EXPANDABLE, 60 * MIB)[-1] == (50 * MIB, 60 * MIB)
+    assert replay(stream, EXPANDABLE, 60 * MIB).retries == 0
+    assert replay(stream, replace(EXPANDABLE, memory_fraction=True), 60 * MIB).retries == 1
 
 
 def test_advice_says_what_it_saves() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from gpu_mem_calculator.replay.allocator import ReplayRun, history, replay
 from gpu_mem_calculator.replay.needs import needs_bytes
@@ -12,7 +13,7 @@ from gpu_mem_calculator.replay.plan import ReplayPlan
 from gpu_mem_calculator.replay.rounding import UNIT
 from gpu_mem_calculator.replay.settings import AllocatorSettings
 from tests.conftest import HERE
-from tests.replay.recorded import HISTORIES, load
+from tests.replay.recorded import HISTORIES, Run, load
 
 STREAMS = sorted(path.name.removesuffix(".json.gz") for path in HISTORIES.glob("*.json.gz"))
 RUNS = [(name, run) for name in STREAMS for run in load(name)[1]]
@@ -24,6 +25,11 @@ ROWS = {
     for line in (HERE / "ground_truth" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     if "survives_in_bytes" in (row := json.loads(line))["measured"] and row["id"] in STREAMS
 }
+
+
+def settings_of(recording: Run) -> AllocatorSettings:
+    """The recording's settings; its cap was a share of the card that torch might take."""
+    return replace(AllocatorSettings.parse(recording.alloc_conf), memory_fraction=True)
 
 
 class RecordedAddresses:
@@ -49,7 +55,7 @@ def test_every_reserved_step_is_that_of_the_gpu(name: str, run: str) -> None:
     """After each of a run's events, as many bytes are reserved as on the GPU."""
     stream, runs = load(name)
     recording = runs[run]
-    steps = history(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    steps = history(stream, settings_of(recording), recording.cap_bytes)
     assert [reserved for _, reserved in steps] == recording.reserved_steps(len(stream.events))
 
 
@@ -58,9 +64,7 @@ def test_with_the_gpus_addresses_ties_go_the_gpus_way(name: str, run: str) -> No
     """With segments placed as on the GPU, every event, retry and phase is the GPU's."""
     stream, runs = load(name)
     recording = runs[run]
-    player = ReplayRun(
-        ReplayPlan(stream, AllocatorSettings.parse(recording.alloc_conf)), recording.cap_bytes
-    )
+    player = ReplayRun(ReplayPlan(stream, settings_of(recording)), recording.cap_bytes)
     player.cache.addresses = RecordedAddresses(recording.pages)  # type: ignore[assignment]
     steps = []
     for event in range(len(stream.events)):
@@ -79,7 +83,7 @@ def test_without_them_the_peak_is_still_the_gpus(name: str, run: str) -> None:
     """A tie that differs changes the peak of reserved memory by less than 0.1 %."""
     stream, runs = load(name)
     recording = runs[run]
-    footprint = replay(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    footprint = replay(stream, settings_of(recording), recording.cap_bytes)
     peak = max(recording.reserved_steps(len(stream.events)))
     assert footprint.reserved_bytes == pytest.approx(peak, rel=1e-3)
     assert footprint.retries == pytest.approx(recording.retries, abs=1)
@@ -90,7 +94,7 @@ def test_phases_and_retries_are_what_torch_reported(name: str, run: str) -> None
     """Peaks and retries are those of torch's statistics, up to ties between blocks of 1 MiB."""
     stream, runs = load(name)
     recording = runs[run]
-    footprint = replay(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    footprint = replay(stream, settings_of(recording), recording.cap_bytes)
     assert footprint.failed_at is None
     assert footprint.retries == recording.retries
     for phase, (peak, alive, reserved) in recording.phases.items():

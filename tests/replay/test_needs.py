@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpu_mem_calculator.replay.allocator import history, replay
 from gpu_mem_calculator.replay.needs import CapOutcome, NeedsSearch, needs_bytes
@@ -22,7 +23,6 @@ CONFS = [
     "garbage_collection_threshold:0.6",
     "max_split_size_mb:32,garbage_collection_threshold:0.5",
 ]
-PLAIN = [conf for conf in CONFS if "garbage" not in conf and "expandable" not in conf]
 
 
 @st.composite
@@ -112,7 +112,7 @@ def test_a_replay_at_the_least_cap_survives(stream: AllocationStream, conf: str)
     assert replay(stream, chosen, needs_bytes(stream, chosen)).failed_at is None
 
 
-@given(streams(), st.sampled_from(PLAIN))
+@given(streams(), st.sampled_from(CONFS))
 def test_the_least_cap_is_between_allocated_and_reserved(
     stream: AllocationStream, conf: str
 ) -> None:
@@ -158,8 +158,7 @@ def test_a_cap_fails_in_the_phase_in_which_its_replay_fails(
         if alone.failed_at is not None:
             expected = "half" if alone.failed_at < stream.marks[0][0] else "end"
         assert search.fails_in(size * MIB // UNIT) == expected
-        if size * MIB // UNIT > search.low or "expandable" not in conf:
-            assert search.survives(size * MIB // UNIT) == (expected is None)
+        assert search.survives(size * MIB // UNIT) == (expected is None)
 
 
 @given(streams(), st.sampled_from(CONFS))
@@ -173,7 +172,7 @@ def test_the_search_finds_what_a_search_that_replays_every_cap_finds(
     assert NeedsSearch(stream, chosen).needs_bytes() == expected
 
 
-@given(streams(), st.sampled_from(PLAIN))
+@given(streams(), st.sampled_from(CONFS))
 def test_the_probes_above_the_least_cap_survive(stream: AllocationStream, conf: str) -> None:
     """However a run survives below and dies above, the answer is above the probes that die."""
     chosen = AllocatorSettings.parse(conf)
@@ -229,13 +228,16 @@ def test_fragments_that_stay_are_needed() -> None:
 
 
 @settings(max_examples=300)
-@given(streams(), st.sampled_from(CONFS), st.one_of(st.none(), st.integers(2, 150)))
+@given(streams(), st.sampled_from(CONFS), st.booleans(), st.one_of(st.none(), st.integers(2, 150)))
 def test_the_fast_model_equals_the_reference(
-    stream: AllocationStream, conf: str, cap: int | None
+    stream: AllocationStream, conf: str, fraction: bool, cap: int | None
 ) -> None:
-    """After each event, under any cap, both have the same bytes allocated and reserved."""
+    """After each event, under any cap of either kind, both have the same bytes allocated and
+    reserved.
+    """
     stream.uses = []
-    chosen, most = AllocatorSettings.parse(conf), None if cap is None else cap * 2 * MIB
+    chosen = replace(AllocatorSettings.parse(conf), memory_fraction=fraction)
+    most = None if cap is None else cap * 2 * MIB
     assert history(stream, chosen, most) == reference_history(stream, chosen, most)
 
 

@@ -47,6 +47,19 @@ def expand(cache: AllocatorState, pool_index: int, need: int) -> int:
     return block
 
 
+def missing_pages(cache: AllocatorState, pool_index: int, need: int) -> int:
+    """Units of the pages that `expand` would map."""
+    start, page = _lowest_start(cache, pool_index, need), _page(cache, pool_index)
+    end, missing = start, 0
+    while (left := need - (end - start)) > 0:
+        if end in cache.unmapped:
+            pages = min(-(-left // page) * page, cache.unmapped[end])
+            end, missing = end + pages, missing + pages
+        else:
+            end += cache.starts[end] >> SHIFT
+    return missing
+
+
 def _lowest_start(cache: AllocatorState, pool_index: int, need: int) -> int:
     """The lowest address from which adjacent free and unmapped ranges have `need` units in all."""
     for gap in cache.gaps[pool_index]:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 
 from .blocks import ADDRESS, NEVER, SHIFT, SPREAD
 from .cache import AllocatorState
-from .expandable import expand, unmap_free
+from .expandable import expand, missing_pages, unmap_free
 from .rounding import LEAST_OWN_SEGMENT, ROUND_LARGE, SMALL_SEGMENT, UNIT, segment_units
 
 
@@ -21,7 +21,7 @@ def grow(cache: AllocatorState, tensor: int) -> int:
     cache.segment_changes += 1
     if cache.ages is not None:
         collect_garbage(cache)
-    size = segment_units(need, plan.large_segment)
+    size = _missing(cache, pool_index, need)
     if cache.reserved + size > cache.cap:
         if cache.waits:
             return 0
@@ -29,6 +29,7 @@ def grow(cache: AllocatorState, tensor: int) -> int:
         if not release_available(cache, pool_index, need) or _over(cache, size):
             release_cached(cache)
             cache.retries += 1
+            size = _missing(cache, pool_index, need)
             if not cache.elastic and _over(cache, size):
                 return 0
             cache.cap = max(cache.cap, cache.reserved + size)
@@ -39,6 +40,13 @@ def grow(cache: AllocatorState, tensor: int) -> int:
     cache.segments[start] = size
     cache.reserve(size)
     return size << SHIFT | start
+
+
+def _missing(cache: AllocatorState, pool_index: int, need: int) -> int:
+    """Units that the driver has to allocate for a request: a segment, or pages of one."""
+    if cache.plan.maps_pages:
+        return missing_pages(cache, pool_index, need)
+    return segment_units(need, cache.plan.large_segment)
 
 
 def _over(cache: AllocatorState, size: int) -> bool:

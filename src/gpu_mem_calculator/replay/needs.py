@@ -10,7 +10,8 @@ least of any request beyond it. Under every cap from `most_under` up to, but not
 `least_over` each comparison has the same answer, so by induction over the events each step is the
 same, and so is the outcome. (An elastic replay's last comparison before it raises its cap counts as
 within it, as it would be under the raised cap.) Such a cap is not replayed again. Only garbage
-collection, whose threshold is a share of the cap, depends on the cap in another way.
+collection, whose threshold is a share of the cap, would depend on the cap in another way; torch
+collects none on a card of which it may take all (`AllocatorSettings.memory_fraction`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class CapOutcome(NamedTuple):
 
 
 class NeedsSearch:
-    """The search for the least cap of one stream, in units.
+    """The search for the least card for one stream, in units.
 
     - `low`: a cap that is too low; `start`: the replay up to where `low` + 1 is first exceeded
     - `near`: the replay up to where a cap close to the answer is first exceeded
@@ -71,6 +72,7 @@ class NeedsSearch:
     __slots__ = ("low", "near", "outcomes", "plan", "start", "unlimited")
 
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
+        assert not settings.memory_fraction, "the cap of a search is a card's memory"
         self.plan, self.outcomes = ReplayPlan(stream, settings), list[CapOutcome]()
         self.low = _live_units(self.plan) - 1
         self.start = self.near = _replay_until(ReplayRun(self.plan), self.low + 1)
@@ -78,11 +80,8 @@ class NeedsSearch:
 
     def _replay_unlimited(self) -> Footprint:
         """The footprint without a cap, continued from where the search starts."""
-        if self.plan.collects:  # only under a cap, so nothing of the start can be used
-            player = ReplayRun(self.plan)
-        else:
-            player = self.start.copy()
-            player.cache.cap = NEVER
+        player = self.start.copy()
+        player.cache.cap = NEVER
         player.finish()
         footprint = player.footprint()
         self._add(player)
@@ -91,7 +90,7 @@ class NeedsSearch:
     def needs_bytes(self) -> int:
         """The least cap in bytes: one that was tried, above which the probes survive.
 
-        It is at most what is reserved without a cap, unless garbage is collected under caps.
+        It is at most what is reserved without a cap.
         """
         low, most = self.low, self.unlimited.reserved_bytes // UNIT
         elastic = _replay_rest(self.start, low + 1, elastic=True)
@@ -101,7 +100,7 @@ class NeedsSearch:
         self.near = _replay_until(self.start, high - step)
         while not self.survives(high):
             low, step = high, 2 * step
-            high = high + step if high >= most else min(high + step, most)
+            high = min(high + step, most)
         while low < high - step and self.survives(high - step):
             high, step = high - step, 2 * step
         high = self._bisect(max(low, high - step), high)
@@ -126,8 +125,7 @@ class NeedsSearch:
 
     def survives(self, cap: int) -> bool:
         """Whether the whole stream survives under a cap in units."""
-        too_low = cap <= self.low and not self.plan.settings.expandable_segments
-        return not too_low and self.outcome(cap).survives
+        return cap > self.low and self.outcome(cap).survives
 
     def fails_in(self, cap: int) -> str | None:
         """The mark of the phase that runs out of memory under a cap in units; None for none.
@@ -157,13 +155,12 @@ class NeedsSearch:
         return self._add(_replay_rest(self.near if cap >= self.near.cache.cap else self.start, cap))
 
     def _add(self, player: ReplayRun) -> CapOutcome:
-        """The outcome of a finished replay, which is remembered unless garbage is collected."""
+        """The outcome of a finished replay, which is remembered."""
         cache = player.cache
         outcome = CapOutcome(
             cache.most_under, cache.least_over, player.failed_at, player.peak_reserved
         )
-        if not self.plan.collects:
-            self.outcomes.append(outcome)
+        self.outcomes.append(outcome)
         return outcome
 
 
@@ -174,9 +171,7 @@ def _alive(plan: ReplayPlan) -> Iterator[int]:
 
 
 def _live_units(plan: ReplayPlan) -> int:
-    """Peak of the tensors alive: no cap below it suffices (except for the part of a page by which
-    expandable segments may exceed theirs).
-    """
+    """Peak of the tensors alive: no cap below it suffices."""
     return max(_alive(plan), default=0)
 
 
@@ -186,17 +181,11 @@ def _mark_after(marks: list[tuple[int, str]], event: int) -> str:
 
 
 def _replay_until(start: ReplayRun, cap: int) -> ReplayRun:
-    """Continue to where `cap` would first be exceeded, before anything is released.
-
-    Garbage collection depends on the cap from the start, so with it nothing is replayed.
-    """
+    """Continue to where `cap` would first be exceeded, before anything is released."""
     player = start.copy()
     cache = player.cache
     cache.cap, cache.waits = cap, True
-    if cache.plan.collects:
-        cache.ages = {}
-    else:
-        player.finish()
+    player.finish()
     cache.waits, player.failed_at = False, None
     return player
 

@@ -18,6 +18,7 @@ class ReplayPlan:
     """What all replays of one stream with the same settings share; sizes are in units of 512 bytes.
 
     - collects: garbage is collected under a cap
+    - maps_pages: the driver is asked for the pages that an expandable segment lacks
     - units: of each tensor's block; wanted: the smallest block that fits it, as blocks.py writes it
     - pool_of: the pool of each tensor
     - least_rest: for each pool, a rest of more than this is split off a block; least_rest_block:
@@ -40,6 +41,7 @@ class ReplayPlan:
         "large_segment",
         "least_rest",
         "least_rest_block",
+        "maps_pages",
         "mark_stops",
         "marks",
         "num_pools",
@@ -58,7 +60,9 @@ class ReplayPlan:
 
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         self.settings = settings
-        self.collects = settings.garbage_collection_threshold > 0
+        fraction = settings.memory_fraction
+        self.collects = fraction and settings.garbage_collection_threshold > 0
+        self.maps_pages = settings.expandable_segments and not fraction
         self.events = stream.events
         rounded = {size: round_units(size, settings) for size in set(stream.sizes)}
         self.units = [rounded[size] for size in stream.sizes]

@@ -40,7 +40,12 @@ class AllocatorSettingsError(ValueError):
 
 
 class AllocatorSettings(Struct, frozen=True):
-    """The settings that change memory; the defaults are torch's."""
+    """The settings that change memory; the defaults are torch's.
+
+    `memory_fraction`: a cap is what set_per_process_memory_fraction allows, not the memory of a
+    card. Torch's alloc_block then counts a whole request, also where an expandable segment lacks
+    but a few pages; and malloc collects garbage above the threshold, which it does only then.
+    """
 
     expandable_segments: bool = False
     max_split_bytes: int | None = None
@@ -48,6 +53,7 @@ class AllocatorSettings(Struct, frozen=True):
     garbage_collection_threshold: float = 0.0
     roundup_power2_divisions: tuple[int, ...] = (0,) * INTERVALS
     large_segment_bytes: int = 20 * MIB
+    memory_fraction: bool = False
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
