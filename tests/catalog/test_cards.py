@@ -82,7 +82,7 @@ LEAST = {
 # What is typed where no card is meant, and a part of the sentence; each offers --gpu-mem or a card.
 NONE = {
     "jetson": "choose one, such as jetson-orin-nano-4gb",
-    "mig": "choose one, such as a100-40gb-mig-1g.5gb",
+    "mig": "choose one, such as a30-mig-1g.6gb",
     "rtx": "choose one",
     "4090,3090": "use the smallest, 'rtx-4090'",
     "2x4090": "use --gpu rtx-4090 --gpus 2",

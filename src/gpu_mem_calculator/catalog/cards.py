@@ -18,13 +18,15 @@ MAKERS = frozenset(
         *("nvidia", "geforce", "rtx", "gtx", "tesla", "amd", "radeon", "instinct", "rx"),
         *("intel", "arc", "data", "center", "google", "apple", "ryzen", "ai", "generation"),
         *("graphics", "gpu", "card", "chip", "series", "edition", "workstation", "per"),
+        "oam",  # the form of every MI300X
     ]
 )
 FORMS = frozenset(["pcie", "sxm", "nvl", "hbm2", "hbm2e", "hbm3", "hbm3e"])
-OTHER_WORDS = {"mobile": "laptop", "notebook": "laptop"}
+OTHER_WORDS = {"mobile": "laptop", "notebook": "laptop", "nvlink": "sxm"}
 # Words that mean another card than the same name without them.
 ANOTHER = frozenset(["ti", "super", "laptop", "d", "maxq", "sff"])
 SIZE = re.compile(r"\d+gb")
+EITHER = "|"  # between names of which one is meant
 _SPELLINGS = (
     (re.compile(r"\(.*?\)|[™®+]"), " "),
     (re.compile(r"max[- ]q\b"), "maxq"),
@@ -75,7 +77,14 @@ def _word_sets() -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
 
 @lru_cache(maxsize=1024)
 def meant(text: str) -> tuple[Row, ...]:
-    """The cards that a text can mean, the one with the least memory first; empty where none is."""
+    """The cards that a text can mean, the one with the least memory first; empty where none is.
+
+    `a100|l40s` means the cards of both; each part must mean one.
+    """
+    if EITHER in text:
+        parts = [meant(part) for part in text.split(EITHER)]
+        either = {row["name"]: row for part in parts for row in part}
+        return _smallest_first(list(either.values())) if all(parts) else ()
     asked = words(text)
     exact = named("gpus", text) or _spelled().get("".join(asked))
     if exact is not None:
@@ -85,6 +94,10 @@ def meant(text: str) -> tuple[Row, ...]:
     found = [row for row, own in fit if own == telling]
     if not found and any(map(_has_number, telling)):
         found = [row for row, own in fit if _is_part(telling, own)]
+    return _smallest_first(found)
+
+
+def _smallest_first(found: list[Row]) -> tuple[Row, ...]:
     return tuple(sorted(found, key=lambda row: int(row["memory_bytes"])))
 
 

@@ -61,7 +61,7 @@ def readings(row: dict[str, Any]) -> list[Reading]:
     if "documents" not in row:
         return [read_row(row)]
     found = read_manifest(row["documents"], NamedFiles(None))
-    return [read_command(one.command) for one in found]
+    return [read_command(one) for one in found]
 
 
 def outcome(row: dict[str, Any]) -> tuple[str, str]:

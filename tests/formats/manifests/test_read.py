@@ -9,7 +9,8 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.yaml_text import parse_yaml_documents
 from gpu_mem_calculator.formats.launchers.launch import read_launch
-from gpu_mem_calculator.formats.manifests.read import NamedCommand, is_manifest, read_manifest
+from gpu_mem_calculator.formats.manifests.read import is_manifest, read_manifest
+from gpu_mem_calculator.formats.reading.command import Command
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.tools import read_command
 
@@ -91,7 +92,7 @@ services:
 """
 
 
-def commands(text: str) -> list[NamedCommand]:
+def commands(text: str) -> list[Command]:
     """The commands of a manifest's text."""
     return read_manifest(parse_yaml_documents(text), NamedFiles(None))
 
@@ -113,7 +114,7 @@ def test_a_container_of_a_deployment(
 ) -> None:
     """Command and arguments, scripts, variables, and the program of an image."""
     found = commands(DEPLOYMENT.format(image=image, command=command, args=args))
-    (one,) = [each.command for each in found]
+    (one,) = found
     assert one.num_gpus == 2
     assert one.words[: len(words) - 1] == words[:-1]
     assert words[-1] in one.words
@@ -133,7 +134,7 @@ def test_the_tag_of_vllms_image_is_its_release(image: str, version: str | None) 
     """The tag of another image may mean anything."""
     text = DEPLOYMENT.format(image=image, command="[vllm, serve, a/b]", args="null")
     (one,) = commands(text)
-    assert read_command(one.command).run["inference"].get("engine_version") == version
+    assert read_command(one).run["inference"].get("engine_version") == version
     words = ["docker", "run", image, "vllm", "serve", "a/b"]
     launched = read_command(read_launch(words, NamedFiles(None)))
     assert launched.run["inference"].get("engine_version") == version
@@ -160,7 +161,7 @@ def test_the_tag_of_vllms_image_is_its_release(image: str, version: str | None) 
 )
 def test_kinds_of_objects(text: str, gpus: int, nodes: int, words: tuple[str, ...]) -> None:
     """Pods, groups of Pods, jobs, and KServe's servers."""
-    (one,) = [each.command for each in commands(text)]
+    (one,) = commands(text)
     assert (one.num_gpus, one.num_nodes, one.words) == (gpus, nodes, words)
 
 
@@ -168,18 +169,18 @@ def test_a_compose_file() -> None:
     """A service with an image of llama.cpp; a proxy without GPUs is none of ours."""
     (one,) = commands(COMPOSE)
     assert one.name == "service llm"
-    assert one.command.words[:4] == ("llama-server", "-m", "/models/Qwen3-8B-Q8_0.gguf", "-c")
-    assert one.command.words[4] == "4096"
-    assert one.command.num_gpus == 2
-    assert one.command.environment == {"LLAMA_ARG_N_GPU_LAYERS": "99"}
+    assert one.words[:4] == ("llama-server", "-m", "/models/Qwen3-8B-Q8_0.gguf", "-c")
+    assert one.words[4] == "4096"
+    assert one.num_gpus == 2
+    assert one.environment == {"LLAMA_ARG_N_GPU_LAYERS": "99"}
 
 
 def test_several_documents_and_containers() -> None:
     """Each container is a command; one with GPUs that is not read is named in the first."""
     other = "[{image: nvcr.io/x, name: y, resources: {limits: {nvidia.com/gpu: 1}}}]"
     found = commands("---\n".join((POD % ONE + "\n", KSERVE, POD % other + "\n")))
-    assert [one.command.words[0] for one in found] == ["ollama", "vllm"]
-    assert "container y: the command is in the image nvcr.io/x" in found[0].command.assumed[-1]
+    assert [one.words[0] for one in found] == ["ollama", "vllm"]
+    assert "the command is in the image nvcr.io/x" in found[0].limits[-1].why
     with pytest.raises(InputError, match=r"the command is in the image nvcr\.io/x"):
         commands(POD % other)
 

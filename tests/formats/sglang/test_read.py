@@ -60,7 +60,7 @@ def test_data_parallel_attention_needs_no_more_gpus() -> None:
     attention = read("--tp 8 --dp 8 --enable-dp-attention --nnodes 2").run["hardware"]
     assert attention == {"num_gpus": 8, "num_nodes": 2}
     (few,) = read("--tp 4", CUDA_VISIBLE_DEVICES="0,1").problems
-    assert few.startswith("CUDA_VISIBLE_DEVICES names 2 of the 4 GPUs")
+    assert few.startswith("CUDA_VISIBLE_DEVICES gives 2 of the 4 GPUs")
 
 
 def test_a_prefill_without_chunks_is_as_long_as_its_limit() -> None:

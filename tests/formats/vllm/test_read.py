@@ -83,7 +83,7 @@ def test_replicas_and_nodes_are_gpus() -> None:
     assert read("-tp 8 -pp 2 --nnodes 2").run["hardware"] == {"num_gpus": 16, "num_nodes": 2}
     assert read("-dp 16 -dpl 8").run["hardware"] == {"num_gpus": 16, "num_nodes": 2}
     (few,) = read("-tp 4", CUDA_VISIBLE_DEVICES="0,1").problems
-    assert few.startswith("CUDA_VISIBLE_DEVICES names 2 of the 4 GPUs")
+    assert few.startswith("CUDA_VISIBLE_DEVICES gives 2 of the 4 GPUs")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
 from ..reading.tools import FORMATS, is_run_file, read_command, read_data
 
-SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "source", ".")
+SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")
+SBATCH = "sbatch"
 YAML = (".yaml", ".yml")
 DATA = (*YAML, ".json", ".toml")
 RUN_FILE = "run file"
@@ -27,18 +28,25 @@ PASTED = "what was pasted"
 
 
 def read_source(
-    words: Sequence[str], files: NamedFiles, gpu_bytes: int | None = None
+    words: Sequence[str],
+    files: NamedFiles,
+    gpu_bytes: int | None = None,
+    machine_bytes: int | None = None,
 ) -> list[Reading]:
-    """What a command starts: one reading, or one for each container of a manifest.
+    """What a command starts: one reading, or one for each command of a script and for each
+    container of a manifest. The problems of one of several are in its reading.
 
-    gpu_bytes: memory of one GPU, on which some tools' defaults depend
+    gpu_bytes: memory of one GPU, on which some tools' defaults depend, whatever the command says;
+    machine_bytes: the same where the command does not say its card
     """
     if not words:
         raise InputError("there is no command to check; write it after gpu-mem-calc check")
-    source, name = _Source(files, gpu_bytes), words[0]
+    source, name = _Source(files, gpu_bytes, machine_bytes), words[0]
     applied = manifest_files(words, files)
     if applied:
         return source.applied(applied)
+    if name == SBATCH:
+        return source.job(words[1:])
     if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
         return source.script(files.text(words[1]), words[2:])
     if name.endswith(SCRIPTS):
@@ -75,16 +83,44 @@ class _Source(Struct, frozen=True):
 
     files: NamedFiles
     gpu_bytes: int | None = None
+    machine_bytes: int | None = None
 
     def command(self, command: Command) -> Reading:
         """One command."""
-        return read_command(replace(command, gpu_bytes=self.gpu_bytes))
+        size = self.gpu_bytes
+        if size is None and command.card is None:
+            size = self.machine_bytes
+        return read_command(replace(command, gpu_bytes=size))
+
+    def commands(self, commands: Sequence[Command]) -> list[Reading]:
+        """Several commands; one that cannot be read does not hide the others."""
+        if len(commands) == 1:
+            return [self.command(commands[0])]
+        return [self._tried(one) for one in commands]
+
+    def _tried(self, command: Command) -> Reading:
+        try:
+            return self.command(command)
+        except InputError as error:
+            title = command.program
+            return Reading(tool=title, name=command.name or title, problems=list(error.problems))
 
     def script(self, text: str, arguments: Sequence[str] = ()) -> list[Reading]:
-        """The command of a shell script that trains or serves."""
-        from ..shell.read import main_command, read_script
+        """The commands of a shell script that train or serve."""
+        from ..shell.read import main_commands, read_script
 
-        return [self.command(main_command(read_script(text, self.files, tuple(arguments))))]
+        return self.commands(main_commands(read_script(text, self.files, tuple(arguments))))
+
+    def job(self, words: Sequence[str]) -> list[Reading]:
+        """The script that sbatch gets; its options win over the lines in the script."""
+        from ..launchers.launcher_options import split_options
+
+        rest = split_options("srun", words).rest
+        if not rest:
+            raise InputError("sbatch needs a script; name it behind the options")
+        options = words[: len(words) - len(rest)]
+        lines = "".join(f"\n#SBATCH {one}" for one in [" ".join(options)] if one)
+        return self.script(self.files.text(rest[0]) + lines, rest[1:])
 
     def manifest(self, text: str) -> list[Reading]:
         """The containers of a manifest; none where the text is not one."""
@@ -98,7 +134,7 @@ class _Source(Struct, frozen=True):
             return []
         if not documents or not is_manifest(documents[0]):
             return []
-        return [self.command(one.command) for one in read_manifest(documents, self.files)]
+        return self.commands(read_manifest(documents, self.files))
 
     def applied(self, names: Sequence[str]) -> list[Reading]:
         """The containers of the manifests that a command such as kubectl apply names."""
@@ -112,7 +148,7 @@ class _Source(Struct, frozen=True):
         """A Modelfile of Ollama."""
         from ..ollama.read import read_modelfile
 
-        return read_modelfile(text, self.files, self.gpu_bytes)
+        return read_modelfile(text, self.files, self.gpu_bytes or self.machine_bytes)
 
     def data(self, data: Any, name: str) -> Reading:
         """The data of a file: a run file, or another tool's."""

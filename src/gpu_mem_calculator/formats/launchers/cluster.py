@@ -6,16 +6,19 @@ import re
 
 from msgspec import Struct
 
+from ..reading.card import Card
 from .launcher_options import LauncherOptions, split_options
+from .slurm_cards import slurm_card
 
 MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 
 
 class Processes(Struct, frozen=True):
-    """Processes that a launcher starts, and its nodes; None where it does not say."""
+    """Processes that a launcher starts, its nodes and their card; None where it does not say."""
 
     count: int | None = None
     nodes: int | None = None
+    card: Card | None = None
 
 
 def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
@@ -27,13 +30,14 @@ def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
     if gpus and (count is None or (nodes and count <= nodes)):
         # one task for each node, which starts the others
         count = gpus * (nodes or 1)
-    return Processes(count, nodes), {}, list(options.rest)
+    given = {f"--{name.replace('_', '-')}": values[-1] for name, values in options.given.items()}
+    return Processes(count, nodes, slurm_card(given)), {}, list(options.rest)
 
 
 def _gpus(options: LauncherOptions) -> int | None:
     """GPUs of a node."""
     written = options.last("gpus_per_node", "gres") or ""
-    found = re.search(r"(?:^|gpu:(?:[\w-]+:)?)(\d+)$", written)
+    found = re.search(r"(?:^|gpu:)(?:[\w.+-]+:)?(\d+)$", written)
     return int(found[1]) if found else None
 
 

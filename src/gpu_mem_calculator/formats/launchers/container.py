@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from ...core.errors import InputError
 from .launcher_options import split_options
 
@@ -38,10 +40,25 @@ def image_version(image: str) -> str:
     return found[1] if found and entrypoint(image)[:1] == ("vllm",) else ""
 
 
-def without_container(words: list[str]) -> tuple[int | None, dict[str, str], str, list[str]]:
-    """The GPUs of `docker run`, the variables that it sets, the release in the image's tag, and
-    the command in the container.
+class Contained(Struct, frozen=True):
+    """What `docker run` starts.
+
+    - `words`: the command in the container; `variables`: those that it sets for it
+    - `version`: the release in the image's tag
+    - `num_gpus`: None for all; `devices`: their names, empty where all are meant
+    - `detached`: whether it runs in the background
     """
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    version: str
+    num_gpus: int | None
+    devices: tuple[str, ...]
+    detached: bool
+
+
+def without_container(words: list[str]) -> Contained:
+    """The command that `docker run` starts, its variables and GPUs."""
     after = words[1:]
     if after[:1] == ["container"]:
         after = after[1:]
@@ -60,15 +77,24 @@ def without_container(words: list[str]) -> tuple[int | None, dict[str, str], str
             f"docker run {image}: which program the image starts is not known; name it"
         )
     variables = dict(one.split("=", 1) for one in options.given.get("env", ()) if "=" in one)
-    gpus = _gpus(options.last("gpus") or "")
-    return gpus, variables, image_version(image), [*front, *rest]
+    devices = gpu_names(options.last("gpus") or "")
+    return Contained(
+        words=(*front, *rest),
+        variables=variables,
+        version=image_version(image),
+        num_gpus=len(devices) or None,
+        devices=devices,
+        detached="detach" in options.given,
+    )
 
 
-def _gpus(written: str) -> int | None:
-    """`2`, `device=0,1` or `all`."""
+def gpu_names(written: str) -> tuple[str, ...]:
+    """The GPUs of `2`, `device=0,1` or `all`: a number means the first ones (moby
+    daemon/nvidia_linux.go, countToDevices); empty for all.
+    """
     text = written.strip("'\"")
-    if text.isdecimal():
-        return int(text)
+    if text.isdecimal() and len(text) < 4:
+        return tuple(map(str, range(int(text))))
     if text.startswith("device="):
-        return len(text.removeprefix("device=").split(","))
-    return None
+        return tuple(text.removeprefix("device=").split(","))
+    return ()

@@ -17,7 +17,7 @@ from .ray import without_ray
 from .wrappers import without_wrappers
 
 PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 MOST_LAUNCHERS = 20  # one behind another
 LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Command], Command]], ...] = (
     (torchrun.PROGRAMS, torchrun.MODULES, torchrun.without_torchrun),
@@ -36,10 +36,27 @@ def read_launch(
         if shorter == command:
             break
         command = shorter
-    visible = command.environment.get(VISIBLE, "").split(",")
-    if command.num_gpus is None and any(one.strip() for one in visible):
-        command = replace(command, num_gpus=len([one for one in visible if one.strip()]))
+    visible = visible_devices(command.environment)
+    if visible:
+        command = replace(command, devices=within(command.devices, visible))
+    if command.num_gpus is None and visible:
+        command = replace(command, num_gpus=len(visible))
     return command
+
+
+def visible_devices(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs that CUDA's or ROCm's variable leaves visible; empty where neither is set."""
+    written = next((environment[name] for name in VISIBLE if environment.get(name)), "")
+    return tuple(one.strip() for one in written.split(",") if one.strip())
+
+
+def within(outer: Sequence[str], inner: Sequence[str]) -> tuple[str, ...]:
+    """The names of devices that a process numbers inside a container, which has the outer ones."""
+
+    def name(one: str) -> str:
+        return outer[int(one)] if one.isdecimal() and int(one) < len(outer) else one
+
+    return tuple(name(one) for one in inner)
 
 
 def _without_first(command: Command) -> Command:
@@ -70,24 +87,37 @@ def _with_counts(inner: Command, outer: Command) -> Command:
 
 def _without_starter(command: Command) -> Command:
     """The command without srun, mpirun, ray or docker run."""
-    words, version = list(command.words), command.version
+    words = list(command.words)
     if command.program == "ray":
         return replace(command, words=tuple(without_ray(words)), launcher="ray")
     if command.program in container.PROGRAMS:
-        gpus, variables, version, rest = container.without_container(words)
-        nodes = command.num_nodes
-    else:
-        start = srun if command.program == "srun" else mpirun
-        processes, variables, rest = start(words)
-        gpus, nodes = processes.count, processes.nodes or command.num_nodes
+        return _without_container(command, words)
+    start = srun if command.program == "srun" else mpirun
+    processes, variables, rest = start(words)
     return replace(
         command,
         words=tuple(rest),
         environment={**command.environment, **variables},
-        num_gpus=gpus or command.num_gpus,
-        num_nodes=nodes,
-        launcher=command.program if command.program not in container.PROGRAMS else "",
-        version=version,
+        num_gpus=processes.count or command.num_gpus,
+        num_nodes=processes.nodes or command.num_nodes,
+        launcher=command.program,
+        card=processes.card or command.card,
+        given_by=command.program if processes.count else command.given_by,
+    )
+
+
+def _without_container(command: Command, words: list[str]) -> Command:
+    found = container.without_container(words)
+    return replace(
+        command,
+        words=found.words,
+        environment={**command.environment, **found.variables},
+        num_gpus=found.num_gpus or command.num_gpus,
+        launcher="",
+        version=found.version,
+        devices=found.devices or command.devices,
+        detached=found.detached,
+        given_by=f"{command.program} --gpus" if found.devices else command.given_by,
     )
 
 

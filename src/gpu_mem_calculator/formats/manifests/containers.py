@@ -11,9 +11,14 @@ from msgspec import Struct
 
 from ...core.errors import InputError, quoted
 from ..launchers.container import entrypoint
+from ..reading.card import Card
 
 # Resources that are GPUs, by the names that device plugins give them.
-GPU = re.compile(r"(nvidia|amd|intel)\.com/(gpu.*|mig-.*)")
+GPU = re.compile(
+    r"nvidia\.com/(p?gpu(\.shared)?|mig-.*)|amd\.com/gpu|gpu\.intel\.com/(i915|xe)"
+    r"|habana\.ai/gaudi|google\.com/tpu"
+)
+SHARED = "nvidia.com/gpu.shared"  # a share of a GPU in time: its memory is not divided
 # Images of other registries, by a part of their name, and the program that they start.
 COPIES = {"text-generation-inference": ("text-generation-launcher",)}
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_]\w*)\)")  # of Kubernetes
@@ -27,7 +32,13 @@ class Container(Struct, frozen=True, kw_only=True):
     - `name`: of the object and of the container, for sentences
     - `words`: what it starts; a script is one of them
     - `num_gpus`: of this container; None where the manifest says nothing of GPUs
+    - `given_by`: where that number stands
     - `copies`: containers that belong to the same run, each on a node of its own
+    - `all_gpus`: whether it has all GPUs of the machine, however many that are
+    - `card`: of its node, or its slice; None where the manifest says nothing of it
+    - `profile`: of the MIG slice that it asks for; empty where it asks for a whole GPU
+    - `slots`: a Pod, or the profiles of a compose file: what runs in one slot runs together
+    - `devices`: the GPUs of a slot that it uses; empty where it uses the first ones
     """
 
     name: str
@@ -35,7 +46,18 @@ class Container(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     num_gpus: int | None = None
+    given_by: str = ""
     copies: int = 1
+    all_gpus: bool = False
+    card: Card | None = None
+    profile: str = ""
+    slots: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it asks for GPUs."""
+        return bool(self.num_gpus) or self.all_gpus or bool(self.devices)
 
 
 def text_list(value: Any, where: str) -> list[str]:
@@ -88,18 +110,32 @@ def referenced(word: str, environment: Mapping[str, str]) -> str:
     return REFERENCE.sub(value, word)
 
 
-def gpus_of(resources: Any, where: str) -> int | None:
-    """The GPUs of a container's limits or requests."""
+def gpus_of(resources: Any, where: str) -> tuple[int | None, str]:
+    """The GPUs of a container's limits or requests, and the resource that they stand in."""
     if not isinstance(resources, Mapping):
-        return None
+        return None, ""
     for part in ("limits", "requests"):
         section = resources.get(part)
         if not isinstance(section, Mapping):
             continue
-        counts = [value for name, value in section.items() if GPU.fullmatch(str(name))]
+        counts = {str(name): one for name, one in section.items() if GPU.fullmatch(str(name))}
         if counts:
-            return sum(whole_number(value, f"{where}.resources.{part}") for value in counts)
-    return None
+            found = [whole_number(one, f"{where}.resources.{part}") for one in counts.values()]
+            return sum(found), ", ".join(f"{name}: {one}" for name, one in counts.items())
+    return None, ""
+
+
+def is_shared(resources: Any) -> bool:
+    """Whether a container asks for a share of a GPU in time."""
+    parts = resources.values() if isinstance(resources, Mapping) else ()
+    return any(isinstance(part, Mapping) and SHARED in part for part in parts)
+
+
+def claims(resources: Any) -> tuple[str, ...]:
+    """The devices of a Pod that a container claims by name (dynamic resource allocation)."""
+    found = resources.get("claims") if isinstance(resources, Mapping) else None
+    named = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    return tuple(f"claim {one.get('name')}" for one in named)
 
 
 def whole_number(value: Any, where: str) -> int:

@@ -8,16 +8,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...core.errors import InputError, quoted
+from ..reading.card import slice_of
 from .containers import (
     Container,
+    claims,
     container_words,
     gpus_of,
+    is_shared,
     referenced,
     split_words,
     text_list,
     variables,
     whole_number,
 )
+from .node_cards import pod_card, resource_slice
 
 SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
 # Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
@@ -61,14 +65,29 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
     elif kind == SERVED_LLM:
         yield from _served_llm(name, spec)
         return
-    for pod, copies in _pods(kind, spec):
+    for number, (pod, copies) in enumerate(_pods(kind, spec)):
         containers = pod.get("containers")
         if not isinstance(containers, list):
             raise InputError(f"{name}: containers={quoted(containers)} must be a list")
         more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
-        for container in containers:
-            if isinstance(container, Mapping):
-                yield _container(name, container, copies, more)
+        found = [_container(name, one, copies, more) for one in containers if _is_mapping(one)]
+        yield from _in_pod(found, pod, f"{name} {number}" if number else name)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _in_pod(found: list[Container], pod: Mapping[str, Any], slot: str) -> Iterator[Container]:
+    """The containers of a Pod with its card, and with the GPUs that each has for itself."""
+    card, next_gpu = pod_card(pod), 0
+    for one in found:
+        devices = one.devices
+        if one.num_gpus and not devices:
+            devices = tuple(str(next_gpu + i) for i in range(one.num_gpus))
+            next_gpu += one.num_gpus
+        own = slice_of(one.profile, card) if one.profile else card
+        yield replace(one, card=own, slots=(slot,), devices=devices)
 
 
 def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -124,13 +143,18 @@ def _container(
     args = text_list(data.get("args"), f"{where}: args")
     image = str(data.get("image") or "")
     known = [[referenced(word, environment) for word in words] for words in (command, args)]
+    resources = data.get("resources")
+    gpus, given_by = gpus_of(resources, where)
     return Container(
         name=where,
         image=image,
         words=container_words(image, known[0], known[1]),
         environment=environment,
-        num_gpus=gpus_of(data.get("resources"), where),
+        num_gpus=gpus,
+        given_by=given_by,
         copies=copies,
+        profile=resource_slice(resources),
+        devices=claims(resources) or (("0",) if is_shared(resources) else ()),
     )
 
 
@@ -153,14 +177,19 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
         words = _vllm_words(args, model.get("storageUri"), environment, worker)
     else:
         words = ()
-    yield Container(
+    resources = model.get("resources")
+    gpus, given_by = gpus_of(resources, where)
+    container = Container(
         name=name,
         image=f"{title} of KServe",
         words=words,
         environment=environment,
-        num_gpus=gpus_of(model.get("resources"), where),
+        num_gpus=gpus,
+        given_by=given_by,
         copies=_nodes(worker),
+        profile=resource_slice(resources),
     )
+    yield from _in_pod([container], predictor, name)
 
 
 def _nodes(worker: Any) -> int:
@@ -206,7 +235,8 @@ def _served_llm(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
         for pod in _with_containers(section.get("template")):
             for data in pod["containers"] if isinstance(pod["containers"], list) else ():
                 if isinstance(data, Mapping) and data.get("name") == "main":
-                    yield _llm_container(f"{name}{part}", data, model, section)
+                    container = _llm_container(f"{name}{part}", data, model, section)
+                    yield from _in_pod([container], pod, f"{name}{part}")
 
 
 def _llm_container(

@@ -8,30 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError, quoted
 from ..launchers.container import image_version
-from ..launchers.launch import read_launch
+from ..launchers.launch import read_launch, within
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading
-from ..reading.tools import command_format, read_command
-from ..shell.read import main_command, read_script
+from ..reading.reading import Limit, Reading
+from ..reading.tools import UnknownToolError, command_format, read_command
+from ..shell.read import main_commands, read_script
 from .compose import service_containers
 from .containers import Container, shell_script
 from .kubernetes import object_containers
 
 MOST_CONTAINERS, MOST_NOTES = 200, 5
-NOTHING = "no container in it starts a tool that is known, and none asks for GPUs"
-
-
-class NamedCommand(Struct, frozen=True):
-    """A command and the container that runs it."""
-
-    name: str
-    command: Command
+NOTHING = (
+    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
+    " GPUs"
+)
 
 
 def is_manifest(data: Any) -> bool:
@@ -47,28 +42,37 @@ def is_manifest(data: Any) -> bool:
     return kubernetes or compose
 
 
-def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[NamedCommand]:
+def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
     """The commands of a manifest's containers that start a known tool or ask for GPUs.
 
-    Where one is read, a sentence in it names the containers with GPUs that are not.
+    Where one is read, it names the other containers: one with GPUs is not modelled.
     """
-    found: list[NamedCommand] = []
+    found: list[Command] = []
     problems: list[str] = []
+    limits: list[Limit] = []
+    notes: list[str] = []
     for container in _containers(documents):
         try:
-            command = _command(container, files)
+            commands = _commands(container, files)
         except InputError as error:
-            if container.num_gpus:
-                problems += [f"{container.name}: {sentence}" for sentence in error.problems]
-            continue
-        if container.num_gpus or _is_known(command):
-            found.append(NamedCommand(container.name, _with_gpus(command, container)))
+            sentences = error.problems
+        else:
+            known = [one for one in commands if _is_known(one)]
+            taken = known or ([one for one in commands if _may_train(one, container)])
+            found += [_with_gpus(one, container, alone=len(taken) == 1) for one in taken]
+            sentences = [] if taken else [f"{commands[0].words[0]!r} starts no tool that is known"]
+        if sentences and container.has_gpus:
+            problems += [f"{container.name}: {sentence}" for sentence in sentences]
+            why = f"is not checked, and it takes GPUs ({container.given_by}): {sentences[0]}"
+            limits.append(Limit(key=container.name, why=why))
+        elif sentences:
+            notes.append(f"{container.name} asks for no GPU")
     if not found:
-        raise InputError(problems or f"the manifest is not read: {NOTHING}")
-    notes = tuple(f"not read beside it: {problem}" for problem in problems[:MOST_NOTES])
+        raise UnknownToolError(problems) if problems else InputError(NOTHING)
     first = found[0]
-    noted = replace(first.command, assumed=(*first.command.assumed, *notes))
-    return [NamedCommand(first.name, noted), *found[1:]]
+    assumed = (*first.assumed, *notes[:MOST_NOTES])
+    noted = replace(first, assumed=assumed, limits=(*first.limits, *limits))
+    return [noted, *found[1:]]
 
 
 def _containers(documents: Sequence[Any]) -> Iterator[Container]:
@@ -84,26 +88,35 @@ def _containers(documents: Sequence[Any]) -> Iterator[Container]:
             yield container
 
 
-def _command(container: Container, files: NamedFiles) -> Command:
-    """The command of a container, read from its words or from the script in them."""
+def _commands(container: Container, files: NamedFiles) -> list[Command]:
+    """The commands of a container, read from its words or from the script in them."""
     if not container.words:
         raise InputError(f"the command is in the image {container.image}, which is not read")
     script = shell_script(container.words)
     if script is None:
-        return read_launch(container.words, files, container.environment)
+        return [read_launch(container.words, files, container.environment)]
     text, arguments = script
-    return main_command(read_script(text, files, arguments, container.environment))
+    return main_commands(read_script(text, files, arguments, container.environment))
 
 
-def _with_gpus(command: Command, container: Container) -> Command:
-    """The command with the GPUs of its container, and of those that belong to the same run; and
-    with the release that the tag of its image names.
+def _with_gpus(command: Command, container: Container, *, alone: bool) -> Command:
+    """The command with the card and the GPUs of its container, and of those that belong to the same
+    run; and with the release that the tag of its image names. Several commands of one container run
+    together where its script says so.
     """
-    command = replace(command, version=command.version or image_version(container.image))
+    inner = tuple(f"{slot} {one}" for slot in container.slots for one in command.slots)
+    command = replace(
+        command,
+        version=command.version or image_version(container.image),
+        card=container.card or command.card,
+        name=container.name if alone else f"{container.name}: {command.name}",
+        slots=container.slots if alone else inner,
+        devices=within(container.devices, command.devices) or container.devices,
+    )
     if container.num_gpus is None:
         return command
     total = container.num_gpus * container.copies
-    return replace(command, num_gpus=total, num_nodes=container.copies)
+    return replace(command, num_gpus=total, num_nodes=container.copies, given_by=container.given_by)
 
 
 def _is_known(command: Command) -> bool:
@@ -111,10 +124,15 @@ def _is_known(command: Command) -> bool:
     return command_format(command) is not None and not command.program.endswith(".py")
 
 
+def _may_train(command: Command, container: Container) -> bool:
+    """Whether a command is a script in Python that has GPUs."""
+    return container.has_gpus and command_format(command) is not None
+
+
 def read_data(data: Any, files: NamedFiles) -> Reading:
     """What a manifest with one command means."""
     commands = read_manifest([data], files)
     if len(commands) > 1:
         names = ", ".join(one.name for one in commands)
-        raise InputError(f"it has {len(commands)} commands ({names}); check them one by one")
-    return read_command(commands[0].command)
+        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
+    return read_command(commands[0])

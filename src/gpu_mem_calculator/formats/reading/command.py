@@ -7,7 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from .card import Card
 from .named_files import NamedFiles
+from .reading import Limit
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -22,6 +26,13 @@ class Command(Struct, frozen=True, kw_only=True):
     - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
     - `version`: the release of the program, where an image's tag says it; else empty
     - `assumed`: a sentence for each thing that a launcher or a shell script leaves open
+    - `card`: what its launcher or its file says of the card; None where they say nothing
+    - `given_by`: where the number of GPUs stands, such as `nvidia.com/gpu: 2`
+    - `name`: of the container, or the command itself, where there are several
+    - `slots`: commands that run at the same time on one machine have a slot in common
+    - `devices`: the GPUs that it uses; empty where it uses the first ones
+    - `detached`: whether its launcher leaves it in the background, as `docker run -d` does
+    - `limits`: what of its launcher or its file is not modelled
     """
 
     words: tuple[str, ...]
@@ -35,6 +46,13 @@ class Command(Struct, frozen=True, kw_only=True):
     launcher: str = ""
     version: str = ""
     assumed: tuple[str, ...] = ()
+    card: Card | None = None
+    given_by: str = VISIBLE
+    name: str = ""
+    slots: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    detached: bool = False
+    limits: tuple[Limit, ...] = ()
 
     @property
     def program(self) -> str:

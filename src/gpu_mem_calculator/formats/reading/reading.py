@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from ...run.limits import Could as Could
 from ...run.limits import Limit as Limit
+from .card import Card
 
 Section = dict[str, Any]
 Effect = Literal["memory", "free", "refused"]
@@ -23,6 +24,7 @@ class Reading(Struct, kw_only=True):
     - `assumed`: a sentence for each default of the tool that changes memory
     - `limits`: what is not modelled; the estimate is made without it
     - `problems`: a sentence for each thing that is wrong, such as a key that nobody knows
+    - `card`, `name`, `slots`, `devices`: those of the command
     """
 
     tool: str
@@ -32,3 +34,7 @@ class Reading(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    card: Card | None = None
+    name: str = ""
+    slots: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()

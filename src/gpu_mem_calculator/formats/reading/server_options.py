@@ -47,12 +47,12 @@ def name_device(reading: Reading, device: Any) -> None:
 
 
 def server_hardware(
-    reading: Reading, gpus: int, nodes: int, visible: int | None, name: str
+    reading: Reading, gpus: int, nodes: int, visible: int | None, name: str, given_by: str
 ) -> Section:
     """The `hardware` section; fewer visible GPUs than a node needs are a problem, which the option
-    `name` can solve.
+    `name` can solve. `given_by` says where the number of visible ones stands.
     """
     if visible is not None and nodes == 1 and visible < gpus:
-        few = f"CUDA_VISIBLE_DEVICES names {visible} of the {gpus} GPUs that the command needs"
-        reading.problems.append(f"{few}; name more, or lower {name}")
+        few = f"{given_by} gives {visible} of the {gpus} GPUs that the command needs"
+        reading.problems.append(f"{few}; give more, or lower {name}")
     return {"num_gpus": gpus, **({"num_nodes": nodes} if nodes > 1 else {})}

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...core.errors import InputError
 from ...core.file_kinds import is_model_config
@@ -15,7 +16,7 @@ from ...core.sections import SECTIONS
 from ...published import frameworks
 from .command import Command
 from .named_files import NamedFiles
-from .reading import Reading
+from .reading import Limit, Reading
 
 
 class UnknownToolError(InputError):
@@ -47,6 +48,7 @@ def _either(*names: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset({one}) for name in names for one in (name, name.replace("-", "_")))
 
 
+CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
@@ -172,9 +174,31 @@ def read_command(command: Command) -> Reading:
         name = command.words[0]
         known = ", ".join(one.title for one in FORMATS.values() if one.programs or one.modules)
         raise UnknownToolError(f"{name!r} starts no tool that is known; known are {known}")
+    if command.gpu_bytes is None and command.card is not None:
+        command = replace(command, gpu_bytes=command.card.least_bytes)
     result: Reading = _reader(found).read_command(command)
     result.assumed[:0] = command.assumed
-    return result
+    return with_card(result, command)
+
+
+def with_card(reading: Reading, command: Command) -> Reading:
+    """A reading with the card of its command, and with what tells it from other commands."""
+    reading.name, reading.slots, reading.devices = command.name, command.slots, command.devices
+    reading.limits += command.limits
+    card = reading.card = command.card
+    if card is None:
+        return reading
+    own = reading.run.get("hardware") or {}
+    if not own.keys() & CARD_KEYS:
+        reading.run["hardware"] = {**card.hardware, **own}
+    if not card.is_known:
+        reading.assumed.append(f"{card.said} names no card that is known")
+    elif card.at_least:
+        why = "the card can have more memory than the least that is said"
+        reading.limits.append(Limit(key=card.said, why=why, could="less"))
+    else:
+        reading.assumed.append(f"the card by {card.said}")
+    return reading
 
 
 def command_format(command: Command) -> Format | None:

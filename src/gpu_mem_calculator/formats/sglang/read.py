@@ -12,7 +12,7 @@ from ...core.serving_split import server_gpus
 from ...programs.translation.arguments import argument_table
 from ...published.frameworks import SGLANG
 from ..reading.checkpoint_formats import add_checkpoint_limit
-from ..reading.command import Command
+from ..reading.command import VISIBLE, Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
@@ -35,7 +35,8 @@ ASSUMED = "SGLang {}'s defaults: mem_fraction_static, chunked_prefill_size and g
 def read_command(command: Command) -> Reading:
     """What a command means."""
     words = command.words[1 if command.module else 2 :]
-    return read_arguments(words, command.files, command.environment, command.num_gpus)
+    visible, said = command.num_gpus, command.given_by
+    return read_arguments(words, command.files, command.environment, visible, said)
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
@@ -48,6 +49,7 @@ def read_arguments(
     files: NamedFiles,
     environment: Mapping[str, str] | None = None,
     visible_gpus: int | None = None,
+    given_by: str = VISIBLE,
 ) -> Reading:
     """What the arguments of a server mean."""
     reading = Reading(tool=TITLE, version=SGLANG.version)
@@ -66,7 +68,7 @@ def read_arguments(
     reading.run = {
         "model": {"name": model},
         "inference": section,
-        "hardware": _hardware(reading, section, kept, visible_gpus),
+        "hardware": _hardware(reading, section, kept, visible_gpus, given_by),
     }
     reading.assumed = [ASSUMED.format(SGLANG.version)]
     return reading
@@ -102,8 +104,8 @@ def _positions(reading: Reading, kept: Mapping[str, Any], section: Section) -> S
 
 
 def _hardware(
-    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None
+    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None, given_by: str
 ) -> Section:
     """GPUs of all ranks, and the nodes that the command names."""
     gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
-    return server_hardware(reading, gpus, nodes, visible, "--tp-size")
+    return server_hardware(reading, gpus, nodes, visible, "--tp-size", given_by)

@@ -29,6 +29,12 @@ class Arithmetic(Struct):
     text: str
 
 
+class Background(Struct):
+    """`command &`: the script goes on while it runs."""
+
+    body: Any
+
+
 class Not(Struct):
     """`! command`."""
 

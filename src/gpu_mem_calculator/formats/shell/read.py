@@ -1,16 +1,18 @@
-"""The commands that a shell script would start, and the one that trains or serves."""
+"""The commands that a shell script would start, and those that train or serve."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from ...core.errors import InputError
-from ..launchers.launch import read_launch
+from ..launchers.launch import VISIBLE, read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.reading import Limit
 from ..reading.tools import FORMATS, command_format
 from .bounds import Work, check_size
 from .sbatch import Allocation, read_allocation
@@ -24,6 +26,10 @@ BESIDE = re.compile(
     r"|setup|client|collect|report|rollout|deploy)"
 )
 PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
+SBATCH_LINES = "#SBATCH"
+STEP = "srun"  # starts a step of a job
+LAUNCHED = 1  # rank of a script behind a launcher, which trains
+MOST_COMMANDS, MOST_NAMED = 32, 70
 ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
 
 
@@ -62,7 +68,7 @@ def read_script(
 
 def _commands(script: ShellScript, files: NamedFiles) -> tuple[list[Command], InputError | None]:
     """The commands of known tools, and the first problem with another one."""
-    found: list[Command] = []
+    found: list[tuple[Command, Started]] = []
     problem: InputError | None = None
     for one in script.started:
         try:
@@ -72,8 +78,45 @@ def _commands(script: ShellScript, files: NamedFiles) -> tuple[list[Command], In
                 problem = problem or error
             continue
         if command_format(command) is not None:
-            found.append(command)
-    return found, problem
+            found.append((command, one))
+    return _with_slots(found), problem
+
+
+def _with_slots(found: Sequence[tuple[Command, Started]]) -> list[Command]:
+    """The commands with slots, where some run at the same time.
+
+    Commands in the background run together until the script waits, and together with each later
+    one in the foreground. Steps that srun starts have GPUs of their own.
+    """
+    shared = [
+        (number, one.waits, one.background or command.detached)
+        for number, (command, one) in enumerate(found)
+        if one.words[0] != STEP or "--overlap" in one.words
+    ]
+    slots: dict[int, list[str]] = {}
+    for number, waits, background in shared:
+        if background:
+            later = [one for one, then, behind in shared if then == waits and not behind]
+            own = [f"{waits}.{one}" for one in later if one > number]
+            slots[number] = [f"{waits}", *own]
+        else:
+            slots[number] = [f"{waits}.{number}"]
+    counts = Counter(slot for own in slots.values() for slot in own)
+    return [
+        _named(command, one, tuple(slot for slot in slots.get(number, ()) if counts[slot] > 1))
+        for number, (command, one) in enumerate(found)
+    ]
+
+
+def _named(command: Command, started: Started, slots: tuple[str, ...]) -> Command:
+    """A command with its slots and its name; which GPUs it uses may not be known."""
+    limits = command.limits
+    if slots and set(started.unknown) & set(VISIBLE):
+        why = "which GPU it uses is not known, so it is not added to what runs beside it"
+        limits, slots = (*limits, Limit(key=f"{VISIBLE[0]}", why=why)), ()
+    text = " ".join(command.words)
+    name = text if len(text) <= MOST_NAMED else f"{text[: MOST_NAMED - 3]}..."
+    return replace(command, name=name, slots=slots, limits=limits)
 
 
 def _command(started: Started, files: NamedFiles) -> Command:
@@ -82,33 +125,53 @@ def _command(started: Started, files: NamedFiles) -> Command:
     command = read_launch(started.words, own, started.environment)
     if command.num_gpus is None and started.outer.num_gpus is not None:
         outer = started.outer
-        return replace(command, num_gpus=outer.num_gpus, num_nodes=outer.num_nodes)
-    return command
+        command = replace(command, num_gpus=outer.num_gpus, num_nodes=outer.num_nodes)
+    return replace(command, card=command.card or started.outer.card)
 
 
 def _completed(command: Command, allocation: Allocation, notes: tuple[str, ...]) -> Command:
     """The command with Slurm's counts, where its launcher has none, and with what was assumed."""
-    command = replace(command, assumed=(*notes, *command.assumed))
+    command = replace(
+        command, assumed=(*notes, *command.assumed), card=command.card or allocation.card
+    )
     if command.num_gpus is None and allocation.num_gpus is not None:
         nodes = allocation.nodes or command.num_nodes
-        return replace(command, num_gpus=allocation.num_gpus, num_nodes=nodes)
+        return replace(
+            command, num_gpus=allocation.num_gpus, num_nodes=nodes, given_by=SBATCH_LINES
+        )
     return command
 
 
-def main_command(commands: Sequence[Command]) -> Command:
-    """The command that trains or serves: the first of a tool, else the first script that does
-    not look like a preparation.
+def main_commands(commands: Sequence[Command]) -> list[Command]:
+    """The commands that train or serve: those of tools, else scripts that do not look like a
+    preparation. One that is repeated later is there once.
     """
-    ranked = sorted(commands, key=_rank)
-    best = ranked[0]
-    others = [one for one in ranked[1:] if _rank(one) == _rank(best) and one.words != best.words]
-    if not others:
+    ranks = [_rank(one) for one in commands]
+    most = max(min(ranks), LAUNCHED)
+    found: list[Command] = []
+    for one, rank in zip(commands, ranks, strict=True):
+        again = any(known.words == one.words for known in found) and not one.slots
+        if rank <= most and not again:
+            found.append(one)
+    if len(found) > MOST_COMMANDS:
+        key = f"{len(found) - MOST_COMMANDS} more commands of the script"
+        more = Limit(key=key, why="are not checked")
+        found[0] = replace(found[0], limits=(*found[0].limits, more))
+    return found[:MOST_COMMANDS]
+
+
+def main_command(commands: Sequence[Command]) -> Command:
+    """The first command that trains or serves, where only one can be used."""
+    found = main_commands(commands)
+    best = min(found, key=_rank)
+    if len(found) < 2:
         return best
-    sentence = f"the script starts {len(others) + 1} such commands; this is the first of them"
+    sentence = f"the script starts {len(found)} such commands; this is the first of them"
     return replace(best, assumed=(*best.assumed, sentence))
 
 
 def _rank(command: Command) -> int:
+    """0 a tool, 1 a script behind a launcher, 2 another script, 3 what looks like a preparation."""
     if command_format(command) is not FORMATS[ANY_SCRIPT] or command.program == "trl":
         return 3 if BESIDE.search(" ".join(command.words[1:2])) else 0
     beside = bool(BESIDE.search(command.program))

@@ -1,4 +1,4 @@
-"""Slurm's lines in a script: the nodes and GPUs that it asks for (sbatch's manual)."""
+"""Slurm's lines in a script: the nodes, GPUs and card that it asks for (sbatch's manual)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ import re
 
 from msgspec import Struct
 
+from ..launchers.slurm_cards import slurm_card
+from ..reading.card import Card
+
 LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
-OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*([^\s#]+))?")
-SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
+OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*(\"[^\"]*\"|'[^']*'|[^\s#]+))?")
+SHORT = {
+    "-N": "--nodes",
+    "-n": "--ntasks",
+    "-G": "--gpus",
+    "-C": "--constraint",
+    "-p": "--partition",
+}
 MOST_LINES = 200
 
 
@@ -19,6 +28,7 @@ class Allocation(Struct, frozen=True):
     gpus_per_node: int | None = None
     tasks_per_node: int | None = None
     gpus: int | None = None
+    card: Card | None = None
 
     @property
     def num_gpus(self) -> int | None:
@@ -49,7 +59,7 @@ def read_allocation(text: str) -> Allocation:
     given: dict[str, str] = {}
     for line in LINE.findall(text)[:MOST_LINES]:
         for name, value in OPTION.findall(line):
-            given[SHORT.get(name, name)] = value
+            given[SHORT.get(name, name)] = value.strip("\"'")
     nodes = _count(given.get("--nodes"))
     each = _count(given.get("--gpus-per-node")) or _gres(given.get("--gres", ""))
     tasks = _count(given.get("--ntasks-per-node"))
@@ -58,7 +68,7 @@ def read_allocation(text: str) -> Allocation:
     if per_task and not (each or gpus):
         each = per_task * tasks if tasks else None
         gpus = per_task * all_tasks if all_tasks and not tasks else None
-    return Allocation(nodes, each, tasks, gpus)
+    return Allocation(nodes, each, tasks, gpus, slurm_card(given))
 
 
 def _count(text: str | None) -> int | None:

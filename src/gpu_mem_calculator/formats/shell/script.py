@@ -21,7 +21,19 @@ from ..reading.named_files import NamedFiles
 from .arithmetic import assignment
 from .bounds import WORK_OF_COMMAND, WORK_OF_TOKEN, Work, check_depth, check_size
 from .expansion import Expansion
-from .nodes import Arithmetic, Case, For, Function, If, Joined, Not, ShellGroup, Simple, While
+from .nodes import (
+    Arithmetic,
+    Background,
+    Case,
+    For,
+    Function,
+    If,
+    Joined,
+    Not,
+    ShellGroup,
+    Simple,
+    While,
+)
 from .simple import LeaveError, run_simple
 from .tree import parse
 from .variables import Variables, is_known
@@ -33,6 +45,9 @@ class Started(Struct):
     """A command that the script would start: its words, environment, folder and files.
 
     - `outer`: the launcher around it, as in `srun bash -c '...'`
+    - `background`: whether the script goes on while it runs; `waits`: how often the script has
+      waited for such commands or ended them before
+    - `unknown`: variables in front of it whose values are not known
     """
 
     words: list[str]
@@ -40,6 +55,9 @@ class Started(Struct):
     environment: dict[str, str]
     folder: Path | None
     written: Mapping[str, str]
+    background: bool
+    waits: int
+    unknown: tuple[str, ...]
 
 
 class ShellScript:
@@ -60,7 +78,7 @@ class ShellScript:
         self.written: dict[str, str] = {}
         self.notes: dict[str, None] = {}
         self.outer = Command(words=())
-        self.depth = 0
+        self.depth = self.background = self.waits = 0
 
     def run_text(self, text: str) -> None:
         """Read the commands of a text: a script, or what eval or `bash -c` gets."""
@@ -94,6 +112,9 @@ class ShellScript:
                 environment={**variables.environment(), **known},
                 folder=self.folder,
                 written=dict(self.written),
+                background=self.background > 0,
+                waits=self.waits,
+                unknown=tuple(name for name in environment if name not in known),
             )
         )
 
@@ -216,6 +237,15 @@ def _function(script: ShellScript, node: Function) -> bool | None:
     return True
 
 
+def _background(script: ShellScript, node: Background) -> bool | None:
+    script.background += 1
+    try:
+        _under_condition(script, [node.body])
+    finally:
+        script.background -= 1
+    return True
+
+
 def _not(script: ShellScript, node: Not) -> bool | None:
     result = script.run([node.body])
     return None if result is None else not result
@@ -242,4 +272,5 @@ KINDS: Mapping[type, Callable[[ShellScript, Any], bool | None]] = {
     Function: _function,
     Not: _not,
     Arithmetic: _arithmetic,
+    Background: _background,
 }

@@ -25,7 +25,7 @@ SBATCH = "sbatch"  # Slurm starts the script that it gets
 WRITERS = frozenset({"cat", "tee", "echo", "printf"})
 ALWAYS = {":": True, "true": True, "false": False}
 LEAVES = frozenset({"exit", "return", "break", "continue"})
-QUIET = frozenset({"mkdir", "sleep", "wait", "read", "trap", "ulimit", "module", "hash", "alias"})
+QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
 VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 SCRIPT_DEPTH = 8  # levels that a script in a script counts as
 
@@ -141,7 +141,7 @@ def _shell(script: ShellScript, command: Command) -> None:
         return
     variables, outer = script.expansion.variables, script.outer
     script.expansion.variables = variables.copy()
-    script.outer = command if command.num_gpus is not None else outer
+    script.outer = command if command.num_gpus is not None or command.card else outer
     for name, value in command.environment.items():
         script.expansion.variables.set(name, value)
         script.expansion.variables.exported.add(name)
@@ -184,6 +184,14 @@ def _eval(script: ShellScript, words: list[str]) -> None:
     script.run_text(" ".join(words[1:]))
 
 
+def _wait(script: ShellScript, words: list[str]) -> None:
+    """`wait` and `kill`: commands in the background have ended. `wait -n` waits for any one of
+    them, and `kill -0` only asks.
+    """
+    if not {"-n", "-0"} & set(words[1:2]):
+        script.waits += 1
+
+
 BUILTINS: Mapping[str, Callable[[ShellScript, list[str]], None]] = {
     "source": _source,
     ".": _source,
@@ -193,6 +201,7 @@ BUILTINS: Mapping[str, Callable[[ShellScript, list[str]], None]] = {
     "set": _set,
     "shift": _set,
     "unset": _set,
+    **dict.fromkeys(("wait", "kill", "pkill", "killall"), _wait),
 }
 
 

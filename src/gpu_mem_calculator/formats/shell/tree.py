@@ -9,6 +9,7 @@ from ...core.errors import InputError
 from .bounds import Work, check_depth
 from .nodes import (
     Arithmetic,
+    Background,
     Case,
     For,
     Function,
@@ -78,7 +79,8 @@ class _TreeParser:
                 break
             if self.sees("operator", ")", *ENDS_OF_CASE):
                 break
-            found.append(self.joined())
+            command = self.joined()
+            found.append(Background(command) if self.sees("operator", "&") else command)
         return found
 
     def joined(self) -> Any:

@@ -12,7 +12,7 @@ from ...core.serving_split import server_gpus
 from ...programs.translation.arguments import argument_table, assumed_defaults, flat_arguments
 from ...published.frameworks import VLLM
 from ..reading.checkpoint_formats import add_checkpoint_limit
-from ..reading.command import Command
+from ..reading.command import VISIBLE, Command
 from ..reading.config_words import config_words, with_config
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
@@ -39,7 +39,11 @@ def read_command(command: Command) -> Reading:
     """What a command means; words that start with an option are the image's arguments."""
     start = 1 if command.module else 0 if command.words[0].startswith("-") else 2
     reading = read_arguments(
-        command.words[start:], command.files, command.environment, command.num_gpus
+        command.words[start:],
+        command.files,
+        command.environment,
+        command.num_gpus,
+        command.given_by,
     )
     if command.version:
         reading.run["inference"]["engine_version"] = command.version
@@ -58,6 +62,7 @@ def read_arguments(
     files: NamedFiles,
     environment: Mapping[str, str] | None = None,
     visible_gpus: int | None = None,
+    given_by: str = VISIBLE,
 ) -> Reading:
     """What the arguments after `vllm serve` mean."""
     if OMNI in words:
@@ -76,7 +81,7 @@ def read_arguments(
     reading.run = {
         "model": {"name": model},
         "inference": section,
-        "hardware": _hardware(reading, section, kept, visible_gpus),
+        "hardware": _hardware(reading, section, kept, visible_gpus, given_by),
     }
     reading.assumed = _assumed(kept)
     return reading
@@ -142,7 +147,7 @@ def _model(positional: Sequence[str], kept: Mapping[str, Any]) -> str:
 
 
 def _hardware(
-    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None
+    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None, given_by: str
 ) -> Section:
     """GPUs of all ranks, and the nodes that the command names."""
     gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
@@ -151,7 +156,7 @@ def _hardware(
     if nodes == 1 and local is not None:
         nodes = max(1, replicas // max(1, whole_number("data_parallel_size_local", local, least=0)))
     name_device(reading, kept.get("device"))
-    return server_hardware(reading, gpus, nodes, visible, "--tensor-parallel-size")
+    return server_hardware(reading, gpus, nodes, visible, "--tensor-parallel-size", given_by)
 
 
 def _assumed(kept: Mapping[str, Any]) -> list[str]:
