@@ -49,7 +49,7 @@ def machine(name: str) -> tuple[str, int] | None:
 
 
 def series_cards(name: str) -> str:
-    """The cards of all machine types that begin with a series, such as g5; empty where none does."""
+    """The cards of all machine types of a series, such as g5; empty where it has none."""
     found = (card for size, (card, _) in _sizes().items() if size.startswith(f"{name.lower()}."))
     return "|".join(dict.fromkeys(found))
 
@@ -60,7 +60,7 @@ def memory_size(mebibytes: int, *, more: bool = False) -> float | None:
     """
     asked = mebibytes * MIB
     sizes = [
-        (int(row.get("driver_total_bytes", row["memory_bytes"])), float(row["memory_gb"]))
+        (row.get("driver_total_bytes") or row["memory_bytes"], float(row["memory_gb"]))
         for row in rows("gpus")
         if row["vendor"] == "nvidia" and row["kind"] in CARDS
     ]

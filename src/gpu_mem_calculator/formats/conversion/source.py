@@ -18,6 +18,7 @@ from ..reading.command import Command
 from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
 from ..reading.tools import FORMATS, is_run_file, read_command, read_data
+from ..skypilot.launch import task_file
 
 SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")
 SBATCH = "sbatch"
@@ -45,6 +46,9 @@ def read_source(
     applied = manifest_files(words, files)
     if applied:
         return source.applied(applied)
+    task = task_file(words)
+    if task:
+        return source.task(files.data(task[0]), task[0], task[1])
     if name == SBATCH:
         return source.job(words[1:])
     if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
@@ -52,8 +56,8 @@ def read_source(
     if name.endswith(SCRIPTS):
         return source.script(files.text(name), words[1:])
     if len(words) == 1 and name.endswith(DATA):
-        manifest = source.manifest(files.text(name)) if name.endswith(YAML) else []
-        return manifest or [source.data(files.data(name), name)]
+        several = source.documents(files.text(name)) if name.endswith(YAML) else []
+        return several or [source.data(files.data(name), name)]
     if len(words) == 1 and name.rpartition("/")[2].startswith(MODELFILE):
         return [source.modelfile(files.text(name))]
     return [source.command(read_launch(words, files))]
@@ -66,9 +70,9 @@ def read_pasted(text: str) -> list[Reading]:
     source = _Source(NamedFiles(None))
     if is_modelfile(text):
         return [source.modelfile(text)]
-    containers = source.manifest(text)
-    if containers:
-        return containers
+    several = source.documents(text)
+    if several:
+        return several
     try:
         data = parse_any_text(text, PASTED)
     except InputError:
@@ -122,9 +126,12 @@ class _Source(Struct, frozen=True):
         lines = "".join(f"\n#SBATCH {one}" for one in [" ".join(options)] if one)
         return self.script(self.files.text(rest[0]) + lines, rest[1:])
 
-    def manifest(self, text: str) -> list[Reading]:
-        """The containers of a manifest; none where the text is not one."""
+    def documents(self, text: str) -> list[Reading]:
+        """The containers of a manifest, or the commands of SkyPilot's tasks; none where the text is
+        neither.
+        """
         from ..manifests.read import is_manifest, read_manifest
+        from ..skypilot.read import is_task
 
         if len(text) > MOST_SLOW_BYTES:
             return []
@@ -132,6 +139,9 @@ class _Source(Struct, frozen=True):
             documents = parse_yaml_documents(text)
         except (ValueError, RecursionError):  # the reader of data says what is wrong
             return []
+        tasks = [one for one in documents if is_task(one)]
+        if tasks:
+            return [one for task in tasks for one in self.task(task, "the task")]
         if not documents or not is_manifest(documents[0]):
             return []
         return self.commands(read_manifest(documents, self.files))
@@ -139,10 +149,18 @@ class _Source(Struct, frozen=True):
     def applied(self, names: Sequence[str]) -> list[Reading]:
         """The containers of the manifests that a command such as kubectl apply names."""
         text = "\n---\n".join(self.files.text(name) for name in names)
-        found = self.manifest(text)
+        found = self.documents(text)
         if not found:
             raise InputError(f"{', '.join(names)}: no manifest of Kubernetes, and no compose file")
         return found
+
+    def task(self, data: Any, name: str, options: Mapping[str, Any] | None = None) -> list[Reading]:
+        """The commands of a SkyPilot task."""
+        from ..skypilot.read import is_task, read_task
+
+        if not is_task(data):
+            raise InputError(f"{name} is no task of SkyPilot; it needs resources and run")
+        return self.commands(read_task(data, self.files, options))
 
     def modelfile(self, text: str) -> Reading:
         """A Modelfile of Ollama."""

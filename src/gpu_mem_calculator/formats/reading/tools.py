@@ -100,6 +100,16 @@ FORMATS: Mapping[str, Format] = {
         folder="manifests",
         keys=(frozenset({"apiVersion", "kind"}), frozenset({"services"})),
     ),
+    "skypilot": Format(
+        title="SkyPilot",
+        version="",
+        folder="skypilot",
+        keys=(
+            frozenset({"run", "resources"}),
+            frozenset({"run", "setup"}),
+            frozenset({"run", "num_nodes"}),
+        ),
+    ),
     "axolotl": Format(
         title="Axolotl",
         version=frameworks.AXOLOTL.version,

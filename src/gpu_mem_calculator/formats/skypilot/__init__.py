@@ -1,0 +1,1 @@
+"""SkyPilot tasks: the commands of `run`, and the cards of `resources`."""
