@@ -6,10 +6,10 @@ import re
 import tomllib
 from functools import cache
 
+from ..ledger.units import GIB, MIB
 from . import Row, _read, rows
 from .cards import meant
 
-MIB = 2**20
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a size can mean
 SAME_SIZE = 0.06  # share by which one card's memory differs between nvidia-smi, EC2 and its name
 SHARED = re.compile(r"[-_]SHARED$")  # gpu-feature-discovery's end of a name under time slicing
@@ -69,7 +69,7 @@ def memory_size(mebibytes: int, *, more: bool = False) -> float | None:
     near = [
         size
         for total, size in sizes
-        if min(abs(total / asked - 1), abs(size * 2**30 / asked - 1)) <= SAME_SIZE
+        if min(abs(total / asked - 1), abs(size * GIB / asked - 1)) <= SAME_SIZE
     ]
     return min(near, default=None)
 

@@ -84,7 +84,7 @@ def expression(key: str, values: str, operator: str = "In") -> str:
     ],
 )
 def test_the_labels_of_a_node_name_the_card(node: str, names: list[str]) -> None:
-    """A selector and required terms count; what is preferred, excluded or contradictory does not."""
+    """A selector and required terms count; what is preferred or contradicted does not."""
     assert cards(node) == names
 
 

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from ..reading.card import Card
+from ..reading.card import NamedCard
 from .launcher_options import LauncherOptions, split_options
 from .slurm_cards import slurm_card
 
@@ -18,7 +18,7 @@ class Processes(Struct, frozen=True):
 
     count: int | None = None
     nodes: int | None = None
-    card: Card | None = None
+    card: NamedCard | None = None
 
 
 def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:

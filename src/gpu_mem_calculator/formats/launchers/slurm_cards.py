@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ...catalog.cards import meant
-from ..reading.card import Card, all_of, named_card, one_of
+from ..reading.card import NamedCard, all_of, card_of, one_of
 
 # Options with [TYPE:]COUNT.
 TYPED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket")
@@ -18,7 +18,7 @@ SIZES = (11, 12, 16, 20, 24, 32, 40, 48, 80, 94, 96, 141, 180, 192)
 CARDS = ("datacenter", "workstation", "consumer", "slice")
 
 
-def slurm_card(given: Mapping[str, str]) -> Card | None:
+def slurm_card(given: Mapping[str, str]) -> NamedCard | None:
     """The card of a job by its options, each by its long name; None where they name none.
 
     A partition is a name that a cluster chooses. It counts where it is a card's whole name, and
@@ -36,15 +36,15 @@ def slurm_card(given: Mapping[str, str]) -> Card | None:
         return found
     partition = given.get("--partition", "")
     if _is_card(partition):
-        return Card(name=partition, said=f"--partition={partition}")
+        return NamedCard(name=partition, said=f"--partition={partition}")
     return found
 
 
-def _typed(said: str, pattern: re.Pattern[str], value: str) -> Card | None:
+def _typed(said: str, pattern: re.Pattern[str], value: str) -> NamedCard | None:
     match = pattern.search(value) if pattern is GRES else pattern.fullmatch(value)
     if match is None or match[1].isdecimal():
         return None
-    return named_card(match[1], said)
+    return card_of(match[1], said)
 
 
 def _is_card(text: str) -> bool:
@@ -52,7 +52,7 @@ def _is_card(text: str) -> bool:
     return bool(rows) and all(row["kind"] in CARDS for row in rows)
 
 
-def _constraint(text: str) -> Card | None:
+def _constraint(text: str) -> NamedCard | None:
     """The card of features: `a100`, `a100&ib`, `[a100|h100]`; all of what `|` joins must name one.
 
     A feature that says a size chooses among the cards of the others.
@@ -67,8 +67,8 @@ def _constraint(text: str) -> Card | None:
     return None if any(one is None for one in found) else one_of([one for one in found if one])
 
 
-def _feature(word: str, said: str) -> Card | None:
+def _feature(word: str, said: str) -> NamedCard | None:
     size = SIZE.fullmatch(word)
     if size and int(size[1]) in SIZES:
-        return Card(memory_gb=float(size[1]), said=said)
-    return Card(name=word, said=said) if _is_card(word) else None
+        return NamedCard(memory_gb=float(size[1]), said=said)
+    return NamedCard(name=word, said=said) if _is_card(word) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...catalog.machines import label_cards
 from ...core.errors import InputError, quoted
-from ..reading.card import Card, all_of
+from ..reading.card import NamedCard, all_of
 from .containers import Container, container_words, text_list, variables, whole_number
 
 EVERY = "compose"  # what runs without a profile
@@ -68,7 +68,7 @@ def _container(name: str, service: Mapping[str, Any], profiles: tuple[str, ...])
     )
 
 
-def _placed(service: Mapping[str, Any]) -> Card | None:
+def _placed(service: Mapping[str, Any]) -> NamedCard | None:
     """The card of deploy.placement.constraints: `node.labels.gpu == a100`."""
     value: Any = service.get("deploy")
     for key in ("placement", "constraints"):
@@ -76,7 +76,7 @@ def _placed(service: Mapping[str, Any]) -> Card | None:
     said = [str(one) for one in value] if isinstance(value, list) else []
     pairs = [(one, re.fullmatch(r"node\.labels\.(\S+?) *== *(\S+)", one)) for one in said]
     labelled = [(one, label_cards(found[1], found[2])) for one, found in pairs if found]
-    return all_of([Card(name=name, said=one) for one, name in labelled if name is not None])
+    return all_of([NamedCard(name=name, said=one) for one, name in labelled if name is not None])
 
 
 def _filled(text: str) -> str:

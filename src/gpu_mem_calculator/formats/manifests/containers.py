@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ...core.errors import InputError, quoted
 from ..launchers.container import entrypoint
-from ..reading.card import Card
+from ..reading.card import NamedCard
 
 # Resources that are GPUs, by the names that device plugins give them.
 GPU = re.compile(
@@ -49,7 +49,7 @@ class Container(Struct, frozen=True, kw_only=True):
     given_by: str = ""
     copies: int = 1
     all_gpus: bool = False
-    card: Card | None = None
+    card: NamedCard | None = None
     profile: str = ""
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()

@@ -13,14 +13,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...catalog.machines import label_cards, labels, machine, memory_size
-from ..reading.card import Card, all_of, one_of, slice_of
+from ..reading.card import NamedCard, all_of, one_of, slice_of
 
 SLICE = re.compile(r"(?:nvidia\.com/)?(?:mig-)?(\d+g\.\d+gb)(?:[.+]me)?(?:\.shared)?")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EQUAL, MORE = ("In", "Exists", ""), ("Gt", "Gte")
 
 
-def pod_card(pod: Mapping[str, Any]) -> Card | None:
+def pod_card(pod: Mapping[str, Any]) -> NamedCard | None:
     """The card of a Pod's node, with its slice where a label says it; None where nothing does."""
     selector = pod.get("nodeSelector")
     said = [
@@ -39,7 +39,7 @@ def pod_card(pod: Mapping[str, Any]) -> Card | None:
     return slice_of(profile, card) if profile else card
 
 
-def _term(term: Any) -> Iterator[Card]:
+def _term(term: Any) -> Iterator[NamedCard]:
     """The cards of one term: each of its expressions has to hold."""
     expressions = term.get("matchExpressions") if isinstance(term, Mapping) else None
     for one in expressions if isinstance(expressions, list) else ():
@@ -51,7 +51,7 @@ def _term(term: Any) -> Iterator[Card]:
             yield card
 
 
-def _label(key: str, operator: str, values: Sequence[str]) -> Card | None:
+def _label(key: str, operator: str, values: Sequence[str]) -> NamedCard | None:
     """What one label says of the card; None where it says nothing."""
     said = f"{key}={'|'.join(values)}" if operator in EQUAL else f"{key} {operator} {values[0]}"
     row = labels().get(key)
@@ -62,7 +62,7 @@ def _label(key: str, operator: str, values: Sequence[str]) -> Card | None:
     found = [label_cards(key, value) for value in values]
     if any(one is None for one in found):
         return None
-    cards = [Card(name=str(name), said=said) for name in found]
+    cards = [NamedCard(name=str(name), said=said) for name in found]
     if row is not None and row["says"] == "machine":
         types = [machine(value) for value in values]
         cards = [
@@ -72,14 +72,14 @@ def _label(key: str, operator: str, values: Sequence[str]) -> Card | None:
     return one_of(cards)
 
 
-def _memory(operator: str, values: Sequence[str], said: str) -> Card | None:
+def _memory(operator: str, values: Sequence[str], said: str) -> NamedCard | None:
     """A label that says a size in MiB: one of several, or more than one."""
     sizes = [int(value) for value in values if value.isdecimal() and len(value) < 9]
     if not sizes or operator not in (*EQUAL, *MORE):
         return None
     more = operator in MORE
     found = memory_size(min(sizes), more=more)
-    return Card(memory_gb=found, at_least=more or len(sizes) > 1, said=said)
+    return NamedCard(memory_gb=found, at_least=more or len(sizes) > 1, said=said)
 
 
 def _slice_label(selector: Any) -> str:

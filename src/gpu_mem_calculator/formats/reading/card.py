@@ -15,7 +15,7 @@ from ...catalog.cards import meant
 PROFILE = re.compile(r"\d+g\.\d+gb")  # of a MIG slice
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class NamedCard(Struct, frozen=True, kw_only=True):
     """What a file says of the card.
 
     - `name`: as `hardware.gpu` takes it, several joined by `|`; empty where it is not known
@@ -53,25 +53,25 @@ class Card(Struct, frozen=True, kw_only=True):
         return find_hardware(GPUConfig(**self.hardware), None).card_bytes
 
 
-def named_card(text: str, said: str, gpus: int | None = None) -> Card:
+def card_of(text: str, said: str, gpus: int | None = None) -> NamedCard:
     """The card of a text; without a name where it means none."""
     profile = PROFILE.search(text)
     if profile and not meant(text):  # nvidia_h100_80gb_hbm3_3g.40gb
-        whole = named_card(text[: profile.start()].strip("_-. "), "")
+        whole = card_of(text[: profile.start()].strip("_-. "), "")
         return replace(slice_of(profile[0], whole), said=said)
-    return Card(name=text if meant(text) else "", gpus=gpus, said=said)
+    return NamedCard(name=text if meant(text) else "", gpus=gpus, said=said)
 
 
-def slice_of(profile: str, card: Card | None) -> Card:
+def slice_of(profile: str, card: NamedCard | None) -> NamedCard:
     """The slice of a card with a MIG profile; of any card that has it where the card is unknown."""
     whole = {row["name"].partition("-")[0] for row in meant(card.name)} if card else set()
     slices = meant(f"mig {profile}")
     own = [row for row in slices if row["name"].partition("-")[0] in whole]
     said = ", ".join(part for part in (f"mig-{profile}", card.said if card else "") if part)
-    return Card(name="|".join(row["name"] for row in own or slices), said=said)
+    return NamedCard(name="|".join(row["name"] for row in own or slices), said=said)
 
 
-def one_of(cards: Sequence[Card]) -> Card | None:
+def one_of(cards: Sequence[NamedCard]) -> NamedCard | None:
     """The card where one of several is used, and it is not known which; None where there is none.
 
     It is not known where one of them is not.
@@ -81,14 +81,14 @@ def one_of(cards: Sequence[Card]) -> Card | None:
     names = dict.fromkeys(part for card in cards for part in card.name.split("|"))
     known = all(card.name for card in cards)
     counts = {card.gpus for card in cards}
-    return Card(
+    return NamedCard(
         name="|".join(names) if known else "",
         gpus=counts.pop() if len(counts) == 1 else None,
         said=" or ".join(dict.fromkeys(card.said for card in cards)),
     )
 
 
-def all_of(cards: Sequence[Card]) -> Card | None:
+def all_of(cards: Sequence[NamedCard]) -> NamedCard | None:
     """The card for which all that is said holds; None where nothing is said.
 
     A size chooses among the cards of a name. Names that mean no common card contradict each other:
@@ -100,15 +100,15 @@ def all_of(cards: Sequence[Card]) -> Card | None:
     named = [card for card in cards if card.name]
     sized = [card for card in cards if card.memory_gb is not None]
     if not named:
-        return replace(sized[-1], said=said) if sized else Card(said=said)
+        return replace(sized[-1], said=said) if sized else NamedCard(said=said)
     gpus = next((card.gpus for card in named if card.gpus is not None), None)
     common = [row for row in meant(named[0].name) if all(_has(card, row) for card in cards)]
     same = [one.name for one in named if list(meant(one.name)) == common]
     name = same[0] if same else "|".join(row["name"] for row in common)
-    return Card(name=name, gpus=gpus, said=said)
+    return NamedCard(name=name, gpus=gpus, said=said)
 
 
-def _has(card: Card, row: Row) -> bool:
+def _has(card: NamedCard, row: Row) -> bool:
     """Whether a card of the catalogue is one that is meant."""
     if card.name:
         return row in meant(card.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .card import Card
+from .card import NamedCard
 from .named_files import NamedFiles
 from .reading import Limit
 
@@ -46,7 +46,7 @@ class Command(Struct, frozen=True, kw_only=True):
     launcher: str = ""
     version: str = ""
     assumed: tuple[str, ...] = ()
-    card: Card | None = None
+    card: NamedCard | None = None
     given_by: str = VISIBLE
     name: str = ""
     slots: tuple[str, ...] = ()

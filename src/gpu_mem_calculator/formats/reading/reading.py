@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from ...run.limits import Could as Could
 from ...run.limits import Limit as Limit
-from .card import Card
+from .card import NamedCard
 
 Section = dict[str, Any]
 Effect = Literal["memory", "free", "refused"]
@@ -34,7 +34,7 @@ class Reading(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    card: Card | None = None
+    card: NamedCard | None = None
     name: str = ""
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import re
 from msgspec import Struct
 
 from ..launchers.slurm_cards import slurm_card
-from ..reading.card import Card
+from ..reading.card import NamedCard
 
 LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*(\"[^\"]*\"|'[^']*'|[^\s#]+))?")
@@ -28,7 +28,7 @@ class Allocation(Struct, frozen=True):
     gpus_per_node: int | None = None
     tasks_per_node: int | None = None
     gpus: int | None = None
-    card: Card | None = None
+    card: NamedCard | None = None
 
     @property
     def num_gpus(self) -> int | None:

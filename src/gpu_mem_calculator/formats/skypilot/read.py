@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ...catalog.machines import machine, named_by
 from ...core.errors import InputError, quoted
-from ..reading.card import Card, one_of
+from ..reading.card import NamedCard, one_of
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
@@ -53,7 +53,7 @@ def read_task(
     resources = data.get("resources") or {}
     if not isinstance(resources, Mapping):
         raise InputError(f"resources={quoted(resources)} must be an object")
-    choices: dict[int | None, list[Card]] = {}
+    choices: dict[int | None, list[NamedCard]] = {}
     for card in _choices(resources):
         choices.setdefault(card.gpus, []).append(card)
     files = _after_setup(data, files)
@@ -65,7 +65,7 @@ def read_task(
     return found
 
 
-def _chosen(command: Command, cards: Sequence[Card], *, several: bool) -> Command:
+def _chosen(command: Command, cards: Sequence[NamedCard], *, several: bool) -> Command:
     """A command with the name of its choice; another choice never runs beside it."""
     if not several:
         return command
@@ -75,7 +75,11 @@ def _chosen(command: Command, cards: Sequence[Card], *, several: bool) -> Comman
 
 
 def _commands(
-    data: Mapping[str, Any], files: NamedFiles, card: Card | None, count: int | None, nodes: int
+    data: Mapping[str, Any],
+    files: NamedFiles,
+    card: NamedCard | None,
+    count: int | None,
+    nodes: int,
 ) -> list[Command]:
     """The commands of `run` on a number of GPUs for each node."""
     environment = {**_variables(data, "envs"), **_variables(data, "secrets")}
@@ -88,7 +92,7 @@ def _commands(
     return [_completed(one, card, count, nodes) for one in commands]
 
 
-def _completed(command: Command, card: Card | None, count: int | None, nodes: int) -> Command:
+def _completed(command: Command, card: NamedCard | None, count: int | None, nodes: int) -> Command:
     """The command with its card, and with the task's GPUs where its launcher has none."""
     command = replace(command, card=card or command.card)
     if command.num_gpus is not None or count is None:
@@ -116,7 +120,7 @@ def _after_setup(data: Mapping[str, Any], files: NamedFiles) -> NamedFiles:
     return replace(files, written={**files.written, **script.written})
 
 
-def _choices(resources: Mapping[str, Any]) -> Iterator[Card]:
+def _choices(resources: Mapping[str, Any]) -> Iterator[NamedCard]:
     """The cards of which one is taken; each has the GPUs of a node."""
     for key in CHOICES:
         several = resources.get(key)
@@ -133,7 +137,7 @@ def _choices(resources: Mapping[str, Any]) -> Iterator[Card]:
     if isinstance(kind, str):
         known = machine(kind)
         said = f"instance_type={kind}"
-        yield Card(name=known[0], gpus=known[1], said=said) if known else Card(said=said)
+        yield NamedCard(name=known[0], gpus=known[1], said=said) if known else NamedCard(said=said)
 
 
 def _accelerators(value: Any) -> Iterator[tuple[str, Any]]:
@@ -151,7 +155,7 @@ def _accelerators(value: Any) -> Iterator[tuple[str, Any]]:
         raise InputError(f"resources.accelerators={quoted(value)} must be as in A100:8")
 
 
-def _card(name: str, count: Any) -> Card:
+def _card(name: str, count: Any) -> NamedCard:
     said = f"accelerators={name}:{count}"
     try:
         number = float(str(count))
@@ -162,8 +166,8 @@ def _card(name: str, count: Any) -> Card:
         name = name.lower().rpartition("-")[0] if name.count("-") > 1 else name
     size = name.rstrip("+").upper().removesuffix("GB")
     if size.isdecimal() and name.upper().rstrip("+").endswith("GB"):  # any card of a size
-        return Card(memory_gb=float(size), at_least=name.endswith("+"), gpus=gpus, said=said)
-    return Card(name=named_by(LABEL, name), gpus=gpus, said=said)
+        return NamedCard(memory_gb=float(size), at_least=name.endswith("+"), gpus=gpus, said=said)
+    return NamedCard(name=named_by(LABEL, name), gpus=gpus, said=said)
 
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
