@@ -6,6 +6,7 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.bounds import bound_bytes, bounded_verdict, deciding
+from gpu_mem_calculator.core.calculator import verdict
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.memory_result import with_limits
 from gpu_mem_calculator.ledger.units import GIB
@@ -68,3 +69,15 @@ def test_a_result_names_what_decides() -> None:
     assert [one.key for one in deciding(found)] == ["strange=1", "small=1"]
     assert found.summary.startswith("cannot tell: needs ")
     assert "open: strange=1 and small=1" in found.summary
+
+
+def test_limits_stay_with_a_run_file() -> None:
+    """A run that was read from another tool's file keeps what is not modelled when it is saved."""
+    limit = {"key": "strange=1", "why": "adds something", "could": "more"}
+    run = {**small_run(), "limits": [limit]}
+    result = estimate(run)
+    assert result.verdict == verdict(run) == "cannot_tell"
+    assert estimate(result.run).limits == result.limits
+    assert estimate({**run, "limits": [{**limit, "adds": 1}]}).verdict == "fits"
+    with pytest.raises(InputError, match="limits must be a list of objects"):
+        estimate({**run, "limits": [{"key": 1}]})

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
 from ..core.infer_command import InferCommand
-from ..core.memory_result import with_limits
 from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
-from ..run.limits import Limit
 from .export import add_export, check_export, export_estimate
 from .fit_check import check, margin, save_run
 from .output import screen_width, show, write
@@ -70,16 +67,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def estimate_source(source: RunSource) -> Estimate:
-    """The estimate of a run, with what was assumed and not modelled in reading the source."""
+    """The estimate of a run, with what was assumed in reading its source."""
     estimate = full_estimate(source.data)
-    return with_reading(estimate, source.assumed, source.limits)
-
-
-def with_reading(estimate: Estimate, assumed: Sequence[str], limits: Sequence[Limit]) -> Estimate:
-    """An estimate with what was assumed and not modelled in reading its source."""
-    result = estimate.result
-    result = replace(result, assumed=[*assumed, *result.assumed])
-    return replace(estimate, result=with_limits(result, limits))
+    assumed = [*source.assumed, *estimate.result.assumed]
+    return replace(estimate, result=replace(estimate.result, assumed=assumed))
 
 
 def show_estimate(

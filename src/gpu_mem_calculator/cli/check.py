@@ -102,18 +102,22 @@ def _severity(code: int) -> int:
 
 def _check(args: argparse.Namespace, reading: Reading, hardware: Mapping[str, Any]) -> int:
     """Report one reading; returns its exit code."""
-    from ..core.calculator import full_estimate
-    from ..core.runfile import with_settings
-    from .calculate import with_reading
+    from msgspec.structs import replace
 
-    data = {**reading.run, "hardware": {**(reading.run.get("hardware") or {}), **hardware}}
+    from ..core.calculator import full_estimate
+    from ..core.memory_result import with_limits
+    from ..core.runfile import with_settings
+
+    data = {**reading.run_file, "hardware": {**(reading.run.get("hardware") or {}), **hardware}}
     data = with_settings(data, args.settings)
     try:
         estimate = full_estimate(data)
     except InputError as error:
         return _cannot_tell(args, reading, error.problems)
-    card = () if estimate.resolved.hardware.named else (CARD,)
-    estimate = with_reading(estimate, reading.assumed, (*card, *reading.limits))
+    result = replace(estimate.result, assumed=[*reading.assumed, *estimate.result.assumed])
+    if not estimate.resolved.hardware.named:
+        result = with_limits(result, [CARD])
+    estimate = replace(estimate, result=result)
     code = EXIT_CODES[estimate.result.verdict]
     if args.format == "json":
         from ..report.data import to_json

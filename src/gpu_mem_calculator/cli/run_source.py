@@ -140,7 +140,7 @@ def _read(args: argparse.Namespace, reading: Reading) -> RunSource:
     """The run of a reading, with the options."""
     if reading.problems:
         raise InputError(reading.problems)
-    run = dict(reading.run)
+    run = reading.run_file
     if args.model is not None:
         run["model"] = {"name": args.model}
     source = _with_options(args, run)

@@ -116,12 +116,10 @@ def verdict(source: Source) -> str:
     resolved = resolve(file)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved).result.verdict
-    word, limits = resolved_verdict(resolved), resolved.limits
-    if word == FITS and any(one.adds_bytes != 0 for one in limits):
-        return full_estimate(file).result.verdict  # the bounds need the headroom
-    if word == SHORT and any(one.saves_bytes != 0 for one in limits):
-        return full_estimate(file).result.verdict
-    return word
+    word = resolved_verdict(resolved)
+    if word == UNSURE or not resolved.limits:
+        return word
+    return full_estimate(file).result.verdict  # bounds need the headroom
 
 
 def resolved_verdict(resolved: ResolvedRun) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from ..programs.translation.program import Program
+from ..run.limits import Limit
 from .evaluation_config import EvaluationConfig as EvaluationConfig
 from .field_types import (
     Card,
@@ -241,7 +242,8 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
 class RunFile(Struct, kw_only=True, omit_defaults=True):
     """A whole run file: training, or inference instead.
 
-    Where it has a `program`, training, parallelism and engine have the keys that it means.
+    Where it has a `program`, training, parallelism and engine have the keys that it means. `limits`
+    is what the file or command that it was read from has, and what is not modelled.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -251,3 +253,4 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
     engine: EngineConfig = field(default_factory=EngineConfig)
     hardware: GPUConfig = field(default_factory=GPUConfig)
     program: Program | None = None
+    limits: list[Limit] | None = None

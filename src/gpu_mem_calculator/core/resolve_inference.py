@@ -134,6 +134,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
         decisive=hardware.decisive,
+        limits=tuple(file.limits or ()),
         warnings=(
             *model.warnings,
             *dtype_notes,

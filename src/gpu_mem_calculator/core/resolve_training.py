@@ -134,7 +134,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         assumed=(*model.assumed, *hardware.assumed, *outliers, *program.assumed),
         meant=program.meant,
         decisive=(*hardware.decisive, *_assumed_length(file, run)),
-        limits=(*training_rules.image_limit(run), *compile_limit(run)),
+        limits=(*training_rules.image_limit(run), *compile_limit(run), *(file.limits or ())),
         warnings=(
             *model.warnings,
             *program.warnings,

@@ -8,7 +8,7 @@ from ..cuda.libraries import host_libraries, outside_torch
 from ..cuda.runtimes import renamed_parts
 from ..replay.settings import AllocatorSettings
 from ..run.engine import Engine
-from ..run.limits import BoundedLimit
+from ..run.limits import BoundedLimit, Limit
 from ..run.run import Run
 from .hardware import Hardware
 from .model_source import ResolvedModel
@@ -31,7 +31,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     meant: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
-    limits: tuple[BoundedLimit, ...] = ()
+    limits: tuple[Limit | BoundedLimit, ...] = ()
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:

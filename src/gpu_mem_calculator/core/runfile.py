@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from ..run.limits import Limit
 from .errors import InputError, first_problems, nearest, quoted
 from .file_kinds import as_run_file
 from .models import INNER, RunFile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..programs.translation.program import Program
 
 T = TypeVar("T", bound=Struct)
+LIMITS = "limits"  # beside the sections: what is not modelled of what a run was read from
 MOST_LISTED = 9  # up to this bound a rule lists every value
 
 # Sections that cannot be combined with `inference`, and what to do.
@@ -53,13 +55,26 @@ def read(
         data = load_text(source)
     else:
         data = source
-    data, program = _with_program(as_run_file(data))
+    data, limits = _without_limits(as_run_file(data))
+    data, program = _with_program(data)
     data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
         raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
-    return RunFile(**sections, program=program)
+    return RunFile(**sections, program=program, limits=limits)
+
+
+def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
+    """The sections, and the limits beside them."""
+    if not isinstance(data, Mapping) or LIMITS not in data:
+        return data, None
+    sections = {name: values for name, values in data.items() if name != LIMITS}
+    try:
+        return sections, msgspec.convert(data[LIMITS], list[Limit]) or None
+    except msgspec.ValidationError as error:
+        form = "a list of objects with key, why, could (less, more or either), adds and saves"
+        raise InputError(f"{LIMITS} must be {form}: {error}") from None
 
 
 def _with_program(data: Any) -> tuple[Any, Program | None]:
@@ -94,7 +109,7 @@ def as_dict(value: Any) -> Any:
         return {key: as_dict(one) for key, one in given_keys(value).items()}
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return [as_dict(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:

@@ -10,7 +10,7 @@ from .. import catalog
 from ..core.errors import InputError
 from ..core.file_kinds import is_model_config
 from ..core.from_program import translation, with_program
-from ..core.runfile import SECTIONS, read
+from ..core.runfile import LIMITS, SECTIONS, read
 from ..core.text_data import parse_any_text
 from ..formats.conversion.source import PASTED
 from ..formats.conversion.source import read_pasted as read_foreign
@@ -33,7 +33,7 @@ def read_pasted(text: str) -> dict[str, Any]:
     if NAME.fullmatch(word):
         return {"run": {"model": {"name": _model_name(word)}}, "what": "model"}
     data = _data(text)
-    if isinstance(data, Mapping) and data and data.keys() <= SECTIONS.keys():
+    if isinstance(data, Mapping) and data and data.keys() <= {*SECTIONS, LIMITS}:
         read(data)
         return {"run": data, "what": "run file"}
     if is_model_config(data):
@@ -61,9 +61,11 @@ def _foreign(text: str) -> dict[str, Any]:
     if reading.problems:
         raise InputError(reading.problems)
     run, program = with_program(reading.run)
+    limits = reading.run_file.get("limits")
+    run |= {"limits": limits} if limits else {}
     meant = translation(program, run) if program else Translation()
-    limits = (f"not modelled: {limit}" for limit in reading.limits)
-    notes = [*limits, *meant.warnings, *reading.assumed, *meant.assumed]
+    not_modelled = (f"not modelled: {limit}" for limit in reading.limits)
+    notes = [*not_modelled, *meant.warnings, *reading.assumed, *meant.assumed]
     return {"run": run, "what": f"{reading.tool} {reading.version}".rstrip(), "notes": notes}
 
 

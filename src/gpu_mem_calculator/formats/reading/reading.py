@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from ...run.limits import Could as Could
 from ...run.limits import Limit as Limit
@@ -38,3 +38,9 @@ class Reading(Struct, kw_only=True):
     name: str = ""
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+
+    @property
+    def run_file(self) -> Section:
+        """The run file, with the limits beside its sections: they stay with it."""
+        limits = [to_builtins(limit) for limit in self.limits]
+        return {**self.run, "limits": limits} if limits else dict(self.run)
