@@ -9,13 +9,17 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..core.errors import InputError, print_to_stderr
-from ..core.fit_verdict import FITS, SHORT, UNSURE
+from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..formats.reading.reading import Reading
+from ..formats.reading.tools import CARD_KEYS
 from ..run.limits import Limit
 from .fit_check import EXIT_CODES
 from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, whole
+from .together import Checked, several_data, several_lines, shared_gpus
 
 EXAMPLES = """\
 examples:
@@ -29,7 +33,7 @@ examples:
 exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
 starts no tool that is known, or something that is not modelled could decide"""
 
-DOES_NOT_FIT, CANNOT_TELL = EXIT_CODES[SHORT], EXIT_CODES[UNSURE]
+DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
 )
@@ -76,16 +80,15 @@ def run(args: argparse.Namespace) -> int:
         from .start import check_startable
 
         check_startable(args.launch)
-    hardware = _hardware(args)
+    given, machine = _hardware(args)
     try:
-        readings = read_source(args.launch, NamedFiles(), _gpu_bytes(hardware))
+        readings = read_source(args.launch, NamedFiles(), _gpu_bytes(given), _gpu_bytes(machine))
     except UnknownToolError as error:
         print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
         return CANNOT_TELL
-    problems = [problem for one in readings for problem in one.problems]
-    if problems:
-        raise InputError(problems)
-    code = max((_check(args, one, hardware) for one in readings), key=_severity)
+    if len(readings) == 1 and readings[0].problems:
+        raise InputError(readings[0].problems)
+    code = _report(args, [_check(args, one, given, machine) for one in readings])
     if args.run and code == EXIT_CODES[FITS]:
         from .start import become
 
@@ -96,55 +99,103 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _severity(code: int) -> int:
-    """1 before 3 before 0: one container that does not fit decides."""
-    return (EXIT_CODES[FITS], CANNOT_TELL, DOES_NOT_FIT).index(code)
+    """1 before 2 before 3 before 0: one command that does not fit decides."""
+    return (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT).index(code)
 
 
-def _check(args: argparse.Namespace, reading: Reading, hardware: Mapping[str, Any]) -> int:
-    """Report one reading; returns its exit code."""
-    from msgspec.structs import replace
+def _report(args: argparse.Namespace, checked: Sequence[Checked]) -> int:
+    """Report the answers; returns the worst exit code, also of what commands take together."""
+    shared = shared_gpus(checked)
+    codes = [*(one.code for one in checked), *(EXIT_CODES[gpu.verdict] for gpu in shared)]
+    code = max(codes, key=_severity)
+    word = next((word for word, number in EXIT_CODES.items() if number == code), UNSURE)
+    alone = checked[0] if len(checked) == 1 else None
+    if args.format == "json":
+        from ..report.data import to_json
 
+        data = alone.data if alone else several_data(checked, shared, code, word)
+        write(to_json(data), args.output)
+    else:
+        show(alone.lines if alone else [*several_lines(checked, shared, word)], args.output)
+    for each in checked:
+        begin = "" if each.code == BAD_INPUT else f"{WORDS[UNSURE]}: "
+        begin += "" if alone else f"{each.reading.name}: "
+        print_to_stderr(*(f"{begin}{problem}" for problem in each.problems))
+    return code
+
+
+def _check(
+    args: argparse.Namespace, reading: Reading, given: Mapping[str, Any], machine: Mapping[str, Any]
+) -> Checked:
+    """The answer for one reading."""
     from ..core.calculator import full_estimate
     from ..core.memory_result import with_limits
     from ..core.runfile import with_settings
 
-    data = {**reading.run_file, "hardware": {**(reading.run.get("hardware") or {}), **hardware}}
-    data = with_settings(data, args.settings)
+    if reading.problems:
+        problems = tuple(reading.problems)
+        return Checked(
+            reading=reading, code=BAD_INPUT, data={"problems": reading.problems}, problems=problems
+        )
+    hardware = _of_run(reading, given, machine)
+    data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
     try:
         estimate = full_estimate(data)
     except InputError as error:
-        return _cannot_tell(args, reading, error.problems)
+        return _cannot_tell(reading, error.problems)
     result = replace(estimate.result, assumed=[*reading.assumed, *estimate.result.assumed])
     if not estimate.resolved.hardware.named:
-        result = with_limits(result, [CARD])
-    estimate = replace(estimate, result=result)
-    code = EXIT_CODES[estimate.result.verdict]
-    if args.format == "json":
-        from ..report.data import to_json
-
-        write(to_json(_data(reading, code, data, estimate.result)), args.output)
-    else:
+        result = with_limits(result, [_no_card(reading)])
+    estimate, code = replace(estimate, result=result), EXIT_CODES[result.verdict]
+    lines: list[Any] = []
+    if args.format != "json":
         from ..report.reading import reading_lines
 
-        lines = reading_lines(reading, estimate.result)
-        show([*_answer(args, estimate), *lines], args.output)
-    return code
+        lines = [*_answer(args, estimate), *reading_lines(reading, result)]
+    return Checked(
+        reading=reading,
+        code=code,
+        data=_data(reading, code, data, result) if args.format == "json" else {},
+        lines=lines,
+        result=result,
+        gpus_per_node=estimate.resolved.hardware.gpus_per_node,
+    )
 
 
-def _hardware(args: argparse.Namespace) -> dict[str, Any]:
-    """The hardware section of the options; without a card there, that of this machine."""
+def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The hardware section of the options, and that of this machine where they name no card."""
     given = {key: getattr(args, key) for key in KEYS.values() if getattr(args, key) is not None}
     section = {key.partition(".")[2]: value for key, value in given.items()}
-    if "gpu" in section or "gpu_memory_gb" in section:
-        return section
+    if section.keys() & CARD_KEYS:
+        return section, {}
     from .this_machine import this_machine
 
-    return this_machine() | section
+    return section, this_machine()
+
+
+def _of_run(
+    reading: Reading, given: Mapping[str, Any], machine: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The hardware section of a run: the card of the options, else the one that the command or its
+    file names, else this machine's.
+    """
+    own = dict(reading.run.get("hardware") or {})
+    if given.keys() & CARD_KEYS:
+        own = {key: value for key, value in own.items() if key not in CARD_KEYS}
+    named = own.keys() & CARD_KEYS or reading.card is not None
+    return {**({} if named else machine), **own, **given}
+
+
+def _no_card(reading: Reading) -> Limit:
+    """The limit where the card is not known."""
+    if reading.card is None:
+        return CARD
+    return replace(CARD, why=f"{reading.card.said} names none that is known")
 
 
 def _gpu_bytes(hardware: Mapping[str, Any]) -> int | None:
     """Memory of one GPU; None where no card is named. Raises where the name means no card."""
-    if hardware.keys() <= {"num_gpus"}:
+    if not hardware.keys() & CARD_KEYS:
         return None
     from msgspec import convert
 
@@ -154,19 +205,18 @@ def _gpu_bytes(hardware: Mapping[str, Any]) -> int | None:
     return find_hardware(convert(hardware, GPUConfig), None).card_bytes
 
 
-def _cannot_tell(args: argparse.Namespace, reading: Reading, problems: Sequence[str]) -> int:
-    """Report a run that is read, but not modelled."""
-    if args.format == "json":
-        from ..report.data import to_json
+def _cannot_tell(reading: Reading, problems: Sequence[str]) -> Checked:
+    """The answer for a run that is read, but not modelled."""
+    from ..report.reading import reading_lines
 
-        data = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": list(problems)}
-        write(to_json({**data, **_read_data(reading)}), args.output)
-    else:
-        from ..report.reading import reading_lines
-
-        show(reading_lines(reading), args.output)
-    print_to_stderr(*(f"cannot tell: {problem}" for problem in problems))
-    return CANNOT_TELL
+    data = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": list(problems)}
+    return Checked(
+        reading=reading,
+        code=CANNOT_TELL,
+        data={**data, **_read_data(reading)},
+        lines=reading_lines(reading),
+        problems=tuple(problems),
+    )
 
 
 def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:

@@ -131,7 +131,7 @@ def _command(args: argparse.Namespace) -> RunSource:
         raise InputError(f"{args.config!r} is not a command: {error}") from None
     readings = read_source(words, NamedFiles())
     if len(readings) > 1:
-        several = f"{args.config} starts {len(readings)} servers"
+        several = f"{args.config} starts {len(readings)} commands"
         raise InputError(f"{several}, and a run is one; use gpu-mem-calc check {args.config}")
     return _read(args, readings[0])
 
