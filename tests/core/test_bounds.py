@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
+import gpu_mem_calculator as package
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.bounds import bound_bytes, bounded_verdict, deciding
-from gpu_mem_calculator.core.calculator import verdict
+from gpu_mem_calculator.core.calculator import full_estimate, verdict
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.memory_result import with_limits
-from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.limits import BoundedLimit, Limit
 from tests.conftest import small_run
 
+BOUNDS = {
+    row[key]
+    for path in Path(package.__file__).parent.rglob("*.toml")
+    for row in tomllib.loads(path.read_text(encoding="utf-8")).get("refused", ())
+    for key in ("adds", "saves")
+    if isinstance(row, dict) and isinstance(row.get(key), str)
+}
 LESS = BoundedLimit(key="a", why="b", adds_bytes=0)
 MORE = BoundedLimit(key="a", why="b", saves_bytes=0)
 EITHER = BoundedLimit(key="a", why="b")
@@ -43,17 +53,29 @@ def test_a_verdict_holds_where_the_bounds_cannot_turn_it(
 
 
 def test_a_bound_can_be_a_part_of_the_estimate() -> None:
-    """What touches the activations alone saves at most those at the peak."""
-    result = estimate(small_run())
-    parts = result.breakdown
-    assert bound_bytes("activations", result) == round(parts.activations_gb * GIB)
-    both = parts.gradients_gb + parts.optimizer_states_gb
-    assert bound_bytes("gradients+optimizer_states", result) == round(both * GIB)
-    assert bound_bytes("weights_16bit", result) == 2 * result.num_parameters
-    assert bound_bytes(7, result) == 7
-    assert bound_bytes(None, result) is None
-    with pytest.raises(InputError, match="'coffee' is not a part of an estimate"):
-        bound_bytes("coffee", result)
+    """What touches the activations alone saves at most those at the peak, and adds at most those of
+    the instant that has most.
+    """
+    made = full_estimate(small_run())
+    result, run = made.result, made.resolved.run
+    peak = next(one for one in result.timeline if one["title"] == result.peak_instant)
+    most = max(one["bytes"]["act"] for one in result.timeline)
+    assert bound_bytes("activations", result, run, adds=False) == peak["bytes"]["act"]
+    assert bound_bytes("2*activations", result, run, adds=True) == 2 * most
+    logits = int(run.batch * run.seq) * run.arch.vocab
+    both = bound_bytes("4*logits+1*weights", result, run, adds=True)
+    assert both == 4 * logits + result.num_parameters
+    assert bound_bytes("4*logits", result, None, adds=True) is None
+    assert bound_bytes(7, result, run, adds=True) == 7
+    with pytest.raises(InputError, match="'2 coffee' is not a bound"):
+        bound_bytes("2 coffee", result, run, adds=True)
+
+
+@pytest.mark.parametrize("bound", sorted(BOUNDS))
+def test_every_bound_of_the_tables_can_be_worked_out(bound: str) -> None:
+    """A table's row with a bound that has no meaning fails here, not in front of a user."""
+    made = full_estimate(small_run())
+    assert bound_bytes(bound, made.result, made.resolved.run, adds=True) is not None
 
 
 def test_a_result_names_what_decides() -> None:

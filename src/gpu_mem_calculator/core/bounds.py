@@ -2,45 +2,90 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..ledger.units import GIB
+from ..ledger.ledger import ACT, GRAD, OPTIM, PARAM
+from ..model.blocks import Moe
 from ..run.limits import Bound, BoundedLimit, Limit
 from .errors import InputError
 from .fit_verdict import FITS, SHORT, UNSURE
 
 if TYPE_CHECKING:
+    from ..run.run import Run
     from .result import MemoryResult
 
-PARTS = ("model_params", "gradients", "optimizer_states", "activations")
-"""Parts of the estimate at its peak. What touches one of them alone saves at most that part: the
-instant of the peak has the rest in any case."""
-WEIGHTS = {"weights_16bit": 2, "weights_32bit": 4}  # bytes a parameter of one whole model
+PARTS = {"parameters": PARAM, "gradients": GRAD, "optimizer_states": OPTIM, "activations": ACT}
+"""Parts of the estimate, in bytes. What touches a part alone saves at most what the peak has of it:
+the peak's instant has the rest in any case. What multiplies a part adds at most what the instant
+with most of it has, since the peak may move there."""
+COUNTS = ("weights", "card_percent", "logits", "hidden", "router", "router_choices")
+"""Elements of the whole model, bytes of a hundredth of the card, elements of one micro-batch's
+logits, of its hidden states after one layer, of the scores of all its routers, and of a score for
+each expert that they choose."""
+TERM = re.compile(r"(?:(\d+)\*)?(\w+)")
 
 
-def bound_bytes(bound: Bound, result: MemoryResult) -> int | None:
-    """The bytes of a bound: as given, or those of a named part of the estimate."""
+def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bool) -> int | None:
+    """The bytes of a bound: as given, or a sum such as `activations` or `4*logits+1*weights` of parts
+    of the estimate, and of elements with the bytes of each.
+    """
     if bound is None or isinstance(bound, int):
         return bound
-    if bound in WEIGHTS:
-        return WEIGHTS[bound] * result.num_parameters
-    parts = bound.split("+")
-    unknown = [one for one in parts if one not in PARTS]
-    if unknown:
-        known = ", ".join((*PARTS, *WEIGHTS))
-        raise InputError(f"{unknown[0]!r} is not a part of an estimate; it can be {known}")
-    sizes = [float(getattr(result.breakdown, f"{one}_gb")) for one in parts]
-    return round(sum(sizes) * GIB)
+    total = 0
+    for term in bound.split("+"):
+        match = TERM.fullmatch(term.strip())
+        if match is None or match[2] not in (*PARTS, *COUNTS):
+            known = ", ".join((*PARTS, *COUNTS))
+            raise InputError(f"{term!r} is not a bound; it can be a number times one of {known}")
+        size = (
+            _part_bytes(match[2], result, adds=adds)
+            if match[2] in PARTS
+            else _elements(match[2], result, run)
+        )
+        if size is None:
+            return None
+        total += int(match[1] or 1) * size
+    return total
 
 
-def bounded(limit: Limit, result: MemoryResult) -> BoundedLimit:
-    """A limit with its bounds in bytes."""
+def _part_bytes(name: str, result: MemoryResult, *, adds: bool) -> int:
+    kind = PARTS[name]
+    if adds:
+        return max((one["bytes"].get(kind, 0) for one in result.timeline), default=0)
+    at_peak = next(one for one in result.timeline if one["title"] == result.peak_instant)
+    return int(at_peak["bytes"].get(kind, 0))
+
+
+def _elements(name: str, result: MemoryResult, run: Run | None) -> int | None:
+    if name == "weights":
+        return result.num_parameters
+    if name == "card_percent":
+        return -(-result.gpu_memory_bytes // 100)
+    if run is None:
+        return None
+    tokens = int(run.batch * run.seq)
+    layers = [(layer.mlp, count) for layer, _, count in run.arch.runs]
+    routed = [(mlp, count) for mlp, count in layers if isinstance(mlp, Moe)]
+    widths = {
+        "logits": run.arch.vocab,
+        "hidden": run.arch.hidden,
+        "router": sum(mlp.num_experts * count for mlp, count in routed),
+        "router_choices": sum(mlp.num_experts * mlp.top_k * count for mlp, count in routed),
+    }
+    return tokens * widths[name]
+
+
+def bounded(limit: Limit, result: MemoryResult, run: Run | None = None) -> BoundedLimit:
+    """A limit with its bounds in bytes; without a run those that need its shape are open."""
+    adds = bound_bytes(limit.adds, result, run, adds=True)
+    saves = bound_bytes(limit.saves, result, run, adds=False)
     return BoundedLimit(
         key=limit.key,
         why=limit.why,
-        adds_bytes=0 if limit.could == "less" else bound_bytes(limit.adds, result),
-        saves_bytes=0 if limit.could == "more" else bound_bytes(limit.saves, result),
+        adds_bytes=0 if limit.could == "less" else adds,
+        saves_bytes=0 if limit.could == "more" else saves,
         settle=limit.settle,
     )
 

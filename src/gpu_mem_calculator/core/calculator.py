@@ -196,7 +196,7 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
         warnings=[*result.warnings, *limiting.notes, *cache_use_note(resolved.run, served)],
         limits=[],
     )
-    result = with_limits(result, resolved.limits)
+    result = with_limits(result, resolved.limits, resolved.run)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 
 

@@ -130,23 +130,19 @@ def memory_result(
         fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
         decisive=list(resolved.decisive),
     )
-    return with_limits(result, resolved.limits)
+    return with_limits(result, resolved.limits, run)
 
 
 def with_limits(
-    result: MemoryResult, limits: Sequence[Limit | BoundedLimit], decisive: Sequence[str] = ()
+    result: MemoryResult, limits: Sequence[Limit | BoundedLimit], run: Run | None = None
 ) -> MemoryResult:
-    """A result with more that is not modelled, and its verdict with all bounds."""
-    more = [bounded(one, result) if isinstance(one, Limit) else one for one in limits]
+    """A result with more that is not modelled, and its verdict with all bounds; `run` has the
+    shapes that some bounds need.
+    """
+    more = [bounded(one, result, run) if isinstance(one, Limit) else one for one in limits]
     every = [*result.limits, *more]
     word = bounded_verdict(result.verdict, result.headroom_bytes, every)
-    result = replace(
-        result,
-        limits=every,
-        verdict=word,
-        fits_on_gpu=word == FITS,
-        decisive=list(dict.fromkeys((*decisive, *result.decisive))),
-    )
+    result = replace(result, limits=every, verdict=word, fits_on_gpu=word == FITS)
     return replace(result, summary=summary(result))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from ... import catalog
 from ...catalog.model_names import spelled
 from ...core.errors import InputError
+from ...core.model_source import find_model
+from ...core.models import ModelConfig
 from ..reading.command import Command
 from ..reading.reading import Limit, Reading
 from .model_file import DEFAULT, FileName, known_type, read_file_name, read_model_name
@@ -126,10 +128,30 @@ def add_projector(reading: Reading, given: Mapping[str, Any]) -> None:
     named = next((one for one in ("mmproj", "mmproj-url") if one in given), None)
     if named is not None:
         key = f"--{named}={given[named]}"
-        reading.limits.append(Limit(key=key, why=PROJECTOR, could="more"))
+        reading.limits.append(projector_limit(key, str(reading.run["model"]["name"])))
     elif "hf-repo" in given and sees_images(str(reading.run["model"]["name"])):
         key = f"-hf={given['hf-repo']}"
-        reading.limits.append(Limit(key=key, why=PROJECTOR, could="more"))
+        reading.limits.append(projector_limit(key, str(reading.run["model"]["name"])))
+
+
+SIZES = ("image_size", "patch_size", "num_attention_heads")  # of a vision tower
+
+
+def projector_limit(key: str, name: str) -> Limit:
+    """The projector for images of a model, with its bound where images have one size: its weights
+    in fp32, the widest type of its file, and the compute buffer of one image, which is mostly two
+    tensors of attention scores in fp32 (llama.cpp b10586 tools/mtmd/clip.cpp).
+    """
+    row = spelled(name) or {}
+    tower = catalog.row_config(row).get("vision_config", {}) if row else {}
+    sizes: list[Any] = [tower.get(one) for one in SIZES]
+    width = max((tower.get(one) or 0 for one in ("hidden_size", "intermediate_size")), default=0)
+    most = None
+    if all(isinstance(one, int) for one in sizes) and width:
+        weights = find_model(ModelConfig(name=row["name"])).arch.tower_parameters
+        patches, heads = (sizes[0] // sizes[1]) ** 2, sizes[2]
+        most = 4 * weights + 8 * heads * patches**2 + 64 * patches * width
+    return Limit(key=key, why=PROJECTOR, could="more", adds=most)
 
 
 def sees_images(name: str) -> bool:

@@ -15,7 +15,7 @@ from ...core.errors import InputError, nearest
 from ...ledger.units import GIB
 from ...programs.translation.arguments import argument_table
 from ...published.frameworks import OLLAMA
-from ..llamacpp.model import MIX, PROJECTOR, sees_images
+from ..llamacpp.model import MIX, projector_limit, sees_images
 from ..llamacpp.model_file import FileName, read_file_name
 from ..reading.command import Command
 from ..reading.keys import sort_keys
@@ -136,7 +136,7 @@ def _add_parts(reading: Reading, file: Modelfile) -> None:
     images = sees_images(str(reading.run["model"]["name"]))
     if file.more_bases or images:
         named = file.more_bases[0] if file.more_bases else file.base
-        reading.limits.append(Limit(key=f"FROM={named}", why=PROJECTOR, could="more"))
+        reading.limits.append(projector_limit(f"FROM={named}", str(reading.run["model"]["name"])))
 
 
 def _server(

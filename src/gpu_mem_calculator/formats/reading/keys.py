@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ...core.errors import nearest, quoted
+from ...core.errors import nearest
 from ...programs.translation.arguments import OFF, REFUSED, ArgumentTable
-from .reading import Could, Limit, Reading
+from .reading import Reading
 
 
 def sort_keys(
@@ -29,6 +29,5 @@ def sort_keys(
         if row.effect != REFUSED or value == row.default:
             kept[name] = value
         elif not (value in OFF and row.default in OFF):  # else it is off in another word
-            could = cast(Could, row.could)
-            reading.limits.append(Limit(key=f"{written}={quoted(value)}", why=row.why, could=could))
+            reading.limits.append(row.limit(written, value))
     return kept

@@ -8,8 +8,11 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError, nearest, quoted
 from ...programs.translation.arguments import ArgumentTable
+from ...run.limits import Bound
 from .keys import sort_keys
 from .reading import Could, Limit, Reading
 
@@ -33,16 +36,17 @@ def sort_options(
     reading.keys |= {option(name): effect for name, effect in part.keys.items()}
     for limit in part.limits:
         name, _, value = limit.key.partition("=")
-        reading.limits.append(
-            Limit(key=f"{option(name)}={value}", why=limit.why, could=limit.could)
-        )
+        reading.limits.append(replace(limit, key=f"{option(name)}={value}"))
     reading.problems += (f"--{one}" for one in part.problems)
     return kept
 
 
-def add_limit(reading: Reading, name: str, value: Any, why: str, could: Could) -> None:
-    """Note that an option's value is not modelled."""
-    reading.limits.append(Limit(key=f"{option(name)}={quoted(value)}", why=why, could=could))
+def add_limit(
+    reading: Reading, name: str, value: Any, why: str, could: Could, most: Bound = None
+) -> None:
+    """Note that an option's value is not modelled; `most`: bytes that it adds or saves at most."""
+    key = f"{option(name)}={quoted(value)}"
+    reading.limits.append(Limit(key=key, why=why, could=could, adds=most, saves=most))
 
 
 def whole_value(key: str, value: Any, least: int = 0) -> int:

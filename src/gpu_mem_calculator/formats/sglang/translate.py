@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...ledger.units import GIB
 from ..reading.option_values import (
     Units,
     add_limit,
@@ -55,6 +56,9 @@ ONLINE = {
 }
 BITSANDBYTES = "bitsandbytes"
 NOT_QUANTIZED = "unquant"
+# The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.18
+# srt/layers/attention/flashinfer_backend.py); others have 512 MiB or less.
+WORKSPACE = 2 * GIB
 KERNELS = {
     "fa3": "fa3",
     "flashinfer": "flashinfer",
@@ -171,7 +175,7 @@ def _kernels(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "attention_backend", KERNELS[str(name)]
     elif name is not None:
         why = "chooses attention kernels whose pages and workspaces are not modelled"
-        add_limit(reading, "attention_backend", name, why, "either")
+        add_limit(reading, "attention_backend", name, why, "either", WORKSPACE)
     name_device(reading, given.get("device"))
 
 

@@ -49,9 +49,12 @@ def _reference(
     reading.run["training"]["reference_model"] = False
     if program.get("peft"):
         why = f"its forward pass without adapters is not modelled under {engine}, and left out"
+        adds = "activations"  # a pass without gradients keeps a part of what one with them keeps
     else:
         why = f"a second copy of the weights, sharded by {engine}, is not modelled and left out"
-    reading.limits.append(Limit(key=f"{tool}'s reference model", why=why, could="more"))
+        adds = "4*weights+activations"
+    key = f"{tool}'s reference model"
+    reading.limits.append(Limit(key=key, why=why, could="more", adds=adds))
 
 
 def _generation(
@@ -87,4 +90,6 @@ def _evaluation(
         args.pop("eval_on_start", None)
         why = f"an evaluation of more sequences than the {trained} of a step is left out"
         key = f"per_device_eval_batch_size={batch}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
+        # of each sequence it keeps a part of what a step keeps for backward
+        adds = f"{-(-batch // trained)}*activations"
+        reading.limits.append(Limit(key=key, why=why, could="more", adds=adds))

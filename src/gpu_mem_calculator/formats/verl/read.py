@@ -8,6 +8,7 @@ Rollout, reference, critic and reward model are other phases or workers, and are
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,8 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
         Limit(
             key=f"{ACTOR}.policy_loss",
             why="log-probabilities are estimated as the model's own cross-entropy",
+            adds="16*logits",  # at most four fp32 copies beside those of the cross-entropy
+            saves="activations",
         )
     ]
     if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
@@ -198,9 +201,8 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
     sleeps = values[f"{ROLLOUT}.free_cache_engine"]
     why = f"{name} takes {share:g} of the card while it generates, beside the actor's shards"
     rest = "" if sleeps else ", and keeps it during the update"
-    limits.append(
-        Limit(key=f"{ROLLOUT}.gpu_memory_utilization={share:g}", why=why + rest, could="more")
-    )
+    key, most = f"{ROLLOUT}.gpu_memory_utilization={share:g}", f"{ceil(share * 100)}*card_percent"
+    limits.append(Limit(key=key, why=why + rest, could="more", adds=most))
     critic = values["critic.enable"]
     if critic or (critic is None and values["algorithm.adv_estimator"] == GAE):
         why = "the critic's shards and update on the same GPUs are not modelled"

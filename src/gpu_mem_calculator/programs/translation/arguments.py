@@ -7,7 +7,8 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
   another type than the default.
 - `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
 - `[[refused]]`: `names` of which only the default is modelled, and `why`, the end of the sentence;
-  `could` says whether a run with another value takes "less" or "more" than one with the default.
+  `could` says whether a run with another value takes "less" or "more" than one with the default,
+  `adds` and `saves` how much at most, as in `run.limits`.
 - `[options]`: how they are written on a command line: `flags` have no value, `switches` may have
   one, `lists` have several; `aliases` are other names. The rest has one value.
 - `base`: the table whose arguments the tool inherits; rows here replace those of the base.
@@ -26,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.quoting import quoted
+from ...run.limits import Bound, Could, Limit
 
 FOLDER = Path(__file__).parents[1]  # its folders have the tables
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
@@ -38,8 +40,15 @@ class Argument(Struct, frozen=True, kw_only=True):
     default: Any
     effect: str
     why: str = ""
-    could: str = "either"
+    could: Could = "either"
+    adds: Bound = None
+    saves: Bound = None
     loose: bool = False  # its values may have another type than its default
+
+    def limit(self, key: str, value: Any) -> Limit:
+        """That a value of this argument is not modelled; `key` is as the user wrote it."""
+        facts = {"why": self.why, "could": self.could, "adds": self.adds, "saves": self.saves}
+        return Limit(key=f"{key}={quoted(value)}", **facts)  # type: ignore[arg-type]
 
 
 ArgumentTable = Mapping[str, Argument]
@@ -71,7 +80,7 @@ def _rows(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tupl
         yield name, Argument(default=defaults.get(name), effect=MEMORY, loose=name in loose)
     for effect in (FREE, REFUSED):
         for group in data.get(effect, ()):
-            facts = {key: group[key] for key in ("why", "could") if key in group}
+            facts = {key: group[key] for key in ("why", "could", "adds", "saves") if key in group}
             for name in group["names"]:
                 yield name, Argument(default=defaults.get(name), effect=effect, **facts)
 
