@@ -28,8 +28,8 @@ TERM = re.compile(r"(?:(\d+)\*)?(\w+)")
 
 
 def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bool) -> int | None:
-    """The bytes of a bound: as given, or a sum such as `activations` or `4*logits+1*weights` of parts
-    of the estimate, and of elements with the bytes of each.
+    """The bytes of a bound: as given, or a sum such as `activations` or `4*logits+1*weights` of
+    parts of the estimate, and of elements with the bytes of each.
     """
     if bound is None or isinstance(bound, int):
         return bound

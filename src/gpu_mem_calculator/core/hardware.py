@@ -45,11 +45,13 @@ class Hardware(Struct, frozen=True, kw_only=True):
     interconnect: str | None = None
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
+    counted: bool = True  # whether it, or the mesh, says how many there are
 
     @property
     def decisive(self) -> tuple[str, ...]:
-        """What is assumed of the card and could turn the verdict."""
-        return () if self.named else (f"an {DEFAULT_MEMORY_GB:g} GB card",)
+        """What is assumed of the cards and could turn the verdict."""
+        card = () if self.named else (f"an {DEFAULT_MEMORY_GB:g} GB card",)
+        return card if self.counted else (*card, f"{self.num_gpus} GPU")
 
     @property
     def of_run(self) -> dict[str, Any]:
@@ -91,6 +93,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         interconnect=config.interconnect,
         assumed=assumed,
+        counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),
     )
 

@@ -133,7 +133,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         hardware=hardware,
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
-        decisive=hardware.decisive,
+        decisive=(*hardware.decisive, *_assumed_release(config, run, engine)),
         limits=tuple(file.limits or ()),
         warnings=(
             *model.warnings,
@@ -143,6 +143,12 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
+
+
+def _assumed_release(config: InferenceConfig, run: Run, engine: Engine) -> tuple[str, ...]:
+    """The server's release, where nothing says it: its defaults are those that decide."""
+    release = run.options.get("engine_version")
+    return (f"{engine.title} {release}",) if release and not config.engine_version else ()
 
 
 def _spread(file: RunFile, options: dict[str, Any], model: ResolvedModel) -> tuple[str, ...]:
