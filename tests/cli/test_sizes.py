@@ -1,24 +1,10 @@
-"""The choices of `quick`: sequences and whole numbers."""
+"""The choices of `quick`: models, meshes and whole numbers."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.cli.sizes import (
-    QuickChoice,
-    _meshes,
-    choose_model,
-    choose_precision,
-    whole_number,
-)
-
-
-def test_a_sequence_that_is_the_models_own_is_not_compared() -> None:
-    """Llama 2 has 4,096 positions, which is the longest that is chosen; Llama 3.1 has more."""
-    (own,) = (note for note in choose_model("llama2-7b").notes if "Sequence" in note)
-    assert own.startswith("Sequence 4,096; ")
-    (longer,) = (note for note in choose_model("llama3.1-8b").notes if "Sequence" in note)
-    assert longer.startswith("Sequence 4,096, not the model's 131,072; ")
+from gpu_mem_calculator.cli.sizes import _meshes, choose_model, whole_number
 
 
 def test_a_whole_number_is_positive() -> None:
@@ -64,21 +50,3 @@ def test_a_size_within_10_percent_means_a_known_model(size: str, preset: str, ne
     choice = choose_model(size)
     assert choice.preset == preset
     assert (f"model.num_parameters={size}" not in choice.settings) is near
-
-
-@pytest.mark.parametrize(
-    ("settings", "chosen"),
-    [
-        (("engine.type=pytorch", "training.lora.r=8"), True),
-        (("engine.type=DDP", "training.lora.r=8"), True),
-        (("engine.type=pytorch",), False),
-        (("engine.type=fsdp", "training.lora.r=8"), False),
-        (("engine.type=ddp", "training.lora.r=8", "training.precision=fp32"), False),
-        (("engine.type=ddp", "training.lora.r=8", "training.autocast=false"), False),
-    ],
-)
-def test_adapters_on_ddp_run_on_a_bf16_base(settings: tuple[str, ...], chosen: bool) -> None:
-    """Unless a setting says otherwise."""
-    choice = choose_precision(QuickChoice("gpt2", settings))
-    assert ("training.precision=bf16_pure" in choice.settings) is chosen
-    assert (len(choice.notes) == 1) is chosen

@@ -47,6 +47,7 @@ def test_qlora_on_a_sharding_engine_is_refused_once() -> None:
 def test_every_recipe_has_a_title_and_words() -> None:
     """The tables have the same names."""
     assert list(RECIPES) == list(TITLES)
-    assert "nf4 base" in recipe_words("qlora", WORDS)
-    assert "AdamW" not in recipe_words("lora", set(WORDS) - {"training.optimizer"})
+    assert "nf4 base" in recipe_words("qlora", recipe_settings("qlora"), WORDS)
+    kept = set(WORDS) - {"training.optimizer"}
+    assert "AdamW" not in recipe_words("lora", recipe_settings("lora"), kept)
     assert recipe_settings("full", 8) == {}

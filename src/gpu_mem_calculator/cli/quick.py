@@ -13,7 +13,7 @@ from .explain import add_parts, show_explanation
 from .export import check_export
 from .parser import Parser, add_long, add_output, add_settings
 from .shell_words import ShellWords
-from .sizes import choose_mesh, choose_model, choose_precision
+from .sizes import choose_mesh, choose_model
 from .training_options import add_training_options, chosen_settings, option_words, settings_words
 
 EXAMPLES = """\
@@ -42,7 +42,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Choose what the options leave open, estimate, and report the choices."""
+    """Choose a model and, for Megatron, a mesh; estimate, and report the choices."""
     if (args.size is None) == (args.model is None):
         raise InputError(
             "quick needs one MODEL, such as llama3.1-8b or 7B; see gpu-mem-calc presets"
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     choice = choose_model(args.size)
     chosen = chosen_settings(args, choice.data())
     choice = choice.with_settings(*DEFAULTS, *chosen.settings, *args.settings)
-    choice = choose_precision(replace(choice, notes=(*choice.notes, *chosen.assumed)))
+    choice = replace(choice, notes=(*choice.notes, *chosen.assumed))
     known = None
     if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
         choice, known = choose_mesh(choice, tuple(args.settings))

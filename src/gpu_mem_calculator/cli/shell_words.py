@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..core.recipes import recipe_settings
+from ..core.training_defaults import card_dtype
 from ..report.remedy_lines import Commands
 from .training_options import FLAGS, REPLACED
 
@@ -57,7 +58,7 @@ class ShellWords(Struct, frozen=True):
         own_names = any("." not in w.partition("=")[0] for w in _settings_of(words))
         if own_names:  # of other tools; --set of the run file's keys comes after them
             return [*words, *(w for k, v in changes.items() for w in ("--set", f"{k}={v}"))]
-        recipe = _recipe(changes, changes.get(ENGINE, estimate.resolved.engine.name))
+        recipe = _recipe(changes, estimate)
         if recipe:
             keys = recipe_settings(recipe, None, "")
             changes = {k: v for k, v in changes.items() if k not in keys or k == RANK}
@@ -100,10 +101,11 @@ def _without(words: Sequence[str], changes: Mapping[str, str]) -> list[str]:
     return kept
 
 
-def _recipe(changes: Mapping[str, str], engine: str) -> str:
+def _recipe(changes: Mapping[str, str], estimate: Estimate) -> str:
     """The recipe that the changes are, with any rank; "" where they are none."""
+    engine = changes.get(ENGINE, estimate.resolved.engine.name)
     for name in ("qlora", "lora"):
-        keys = recipe_settings(name, None, engine)
+        keys = recipe_settings(name, None, engine, card_dtype(estimate.resolved.hardware))
         wanted = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
         if all(changes.get(key) == value for key, value in wanted.items() if key != RANK):
             return name if RANK in changes else ""

@@ -1,4 +1,4 @@
-"""What `quick` chooses where the options leave it open: an architecture, a sequence, a mesh."""
+"""What `quick` chooses where the options leave it open: an architecture, and a mesh."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from msgspec.structs import replace
 from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.model_size import sized_model
-from ..core.model_source import find_model
-from ..core.models import ModelConfig
 from ..core.runfile import with_settings
 
 DEEPEST = 512  # pipeline stages; no model has more layers
-LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
-SEQUENCE = "Sequence"  # the first word of the note on the sequence
 
 
 class QuickChoice(Struct, frozen=True):
@@ -28,19 +24,8 @@ class QuickChoice(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def with_settings(self, *settings: str) -> QuickChoice:
-        """The choice with more settings; a later one overrides.
-
-        The note on the sequence is dropped where they set another.
-        """
-        new = replace(self, settings=(*self.settings, *settings))
-        if new.sequence() == self.sequence():
-            return new
-        return replace(new, notes=tuple(n for n in self.notes if not n.startswith(SEQUENCE)))
-
-    def sequence(self) -> Any:
-        """The value of training.seq_len."""
-        training = self.data().get("training")
-        return training.get("seq_len") if isinstance(training, dict) else None
+        """The choice with more settings; a later one overrides."""
+        return replace(self, settings=(*self.settings, *settings))
 
     def data(self) -> dict[str, Any]:
         """The run file as plain data."""
@@ -48,36 +33,13 @@ class QuickChoice(Struct, frozen=True):
 
 
 def choose_model(text: str) -> QuickChoice:
-    """The model of a size or a name, with a sequence of at most `LONGEST` tokens."""
+    """The model of a size or a name."""
     sized = sized_model(text)
     if sized is None:
-        return _with_sequence(QuickChoice(text))
+        return QuickChoice(text)
     count = sized.num_parameters
     settings = (f"model.num_parameters={count}",) if count else ()
-    return _with_sequence(QuickChoice(sized.name, settings, (sized.note,)))
-
-
-def choose_precision(choice: QuickChoice) -> QuickChoice:
-    """With LoRA on DDP: a bf16 base under autocast, as PEFT's users run it, unless settings say."""
-    data = choice.data()
-    training, engine = data.get("training", {}), str(data["engine"]["type"]).lower()
-    chosen = {"precision", "dtype", "autocast"} & set(training)
-    if not training.get("lora") or chosen or engine not in ("pytorch", "pytorch_ddp", "ddp"):
-        return choice
-    note = "Adapters on a bf16 base under autocast; change it with --set training.precision=..."
-    settings = ("training.precision=bf16_pure", "training.autocast=true")
-    return replace(choice.with_settings(*settings), notes=(*choice.notes, note))
-
-
-def _with_sequence(choice: QuickChoice) -> QuickChoice:
-    model = find_model(ModelConfig(name=choice.preset))
-    seq = min(model.arch.max_seq_len, LONGEST)
-    note = f"{SEQUENCE} {seq:,}"
-    if seq < model.arch.max_seq_len:
-        note += f", not the model's {model.arch.max_seq_len:,}"
-    note += "; change it with --seq-len N."
-    choice = choice.with_settings("training.batch_size=1", f"training.seq_len={seq}")
-    return replace(choice, notes=(*choice.notes, note))
+    return QuickChoice(sized.name, settings, (sized.note,))
 
 
 def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> tuple[QuickChoice, Estimate | None]:

@@ -12,6 +12,7 @@ from ..core.errors import InputError
 from ..core.hf_names import CHECKPOINTING
 from ..core.recipes import RECIPES, recipe_settings, recipe_words
 from ..core.runfile import with_settings
+from ..core.training_defaults import named_dtype
 from ..engines import engine, spellings
 from .parser import Parser, memory, tokens, whole
 
@@ -112,9 +113,9 @@ def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen
     name = _engine_name(run)
     assumed: tuple[str, ...] = ()
     if recipe is not None:
-        values = _recipe_values(args, recipe, rank, name)
+        values = _recipe_values(args, recipe, rank, name, _card(args, run))
         settings |= values
-        assumed = (recipe_words(recipe, _kept(values, args)),) if values else ()
+        assumed = (recipe_words(recipe, values, _kept(values, args)),) if values else ()
     own = {key: getattr(args, key) for _, key, *_ in KEYS if getattr(args, key) is not None}
     if own.get(CHECKPOINTING) in POLICIES:
         own = {**own, CHECKPOINTING: None, "training.recompute": own[CHECKPOINTING]}
@@ -151,11 +152,17 @@ def _recipe(args: argparse.Namespace) -> tuple[str | None, int | None]:
     return recipe, getattr(args, recipe, None) if recipe in ("lora", "qlora") else None
 
 
+def _card(args: argparse.Namespace, run: Mapping[str, Any]) -> str | None:
+    """The card that an option or the run names."""
+    own: str | None = getattr(args, "hardware.gpu")
+    return own or (run.get("hardware") or {}).get("gpu")
+
+
 def _recipe_values(
-    args: argparse.Namespace, recipe: str, rank: int | None, engine_name: str
+    args: argparse.Namespace, recipe: str, rank: int | None, engine_name: str, card: str | None
 ) -> dict[str, Any]:
-    """A recipe's values; those that --set contradicts give way."""
-    values = recipe_settings(recipe, rank, engine_name)
+    """A recipe's values, in the card's 16-bit dtype; those that --set contradicts give way."""
+    values = recipe_settings(recipe, rank, engine_name, named_dtype(card))
     if not values:
         return {}
     own = with_settings({}, args.settings).get("training", {})

@@ -10,6 +10,7 @@ from .calculator import Estimate
 from .candidate import Candidate as Candidate
 from .recipes import DEFAULT_RANK, TITLES, recipe_settings
 from .rollout_changes import rollout_savings
+from .training_defaults import card_dtype
 
 SHARDS = "shards model states across GPUs; more communication"
 CPU_STEP = "slower optimizer step"
@@ -243,7 +244,7 @@ def adapters(estimate: Estimate, recipe: str, on: str = "") -> Candidate:
     """
     run, name = estimate.resolved.run, on or estimate.resolved.engine.name
     rank = DEFAULT_RANK if run.adapter is None else int(run.adapter.rank)
-    keys = recipe_settings(recipe, rank, name)
+    keys = recipe_settings(recipe, rank, name, card_dtype(estimate.resolved.hardware))
     settings = [f"{key}={_text(value)}" for key, value in keys.items()]
     settings += ["training.dtype=null"] * ("dtype" in estimate.result.run.get("training", {}))
     title = f"{TITLES[recipe]} r={rank}" if recipe == "lora" else TITLES[recipe]

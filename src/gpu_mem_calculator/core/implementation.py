@@ -20,7 +20,7 @@ from .runfile import given_keys
 MEGATRON = "megatron"
 
 
-def in_implementation(arch: Arch, file: RunFile, engine: Engine) -> Arch:
+def in_implementation(arch: Arch, file: RunFile, engine: Engine, seq: int) -> Arch:
     """The model in the code that `model.implementation` names; raises where that cannot be."""
     name = file.model.implementation
     own = MEGATRON if engine.name.startswith(MEGATRON) else TRANSFORMERS
@@ -33,7 +33,7 @@ def in_implementation(arch: Arch, file: RunFile, engine: Engine) -> Arch:
     problems = list(_problems(arch, file, engine, row, what))
     if problems:
         raise InputError(problems)
-    return implemented(arch, name, file.training.seq_len or arch.max_seq_len)
+    return implemented(arch, name, seq)
 
 
 def implementation_options(file: RunFile) -> dict[str, Any]:

@@ -43,7 +43,12 @@ TITLES: Mapping[str, str] = {"full": "All weights", "lora": "LoRA", "qlora": "QL
 WORDS: Mapping[str, Mapping[Any, str]] = {
     "training.quantization": {"nf4": "an nf4 base"},
     "training.double_quant": {True: "double quantization"},
-    "training.precision": {"bf16_pure": "bf16 compute", "bf16_mixed": "bf16 mixed precision"},
+    "training.precision": {
+        "bf16_pure": "bf16 compute",
+        "bf16_mixed": "bf16 mixed precision",
+        "fp16_pure": "fp16 compute, as the card has no bf16 units",
+        "fp16_mixed": "fp16 mixed precision, as the card has no bf16 units",
+    },
     "training.upcast_unquantized": {True: "norms, embedding and head in fp32"},
     "training.lora.target_modules": {"all-linear": "adapters on all linear layers"},
     "training.activation_checkpointing": {"full": "full checkpointing"},
@@ -51,9 +56,15 @@ WORDS: Mapping[str, Mapping[Any, str]] = {
 }
 
 
-def recipe_settings(name: str, r: int | None = None, engine: str = "pytorch_ddp") -> dict[str, Any]:
-    """The keys of a run file, as `section.key`, that a recipe sets for an engine."""
+def recipe_settings(
+    name: str, r: int | None = None, engine: str = "pytorch_ddp", dtype: str = "bf16"
+) -> dict[str, Any]:
+    """The keys of a run file, as `section.key`, that a recipe sets for an engine; `dtype` is the
+    card's 16-bit one.
+    """
     settings = {**RECIPES[name], **_for_engine(name, engine)}
+    if precision := settings.get("training.precision"):
+        settings["training.precision"] = precision.replace("bf16", dtype)
     if r is not None and "training.lora.r" in settings:
         settings["training.lora.r"] = r
     return {key: value for key, value in settings.items() if value is not None}
@@ -64,8 +75,7 @@ def _for_engine(name: str, engine: str) -> dict[str, Any]:
     return {k: v for k, v in BY_ENGINE.get(engine, {}).items() if k in RECIPES[name]}
 
 
-def recipe_words(name: str, kept: Collection[str]) -> str:
-    """What a recipe assumes in one sentence; `kept` are the keys that nothing else sets."""
-    values = recipe_settings(name)
+def recipe_words(name: str, values: Mapping[str, Any], kept: Collection[str]) -> str:
+    """What a recipe's values assume in one sentence; `kept` are the keys that nothing else sets."""
     words = [WORDS[key][values[key]] for key in WORDS if key in values and key in kept]
     return f"{TITLES[name]}: {', '.join(words)}"

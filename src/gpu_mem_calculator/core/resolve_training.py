@@ -36,8 +36,9 @@ from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
 from .reference_choices import reference_kind
 from .resolved_run import ResolvedRun
-from .rollout_choices import find_rollout, trained_tokens
+from .rollout_choices import find_rollout
 from .runfile import given_keys
+from .training_defaults import default_precision, sequence
 
 AXES = {
     "tp": "tensor_parallel_size",
@@ -92,7 +93,10 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     adapter = attempt(find_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
-    arch = attempt(in_implementation, model.arch, file, chosen)
+    seq, assumed = sequence(file, model.arch, recorded=model.record is not None)
+    precision, by_card = default_precision(file.training, hardware, chosen)
+    training |= precision
+    arch = attempt(in_implementation, model.arch, file, chosen, seq)
     if arch is not None and file.training.loss == REWARD:
         arch = scored(arch)
     if arch is not None and file.training.disable_dropout:
@@ -102,7 +106,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     run = Run(
         arch=scaled(arch, model.parameters_given),
         mesh=mesh,
-        seq=file.training.seq_len or trained_tokens(file.training) or model.arch.max_seq_len,
+        seq=seq,
         adapter=adapter,
         options={**options, **implementation_options(file)},
         virtual_stages=file.parallelism.virtual_pipeline_size or 1,
@@ -131,7 +135,10 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         hardware=hardware,
         model=model,
         allocator=allocator,
-        assumed=(*model.assumed, *hardware.assumed, *outliers, *program.assumed),
+        assumed=(
+            *(*model.assumed, *assumed, *by_card, *hardware.assumed),
+            *(*outliers, *program.assumed),
+        ),
         meant=program.meant,
         decisive=(*hardware.decisive, *_assumed_length(file, run)),
         limits=(*training_rules.image_limit(run), *compile_limit(run), *(file.limits or ())),
@@ -278,9 +285,10 @@ def _cublas_workspace(config: TrainingConfig) -> int | None:
     return found
 
 
-def _precision(config: TrainingConfig) -> str:
+def _precision(config: TrainingConfig) -> str | None:
+    """The precision that the section gives; None where it gives none."""
     if config.dtype is None:
-        return config.precision or "bf16_mixed"
+        return config.precision
     dtype = dtype_name(config.dtype)
     if dtype not in ("fp32", "fp16", "bf16"):
         hint = nearest(dtype, ("fp32", "fp16", "bf16"))

@@ -12,11 +12,11 @@ from ..core.errors import InputError
 from ..core.model_facts import expert_facts
 from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..core.models import ModelConfig
+from ..core.training_defaults import default_sequence
 from ..hub.names import is_hub_name
 from ..published.served_models import serving_section
 from ..report.lines import count
 
-LONGEST = 4096  # tokens a preset trains on, at most; less where the model's limit is lower
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 REQUIRED = ("num_parameters", *FIELDS)
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
@@ -72,7 +72,7 @@ def preset(name: str) -> dict[str, Any] | None:
         hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
         inference = serving_section(model.arch.family)
         return {"model": section, "inference": inference, "hardware": hardware}
-    training = {**TRAINING, "seq_len": min(LONGEST, model.arch.max_seq_len)}
+    training = {**TRAINING, "seq_len": default_sequence(model.arch.max_seq_len)}
     place = {"parallelism": PARALLELISM, "engine": ENGINE, "hardware": HARDWARE}
     return {"model": section, "training": training, **place}
 

@@ -26,7 +26,6 @@ from .asked_keys import engine_choice, with_keys
 
 MISSING = "plan needs numpy: pip install 'gpu-mem-calculator[plan]'"
 ANY = "any"  # every server
-LONGEST = 4096  # tokens of a sequence where none is given
 Source = str | Mapping[str, Any]
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
@@ -154,13 +153,14 @@ def _planned(asked: PlanQuestion, progress: Progress | None) -> Plans:
 
 
 def _assumed(asked: PlanQuestion) -> dict[str, Any]:
-    """The sequence where none is given, as `quick` assumes it: 4,096, or the model's limit."""
+    """The sequence where none is given, as every command assumes it."""
     if asked.seq_len is not None or asked.goal in (LONGEST_CONTEXT, LARGEST_MODEL):
         return {}
     from ...core.model_source import find_model
+    from ...core.training_defaults import default_sequence
 
-    model = find_model(section("model", ModelConfig, asked.model))
-    return {"seq_len": min(model.arch.max_seq_len, LONGEST)}
+    given = section("model", ModelConfig, asked.model)
+    return {"seq_len": default_sequence(find_model(given).arch.max_seq_len, given.max_seq_len)}
 
 
 def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:

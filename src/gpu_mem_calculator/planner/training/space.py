@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ...core.hardware import find_hardware
 from ...core.model_source import find_model
 from ...core.runfile import read
+from ...core.training_defaults import default_sequence
 from ...model.blocks import Moe
 from ..answers.question import PlanQuestion
 from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, OVERLAPPED, PIPE, RANK, axis_values
@@ -37,7 +38,8 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
     base = base_file(question)
     file = read({k: v for k, v in base.items() if k in ("model", "hardware", "training")})
     arch, hardware = find_model(file.model).arch, find_hardware(file.hardware, None)
-    seq, batch = question.seq_len or arch.max_seq_len, question.sequences
+    seq = question.seq_len or default_sequence(arch.max_seq_len, file.model.max_seq_len)
+    batch = question.sequences
     base["hardware"]["num_gpus"] = hardware.num_gpus
     values = axis_values(
         arch,
