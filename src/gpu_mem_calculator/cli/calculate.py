@@ -98,10 +98,11 @@ def show_estimate(
         return check(args, estimate, sentence(estimate, name))
     answers = training_answers(estimate)
     commands = shell.commands(estimate, answers.remedies)
+    asides = _recipe_notes(args, estimate)
     if args.format == "table":
-        show(training_text(args, estimate, answers, commands, notes), args.output)
+        show(training_text(args, estimate, answers, commands, notes, asides), args.output)
     else:
-        write(_render(args.format, estimate, answers, commands, notes), args.output)
+        write(_render(args.format, estimate, answers, commands, (*notes, *asides[:1])), args.output)
     return check(args, estimate, sentence(estimate, name)) if args.check else 0
 
 
@@ -129,15 +130,27 @@ def training_text(
     answers: TrainingAnswers,
     commands: Commands,
     notes: tuple[str, ...],
+    asides: tuple[str, ...] = (),
 ) -> list[Line]:
-    """The short answer, or with --long the whole report."""
+    """The short answer, or with --long the whole report; `asides` are shown in any case."""
     if args.long:
         from ..report.text import text_report
 
+        said = estimate.result.warnings
+        notes = (*notes, *(text for text in asides if text not in said))
         return list(text_report(estimate, answers, commands, notes))
     from ..report.answer import short_answer
 
-    return short_answer(estimate, answers, commands, notes, screen_width(args.output))
+    return short_answer(estimate, answers, commands, notes, screen_width(args.output), asides)
+
+
+def _recipe_notes(args: argparse.Namespace, estimate: Estimate) -> tuple[str, ...]:
+    """Whose recipe the options name, and what other tools need; empty where they name none."""
+    if all(getattr(args, name, None) is None for name in ("lora", "qlora", "recipe")):
+        return ()
+    from ..report.recipe_words import recipe_notes
+
+    return recipe_notes(estimate)
 
 
 def _render(

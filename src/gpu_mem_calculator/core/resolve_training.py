@@ -147,6 +147,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *program.warnings,
             *training_rules.tower_note(run, chosen),
             *training_rules.expert_note(run),
+            *training_rules.quantized_experts_note(run),
             *recompute_note(run, chosen),
             *compile_note(run),
             *training_rules.long_sequence_note(run, model.assumed),

@@ -107,6 +107,22 @@ def expert_note(run: Run) -> Iterator[str]:
     yield f"tokens are taken to be spread evenly over the experts of {ep} ranks: {more}"
 
 
+def quantized_experts_note(run: Run) -> Iterator[str]:
+    """A sentence where a quantized base has experts, which stay as they are.
+
+    transformers 5 keeps all experts of a layer in one parameter, and bitsandbytes replaces modules
+    that are nn.Linear; PEFT's prepare_model_for_kbit_training casts what is left to fp32.
+    """
+    blocks = [(layer.mlp, n) for layer, _, n in run.arch.runs if isinstance(layer.mlp, Moe)]
+    if run.quantization is None or not blocks:
+        return
+    size = sum(int(weight.numel) * int(n) for mlp, n in blocks for weight in mlp.experts)
+    cast = ", and PEFT casts them to fp32" * run.upcast_unquantized
+    left = f"bitsandbytes leaves fused experts in 16 bits{cast}"
+    others = "Axolotl's quantize_moe_experts and Unsloth quantize them"
+    yield f"the experts ({size / 1e9:.1f} B parameters) are not quantized: {left}; {others}"
+
+
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     """Keys without effect: refused, never ignored. A key that is set to off is accepted."""
     given = file.training

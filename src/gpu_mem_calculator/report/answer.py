@@ -29,8 +29,11 @@ def short_answer(
     commands: Commands,
     notes: Sequence[str] = (),
     width: int = WIDTH,
+    asides: Sequence[str] = (),
 ) -> list[Line]:
-    """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user."""
+    """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user; asides:
+    sentences that are shown in any case.
+    """
     longest = longest_sequence_words(estimate, answers.longest_sequence)
     blocks = [
         [
@@ -39,16 +42,16 @@ def short_answer(
         ],
         cut(wrap_lines("", asked_words(estimate), "", width), ASKED),
         list(parts_lines(estimate, width)),
-        wrap_lines("", longest, width=width) if longest else [],
+        [one for text in (longest, *asides) if text for one in wrap_lines("", text, width=width)],
     ]
-    assumed = assumed_lines(estimate, notes, width, 1)
+    assumed = assumed_lines(estimate, notes, width, 1, asides)
     left = LINES - sum(map(len, blocks)) - len(assumed)
     for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
         lines = short_remedy(remedy, words, left, width)
         if lines is not None:
             blocks[-1] += lines
             left -= len(lines)
-    blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left)))
+    blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left), asides))
     detailed = shlex.join(commands.detailed) or f"{' '.join(commands.run)} --long"
     return on_one_screen(blocks, f"details: gpu-mem-calc {detailed}", width)
 
@@ -115,13 +118,19 @@ def _merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
             yield BreakdownRow(BUFFERS, largest.text, total, largest.style)
 
 
-def assumed_lines(estimate: Estimate, notes: Sequence[str], width: int, most: int) -> list[Line]:
+def assumed_lines(
+    estimate: Estimate,
+    notes: Sequence[str],
+    width: int,
+    most: int,
+    said: Sequence[str] = (),
+) -> list[Line]:
     """Warnings first, then what was chosen or assumed for the user: whole items, as many as fit in
-    `most` lines, and the number of the others.
+    `most` lines, and the number of the others. What is `said` elsewhere is not repeated.
     """
-    result = estimate.result
-    texts = [text.rstrip(".") for text in (*result.warnings, *notes, *result.assumed)]
-    label, style = ("note: ", WARN) if result.warnings else ("assumed: ", "")
+    warnings = [text for text in estimate.result.warnings if text not in said]
+    texts = [text.rstrip(".") for text in (*warnings, *notes, *estimate.result.assumed)]
+    label, style = ("note: ", WARN) if warnings else ("assumed: ", "")
     lines = wrap_lines(label, "see --long", style, width) if texts else []
     shown: list[str] = []
     for text in texts:
