@@ -22,7 +22,7 @@ FOLDER = os.path.dirname(__file__)
 _TABLE_KEY = re.compile(r"([{,] *)(\w+) =")  # of a table on one line
 
 
-def _read(name: str) -> str:
+def read_text(name: str) -> str:
     """The text of a file of the catalogue."""
     with open(f"{FOLDER}/{name}", encoding="utf-8") as file:
         return file.read()
@@ -31,7 +31,7 @@ def _read(name: str) -> str:
 @cache
 def _pieces(table: str) -> tuple[str, ...]:
     """The text of each row of a table."""
-    text = _read(f"{table}.toml")
+    text = read_text(f"{table}.toml")
     header = {"gpus": "[[gpu]]", "links": "[[link]]", "index": "[[model]]"}[table]
     pieces = tuple(f"{header}{piece}" for piece in text.split(f"\n{header}")[1:])
     return (*own_cards(), *pieces) if table == "gpus" else pieces
@@ -111,7 +111,7 @@ def _begins(key: str, known: str) -> bool:
 @cache
 def preset_config(row_config: str) -> Row:
     """A preset's config.json, by its file name."""
-    config: Row = json.decode(_read(f"models/{row_config}"))
+    config: Row = json.decode(read_text(f"models/{row_config}"))
     return config
 
 

@@ -124,10 +124,10 @@ def _find(
 def _from_preset(found: NamedPreset, numbers: Numbers, parameters: int | None) -> ResolvedModel:
     """The model of a preset, with what its name says beside."""
     row, count = found.row, found.num_parameters or parameters
-    if found.form is None and count is None and not numbers:
+    if found.form is None and count is None and not numbers and not found.own:
         resolved = _preset(row["name"])
     else:
-        config = catalog.row_config(row)
+        config = catalog.row_config(row) | found.own
         config = config | {"quantization_config": found.form} if found.form else config
         resolved = _from_config(row["title"], config, numbers, count, ())
     assumed = (*found.assumed, *resolved.assumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ class NamedPreset(Struct, frozen=True):
 
     - form: the quantization_config that the name says
     - num_parameters: the count that the preset is scaled to
+    - own: keys of config.json in which the named model differs from the preset
     - assumed: what was assumed, a sentence each
     """
 
@@ -22,16 +24,24 @@ class NamedPreset(Struct, frozen=True):
     form: dict[str, Any] | None = None
     num_parameters: int | None = None
     assumed: tuple[str, ...] = ()
+    own: Mapping[str, Any] = {}
 
 
 def exact_preset(name: str) -> NamedPreset | None:
     """The preset with this name, hub id or alias."""
     row = catalog.find("index", name) if name else None
-    return None if row is None else NamedPreset(row, assumed=_shared_architecture(name, row))
+    if row is None:
+        return None
+    if name == row["name"]:
+        return NamedPreset(row)
+    from ..catalog.siblings import own_config
+
+    return NamedPreset(row, assumed=_shared_architecture(name, row), own=own_config(name))
 
 
 def variant_preset(name: str) -> NamedPreset | None:
     """The preset of which a name is another spelling, a tuning or a weight format."""
+    from ..catalog.siblings import own_config
     from ..catalog.variants import variant
 
     found = variant(name) if name else None
@@ -39,12 +49,11 @@ def variant_preset(name: str) -> NamedPreset | None:
         return None
     row, form, words = found
     if words:
-        return NamedPreset(
-            row, form, assumed=(f"{name} is {row['title']} in {words}, by its name",)
-        )
-    shared = _shared_architecture(name, row)
-    copied = (f"{name} is {row['title']}, by its name",) if "/" in name else ()
-    return NamedPreset(row, assumed=shared or copied)
+        said = (f"{name} is {row['title']} in {words}, by its name",)
+    else:
+        copied = (f"{name} is {row['title']}, by its name",) if "/" in name else ()
+        said = _shared_architecture(name, row) or copied
+    return NamedPreset(row, form, assumed=said, own=own_config(name))
 
 
 def meant_preset(text: str) -> NamedPreset | None:
@@ -63,7 +72,12 @@ def meant_preset(text: str) -> NamedPreset | None:
 
 
 def _shared_architecture(name: str, row: catalog.Row) -> tuple[str, ...]:
-    """What is assumed where a name is that of another model with the preset's architecture."""
+    """What is assumed where a name is that of another model with the preset's architecture, or of a
+    tuning whose own config.json is not known.
+    """
     from ..catalog.model_names import is_own
+    from ..catalog.siblings import is_known
 
-    return () if is_own(name, row) else (f"{name} has the architecture of {row['title']}",)
+    if not is_own(name, row):
+        return (f"{name} has the architecture of {row['title']}",)
+    return () if is_known(name, row) else (f"{name} taken as {row['title']}",)
