@@ -78,6 +78,11 @@ def unknown_family_message(config: Mapping[str, Any], problem: str) -> str:
     return f"{problem}; {NUMBERS}{function}"
 
 
+def is_here(name: str) -> bool:
+    """Whether a path is on this machine, where files may be opened."""
+    return access().files and os.path.exists(os.path.expanduser(name))
+
+
 def unknown_name_message(name: str) -> str:
     """The message for a name that is neither a preset nor a file."""
     if not access().files:
@@ -96,6 +101,9 @@ def unknown_name_message(name: str) -> str:
             "https://, http:// and s3:// are read"
         )
     hint = _similar(name) or "; see gpu-mem-calc presets, or give its name on the hub, owner/model"
+    if name.startswith(("/", "~", "$", ".")):
+        fix = "say which model it is, with --set model.name=owner/model"
+        return f"model.name={name!r} is not on this machine, and no preset has its name; {fix}"
     return f"model.name={name!r} is neither a preset nor a file{hint}"
 
 

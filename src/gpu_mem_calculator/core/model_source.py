@@ -23,13 +23,14 @@ from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (
     config_file,
     fetch_checkpoint,
+    is_here,
     name_with_revision,
     unknown_family_message,
     unknown_name_message,
 )
 from .model_size import nearest_by_size
 from .models import ModelConfig
-from .named_preset import NamedPreset, exact_preset, meant_preset, variant_preset
+from .named_preset import NamedPreset, exact_preset, meant_preset, path_preset, variant_preset
 from .parameter_count import parameter_count
 from .text_data import load_text
 
@@ -161,6 +162,9 @@ def _by_name(name: str, numbers: Numbers, parameters: int | None, headers: bool)
     """A model that is only named: read from the hub, else refused."""
     if name and hub_name(name) is not None:
         return _from_remote(name, numbers, parameters, headers)
+    found = path_preset(name) if name and not is_here(name) else None
+    if found is not None:
+        return replace(_from_preset(found, numbers, parameters), address=name)
     if name:
         raise InputError(unknown_name_message(name))
     missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)

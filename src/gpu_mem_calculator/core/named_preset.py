@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import catalog
 from .model_size import sized_model
+
+FILES = (".gguf", ".json", ".safetensors", ".bin", ".pt")  # endings of files, which name no model
 
 
 class NamedPreset(Struct, frozen=True):
@@ -54,6 +57,26 @@ def variant_preset(name: str) -> NamedPreset | None:
         copied = (f"{name} is {row['title']}, by its name",) if "/" in name else ()
         said = _shared_architecture(name, row) or copied
     return NamedPreset(row, form, assumed=said, own=own_config(name))
+
+
+def path_preset(name: str) -> NamedPreset | None:
+    """The preset that the last folder of a path names: of a path that this machine does not have.
+
+    Where a folder is the hub's cache (`models--owner--name/snapshots/...`), that names it.
+    """
+    from ..hub.names import is_address
+
+    parts = [part for part in name.replace("\\", "/").split("/") if part]
+    path = name.startswith(("/", "~", "$", ".")) or len(parts) > 2 or name[1:3] == ":\\"
+    if not path or not parts or is_address(name) or parts[-1].endswith(FILES):
+        return None
+    cached = (part for part in parts if part.startswith("models--"))
+    folder = next(cached, parts[-1]).removeprefix("models--").rpartition("--")[2]
+    found = exact_preset(folder) or variant_preset(folder)
+    if found is None:
+        return None
+    said = f"{name} is not on this machine: taken as the model that its folder names, {folder}"
+    return replace(found, assumed=(said, *found.assumed))
 
 
 def meant_preset(text: str) -> NamedPreset | None:

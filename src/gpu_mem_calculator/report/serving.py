@@ -148,7 +148,9 @@ def _change(estimate: Estimate, change: ServingChange) -> Section:
 
 def _remarks(estimate: Estimate, *, brief: bool) -> Iterator[Line]:
     """Warnings about the run, and what was assumed; notes of the engine are left to --long."""
-    assumed = "; ".join(estimate.result.assumed)
+    about_model = estimate.resolved.model.assumed  # first: a line is cut off at its end
+    others = (text for text in estimate.result.assumed if text not in about_model)
+    assumed = "; ".join((*about_model, *others))
     rows = [("note: ", warning, WARN) for warning in estimate.resolved.warnings]
     for label, text, style in [*rows, ("assumed: ", assumed, "")] if assumed else rows:
         shown = shorten(text, WIDTH - len(label)) if brief else text

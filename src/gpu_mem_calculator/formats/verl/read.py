@@ -63,12 +63,6 @@ def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def model_name(path: Any) -> str:
-    """The model of a path: where it is a folder of another machine, its last folder's name."""
-    text = str(path)
-    return text.rstrip("/").rpartition("/")[2] if text.startswith(("~", "$", "/")) else text
-
-
 def whole(values: Mapping[str, Any], key: str) -> int:
     """The whole number of a key; a shell's variable that is not known is refused."""
     value = values[key]
@@ -93,7 +87,7 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
     if values[f"{MODEL}.use_liger"]:
         training["liger"] = True
     training |= _adapters(values[f"{MODEL}.lora_rank"], values[f"{MODEL}.target_modules"])
-    reading.run = {"model": {"name": model_name(values[f"{MODEL}.path"])}, "training": training}
+    reading.run = {"model": {"name": str(values[f"{MODEL}.path"])}, "training": training}
     if values[f"{ACTOR}.strategy"] == "megatron":
         reading.run |= _megatron(values, training)
     else:
@@ -101,8 +95,6 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
         training |= _precision(stored, values[f"{FSDP}.dtype"])
         reading.run["engine"] = _fsdp(values, gpus)
     reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": nodes}
-    if str(values[f"{MODEL}.path"]).startswith(("~", "$", "/")):
-        reading.assumed.append(f"{values[f'{MODEL}.path']} is the model of that name")
     reading.assumed.append(f"{TITLE}'s update of the actor, on sequences of {length:,} tokens")
     reading.limits += _other_phases(values)
 
@@ -238,7 +230,7 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
     if values["model.fsdp_config.cpu_offload"]:
         engine["cpu_offload"] = True
     reading.run = {
-        "model": {"name": model_name(values["model.partial_pretrain"])},
+        "model": {"name": str(values["model.partial_pretrain"])},
         "training": training,
         "engine": engine,
         "hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes},
