@@ -5,6 +5,7 @@ python docs/qlora.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import wrap
 
@@ -24,28 +25,32 @@ MEANINGS = {
     "training.loss": "the loss is computed in chunks, so that not all logits exist together",
     "training.upcast_unquantized": "embedding, head and norms are not cast to fp32",
     "training.lora.adapter_dtype": "adapters are in bf16, without autocast's copies",
-    "training.upcast_at_startup": "all weights that are not quantized are cast to fp32 and back while it loads",
+    "training.upcast_at_startup": "what is not quantized is cast to fp32 and back while it loads",
     "training.embedding_states_32bit": "",  # an embedding is not trained here
     "training.from_pretrained": "weights are loaded onto the GPU, one by one",
     "training.lora.initial_dtype": "adapters start in fp32, before they are cast",
     "engine.init_device": "the model is built in host RAM",
 }
-HEAD = """\
-# QLoRA: which tool needs what
+HEAD = (
+    "# QLoRA: which tool needs what",
+    "Tools that train a 4-bit base with LoRA do not do the same. `quick --qlora` means {recipe}. The "
+    "table has GiB that a card must have, the margin included: rank 16 on all linear layers, full "
+    "recompute, paged 8-bit AdamW, 1 × 4,096 tokens, an RTX 4090. `gpu-mem-calc quick MODEL --qlora "
+    "--export trl` writes the same settings for a tool; the table has what `gpu-mem-calc check` says "
+    "of that file.",
+)
+EXPERTS = (
+    "## Mixtures of experts",
+    "transformers keeps all experts of a layer in one parameter. bitsandbytes quantizes linear "
+    "layers only, so the experts stay in 16 bits, and `prepare_model_for_kbit_training` casts them "
+    "to fp32. That is why a model of 30 B parameters needs more than 100 GiB. Axolotl's "
+    "`quantize_moe_experts` and Unsloth quantize them; neither is modelled here.",
+)
 
-Tools that train a 4-bit base with LoRA do not do the same. `quick --qlora` means
-{recipe}. The table has GiB that a card must have, the margin
-included: rank 16 on all linear layers, full recompute, paged 8-bit AdamW, 1 × 4,096 tokens, an RTX 4090.
-`gpu-mem-calc quick MODEL --qlora --export trl` writes the same settings for a tool; the table has what
-`gpu-mem-calc check` says of that file.
-"""
-EXPERTS = """\
-## Mixtures of experts
 
-transformers keeps all experts of a layer in one parameter. bitsandbytes quantizes linear layers only, so the experts
-stay in 16 bits, and `prepare_model_for_kbit_training` casts them to fp32. That is why a model of 30 B parameters needs
-more than 100 GiB. Axolotl's `quantize_moe_experts` and Unsloth quantize them; neither is modelled here.
-"""
+def paragraphs(texts: Iterable[str]) -> list[str]:
+    """Texts in lines of 120 columns, with an empty line after each."""
+    return [line for text in texts for line in (*wrap(text, 120, break_on_hyphens=False), "")]
 
 
 def estimated(model: str) -> Estimate:
@@ -60,7 +65,7 @@ def page() -> str:
     estimates = {model: estimated(model) for model in MODELS}
     tools = {model: list(other_tools(one)) for model, one in estimates.items()}
     titles = [tool.title for tool in tools[EXPLAINED]]
-    lines = [HEAD.format(recipe=PREPARED.removeprefix("as "))]
+    lines = paragraphs(text.format(recipe=PREPARED.removeprefix("as ")) for text in HEAD)
     lines += [f"| model | {' | '.join(['Trainer and PEFT', *titles])} |"]
     lines += [f"|---|{'---:|' * (1 + len(titles))}"]
     for model, estimate in estimates.items():
@@ -71,7 +76,7 @@ def page() -> str:
     for tool in tools[EXPLAINED]:
         text = f"- {tool.title}: {differences(tool)}."
         lines += wrap(text, 120, subsequent_indent="  ")
-    return "\n".join([*lines, "", EXPERTS])
+    return "\n".join([*lines, "", *paragraphs(EXPERTS)])
 
 
 def differences(tool: OtherTool) -> str:

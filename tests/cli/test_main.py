@@ -62,7 +62,7 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
     ("words", "said"),
     [
         (["quick"], "quick needs one MODEL"),
-        (["quick", "7", "8"], "unexpected argument '8'"),
+        (["quick", "7", "8"], "'7 8' is neither a preset nor a file"),
         (["quick", "7", "--gpuss", "8"], "not an option of quick; did you mean '--gpus'?"),
         (["quick", "7", "--gpus", "0"], "--gpus '0' must be a whole number, 1 or more"),
         (["quick", "7", "--gpus"], "--gpus needs a value"),

@@ -46,7 +46,7 @@ def test_a_folder_that_exists_is_read(tmp_path: Path) -> None:
     """Its name means nothing then."""
     folder = tmp_path / "Qwen3-8B"
     folder.mkdir()
-    with pytest.raises(InputError, match="is a folder without a config.json"):
+    with pytest.raises(InputError, match=r"is a folder without a config\.json"):
         find_model(ModelConfig(name=str(folder)))
 
 

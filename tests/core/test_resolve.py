@@ -182,7 +182,7 @@ def problems(run: dict[str, Any]) -> list[str]:
         (
             {"model": {"config": None, "name": "bert-base"}},
             "model: the activations of bert models are not modelled; "
-            "use gpu-mem-calc deepspeed --model-path for the model states",
+            "gpu-mem-calc trace -- python train.py runs your own script on fake tensors",
         ),
     ],
 )

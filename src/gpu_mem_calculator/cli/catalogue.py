@@ -19,6 +19,7 @@ NAME_KEYS = ("name", "title", "hub_id", "aliases")  # where a word is looked for
 def add_list(parser: Parser) -> None:
     """Add WORD, --format and --output."""
     parser.add_argument("word", nargs="?", metavar="WORD", help="only names that contain WORD")
+    parser.joins("word")
     add_output(parser, "table", "list", "json")
 
 
@@ -28,8 +29,9 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
     if word is None:
         return rows
     names = [" ".join(str(row.get(key, "")) for key in NAME_KEYS).lower() for row in rows]
-    asked = word.lower()
-    matches = [row for row, name in zip(rows, names, strict=True) if asked in name]
+    asked = word.lower().split()
+    found = zip(rows, names, strict=True)
+    matches = [row for row, name in found if all(part in name for part in asked)]
     matches = matches or list(meant(table, word))
     if not matches:
         raise InputError(f"no name has {word!r} in it; see gpu-mem-calc {command}")

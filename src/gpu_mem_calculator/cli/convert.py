@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 
+from ..catalog.variants import variant
+from ..core.errors import InputError
 from .export import FORMATS, write_export
 from .parser import Parser, add_run
-from .run_source import run_data
+from .run_source import is_command, run_data
 from .training_options import add_training_options
 
 EXAMPLES = """\
 examples:
   gpu-mem-calc convert run.json --to accelerate
+  gpu-mem-calc convert llama3.1-8b --qlora --to axolotl
   gpu-mem-calc convert run.json --to deepspeed --output ds_config.json
   gpu-mem-calc convert run.json --to transformers --output args.json
   gpu-mem-calc convert run.json --to trl --output sft.yaml
@@ -38,6 +41,18 @@ def run(args: argparse.Namespace) -> int:
     """Write the run of the options in the format of --to."""
     from ..formats.writing.writers import find_format
 
-    find_format(args.to)
+    form = find_format(args.to)
+    if args.source is not None and not _is_source(args.source):
+        if not form.trains:
+            instead = f"use gpu-mem-calc infer {args.source} --export {args.to}"
+            raise InputError(f"{form.title} serves a model; {instead}")
+        args.preset, args.source = args.source, None
     write_export(args.to, run_data(args), args.output)
     return 0
+
+
+def _is_source(text: str) -> bool:
+    """Whether a text is a file or a command, and not the name of a model."""
+    from .main import is_run_file
+
+    return is_run_file(text) or is_command(text) or variant(text) is None

@@ -6,12 +6,13 @@ import argparse
 
 from ..report.lines import gib
 from .catalogue import add_list, matching_rows, show_rows
-from .parser import Parser
+from .parser import Parser, memory
 
 EXAMPLES = """\
 examples:
   gpu-mem-calc gpus
   gpu-mem-calc gpus h100
+  gpu-mem-calc gpus --gpu-mem 24
   gpu-mem-calc gpus --format json
   GPU_MEM_CALC_GPUS=my.toml gpu-mem-calc gpus
 
@@ -26,11 +27,14 @@ HEAD = ("name", "GB", "usable", "GB/s", "card")
 def arguments(parser: Parser) -> None:
     """Add the options of `gpus`."""
     add_list(parser)
+    parser.option("-m --gpu-mem", "GB", "only cards with so many GB, as marketed", memory)
 
 
 def run(args: argparse.Namespace) -> int:
     """List the cards."""
     rows = matching_rows("gpus", args.word, "gpus")
+    if args.gpu_mem is not None:
+        rows = [row for row in rows if row["memory_gb"] == args.gpu_mem]
     cells = [
         (
             row["name"],

@@ -74,6 +74,7 @@ def arguments(parser: Parser) -> None:
     """Add the options of `infer`."""
     model = "a model's name, a Hugging Face id, a config.json, a .gguf file, or a folder"
     parser.option("model", "MODEL", model, nargs="?")
+    parser.joins("model")
     parser.option("--model", "NAME", "the same as MODEL", dest="model_name")
     parser.option("-c --config", "FILE", "a run file with an inference section")
     engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"

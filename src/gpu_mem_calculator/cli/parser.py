@@ -11,14 +11,22 @@ from typing import Any, NoReturn
 from ..core.counts import whole_count
 from ..core.errors import InputError, nearest
 from ..core.own_names import is_setting
-from .words import known_words
+from .words import AXES, known_words
 
 RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"
 MOST = 10**9  # of a count
 # Options of one of two commands that people look for at the other.
 OPTIONS_OF = {
-    "infer": ("--tp", "--pp", "--dp", "--ep", "--users", "--context", "--ctx", "--max-model-len"),
+    "infer": ("--dp", "--ep", "--users"),
     "quick": ("--lora", "--qlora", "--recipe", "--zero", "--offload", "--optimizer", "--optim"),
+}
+# What people ask a training command for that it does not have, and where it is.
+ELSEWHERE = {
+    **{
+        f"--{name}": f"is a trainer of TRL: gpu-mem-calc check trl {name} --model_name_or_path ..."
+        for name in ("dpo", "grpo", "kto", "rloo", "reward")
+    },
+    "--unsloth": "is not modelled here: --qlora says what TRL needs, whose trainer it changes",
 }
 
 
@@ -34,6 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **rest: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **rest)
+        self._joined = ""
 
     def error(self, message: str) -> NoReturn:
         """Raise one sentence, where argparse prints the usage and exits."""
@@ -43,6 +52,10 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{verb} needs {missing[1]}; see {self.prog} --help")
         message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
         raise InputError(message.replace("expected one argument", "needs a value"))
+
+    def joins(self, name: str) -> None:
+        """Let more than one word be the value of an argument: `quick llama3.1 8b`."""
+        self._joined = name
 
     def option(self, names: str, metavar: str, text: str, kind: Any = None, **rest: Any) -> None:
         """Add an option with a value: its names, and `text` as its help; `kind` is its type."""
@@ -78,6 +91,10 @@ class Parser(argparse.ArgumentParser):
         """argparse's result; an unknown option is refused with the nearest known one."""
         words = known_words(args or (), self._option_string_actions)
         parsed, unknown = self.parse_known_args(words, namespace)
+        first = getattr(parsed, self._joined, None) if self._joined else None
+        if first and unknown and not any(word.startswith("-") for word in unknown):
+            setattr(parsed, self._joined, " ".join((first, *unknown)))
+            return parsed
         if unknown:
             self._refuse(unknown, args or ())
         return parsed
@@ -89,6 +106,12 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             self.error(f"unexpected argument {word!r}; see {self.prog} --help")
         name = word.partition("=")[0]
+        if name in ELSEWHERE and verb in ("quick", "calculate"):
+            self.error(f"{name} {ELSEWHERE[name]}")
+        if name in AXES and verb in ("quick", "calculate"):
+            gpus = [] if any(word.startswith("--gpus") for word in words) else ["--gpus", "8"]
+            instead = shlex.join([verb, *words, "--engine", "megatron", *gpus])
+            self.error(f"{name} is an axis of Megatron; use gpu-mem-calc {instead}")
         known = [one for one in self._option_string_actions if one.startswith("--")]
         hint = nearest(name, known) or self._as_setting(word, words) or f"; see {self.prog} --help"
         other = next((one for one, options in OPTIONS_OF.items() if name in options), verb)

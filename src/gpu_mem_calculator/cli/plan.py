@@ -65,6 +65,7 @@ def arguments(parser: Parser) -> None:
     """Add the options of `plan`."""
     text = "a model's name, a Hugging Face id, a path, or a size: 7, 7B, 350M"
     parser.option("model", "MODEL", text, nargs="?")
+    parser.joins("model")
     for name, (names, metavar, kind, help_text) in ASKED.items():
         parser.option(names, metavar, help_text, kind, dest=name)
     parser.option("--nodes", "N", "number of nodes (8 GPUs each without --gpus)", whole)

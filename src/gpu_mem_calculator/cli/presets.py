@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..core.hardware import find_hardware
+from ..core.models import GPUConfig
 from ..report.lines import count
 from .catalogue import add_list, matching_rows, show_rows
 from .parser import Parser
@@ -12,19 +14,25 @@ EXAMPLES = """\
 examples:
   gpu-mem-calc presets
   gpu-mem-calc presets llama3
+  gpu-mem-calc presets qwen --gpu 4090
   gpu-mem-calc presets --format json"""
 KEYS = ("name", "title", "hub_id", "aliases", "num_parameters", "source")  # shown as JSON
+BYTES = 2  # of a 16-bit weight
 HEAD = ("name", "size", "hub id")
 
 
 def arguments(parser: Parser) -> None:
     """Add the options of `presets`."""
     add_list(parser)
+    parser.option("--gpu", "NAME", "only models whose 16-bit weights fit on this card")
 
 
 def run(args: argparse.Namespace) -> int:
     """List the presets."""
     rows = matching_rows("index", args.word, "presets")
+    if args.gpu is not None:
+        most = find_hardware(GPUConfig(gpu=args.gpu), None).memory_bytes // BYTES
+        rows = [row for row in rows if row["num_parameters"] <= most]
     data = [{key: row[key] for key in KEYS if key in row} for row in rows]
     cells = [(row["name"], count(row["num_parameters"]), row.get("hub_id", "")) for row in rows]
     return show_rows(args, data, HEAD, cells, {1})

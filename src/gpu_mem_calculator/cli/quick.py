@@ -31,6 +31,7 @@ def arguments(parser: Parser) -> None:
     """Add the options of `quick`."""
     text = "a model's name, a Hugging Face id, a path, or a size: 7, 7B, 350M"
     parser.option("size", "MODEL", text, nargs="?")
+    parser.joins("size")
     parser.option("--model", "NAME", "the same as MODEL")
     add_training_options(parser)
     add_settings(parser)

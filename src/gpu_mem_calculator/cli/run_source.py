@@ -52,6 +52,8 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     from ..formats.reading.tools import file_format
 
     name_source(args)
+    if args.config is None and args.preset is None and needs_model:
+        args.preset, args.model = args.model, None  # alone, it is the model of the run
     if not needs_model and args.config is None and args.preset is None:
         return _with_options(args, {})
     if (args.config is None) == (args.preset is None):

@@ -35,7 +35,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         ("--gradient-checkpointing", "--activation-checkpointing", "--grad-checkpointing"),
         ("--checkpointing",),
     ),
-    **dict.fromkeys(("--lora-r", "--lora-rank", "--rank"), ("--lora",)),
+    "--lora-r": ("--lora",),
+    "--lora-rank": ("--lora",),
+    "--rank": ("--lora",),
+    "--full": ("--recipe", "full"),
     "--load-in-4bit": ("--qlora",),
     "--optim": ("--optimizer",),
     "--dtype": ("--precision",),
@@ -65,6 +68,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "--json": ("--format", "json"),
     "--silent": ("--quiet",),
 }
+# Names of a context, which training commands call a sequence.
+CONTEXTS = (
+    *("--ctx", "--ctx-size", "--context", "--context-length", "--context-len", "--max-seq-len"),
+    "--max-model-len",
+)
+RANKS = ("--lora-r", "--lora-rank", "--rank")  # of LoRA, and of QLoRA where that is asked for
 # Options that may lack their value: what a value looks like, and the value without one.
 OPTIONAL: Mapping[str, tuple[str, str]] = {
     "--lora": (r"[0-9]+", "16"),
@@ -83,6 +92,7 @@ CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x
 def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
     """The words with other spellings of options replaced by those that are `known`."""
     replaced: list[str] = []
+    words = _ranked(words)
     for place, word in enumerate(words):
         if word == "--":
             return replaced + list(words[place:])
@@ -94,6 +104,20 @@ def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
     return _with_values(_cards(_axes(replaced, known), known), known)
 
 
+def _ranked(words: Sequence[str]) -> Sequence[str]:
+    """`--qlora --rank 64` as `--qlora 64`: the rank is that of the recipe."""
+    plain = [word.partition("=")[0].replace("_", "-") for word in words]
+    four_bits = next((name for name in ("--qlora", "--load-in-4bit") if name in plain), None)
+    if four_bits is None or not any(name in RANKS for name in plain):
+        return words
+    place = plain.index(four_bits)
+    if place + 1 < len(words) and words[place + 1].isdecimal():
+        return words  # it has a rank already
+    named = zip(words, plain, strict=True)
+    renamed = ["--qlora" + word[len(name) :] if name in RANKS else word for word, name in named]
+    return renamed[:place] + renamed[place + 1 :]
+
+
 def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
     """A word as a known option; any other word as it is."""
     if not name.startswith("--") or name in known:
@@ -102,6 +126,8 @@ def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
     if plain in known:
         return (plain,)
     alias = ALIASES.get(plain, ())
+    if plain in CONTEXTS and "--context" not in known:
+        alias = ("--seq-len",)
     return alias if alias and alias[0] in known else (name,)
 
 

@@ -17,6 +17,7 @@ from ..run.run import Run
 from ..serving import server, server_names, spellings
 from ..weights import FormatError
 from ..weights.rank_weights import run_format
+from ..weights.recipes import RECIPES
 from .errors import InputError, Problems, nearest, quoted
 from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig
@@ -87,6 +88,8 @@ def _problems(engine: Engine, given: Options, options: Options) -> Iterator[str]
     dtype, most = options["dtype"], options.get("max_seq_len")
     if dtype not in PRECISIONS:
         hint = nearest(dtype, PRECISIONS)
+        if dtype in RECIPES:
+            hint = f"; for {dtype} weights use --quantization {dtype} (inference.quantization)"
         yield f"inference.dtype={dtype!r} must be 'bf16', 'fp16' or 'fp32'{hint}"
     length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
     if most is not None and length > most:
@@ -278,7 +281,7 @@ def _assumed(config: InferenceConfig, options: Options, keys: Iterable[str]) -> 
 def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
-        yield not_trained(arch)
+        yield not_trained(arch, "generate.py")
     yield from filter(None, [_gpus_problem(run, hardware, engine)])
     layers = len(arch.layers)
     if engine.name != LLAMACPP and run.mesh.pp > layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -262,6 +263,14 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         try:
             value = json.loads(text)
         except ValueError:
-            value = text
+            value = _names(text) if keys[-1] == "target_modules" else text
         with_setting(data, ".".join(keys), value)
     return data
+
+
+def _names(text: str) -> str | list[str]:
+    """`q_proj,v_proj` and `[q_proj,v_proj]` as a list; any other text, such as a pattern, stays."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    names = [name.strip() for name in inner.split(",")]
+    several = len(names) > 1 or inner != text.strip()
+    return names if several and all(re.fullmatch(r"[\w.]+", name) for name in names) else text

@@ -42,9 +42,9 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from runtime_problems(run, engine)
 
 
-def not_trained(arch: Arch) -> str:
+def not_trained(arch: Arch, script: str = "train.py") -> str:
     """The sentence for a model whose activations are not modelled."""
-    fix = "use gpu-mem-calc deepspeed --model-path for the model states"
+    fix = f"gpu-mem-calc trace -- python {script} runs your own script on fake tensors"
     return f"model: the activations of {arch.family} models are not modelled; {fix}"
 
 

@@ -52,7 +52,7 @@ def short_answer(
             blocks[-1] += lines
             left -= len(lines)
     blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left), asides))
-    detailed = shlex.join(commands.detailed) or f"{' '.join(commands.run)} --long"
+    detailed = shlex.join(commands.detailed or [*commands.run, "--long"])
     return on_one_screen(blocks, f"details: gpu-mem-calc {detailed}", width)
 
 
@@ -119,11 +119,7 @@ def _merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
 
 
 def assumed_lines(
-    estimate: Estimate,
-    notes: Sequence[str],
-    width: int,
-    most: int,
-    said: Sequence[str] = (),
+    estimate: Estimate, notes: Sequence[str], width: int, most: int, said: Sequence[str] = ()
 ) -> list[Line]:
     """Warnings first, then what was chosen or assumed for the user: whole items, as many as fit in
     `most` lines, and the number of the others. What is `said` elsewhere is not repeated.
