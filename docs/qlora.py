@@ -33,11 +33,11 @@ MEANINGS = {
 }
 HEAD = (
     "# QLoRA: which tool needs what",
-    "Tools that train a 4-bit base with LoRA do not do the same. `quick --qlora` means {recipe}. The "
-    "table has GiB that a card must have, the margin included: rank 16 on all linear layers, full "
-    "recompute, paged 8-bit AdamW, 1 × 4,096 tokens, an RTX 4090. `gpu-mem-calc quick MODEL --qlora "
-    "--export trl` writes the same settings for a tool; the table has what `gpu-mem-calc check` says "
-    "of that file.",
+    "Tools that train a 4-bit base with LoRA do not do the same. `quick --qlora` means {recipe}. "
+    "The table has GiB that a card must have, the margin included: rank 16 on all linear layers, "
+    "full recompute, paged 8-bit AdamW, 1 × 4,096 tokens, an RTX 4090. `gpu-mem-calc quick MODEL "
+    "--qlora --export trl` writes the same settings for a tool; the table has what `gpu-mem-calc "
+    "check` says of that file.",
 )
 EXPERTS = (
     "## Mixtures of experts",

@@ -128,7 +128,7 @@ def _from_preset(found: NamedPreset, numbers: Numbers, parameters: int | None) -
     if found.form is None and count is None and not numbers and not found.own:
         resolved = _preset(row["name"])
     else:
-        config = catalog.row_config(row) | found.own
+        config = {**catalog.row_config(row), **found.own}
         config = config | {"quantization_config": found.form} if found.form else config
         resolved = _from_config(row["title"], config, numbers, count, ())
     assumed = (*found.assumed, *resolved.assumed)
