@@ -7,7 +7,7 @@ import tomllib
 from functools import cache
 
 from ..ledger.units import GIB, MIB
-from . import Row, _read, rows
+from . import Row, read_text, rows
 from .cards import meant
 
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a size can mean
@@ -19,7 +19,7 @@ OWN_KEY = re.compile(r"(.*[/._-])?(gpu|gpus|accelerator|card)([-_./]?\w+)*", re.
 
 @cache
 def _tables() -> dict[str, list[Row]]:
-    return tomllib.loads(_read("machines.toml"))
+    return tomllib.loads(read_text("machines.toml"))
 
 
 @cache

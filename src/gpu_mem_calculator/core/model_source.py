@@ -162,8 +162,7 @@ def _by_name(name: str, numbers: Numbers, parameters: int | None, headers: bool)
     """A model that is only named: read from the hub, else refused."""
     if name and hub_name(name) is not None:
         return _from_remote(name, numbers, parameters, headers)
-    found = path_preset(name) if name and not is_here(name) else None
-    if found is not None:
+    if found := path_preset(name) if name and not is_here(name) else None:
         return replace(_from_preset(found, numbers, parameters), address=name)
     if name:
         raise InputError(unknown_name_message(name))

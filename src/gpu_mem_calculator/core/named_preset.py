@@ -51,6 +51,7 @@ def variant_preset(name: str) -> NamedPreset | None:
     if found is None:
         return None
     row, form, words = found
+    said: tuple[str, ...]
     if words:
         said = (f"{name} is {row['title']} in {words}, by its name",)
     else:

@@ -140,7 +140,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *(*outliers, *program.assumed),
         ),
         meant=program.meant,
-        decisive=(*hardware.decisive, *_assumed_length(file, run)),
+        decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
         limits=(*training_rules.image_limit(run), *compile_limit(run), *(file.limits or ())),
         warnings=(
             *model.warnings,
@@ -155,12 +155,6 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
-
-
-def _assumed_length(file: RunFile, run: Run) -> tuple[str, ...]:
-    """The length of a sequence, where the run file leaves it out."""
-    given = file.training.seq_len or trained_tokens(file.training) or run.record is not None
-    return () if given else (f"{run.seq:,} tokens",)
 
 
 def find_engine(config: EngineConfig) -> Engine:

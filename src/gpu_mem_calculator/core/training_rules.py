@@ -117,10 +117,10 @@ def quantized_experts_note(run: Run) -> Iterator[str]:
     if run.quantization is None or not blocks:
         return
     size = sum(int(weight.numel) * int(n) for mlp, n in blocks for weight in mlp.experts)
-    cast = ", and PEFT casts them to fp32" * run.upcast_unquantized
-    left = f"bitsandbytes leaves fused experts in 16 bits{cast}"
+    cast = ", PEFT casts them to fp32" * run.upcast_unquantized
+    left = f"stay unquantized: bitsandbytes skips fused ones{cast}"
     others = "Axolotl's quantize_moe_experts and Unsloth quantize them"
-    yield f"the experts ({size / 1e9:.1f} B parameters) are not quantized: {left}; {others}"
+    yield f"experts ({size / 1e9:.1f} B) {left}; {others}"
 
 
 def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:

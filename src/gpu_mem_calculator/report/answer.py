@@ -46,6 +46,8 @@ def short_answer(
     ]
     assumed = assumed_lines(estimate, notes, width, 1, asides)
     left = LINES - sum(map(len, blocks)) - len(assumed)
+    if left < 0:
+        blocks[1] = cut(blocks[1], max(1, len(blocks[1]) + left))
     for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
         lines = short_remedy(remedy, words, left, width)
         if lines is not None:
