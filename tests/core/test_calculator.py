@@ -182,3 +182,27 @@ def test_amp_is_refused_as_deepspeed_does() -> None:
     """DeepSpeed no longer has it."""
     with pytest.raises(InputError, match=r"engine\.amp is gone"):
         estimate(small_run("deepspeed", engine={"amp": True}))
+
+
+def test_pages_that_do_not_fit_are_on_the_host() -> None:
+    """A paged optimizer on a card that torch nearly fills: nvidia-smi shows the card, and the rest
+    of the pages is host memory.
+    """
+    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 5120}
+    config |= {"num_attention_heads": 40, "num_key_value_heads": 40}
+    config |= {"intermediate_size": 13824, "vocab_size": 32000}
+    data = {
+        "model": {"config": config},
+        "training": {"optimizer": "paged_adamw_8bit", "batch_size": 1, "seq_len": 64},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1},
+    }
+    roomy = estimate(data)
+    assert roomy.needs_bytes is not None
+    assert roomy.device_bytes is not None
+    enough = roomy.needs_bytes + 2**30 + roomy.outside_torch_bytes
+    assert enough < roomy.device_bytes
+    data["hardware"] = {"gpu": "h100-80gb-sxm", "num_gpus": 1, "available_memory_bytes": enough}
+    tight = estimate(data)
+    assert tight.fits_on_gpu
+    assert tight.device_bytes == tight.gpu_memory_bytes
+    assert tight.host_bytes_per_node > roomy.host_bytes_per_node

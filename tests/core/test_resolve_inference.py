@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
@@ -211,3 +212,49 @@ def test_experts_are_shared_out_or_sharded(
     assert (shard.embedding, shard.head) == (True, True)
     last = stage_shard(made.run, made.engine, range(2, 4), 4)
     assert (last.embedding, last.head) == (False, True)
+
+
+H100 = {"gpu": "h100-80gb-sxm"}
+SERVERS = ["vllm", "sglang", "tensorrt_llm", "tgi", "llamacpp"]
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+@pytest.mark.parametrize("given", [None, 2048])
+def test_a_sequence_longer_than_the_model_is_refused(engine: str, given: int | None) -> None:
+    """Whether the length is written down or the model's own."""
+    inference: dict[str, Any] = {"engine": engine, "prompt_len": 1, "new_tokens": 8191}
+    inference |= {} if given is None else {"max_seq_len": given}
+    data = {"model": {"name": "tinyllama-1.1b"}, "inference": inference, "hardware": H100}
+    with pytest.raises(InputError) as caught:
+        resolve_inference(read(data), headers=False)
+    (sentence,) = caught.value.problems
+    assert sentence.startswith(
+        "inference.prompt_len + new_tokens is 8192, more than max_seq_len=2048"
+    )
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "llamacpp"])
+def test_a_server_without_room_for_one_user_does_not_fit(engine: str) -> None:
+    """A sequence that the KV cache does not hold, or a slot of llama.cpp, is not served."""
+    inference: dict[str, Any] = {"engine": engine, "new_tokens": 65536, "max_seq_len": 131072}
+    if engine == "llamacpp":
+        inference |= {"n_parallel": 4}
+    else:
+        share = {"sglang": 0.25, "tensorrt_llm": 0.1}[engine]
+        inference |= {"gpu_memory_utilization": share}
+    data = {"model": {"name": "llama3.1-8b"}, "inference": inference, "hardware": H100}
+    result = estimate(data)
+    assert result.serving is not None
+    assert (result.serving.users, result.verdict) == (0, "does_not_fit")
+    assert result.headroom_bytes < 0
+
+
+def test_a_server_that_lowers_its_context_serves_one_user() -> None:
+    """Where nobody asks for a length, it is what the KV cache holds."""
+    inference = {"engine": "tensorrt_llm", "gpu_memory_utilization": 0.1}
+    data = {"model": {"name": "llama3.1-8b"}, "inference": inference, "hardware": H100}
+    result = estimate(data)
+    assert result.serving is not None
+    assert result.serving.users >= 1
+    assert result.serving.users_context == result.serving.longest_context < 131072
+    assert result.fits_on_gpu

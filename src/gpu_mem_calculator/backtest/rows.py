@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ UNSCORED = (
     *("step_seconds_all", "average_bytes", "utilization_pct"),
     *("step_peaks_bytes", "between_steps_bytes"),
 )
+KNOWN = (*METRICS.values(), *UNSCORED)
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
 TIMED = "step_seconds_all"  # the seconds of each step that was timed without probes
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
@@ -208,12 +210,8 @@ def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
-    known = (*METRICS.values(), *UNSCORED)
     for key, value in measured.items():
-        if key not in known:
-            hint = nearest(key, known) or f"; known are {', '.join(known)}"
-            yield f"measured.{key} is not a known key{hint}"
-        elif value is None:
+        if key not in KNOWN or value is None:
             continue
         elif key == "fits":
             if not isinstance(value, bool):
@@ -230,6 +228,14 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
         elif not _whole_number(value):
             unit = "a whole number" if key == "kv_tokens" else "a whole number of bytes"
             yield f"measured.{key}={_short(value)} must be {unit}, 0 or more"
+
+
+def unknown_notes(rows: Iterable[MeasuredRun]) -> Iterator[str]:
+    """A sentence for each key of `measured` that is not known; its values are kept in the rows."""
+    counts = Counter(key for row in rows for key in row.measured if key not in KNOWN)
+    for key, count in counts.items():
+        of = f"{count} row{'s' * (count > 1)}"
+        yield f"measured.{key} ({of}) is not a known key and is not scored{nearest(key, KNOWN)}"
 
 
 def _phase_problems(phases: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from .predict import RUNGS, Prediction, Rung, check_rung
-from .rows import METRICS, MeasuredRun
+from .rows import METRICS, MeasuredRun, unknown_notes
 
 DANGEROUS_PCT = -2.0  # a prediction further below lets users start runs that may fail
 NOTHING_MEASURED = "measured has no figure to compare with; add one, such as allocated_bytes"
@@ -65,11 +65,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class BacktestReport(Struct, frozen=True, kw_only=True):
-    """The comparisons of all rows, and their summaries."""
+    """The comparisons of all rows, and their summaries; `notes`: what is not compared."""
 
     rung: str
     rows: tuple[RowScore, ...]
     refused: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def groups(self) -> list[str]:
@@ -138,7 +139,9 @@ def backtest(
         else:
             refused.append(Refusal(row.id, prediction))
     name = rung if isinstance(rung, str) else getattr(rung, "__name__", "own")
-    return BacktestReport(rung=name, rows=tuple(scored), refused=tuple(refused))
+    return BacktestReport(
+        rung=name, rows=tuple(scored), refused=tuple(refused), notes=tuple(unknown_notes(rows))
+    )
 
 
 def _predictions(
@@ -202,6 +205,7 @@ def as_data(report: BacktestReport, *, phases: bool = False) -> dict[str, Any]:
         "metrics": {metric: _metric(report, metric) for metric in METRICS},
         "rows": [_row_data(row, phases) for row in report.rows],
         "refused": [{"id": one.id, "why": one.why} for one in report.refused],
+        **({"notes": list(report.notes)} if report.notes else {}),
     }
 
 

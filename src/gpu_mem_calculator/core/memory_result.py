@@ -84,7 +84,9 @@ def memory_result(
     card = (allocated if needs is None else needs) + (margin or 0) + outside
     has = hardware.memory_bytes
     reserved = 0 if replayed is None else replayed.reserved_bytes
-    on_card = None if replayed is None else replayed.reserved_under(has - outside - unified)
+    on_card = None if replayed is None else _on_card(replayed, has - outside, unified)
+    taken = (on_card or reserved) + outside + unified
+    evicted = max(taken - has, 0) if on_card else 0  # of paged states, to the host
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     if replayed is None:
         word = clear_verdict(card, max(allocated, *starts, 0) + outside, has)
@@ -94,7 +96,8 @@ def memory_result(
         gap = gap_warning(word, replayed, has - outside, outside)
         beyond = min(has - card, -1) if word == UNSURE else has - card
     _, libraries, _ = resolved.host_libraries
-    host = _host_bytes(ledgers, hardware.gpus_per_node) + libraries * hardware.gpus_per_node
+    host = _host_bytes(ledgers, hardware.gpus_per_node)
+    host += (libraries + evicted) * hardware.gpus_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
     result = MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
@@ -111,7 +114,7 @@ def memory_result(
         needs_bytes=needs,
         margin_bytes=margin,
         reserved_on_card_bytes=on_card,
-        device_bytes=None if replayed is None else (on_card or reserved) + outside + unified,
+        device_bytes=None if replayed is None else taken - evicted,
         outside_torch_bytes=outside,
         gpu_memory_bytes=has,
         host_bytes_per_node=host,
@@ -131,6 +134,17 @@ def memory_result(
         decisive=list(resolved.decisive),
     )
     return with_limits(result, resolved.limits, run)
+
+
+def _on_card(replayed: StageReplay, most: int, unified: int) -> int | None:
+    """Bytes that torch reserves on a card with `most` bytes for it and for paged states; None where
+    it does not survive.
+
+    Pages of managed memory (`unified` bytes) take what is left: those that find no room stay on the
+    host, and cudaMalloc evicts them (CUDA C++ programming guide, unified memory, oversubscription).
+    """
+    beside = replayed.reserved_under(most - unified)
+    return beside if beside is not None or not unified else replayed.reserved_under(most)
 
 
 def with_limits(

@@ -75,7 +75,8 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     - `needs_bytes`: the least that torch must be given for start-up and steps to survive.
       `margin_bytes` is what must be added to be sure that they do.
     - `device_bytes`: what nvidia-smi shows: reserved_on_card_bytes (reserved_bytes where that is
-      None) and what CUDA takes outside torch, `outside_torch_bytes`.
+      None) and what CUDA takes outside torch, `outside_torch_bytes`; pages of a paged optimizer as
+      far as the card has room, the others are on the host.
 
     The last three come from a replay of torch's allocator, and are None where nothing was
     replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was

@@ -14,9 +14,15 @@ PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 
 
 def users_context(run: Run, served: Sequence[ServerMemory]) -> int:
-    """Tokens of one user's sequence: prompt and answer as given, else the longest sequence."""
-    lengths = run.options.get("prompt_len") or 0, run.options.get("new_tokens") or 0
-    return sum(lengths) or min(one.max_seq_len for one in served)
+    """Tokens of one user's sequence: prompt and answer as given, else the longest sequence; where
+    its length is the server's choice, at most what the KV cache holds.
+    """
+    options = run.options
+    asked = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
+    longest = min(one.max_seq_len for one in served)
+    if asked or options.get("max_seq_len"):
+        return asked or longest
+    return min(longest, *(one.longest_context for one in served)) or longest
 
 
 def concurrent_users(served: Sequence[ServerMemory], context: int, replicas: int = 1) -> int:
@@ -76,8 +82,8 @@ def serving_result(
 
 
 def serving_verdict(serving: ServingResult) -> str:
-    """`fits` where the server starts and has memory for the users that are asked for."""
-    enough = serving.users >= (serving.users_asked or 0)
+    """`fits` where the server starts and has memory for the users that are asked for, else one."""
+    enough = serving.users >= (serving.users_asked or 1)
     return FITS if enough and not serving.problem else SHORT
 
 
@@ -87,7 +93,7 @@ def serving_headroom(
     """What the card has beyond what is taken, or lacks to start or to hold the users asked for."""
     if serving.problem:
         return headroom_bytes(SHORT, has_bytes - served.needs_bytes)
-    asked, each = serving.users_asked or 0, served.sequence_bytes(serving.users_context)
+    asked, each = serving.users_asked or 1, served.sequence_bytes(serving.users_context)
     if serving.users < asked:
         return headroom_bytes(SHORT, served.room_bytes - -(-asked // serving.replicas) * each)
     return headroom_bytes(FITS, has_bytes - taken_bytes)

@@ -141,7 +141,8 @@ def server_words(serving: ServingResult) -> str:
         return f"no KV cache; up to {serving.most_sequences:,} concurrent sequences"
     if serving.users:
         return f"{users_words(serving.users, serving.users_context)} each"
-    return f"sequences of up to {serving.longest_context:,} tokens"
+    whole = f"not one user at {serving.users_context:,} tokens"
+    return f"{whole}, sequences of up to {serving.longest_context:,}"
 
 
 def _tail(decisive: Sequence[str], limits: Sequence[BoundedLimit]) -> str:

@@ -181,6 +181,8 @@ def _notes(report: BacktestReport) -> Iterator[Line]:
         names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
         yield line()
         yield from wrap_lines("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)
+    for note in report.notes:
+        yield from wrap_lines("", f"{note}.", DIM)
 
 
 def _refused(report: BacktestReport) -> Iterator[Line]:
