@@ -76,6 +76,18 @@ def test_set_wins_over_an_option(command: Command) -> None:
     assert training["quantization"] == "nf4"
 
 
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [("--recompute", "full"), ("--recompute selective", "selective"), ("--no-recompute", "none")],
+)
+def test_recompute_is_another_word_for_checkpointing(
+    command: Command, words: str, level: str
+) -> None:
+    """As Megatron-LM's users say it."""
+    training = _run(command, "quick", "gpt2", *words.split())["training"]
+    assert training["activation_checkpointing"] == level
+
+
 def test_a_recipe_is_listed_as_assumed(command: Command) -> None:
     """What nothing else sets; the rest is not assumed."""
     words = ["llama3.2-1b", "--qlora", "--optimizer", "adamw", "--format", "json"]

@@ -52,14 +52,16 @@ class TooLongError(BaseException):
 def ask(question: Question, limit: int = LIMIT) -> Outcome:
     """Ask a question, for at most `limit` seconds."""
     checks, begin = Checks(), time.perf_counter()
-    sentence = ""
+    sentence, late = "", [False]
     try:
-        with limited(limit):
+        with limited(limit, late):
             ended, sentence = _ask(question, checks)
     except TooLongError:
         ended = TOO_LONG
     except Exception as error:
         ended, sentence = CRASHED, _where(error)
+    if late[0]:  # the command line reports whatever ends it
+        ended, checks = TOO_LONG, Checks()
     checks.hold("an answer or a sentence, no traceback", ended != CRASHED, sentence)
     gc.enable()
     forget()
@@ -74,10 +76,11 @@ def ask(question: Question, limit: int = LIMIT) -> Outcome:
 
 
 @contextlib.contextmanager
-def limited(limit: int) -> Iterator[None]:
-    """Raise after some seconds."""
+def limited(limit: int, late: list[bool]) -> Iterator[None]:
+    """Raise after some seconds, and note in `late` that it did."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
+        late[0] = True
         raise TooLongError(GIVEN_UP)
 
     before = signal.signal(signal.SIGALRM, stop)

@@ -40,6 +40,7 @@ GPUS = (8, 16, 64, 256, 1024)
 BATCHES = (64, 256, 1024, 4096)
 SEQUENCES = (1024, 2048, 4096, 8192, 32_768, 131_072)
 ARRAYS = "arrays, Megatron-LM"
+MOST = 1.01  # with windows: an array has every kind of layer on every stage, in its transients
 SINGLE = 25  # runs one by one after each question by arrays
 STRUCTURES = 6  # of a question, drawn
 DRAWS = {"training": training, "serving": serving, "program": program}
@@ -77,12 +78,12 @@ def _arrays(rng: Random, tally: Tally) -> None:
     text = Question(kind=RUN, name=ARRAYS, run={"question": _shown(asked)})
     outside: dict[Any, Any] = {}
     try:
-        with limited(LIMIT):
+        with limited(LIMIT, [False]):
             for structure in _some(rng, structures(asked)):
                 checks = Checks()
                 arrays = evaluate(structure, asked.sequences, outside)
-                _array_laws(checks, arrays)
-                _single(rng, checks, asked, structure, arrays)
+                array_laws(checks, arrays)
+                single(rng, checks, asked, structure, arrays)
                 tally.count(text, _outcome(ANSWERED, begin, checks))
                 _count_more(tally, int(arrays.valid.sum()) - 1)
                 begin = time.perf_counter()
@@ -123,7 +124,7 @@ def _shown(asked: PlanQuestion) -> dict[str, Any]:
     }
 
 
-def _array_laws(checks: Checks, arrays: Evaluated) -> None:
+def array_laws(checks: Checks, arrays: Evaluated) -> None:
     """Of every valid set-up: bytes and seconds are positive and finite, the total has its parts."""
     import numpy as np
 
@@ -138,7 +139,7 @@ def _array_laws(checks: Checks, arrays: Evaluated) -> None:
         checks.counts[law] += max(count - 1, 0)
 
 
-def _single(
+def single(
     rng: Random, checks: Checks, asked: PlanQuestion, structure: Structure, arrays: Evaluated
 ) -> None:
     """One set-up of the array, asked by itself, takes the same bytes."""
@@ -159,6 +160,7 @@ def _single(
     checks.hold("a set-up of the search is accepted", True)
     highest = max(int(ledger.peak()) for ledger in found.ledgers)
     array = int(arrays.allocated[pipe, rank])
-    same = highest == array
+    windows = bool(structure.resolved.run.arch.windows)
+    same = highest <= array <= highest * (MOST if windows else 1)
     why = f"{array} for {highest}: {json.dumps(file)}"
     checks.hold("an array takes what one run takes", same, why)

@@ -44,7 +44,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Choose a model and, for Megatron, a mesh; estimate, and report the choices."""
-    if (args.size is None) == (args.model is None):
+    if bool(args.size) == bool(args.model):
         raise InputError(
             "quick needs one MODEL, such as llama3.1-8b or 7B; see gpu-mem-calc presets"
         )

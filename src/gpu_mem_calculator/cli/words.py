@@ -32,8 +32,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         ("--grad-accum",),
     ),
     **dict.fromkeys(
-        ("--gradient-checkpointing", "--activation-checkpointing", "--grad-checkpointing"),
+        (
+            *("--gradient-checkpointing", "--activation-checkpointing", "--grad-checkpointing"),
+            *("--recompute", "--recomputation"),
+        ),
         ("--checkpointing",),
+    ),
+    **dict.fromkeys(
+        ("--no-recompute", "--no-checkpointing", "--no-gradient-checkpointing"),
+        ("--checkpointing", "none"),
     ),
     "--lora-r": ("--lora",),
     "--lora-rank": ("--lora",),

@@ -11,6 +11,7 @@ from ..ledger.num import SINGLE, Num, choose, holds, larger, largest, smaller
 from ..model.arch import Layer
 from ..run.run import Run
 from .instants import in_flight
+from .layer_groups import equal_layers
 
 
 def chunks_in_flight(pp: Num, stage: Num, micro_batches: Num, chunks: Num, group: Num) -> Num:
@@ -112,7 +113,7 @@ def stage_moments(run: Run) -> tuple[StageMoment, ...]:
 
 def _highest(run: Run, moments: list[Moment]) -> list[Moment]:
     """Those moments of which one may have the peak: no other has all that they have, and more."""
-    if len(run.arch.runs) == 1:
+    if equal_layers(run):
         moments = _distinct(run, moments)
     return [m for m in moments if not any(_exceeds(n, m) for n in moments)]
 

@@ -121,6 +121,11 @@ def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...
     )
 
 
+def equal_layers(run: Run) -> bool:
+    """Whether all layers are equal, their windows too: then one group has all of them."""
+    return len(_runs(run.arch, run.seq)) == 1
+
+
 def slides(keys: Num, window: int) -> bool:
     """Whether a sliding window needs an explicit mask for this number of keys.
 

@@ -20,7 +20,7 @@ from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
 from .chunks import StageMoment, chunk_passes, chunk_range, chunks_in_flight, stage_moments
 from .instants import Instants, StepInstant, step
-from .layer_groups import LayerGroup, LayerGroups, overlap
+from .layer_groups import LayerGroup, LayerGroups, equal_layers, overlap
 from .layer_groups import layer_groups as stack_groups
 
 
@@ -137,7 +137,7 @@ def _group_counts(
     policies: on the stage, in its first and its last chunk, at work, and alive.
     """
     chunks, group = run.virtual_stages, run.micro_batch_group or run.mesh.pp
-    if not isinstance(chunks, SINGLE) and len(run.arch.runs) == 1 and not run.stage_counts:
+    if not isinstance(chunks, SINGLE) and equal_layers(run) and not run.stage_counts:
         return _equal_counts(run, index, flight, moment)
     held: Num = 0
     opening: Num = 0

@@ -10,6 +10,7 @@ from ...core.resolved_run import ResolvedRun
 from ...ledger.mesh import Mesh
 from ...ledger.num import Num, larger
 from ...run.run import Run
+from ...step.layer_groups import equal_layers
 
 
 def stage_axis(run: Run) -> Any:
@@ -23,7 +24,7 @@ def stage_axis(run: Run) -> Any:
     pp: Any = run.mesh.pp
     if isinstance(pp, int):
         return 0 if pp == 1 else np.arange(pp).reshape(-1, 1, 1)
-    if len(run.arch.runs) == 1:
+    if equal_layers(run):
         return np.concatenate([0 * pp, np.minimum(1, pp - 1), pp - 1])
     return np.minimum(np.arange(int(pp.max())).reshape(-1, 1, 1), pp - 1)
 

@@ -1,0 +1,48 @@
+"""Questions by the ledger alone: arrays of set-ups take what single runs take."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gpu_mem_calculator.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.planner.training.search import evaluate
+from gpu_mem_calculator.planner.training.space import structures
+from tests.questions.laws import Checks
+from tests.questions.ledgers import ARRAYS, array_laws, ask_many, single
+from tests.questions.tally import lines
+
+LAWS = "an array takes what one run takes"
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gemma2-2b", "qwen3-0.6b"])
+def test_an_array_of_a_model_with_windows_takes_what_one_run_takes(name: str) -> None:
+    """Layers of equal weights whose windows alternate are not one group of all layers."""
+    hardware = {"gpu": "h200", "num_gpus": 8}
+    asked = PlanQuestion(
+        model={"name": name}, hardware=hardware, global_batch=16, engines=("megatron_lm",)
+    )
+    rng, checks = Random(1), Checks()
+    structure = next(structures(asked))
+    arrays = evaluate(structure, asked.sequences, {})
+    array_laws(checks, arrays)
+    for _ in range(3):
+        single(rng, checks, asked, structure, arrays)
+    assert checks.counts[LAWS] == 3
+    assert not checks.broken
+
+
+def test_arrays_of_set_ups_keep_the_laws() -> None:
+    """A few hundred set-ups."""
+    tally = ask_many(seed=3, count=200)
+    assert tally.ended[ARRAYS]["answered"] > 100
+    assert not {**tally.failures}.get(LAWS), "\n".join(lines(tally))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(20, 24))
+def test_many_arrays_of_set_ups_keep_the_laws(seed: int) -> None:
+    """Some ten thousand."""
+    tally = ask_many(seed=seed, count=20_000)
+    assert not tally.broken, "\n".join(lines(tally))
