@@ -29,6 +29,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - smi_bytes: the total that nvidia-smi shows
     - card: the title of the card that the section names; "" where it gives a size alone
     - interconnect: the link that the section names; None where it names none
+    - nics_per_node: ports to the network, where the section gives them
     """
 
     title: str
@@ -43,6 +44,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     card: str = ""
     runtime: str = CUDA
     interconnect: str | None = None
+    nics_per_node: int | None = None
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
     counted: bool = True  # whether it, or the mesh, says how many there are
@@ -92,10 +94,17 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         card=title if named else "",
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         interconnect=config.interconnect,
+        nics_per_node=config.nics_per_node,
         assumed=assumed,
         counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),
     )
+
+
+def ports_per_gpu(link: catalog.Row, nics_per_node: int | None, gpus_per_node: int) -> float:
+    """Ports of a link between nodes for each GPU: of the node's own number, or the link's."""
+    ports = nics_per_node or link.get("nics_per_node") or gpus_per_node
+    return float(ports) / gpus_per_node
 
 
 def _smi_bytes(config: GPUConfig, row: catalog.Row | None, total: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from .. import catalog
@@ -13,7 +14,7 @@ from ..timing.curves.machine import AttentionKernel, Link, Machine
 from ..timing.curves.matmul import BYTES
 from ..timing.curves.matmul_curve import MatmulCurve
 from .errors import InputError
-from .hardware import Hardware
+from .hardware import Hardware, ports_per_gpu
 
 MICRO = 1e-6
 # GPUs of one NVLink domain, where it is larger than a node. GB200 and GB300 NVL72 data sheets.
@@ -39,18 +40,24 @@ def machine_of(hardware: Hardware, interconnect: str | None = None) -> Machine:
     """The machine that a run's hardware is; `interconnect` replaces the link that it names."""
     if not hardware.card:
         raise InputError("hardware.gpu is not given, so its speed is not known; set hardware.gpu")
-    return _machine(hardware.card, hardware.gpus_per_node, interconnect or hardware.interconnect)
+    link = interconnect or hardware.interconnect
+    return _machine(hardware.card, hardware.gpus_per_node, link, hardware.nics_per_node)
 
 
 @lru_cache(maxsize=64)
-def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machine:
+def _machine(
+    title: str, gpus_per_node: int, interconnect: str | None, nics_per_node: int | None
+) -> Machine:
     row = find_card(title)
     if row is None or "tflops" not in row or not row["bandwidth_gb_per_s"]:
         raise InputError(f"hardware.gpu: the speed of {title} is not known; set another GPU")
     name = _nearest(row)
-    other = catalog.named("gpus", name) or {}
-    within, between, assumed = _links(row, interconnect)
-    files = {kind: curve(kind, name) for kind in ("matmul", "attention", "collectives")}
+    other = _row(name)
+    near, far, assumed = _links(row, interconnect)
+    ports = ports_per_gpu(far, nics_per_node, gpus_per_node)
+    files = {kind: curve(kind, name) for kind in ("matmul", "attention")}
+    wired = _wired(name, near)
+    files["collectives"] = curve("collectives", wired)
     if name != row["name"]:
         rule = "scaled by peak FLOP/s, memory bandwidth and link"
         assumed = (f"the speed of {title} is that of {other['title']}, {rule}", *assumed)
@@ -63,13 +70,13 @@ def _machine(title: str, gpus_per_node: int, interconnect: str | None) -> Machin
         multiprocessors=row.get("multiprocessors", 0),
         gpus_per_node=gpus_per_node,
         domain=domain,
-        within=within,
-        between=between,
+        within=_link(near),
+        between=_link(far, ports),
         network_share=NETWORK_SHARE,
         matmul=MatmulCurves(files["matmul"], row, other),
         attention=_attention(files["attention"], row, other),
         attention_kernels=_attention_kernels(row.get("compute_capability", "")),
-        collectives=_collectives(files["collectives"], domain, row, other),
+        collectives=_collectives(files["collectives"], domain, near, _own_link(_row(wired))),
         sources=tuple(file["source"] for file in files.values()),
         assumed=assumed,
     )
@@ -79,7 +86,7 @@ def _nearest(row: catalog.Row) -> str:
     """The card with curves that is nearest: the same chip, generation, vendor and kind of link."""
 
     def distance(name: str) -> tuple[bool, bool, bool, bool, float]:
-        other = catalog.named("gpus", name) or {}
+        other = _row(name)
         keys = ("compute_capability", "architecture", "vendor")
         unlike = [row.get(key) != other.get(key) for key in keys]
         unlike.append(_is_fast(row) != _is_fast(other))
@@ -91,8 +98,36 @@ def _nearest(row: catalog.Row) -> str:
 
 
 def _is_fast(row: catalog.Row) -> bool:
-    """Whether a card has a link of its own to the others, beyond PCI Express."""
-    return not str(row.get("link", "pcie")).startswith("pcie")
+    """Whether a card has a link of its own to the others, beyond PCI Express and networks."""
+    return _is_fast_link(_own_link(row))
+
+
+def _is_fast_link(link: catalog.Row) -> bool:
+    return link["scope"] == "gpu" and not link["name"].startswith("pcie")
+
+
+def _wired(name: str, link: catalog.Row) -> str:
+    """The card whose curves of collectives a link follows: those of the same kind of link, with
+    most ranks and the nearest rate; of a card with a switch its own ones. Over PCI Express a
+    collective reaches another share of the rate than over NVLink, whatever the chip, and a smaller
+    one the more ranks there are, so a curve of two ranks is not extended.
+    """
+    fast = _is_fast_link(link)
+
+    def distance(other: str) -> tuple[bool, int, float]:
+        own = _own_link(_row(other))
+        ranks, _ = curve("collectives", other)["axes"].values()
+        ratio = link["bandwidth_gb_per_s"] / own["bandwidth_gb_per_s"]
+        return _is_fast(_row(other)) != fast, -len(ranks), max(ratio, 1 / ratio)
+
+    if fast and _own_link(_row(name))["name"] == link["name"]:
+        return name
+    return min(cards("collectives"), key=distance)
+
+
+def _row(name: str) -> catalog.Row:
+    """A card of the catalogue that has curves."""
+    return catalog.named("gpus", name) or {}
 
 
 def _peaks(row: catalog.Row) -> dict[str, float]:
@@ -110,9 +145,11 @@ def _ratio(row: catalog.Row, other: catalog.Row, dtype: str) -> float:
     return _peaks(row)[dtype] / _peaks(other)[dtype]
 
 
-def _links(row: catalog.Row, interconnect: str | None) -> tuple[Link, Link, tuple[str, ...]]:
+def _links(
+    row: catalog.Row, interconnect: str | None
+) -> tuple[catalog.Row, catalog.Row, tuple[str, ...]]:
     """The link of a card within a node, the network between nodes, and what was assumed."""
-    own = catalog.find("links", row.get("link") or "pcie5-x16")
+    own = _own_link(row)
     named = catalog.find("links", interconnect) if interconnect else None
     if named is not None and named["scope"] == "gpu":
         own, named = named, None
@@ -120,15 +157,25 @@ def _links(row: catalog.Row, interconnect: str | None) -> tuple[Link, Link, tupl
     if named is None:
         named = catalog.find("links", NETWORKS.get(row.get("link", ""), OTHER_NETWORK))
         assumed = (f"the network between nodes is {named['title']}",) if named else ()
-    return _link(own), _link(named), assumed
+    assert named is not None
+    return own, named, assumed
 
 
-def _link(row: catalog.Row | None) -> Link:
-    assert row is not None
+def _own_link(row: catalog.Row) -> catalog.Row:
+    """The link that a card has to the others of its node."""
+    found = catalog.find("links", row.get("link") or "pcie5-x16")
+    assert found is not None
+    return found
+
+
+def _link(row: catalog.Row, ports: float = 1.0) -> Link:
+    """A link of which each GPU has some ports."""
+    port = 1e9 * row["bandwidth_gb_per_s"]
     return Link(
         title=row["title"],
-        bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
+        bytes_per_second=port * ports,
         seconds=MICRO * row["latency_us"],
+        port=max(port, port * ports),
     )
 
 
@@ -210,21 +257,21 @@ def _attention_kernels(capability: str) -> dict[str, AttentionKernel]:
 
 
 def _collectives(
-    file: dict[str, Any], domain: int, row: catalog.Row, other: catalog.Row
+    file: dict[str, Any], domain: int, link: catalog.Row, measured: catalog.Row
 ) -> dict[str, Grid]:
-    """Seconds by kind, for one rank (none) to the GPUs of a domain."""
+    """Seconds by kind, for one rank (none) to the GPUs of a domain, over a link; `measured` is the
+    link of the curve.
+    """
     ranks, sizes = file["axes"].values()
-    speed = 1.0
-    if row["name"] != other["name"]:
-        links = [
-            catalog.find("links", one.get("link") or "pcie5-x16") or {} for one in (row, other)
-        ]
-        speed = links[0]["bandwidth_gb_per_s"] / links[1]["bandwidth_gb_per_s"]
+    speed = link["bandwidth_gb_per_s"] / measured["bandwidth_gb_per_s"]
     more = [count for count in (8, 16, 32, 72) if ranks[-1] < count <= domain]
     axes = [Axis([1, *ranks, *more], continues=True), Axis(sizes, continues=True)]
     grids = {}
     for kind, values in file["curves"].items():
-        lines = [values[at : at + len(sizes)] for at in range(0, len(values), len(sizes))]
+        rows = [values[at : at + len(sizes)] for at in range(0, len(values), len(sizes))]
+        # More bytes are never faster: where a measured line falls, it is by noise or by a change of
+        # NCCL's protocol, and a slower link would make a fall negative seconds.
+        lines = [list(accumulate(row, max)) for row in rows]
         scaled = [[line[0] + (v - line[0]) / speed for v in line] for line in lines]
         wider = [_wider(scaled[-1], ranks[-1], count) for count in more]
         flat = [0.0] * len(sizes) + [MICRO * v for line in (*scaled, *wider) for v in line]

@@ -237,6 +237,7 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     num_nodes: Count | None = None
     gpus_per_node: Count | None = None
     interconnect: Text | None = None
+    nics_per_node: Count | None = None
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):

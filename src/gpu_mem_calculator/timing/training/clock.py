@@ -21,6 +21,7 @@ from .traffic import MemoryKernel
 # How much longer than its bytes at full bandwidth a batch of products for scores takes: 1.3 to 1.5
 # on the H200's curve, for 1,024 and 2,048 tokens and heads of 128.
 SCORES_LONGER = 1.4
+LEAST_ROWS = 16  # of a tile of tensor cores: fewer rows of an expert take as long
 # Rows, columns and summed dimension of a matmul, of its input's and of its weight's gradient.
 SIZES: dict[str, Callable[[Matmul], tuple[Num, Num, Num]]] = {
     "forward": lambda one: (one.m, one.n, one.k),
@@ -70,6 +71,7 @@ class BlockClock:
         Experts run in one grouped kernel; a weight's gradient takes as long as its forward there.
         """
         m, n, k = SIZES[layout](one)
+        m = larger(m, LEAST_ROWS)
         if one.part == EXPERTS and self.wide_experts:
             slow = 2.0 / (self.machine.peak["fp32"] * sustained_share(self.machine))
             seconds = matmul_seconds(self.machine, m, n, k, "fp32", one.count, layout)
@@ -138,7 +140,7 @@ class BlockClock:
                 backward=backward,
                 kernel=self.kernel,
             )
-            total = total + seconds / call.shared
+            total = total + seconds * call.count
         return total
 
     def others(self, kernels: Iterable[MemoryKernel]) -> Seconds:

@@ -113,7 +113,7 @@ def context_parallel(
     tp, cp = run.mesh.tp, run.mesh.cp
     width = _key_width(mixer)
     size = sized(tokens_of(run) * width // tp, megatron.bits(run))
-    ring = joined_seconds(machine, SEND, size, 2, tp) * (cp - 1)
+    ring = joined_seconds(machine, SEND, size, cp, tp) * (cp - 1)
     return without(ring, block.core), without(2 * ring, block.core_backward)
 
 
@@ -164,7 +164,7 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
 
 
 def sent_seconds(run: Run, engine: str, machine: Machine) -> Seconds:
-    """Seconds to send the activations of a micro-batch to the next stage."""
+    """Seconds to send the activations of a micro-batch to the next stage, over the slowest hop."""
     mesh = run.mesh
     size = sized(local_tokens(run) * run.arch.hidden, 16 if run.precision != "fp32" else 32)
-    return joined_seconds(machine, SEND, size, 2, mesh.tp * mesh.cp * mesh.dp) * holds(mesh.pp > 1)
+    return joined_seconds(machine, SEND, size, mesh.pp, mesh.tp * mesh.cp * mesh.dp)

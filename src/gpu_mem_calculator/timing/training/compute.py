@@ -39,6 +39,7 @@ from .traffic import SCORES, MemoryKernel, Traffic, traffic
 # compiled functions forward, one backward. te_fused: one kernel reads the logits twice and writes
 # their gradient, backward scales it.
 LOSS_BYTES = {"full": (38, 14), "megatron_fused": (18, 14), "te_fused": (8, 8)}
+RING_LAUNCHES = 4  # of a step of the ring: send, attention, and two kernels of `ring_kernels`
 DEQUANTIZED = {"nf4": 4, "int8": 8}  # bits of a quantized weight
 
 
@@ -81,10 +82,12 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) ->
     unpacking = clock.others(_unpacked(run, kind.layer))
     core = clock.attention(calls, backward=False)
     core_backward = clock.attention(calls, backward=True)
-    forward = clock.forward(matmuls) + core + unpacking + clock.others(work.forward)
+    steps = ring_steps(run, engine, calls)
+    joined = tuple(clock.others(kernels) * steps for kernels in ring_kernels(run, kind))
+    forward = clock.forward(matmuls) + core + unpacking + clock.others(work.forward) + joined[0]
     weights = clock.weights(matmuls)
     backward = clock.inputs(matmuls) + core_backward + unpacking
-    backward = backward + weights + clock.others(work.backward)
+    backward = backward + weights + clock.others(work.backward) + joined[1]
     again = recomputed(run, engine)
     return BlockSeconds(
         forward=forward,
@@ -92,10 +95,35 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) ->
         weights=weights,
         core=core,
         core_backward=core_backward,
-        recompute=again(clock, matmuls, calls, work.forward) + unpacking * _whole(run),
-        launches=work.launches,
-        back_launches=work.back_launches,
+        recompute=again(clock, matmuls, calls, work.forward)
+        + (unpacking + joined[0]) * _whole(run),
+        launches=work.launches + RING_LAUNCHES * steps,
+        back_launches=work.back_launches + RING_LAUNCHES * steps,
     )
+
+
+def ring_steps(run: Run, engine: str, calls: tuple[AttentionCall, ...]) -> Num:
+    """Steps of a ring of context parallelism after a rank's own keys and values."""
+    return run.mesh.cp - 1 if calls and engine in MEGATRONS else 0
+
+
+def ring_kernels(
+    run: Run, kind: EqualLayers
+) -> tuple[tuple[MemoryKernel, ...], tuple[MemoryKernel, ...]]:
+    """What one step of the ring runs besides attention, in forward and in backward.
+
+    Forward corrects the sums of the softmax, and adds the step's 16-bit result to the fp32 one;
+    backward adds its gradients of queries, and of keys and values (Transformer Engine 2.18
+    attention/context_parallel.py, AttnFuncWithCPAndKVP2P).
+    """
+    forward, backward = [], []
+    for call in attention_calls(run, kind):
+        rows = tokens_of(run) * call.heads
+        elements = rows * call.head_dim
+        keys = 2 * tokens_of(run) * call.kv_heads * call.head_dim
+        forward += [MemoryKernel("ring.sums", 12 * rows), MemoryKernel("ring.out", 10 * elements)]
+        backward += [MemoryKernel("ring.dq", 6 * elements), MemoryKernel("ring.dkv", 6 * keys)]
+    return tuple(forward), tuple(backward)
 
 
 def _whole(run: Run) -> int:

@@ -13,8 +13,11 @@ from __future__ import annotations
 # Share of a card's peak that matmuls reach while power limits its clocks, by a word of its title.
 # Curves are measured with pauses; a training step runs for hours. H200: measured, matmuls of 1 s
 # each without pause, 0.62 to 0.70. A100: Korthikanti, SC21, MegaScale. H100, B200, GB200: NVIDIA's
-# recipes. Others: the mean.
-SUSTAINED = {"H200": 0.67, "H100": 0.62, "A100": 0.72, "B200": 0.56, "B300": 0.56}
+# recipes. H800 and A800 are H100 and A100 with fewer links. Others: the mean.
+SUSTAINED = {
+    **{"H200": 0.67, "H100": 0.62, "A100": 0.72, "B200": 0.56, "B300": 0.56},
+    **{"H800": 0.62, "A800": 0.72},
+}
 SUSTAINED_ELSEWHERE = 0.65
 # Seconds by which the last rank of a collective inside a layer is later than the others.
 # Korthikanti, MegaScale.

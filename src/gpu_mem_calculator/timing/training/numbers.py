@@ -9,6 +9,8 @@ from typing import Any
 
 from .step_seconds import Seconds
 
+ROUNDING = 1e-9  # of a sum of seconds
+
 
 def _several(*values: Any) -> bool:
     return any(hasattr(value, "astype") for value in values)
@@ -39,6 +41,14 @@ def choose(condition: Any, yes: Seconds, no: Seconds) -> Seconds:
     import numpy
 
     return numpy.where(condition, yes, no)
+
+
+def difference(whole: Seconds, part: Seconds) -> Seconds:
+    """`whole` less a part of it: 0 where rounding would make it negative."""
+    left = whole - part
+    least = left + abs(whole) * ROUNDING
+    assert least.min() >= 0 if _several(least) else least >= 0, (whole, part)
+    return larger(left, 0.0)
 
 
 def without(seconds: Seconds, hidden: Seconds) -> Seconds:

@@ -43,7 +43,10 @@ class Matmul(Struct, frozen=True, kw_only=True):
 
 
 class AttentionCall(Struct, frozen=True, kw_only=True):
-    """A call of an attention kernel that does not store the scores."""
+    """Equal calls of an attention kernel that does not store the scores.
+
+    - count: how many there are; a fraction of one that ranks of context parallelism share
+    """
 
     batch: Num
     heads: Num
@@ -51,7 +54,7 @@ class AttentionCall(Struct, frozen=True, kw_only=True):
     head_dim: int
     queries: Num
     keys: Num
-    shared: Num = 1  # ranks of context parallelism that share its work
+    count: Num = 1
 
 
 class EqualLayers(Struct, frozen=True):
@@ -192,7 +195,12 @@ def stores_scores(run: Run, engine: str) -> bool:
 
 
 def attention_calls(run: Run, kind: EqualLayers) -> Iterator[AttentionCall]:
-    """The attention kernels of one layer."""
+    """The attention kernels of one layer.
+
+    A ring of context parallelism runs one for each rank's keys: the rank's own causally, of the
+    others half of the pairs (Transformer Engine 2.18 attention/context_parallel.py).
+    """
+    pieces = run.mesh.cp
     for mixer in kind.layer.mixers:
         if not isinstance(mixer, Attention | LatentAttention):
             continue
@@ -206,9 +214,9 @@ def attention_calls(run: Run, kind: EqualLayers) -> Iterator[AttentionCall]:
             heads=ceil_div(mixer.heads, run.mesh.tp),
             kv_heads=ceil_div(groups, run.mesh.tp),
             head_dim=size,
-            queries=run.seq,
-            keys=keys,
-            shared=run.mesh.cp,
+            queries=run.seq // pieces if kind.window is None else run.seq,
+            keys=keys // pieces if kind.window is None else keys,
+            count=pieces if kind.window is None else 1 / pieces,
         )
 
 

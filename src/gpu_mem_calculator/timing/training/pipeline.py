@@ -81,7 +81,7 @@ def slowest(
 
 def bubble(run: Run, total: Seconds, slow: Seconds) -> Seconds:
     """Seconds in which the slowest stage waits; `total`: of all stages for one micro-batch."""
-    return (total - slow) / run.virtual_stages
+    return numbers.difference(total, slow) / run.virtual_stages
 
 
 def sent(run: Run, seconds: Seconds) -> tuple[Seconds, Seconds]:

@@ -12,7 +12,7 @@ from .copies import accumulation_seconds, copy_seconds
 from .estimates import SLOWEST_HOST
 from .host import host_seconds
 from .interval import interval_factors
-from .numbers import larger, smaller
+from .numbers import difference, larger, smaller
 from .offload import offload_seconds, offloaded
 from .operators import EqualLayers, layer_kinds
 from .optimizer import optimizer_seconds
@@ -45,10 +45,10 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     where = stages(run, kinds)
     blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
     ends = embedding_seconds(run, engine, machine), head_seconds(run, engine, machine)
-    stage, once = _stage(run, engine, machine, kinds, where, blocks, ends)
+    stage, once, passes = _stage(run, engine, machine, kinds, where, blocks, ends)
     owned = rank_parameters(run, engine, kinds, where.first)
     sync = synchronization(run, engine, machine, owned)
-    each, at_end = exposed_seconds(run, engine, sync, _passes(run, where, blocks, ends))
+    each, at_end = exposed_seconds(run, engine, sync, passes)
     sent_each, sent_once = sent(run, sent_seconds(run, engine, machine))
     stepped = 0.0
     if not offloaded(run):
@@ -86,8 +86,9 @@ def _stage(
     where: Stages,
     blocks: tuple[BlockSeconds, ...],
     ends: tuple[BlockSeconds, BlockSeconds],
-) -> tuple[StageSeconds, Seconds]:
-    """One micro-batch on the slowest stage; and the host's seconds once a step.
+) -> tuple[StageSeconds, Seconds, Passes]:
+    """One micro-batch on the slowest stage; the host's seconds once a step; and the passes under
+    which gradients and weights move.
 
     Each pass of a layer takes as long as its kernels and collectives, or as the host needs to
     launch them: what it loses in forward it does not get back in backward.
@@ -106,22 +107,23 @@ def _stage(
     moved = slowest(run, where, layers, embedding + first, head + last)
     launches = host_seconds(run, engine, machine, blocks, _both(*ends))
     slower = 1 + SLOWEST_HOST * (smaller(run.mesh.tp, run.gpus_per_node) - 1)
-    waits = tuple(
-        larger(forward, launched * slower) + larger(backward, relaunched * slower)
+    waited = tuple(
+        (larger(forward, launched * slower), larger(backward, relaunched * slower))
         for (forward, backward), launched, relaunched in zip(
             passes, launches.forwards, launches.backwards, strict=True
         )
     )
+    waits = tuple(forward + backward for forward, backward in waited)
     embedding, head = embedding + first, larger(head + last, launches.ends)
     slow = slowest(run, where, waits, embedding, head)
     counts = tuple(kind.count for kind in kinds)
     stage = StageSeconds(
         kernels=computed,
-        collectives=moved - computed,
-        waiting=slow - moved,
+        collectives=difference(moved, computed),
+        waiting=difference(slow, moved),
         every=weighted(counts, waits) + embedding + head,
     )
-    return stage, launches.step
+    return stage, launches.step, _passes(where, waited, moves, share, ends[0])
 
 
 def _both(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
@@ -141,13 +143,18 @@ def _both_passes(
 
 
 def _passes(
-    run: Run,
     where: Stages,
-    blocks: tuple[BlockSeconds, ...],
-    ends: tuple[BlockSeconds, BlockSeconds],
+    waited: tuple[tuple[Seconds, Seconds], ...],
+    moves: tuple[LayerCollectives, ...],
+    share: Seconds,
+    embedding: BlockSeconds,
 ) -> Passes:
-    """Forward and backward of the first stage, under which gradients and weights move."""
-    share = recomputed_share(run)
-    forward = weighted(where.first, tuple(b.forward for b in blocks)) + ends[0].forward
-    backward = weighted(where.first, tuple(b.backward + b.recompute * share for b in blocks))
-    return Passes(forward, backward + ends[0].backward)
+    """Forward and backward of the first stage, under which gradients and weights move: its kernels
+    and the time in which it waits for the host, without the collectives of its layers.
+    """
+    forwards, backwards = [], []
+    for (forward, backward), one in zip(waited, moves, strict=True):
+        forwards.append(difference(forward, one.forward))
+        backwards.append(difference(backward, one.backward + one.recompute * share))
+    forward = weighted(where.first, tuple(forwards)) + embedding.forward
+    return Passes(forward, weighted(where.first, tuple(backwards)) + embedding.backward)
