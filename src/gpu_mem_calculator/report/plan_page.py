@@ -57,7 +57,7 @@ def plan_body(plans: Plans) -> str:
 def _verdict(plans: Plans) -> str:
     fits = [one for one in plans.plans if one.fits_on_gpu]
     if fits:
-        return f'<p class="soft">{text(space_words(plans))}.</p>'
+        return f'<p class="soft">{text(space_words(plans))}.</p>{_limits(plans)}'
     changes = "".join(
         f"<li>{text(change_words(one.change))}: saves {one.saves_bytes / GIB:.1f} GiB per GPU</li>"
         for one in plans.if_nothing_fits
@@ -69,6 +69,12 @@ def _verdict(plans: Plans) -> str:
         f'<div class="verdict fails"><p class="says">No set-up fits</p>'
         f'<p class="small">{text(space_words(plans))}.</p>{listed}</div>'
     )
+
+
+def _limits(plans: Plans) -> str:
+    """What the search and its seconds leave out."""
+    listed = "".join(f"<li>{text(one)}</li>" for one in plans.limits)
+    return f'<ul class="remarks small">{listed}</ul>' if listed else ""
 
 
 def _table(plans: Plans) -> str:

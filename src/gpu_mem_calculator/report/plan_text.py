@@ -55,7 +55,11 @@ def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = W
     if plans.plans:
         blocks.append(list(knob_lines(plans.plans[0], width)))
     blocks.append(
-        [*wrap_lines("", space_words(plans), DIM, width), *_next_lines(next_words, width)]
+        [
+            *wrap_lines("", space_words(plans), DIM, width),
+            *(one for text in plans.limits for one in wrap_lines("limit: ", text, DIM, width)),
+            *_next_lines(next_words, width),
+        ]
     )
     shown = [block for block in blocks if block]
     return [one for block in shown for one in (*block, line())][:-1]
@@ -197,7 +201,9 @@ def space_words(plans: Plans) -> str:
     """How many set-ups were evaluated, and how many fit."""
     space = plans.space
     text = f"{space.set_ups:,} set-ups evaluated, {space.feasible:,} fit"
-    return f"{text}; 80 % of measurements are within the interval"
+    served = "latency" in plans.question or any(one.serving for one in plans.plans)
+    known = "published figures" if served else "measured steps"
+    return f"{text}; the interval holds 80 % of the {known} it was drawn from, fewer of others"
 
 
 def _next_lines(next_words: Sequence[Sequence[str]], width: int) -> Iterator[Line]:

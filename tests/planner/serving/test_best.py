@@ -263,3 +263,22 @@ def test_cost_is_the_price_of_the_gpu_hours() -> None:
     assert plan.gpu_hours is not None
     assert plan.cost == pytest.approx(2 * plan.gpu_hours)
     assert figures(plan).cost_per_million_tokens == pytest.approx(plan.cost / 1000)
+
+
+def test_a_limit_of_sequences_is_named_before_more_gpus() -> None:
+    """Memory holds 300 users of 1,024 tokens; vLLM runs 256 sequences at once unless told."""
+    gpus = {"gpu": "a100-80gb-sxm", "num_gpus": 1}
+    found = ask("llama3.1-8b", hardware=gpus, users=300, context=1024, new_tokens=256)
+    changes = [one.change for one in found.if_nothing_fits]
+    assert not found.plans
+    assert changes[0] == {"inference.max_num_seqs": 300}
+    assert not any("hardware.num_gpus" in one for one in changes)
+    fixed = ask(
+        "llama3.1-8b",
+        hardware=gpus,
+        users=300,
+        context=1024,
+        new_tokens=256,
+        fix={"inference.max_num_seqs": 300},
+    )
+    assert fixed.plans

@@ -29,7 +29,7 @@ OTHER_CURVES = 0.9  # of cards whose kernels were measured by themselves
 SEQUENCES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131072)
 CARDS = (
     *("h100-80gb-sxm", "a100-80gb-sxm", "h200-141gb-sxm", "b200-180gb-sxm", "gb200-186gb"),
-    *("rtx-4090", "rtx-3090", "t4-16gb", "v100-32gb-sxm", "l4-24gb", "mi300x"),
+    *("rtx-4090", "rtx-3090", "t4", "v100-32gb-sxm", "l4", "mi300x"),
 )
 FOUR = {"gradient_accumulation_steps": 4}
 SET_UPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -100,6 +100,14 @@ def check_parts(seconds: StepSeconds, where: object) -> None:
 
 
 PRESETS = [row["name"] for row in catalog.rows("index")]
+
+
+def test_the_cards_are_known() -> None:
+    """And so is a set-up of each kind."""
+    for gpu in CARDS:
+        assert resolved("llama3.1-8b", "ddp", gpu)
+    for set_up in SET_UPS:
+        assert resolved("mixtral-8x7b" if set_up == "experts" else "llama3.1-8b", set_up, CARDS[0])
 
 
 @pytest.mark.parametrize("model", sampled(PRESETS, 5))

@@ -115,7 +115,8 @@ class SearchedSpace(Struct, frozen=True, kw_only=True):
 class Plans(Struct, frozen=True, kw_only=True):
     """Plans of a question, fastest first; `front` has the indices of those on the Pareto front.
 
-    `version` changes where a field is renamed or removed.
+    `limits`: what the search and the seconds leave out, a sentence for each. `version` changes
+    where a field is renamed or removed.
     """
 
     question: dict[str, Any]
@@ -123,4 +124,5 @@ class Plans(Struct, frozen=True, kw_only=True):
     plans: list[Plan]
     front: list[int]
     if_nothing_fits: list[SmallestChange] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
     version: int = 1

@@ -16,10 +16,11 @@ from ...core.serving_changes import Server
 from ...core.serving_remedies import remedies
 from ..answers.plans import SmallestChange
 from .plan import needed_bytes
-from .points import MOST_GPUS, ServingPoint, fewest_servers, meets, points_on
+from .points import MOST_GPUS, ServingPoint, fast_enough, fewest_servers, meets, point, points_on
 from .search import ServingSearch
-from .set_up import server_run
+from .set_up import ServedSetup, server_run
 
+LIMIT = "max_num_seqs"
 TARGETS = ("latency", "first_token", "throughput", "users")
 
 
@@ -28,7 +29,26 @@ def smallest_changes(search: ServingSearch) -> list[SmallestChange]:
     if not search.served:
         return list(memory_changes(search))
     alone = list(weaker_targets(search))
-    return [*more_gpus(search), *(alone or all_targets_weaker(search))]
+    wider = list(more_sequences(search)) or list(more_gpus(search))
+    return [*wider, *(alone or all_targets_weaker(search))]
+
+
+def more_sequences(search: ServingSearch) -> Iterator[SmallestChange]:
+    """The option that limits the sequences of a server, where its memory holds all users."""
+    question, found = search.question, []
+    for served in search.served if question.users is not None else ():
+        servers, rest = divmod(search.gpus, served.setup.gpus)
+        if rest or not servers or LIMIT not in served.estimate.resolved.engine.options:
+            continue
+        batch = -(-(question.users or 0) // (servers * served.copies))
+        if batch > served.most_users(search.lengths):
+            run = with_settings(served.run, [f"inference.{LIMIT}={batch}"])
+            wider = ServedSetup(served.setup, run, full_estimate(run, replay=False))
+            holds = batch <= wider.most_users(search.lengths) and wider.estimate.result.fits_on_gpu
+            if holds and fast_enough(question, point(wider, search.lengths, batch, servers)):
+                found.append(batch)
+    if found:
+        yield SmallestChange(change={f"inference.{LIMIT}": min(found)}, saves_bytes=0)
 
 
 def memory_changes(search: ServingSearch) -> Iterator[SmallestChange]:

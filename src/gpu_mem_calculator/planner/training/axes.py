@@ -40,6 +40,7 @@ PARTS = 8  # of a chunk: how many of its layers are recomputed
 NO_LAYERS = -1  # the value of RECOMPUTED where a structure says what is recomputed
 RECOMPUTE = "training.activation_checkpointing"
 IMPLEMENTATION, LOSS = "training.optimizer_implementation", "training.loss"
+OPTIMIZER = "training.optimizer"
 SEQUENCE = "parallelism.sequence_parallel"
 COUNT_EMBEDDING = "engine.account_for_embedding_in_pipeline_split"
 SHARDED, OVERLAPPED = "engine.distributed_optimizer", "engine.overlap_param_gather"

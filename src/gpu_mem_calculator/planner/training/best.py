@@ -14,6 +14,7 @@ from ..answers.question import FASTEST, PlanQuestion
 from .axes import IMPLEMENTATION, LOSS
 from .full import full_plan
 from .goals import with_goal
+from .limits import plan_limits
 from .reasons import explained
 from .search import Found, SetUp, named_settings, search
 from .shortfall import smallest_changes
@@ -46,15 +47,14 @@ def fits(question: PlanQuestion) -> bool:
 def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
     """The set-ups that fit, fastest first, and the front of memory against time."""
     report = progress or (lambda text, part: None)
-    every = list(structures(question))
+    refused: list[str] = []
+    every = list(structures(question, refused))
     if not every:
-        raise InputError(
-            "no set-up is possible: no engine accepts the model, the GPUs and the batch together; "
-            "try another --global-batch, fewer --fix, or other --gpus"
-        )
+        raise InputError(nothing_possible(question, refused))
     batch = question.sequences
     found = search(every, batch, lambda done: report("searching", done / len(every)))
-    plans = best_plans(question, found, report)
+    left_out: list[str] = []
+    plans = best_plans(question, found, report, left_out=left_out)
     return Plans(
         question=to_builtins(question),
         space=SearchedSpace(
@@ -66,15 +66,32 @@ def fastest(question: PlanQuestion, progress: Progress | None = None) -> Plans:
         plans=explained(plans, found, every, batch),
         front=pareto_front(plans),
         if_nothing_fits=[] if plans else smallest_changes(question, found),
+        limits=plan_limits(plans, every, left_out),
     )
 
 
+def nothing_possible(question: PlanQuestion, refused: list[str]) -> str:
+    """Why no set-up is possible: what refused each, else that no sizes make up GPUs and batch."""
+    if refused:
+        return f"no set-up is possible: {refused[0]}"
+    gpus, batch = int(question.hardware["num_gpus"]), question.sequences
+    below, above = batch // gpus * gpus, -(-batch // gpus) * gpus
+    near = f"{below} or {above}" if below else str(above)
+    fix = f"try --global-batch {near}" if batch % gpus else "try fewer --fix, or other --gpus"
+    return f"no set-up is possible: no sizes make up {gpus} GPUs and {batch} sequences; {fix}"
+
+
 def best_plans(
-    question: PlanQuestion, found: Found, report: Progress, wanted: int = 0
+    question: PlanQuestion,
+    found: Found,
+    report: Progress,
+    wanted: int = 0,
+    left_out: list[str] | None = None,
 ) -> list[Plan]:
     """The fastest set-ups that fit with replay and margin, and those of the front, in full.
 
-    `wanted`: only as many, and those of the front only where no faster one fits.
+    `wanted`: only as many, and those of the front only where no faster one fits. `left_out` gets
+    why a set-up that the search accepted is refused after all.
     """
     base, batch = base_file(question), question.sequences
     order = sorted(found.kept, key=lambda one: (one.seconds, one.total_bytes))
@@ -89,7 +106,13 @@ def best_plans(
             return
         tried += 1
         run = run_file(base, set_up.structure.settings, set_up.sizes, batch)
-        plan = full_plan(run, named_settings(set_up), price=question.price, tokens=question.tokens)
+        try:
+            named = named_settings(set_up)
+            plan = full_plan(run, named, price=question.price, tokens=question.tokens)
+        except InputError as error:
+            if left_out is not None:
+                left_out.append(error.problems[0])
+            return
         if plan.fits_on_gpu:
             plans.append(plan)
             shown.add(name)

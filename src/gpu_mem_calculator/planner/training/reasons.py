@@ -11,6 +11,7 @@ from ...ledger.units import gib
 from ...timing.training.step import step_seconds
 from ..answers.plans import KnobEffect, Plan
 from .axes import COUNT_LOSS, KEYS, OVERLAPPED, PIPE, RANK
+from .limits import tie
 from .memory import highest_stage
 from .search import Found, SetUp, at_sizes, named_settings
 from .structures import Structure
@@ -56,6 +57,7 @@ def _best_reasons(plans: list[Plan], found: Found) -> Iterator[str]:
             f"Plan {slower.rank} needs {gib(best.needs_bytes - slower.needs_bytes)} GiB less, "
             f"and its step takes {100 * ratio:.0f} % longer."
         )
+    yield from tie(plans)
 
 
 def _parts_sentence(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from ...run.run import Run
 from ...timing.training.step import step_seconds
 from .axes import PIPE, RANK
 from .memory import highest_stage, outside_bytes, peak_bytes
-from .structures import Structure, makes_up, size_settings, with_sizes
+from .structures import Structure, is_accepted, makes_up, size_settings, with_sizes
 
 ARRAYS = ("megatron_lm",)  # engines whose ledgers take arrays of every size
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
@@ -177,7 +177,7 @@ def _outside(resolved: ResolvedRun) -> int:
 def at_sizes(
     structure: Structure, sizes: Mapping[str, int], global_batch: int
 ) -> ResolvedRun | None:
-    """One set-up; None where its engine refuses it, or it does not make up GPUs and batch."""
+    """One set-up; None where a rule refuses it, or it does not make up GPUs and batch."""
     num_gpus = structure.resolved.hardware.num_gpus
     if not makes_up(sizes, num_gpus, global_batch):
         return None
@@ -186,7 +186,7 @@ def at_sizes(
     derived = {"dp": dp, "micro_batches": run.micro_batches}
     if any(derived[size] not in values for size, values in structure.derived.items()):
         return None
-    if next(structure.resolved.engine.problems(run), None) is not None:
+    if not is_accepted(structure.resolved, structure.file, run):
         return None
     return replace(structure.resolved, run=run)
 

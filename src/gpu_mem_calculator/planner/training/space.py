@@ -33,9 +33,9 @@ def base_file(question: PlanQuestion) -> dict[str, Any]:
     return base
 
 
-def structures(question: PlanQuestion) -> Iterator[Structure]:
-    """Every structure that an engine of the question accepts."""
-    base = base_file(question)
+def structures(question: PlanQuestion, refused: list[str] | None = None) -> Iterator[Structure]:
+    """Every structure that an engine of the question accepts; `refused` gets why others are not."""
+    base, why = base_file(question), [] if refused is None else refused
     file = read({k: v for k, v in base.items() if k in ("model", "hardware", "training")})
     arch, hardware = find_model(file.model).arch, find_hardware(file.hardware, None)
     seq = question.seq_len or default_sequence(arch.max_seq_len, file.model.max_seq_len)
@@ -56,8 +56,9 @@ def structures(question: PlanQuestion) -> Iterator[Structure]:
         if not _has_sizes(engine, given):
             continue
         accepted: list[Sizes] = []
-        for settings in choices(engine, chosen, experts=has_experts):
-            found = find_structure(base, arch, engine, settings, values, batch, accepted)
+        optimizer = str(base["training"].get("optimizer", "adamw"))
+        for settings in choices(engine, chosen, experts=has_experts, optimizer=optimizer):
+            found = find_structure(base, arch, engine, settings, values, batch, accepted, why)
             if found is not None:
                 yield from by_program(replace(found, derived=derived), arch)
 

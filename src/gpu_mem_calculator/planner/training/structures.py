@@ -10,13 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.errors import InputError
+from ...core.models import RunFile
 from ...core.resolve import resolve
 from ...core.resolved_run import ResolvedRun
 from ...core.runfile import read
+from ...core.training_rules import problems
 from ...ledger.mesh import Mesh
 from ...model.arch import Arch
 from ...model.blocks import Moe
 from ...run.run import Run
+from ...step.optimizers import OPTIMIZERS
 from .axes import (
     BATCH,
     CHUNKS,
@@ -25,9 +28,11 @@ from .axes import (
     CP,
     ENGINES,
     EP,
+    IMPLEMENTATION,
     KEYS,
     NO_LAYERS,
     NUMERIC,
+    OPTIMIZER,
     OVERLAPPED,
     PARTS,
     PIPE,
@@ -52,7 +57,8 @@ class Structure(Struct, frozen=True, kw_only=True):
     - `settings`: keys of a run file that every set-up of it has
     - `pipes`: stages and chunks that its engine accepts; `ranks`: sizes of the other axes
     - `derived`: values that the question allows of sizes that follow from the others
-    - `resolved`: one of its set-ups, from which the others differ in their sizes alone
+    - `resolved`: one of its set-ups, from which the others differ in their sizes alone; `file`: its
+      run file
     """
 
     engine: str
@@ -60,6 +66,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     pipes: tuple[tuple[int, ...], ...]
     ranks: tuple[tuple[int, ...], ...]
     resolved: ResolvedRun
+    file: RunFile
     derived: Mapping[str, tuple[int, ...]] = {}
 
     def sizes(self, pipe: int, rank: int) -> dict[str, int]:
@@ -69,23 +76,34 @@ class Structure(Struct, frozen=True, kw_only=True):
 
 
 def choices(
-    engine: str, given: Mapping[str, list[Any]], *, experts: bool
+    engine: str, given: Mapping[str, list[Any]], *, experts: bool, optimizer: str = "adamw"
 ) -> Iterator[dict[str, Any]]:
-    """Every combination of an engine's choices; `given` are values of a key to try instead.
-    `experts`: the model has them.
+    """Every combination of an engine's choices, once; `given` are values of a key to try instead.
+    `experts`: the model has them; `optimizer`: the one that is stepped, unless it is varied.
     """
     axes = ENGINES[engine]
     own = {**axes.choices, **(axes.of_experts if experts else {})}
     table = {key: list(values) for key, values in own.items()}
     table |= {key: list(values) for key, values in given.items()}
+    found: list[dict[str, Any]] = []
     for values in product(*table.values()):
         combination = dict(zip(table, values, strict=True))
-        if _is_sensible(combination):
+        if IMPLEMENTATION not in given:
+            combination = _implemented(combination, optimizer)
+        if _is_sensible(combination) and combination not in found:
+            found.append(dict(combination))
             if combination.get(COUNT_EMBEDDING):
                 combination[COUNT_LOSS] = True
             if combination.get(SHARDED) and engine == "megatron_lm":
                 combination.setdefault(OVERLAPPED, True)
             yield combination
+
+
+def _implemented(combination: dict[str, Any], optimizer: str) -> dict[str, Any]:
+    """The combination without an implementation that its optimizer does not have."""
+    row = OPTIMIZERS.get(str(combination.get(OPTIMIZER, optimizer)).lower().replace("-", "_"))
+    has = row is None or combination.get(IMPLEMENTATION) in row.implementations
+    return {key: value for key, value in combination.items() if has or key != IMPLEMENTATION}
 
 
 def _is_sensible(combination: Settings) -> bool:
@@ -155,10 +173,12 @@ def find_structure(
     values: Mapping[str, list[int]],
     global_batch: int,
     accepted: list[Sizes],
+    refused: list[str],
 ) -> Structure | None:
     """The structure of some choices with the sizes that its engine accepts; None without any.
 
-    `accepted` has sizes of other structures of the engine, which are tried first.
+    `accepted` has sizes of other structures of the engine, which are tried first. `refused` gets
+    the problems of a structure without any.
     """
     chosen = {"engine.type": engine, **settings}
     has = (*ENGINES[engine].sizes, BATCH)
@@ -169,9 +189,10 @@ def find_structure(
         return None
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
     sizes = chain([one for one in accepted if tuple(one[axis] for axis in PIPE) in pipes], every)
-    resolved = _first_accepted(base, chosen, sizes, global_batch)
-    if resolved is None:
+    first_set_up = _first_accepted(base, chosen, sizes, global_batch, refused)
+    if first_set_up is None:
         return None
+    resolved, file = first_set_up
     run = resolved.run
     first = run.rule.first_layers
     some = {PP: int(run.mesh.pp), CHUNKS: int(run.virtual_stages), BATCH: int(run.batch)}
@@ -182,14 +203,15 @@ def find_structure(
     meshes = [
         mesh
         for mesh in product(*(own[axis] for axis in MESH))
-        if _accepts(resolved, some | _named(MESH, mesh))
+        if _accepts(resolved, file, some | _named(MESH, mesh))
     ]
     return Structure(
         engine=engine,
         settings=chosen,
-        pipes=tuple(one for one in pipes if _accepts(resolved, some | _named(PIPE, one))),
+        pipes=tuple(one for one in pipes if _accepts(resolved, file, some | _named(PIPE, one))),
         ranks=tuple((*mesh, batch) for mesh in meshes for batch in own[BATCH]),
         resolved=resolved,
+        file=file,
     )
 
 
@@ -239,23 +261,36 @@ def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(axes, values, strict=True))
 
 
-def _accepts(resolved: ResolvedRun, sizes: Sizes) -> bool:
-    """Whether the engine accepts some sizes, given data parallelism and micro-batches to match."""
+def _accepts(resolved: ResolvedRun, file: RunFile, sizes: Sizes) -> bool:
+    """Whether the rules accept some sizes, given data parallelism and micro-batches to match."""
     run = with_sizes(resolved.run, sizes, 64 * sizes[EP], 4 * sizes[PP])
-    return next(resolved.engine.problems(run), None) is None
+    return is_accepted(resolved, file, run)
+
+
+def is_accepted(resolved: ResolvedRun, file: RunFile, run: Run) -> bool:
+    """Whether all rules that `resolve` asks accept a run that differs from a resolved one in its
+    sizes.
+    """
+    return next(problems(run, file, resolved.engine), None) is None
 
 
 def _first_accepted(
-    base: Mapping[str, Any], settings: Settings, sizes: Iterable[Sizes], global_batch: int
-) -> ResolvedRun | None:
-    """The first set-up that the run file's own rules and the engine accept."""
+    base: Mapping[str, Any],
+    settings: Settings,
+    sizes: Iterable[Sizes],
+    global_batch: int,
+    refused: list[str],
+) -> tuple[ResolvedRun, RunFile] | None:
+    """The first set-up that the run file's own rules and the engine accept, and its run file."""
     num_gpus = base["hardware"]["num_gpus"]
     for one in sizes:
         if not makes_up(one, num_gpus, global_batch):
             continue
         try:
-            return resolve(read(run_file(base, settings, one, global_batch)))
+            file = read(run_file(base, settings, one, global_batch))
+            return resolve(file), file
         except InputError as error:
+            refused += [problem for problem in error.problems if problem not in refused]
             if not any("parallel" in problem for problem in error.problems):
                 return None  # other sizes would not help
     return None

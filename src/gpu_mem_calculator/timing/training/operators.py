@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec import Struct
 
@@ -54,7 +55,7 @@ class AttentionCall(Struct, frozen=True, kw_only=True):
     head_dim: int
     queries: Num
     keys: Num
-    count: Num = 1
+    count: Any = 1
 
 
 class EqualLayers(Struct, frozen=True):
@@ -200,7 +201,7 @@ def attention_calls(run: Run, kind: EqualLayers) -> Iterator[AttentionCall]:
     A ring of context parallelism runs one for each rank's keys: the rank's own causally, of the
     others half of the pairs (Transformer Engine 2.18 attention/context_parallel.py).
     """
-    pieces = run.mesh.cp
+    pieces: Any = run.mesh.cp
     for mixer in kind.layer.mixers:
         if not isinstance(mixer, Attention | LatentAttention):
             continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...run.run import Run
+from ...step.optimizers import OPTIMIZERS
 from ..curves import optimizers
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
+from .clock import sustained_share
 from .elementwise import elementwise_seconds
 from .host import num_tensors
 from .numbers import larger
@@ -16,54 +18,74 @@ from .step_seconds import Seconds
 from .tapes import DEEPSPEED, FSDP, MEGATRONS
 from .traffic import MemoryKernel
 
-# The optimizers that are as fast as another one.
-LIKE = {"adam": "adamw", "adafactor_transformers": "adafactor", "lion": "sgd_momentum"}
 # Bytes of a parameter besides the step: the weight is copied back to 16 bits; ZeRO copies the
 # gradient to 32 bits before.
 WEIGHT_COPY, GRADIENT_COPY = 6, 6
-# Apex's kernels, which were not measured: Adam reads and writes weight and two states and reads the
-# gradient; clipping reads gradients, then reads and writes them; the weight is copied.
-APEX_BYTES, APEX_CLIP, APEX_COPY = 28, 12, 2
+# Apex's kernels, which were not measured: they read and write the weight and each state and read
+# the gradient, in 32 bits; clipping reads gradients, then reads and writes them; the weight is
+# copied.
+APEX_BYTES, APEX_STATE, APEX_CLIP, APEX_COPY = 12, 8, 12, 2
 
 
 def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
     if engine in MEGATRONS and run.implementation != "foreach":
-        apex = APEX_BYTES + APEX_CLIP * run.clipping + APEX_COPY
+        states = APEX_STATE * OPTIMIZERS[run.optimizer].states
+        apex = APEX_BYTES + states + APEX_CLIP * run.clipping + APEX_COPY
         return elementwise_seconds(machine, [MemoryKernel("optimizer", elements * apex)])
-    name = LIKE.get(run.optimizer, run.optimizer)
-    key = (name, _implementation(run, engine, name))
-    known = optimizers.BYTES.get(key) or optimizers.BYTES["adamw", "foreach"]
+    own = own_row(run, engine)
+    row = optimizers.TIMED_AS.get(own, own)
     narrow = int(engine not in (*MEGATRONS, DEEPSPEED, FSDP) and run.precision.endswith("_pure"))
-    num_bytes = known[narrow] + optimizers.CLIP[narrow] * run.clipping
+    num_bytes = optimizers.BYTES[row][narrow] + optimizers.CLIP[narrow] * run.clipping
     if engine in (*MEGATRONS, DEEPSPEED) and run.precision != "fp32":
         num_bytes += WEIGHT_COPY + GRADIENT_COPY * (engine == DEEPSPEED)
     device = elements * num_bytes / machine.memory_bytes_per_second
-    host = _tensors(run) * _tensor_seconds(run, engine, key)
-    if name in optimizers.WAITS:
+    if OPTIMIZERS[run.optimizer].matrices:
+        device = device + _orthogonalized(run, machine)
+    host = _tensors(run) * _tensor_seconds(run, engine, row)
+    if row[0] in optimizers.WAITS and engine not in (*MEGATRONS, DEEPSPEED):
         return device + host
     return larger(device, host)
 
 
-def _implementation(run: Run, engine: str, name: str) -> str:
-    """The row of the table: what the run chooses, else the engine's own."""
-    if name in optimizers.WAITS:
+def own_row(run: Run, engine: str) -> optimizers.Row:
+    """The row of a run's optimizer: what the run chooses, else what the engine or torch does."""
+    name, row = run.optimizer, OPTIMIZERS[run.optimizer]
+    if engine == DEEPSPEED and run.implementation != "foreach" and name in ("adam", "adamw"):
+        return name, "deepspeed"
+    if name == "lion" or not row.implementations:  # bitsandbytes' and transformers' own
+        return name, ""
+    return name, run.implementation or row.default
+
+
+def timed_as(run: Run, engine: str) -> str:
+    """The optimizer whose time a run's takes, where its own was not measured; else empty."""
+    if engine in MEGATRONS and run.implementation != "foreach":
         return ""
-    if name != "adamw":
-        return "foreach"
-    if engine == DEEPSPEED and run.implementation != "foreach":
-        return "deepspeed"
-    return run.implementation or "foreach"
+    return " ".join(optimizers.TIMED_AS.get(own_row(run, engine), ("",))).strip()
 
 
-def _tensor_seconds(run: Run, engine: str, key: tuple[str, str]) -> float:
+def _orthogonalized(run: Run, machine: Machine) -> Seconds:
+    """Muon's Newton-Schulz iterations in 16 bits: of a matrix of m rows and n columns, m at most n,
+    X Xᵀ, its square, and both times X (torch 2.13 optim/_muon.py _zeropower_via_newtonschulz).
+    """
+    products = 0.0
+    for kind in layer_kinds(run.arch):
+        for weight in kind.layer.weights():
+            if len(weight.shape) == 2:
+                m, n = sorted(weight.shape)
+                products += kind.count * (2.0 * m * m * n + 1.0 * m * m * m)
+    rate = machine.peak["bf16"] * sustained_share(machine)
+    return optimizers.NEWTON_SCHULZ * 2.0 * products / rate
+
+
+def _tensor_seconds(run: Run, engine: str, row: optimizers.Row) -> float:
     """Seconds of the host for one tensor."""
-    seconds = optimizers.TENSOR.get(key, optimizers.TENSOR["adamw", "foreach"])
-    if engine == FSDP:
-        seconds += FSDP_STEP
-    elif engine == DEEPSPEED:
-        seconds = ZERO_STEP[int(run.options.get("zero_stage") or 0)]
-    return 0.0 if engine in MEGATRONS else seconds
+    if engine == DEEPSPEED:
+        return ZERO_STEP[int(run.options.get("zero_stage") or 0)]
+    if engine in MEGATRONS:
+        return 0.0
+    return optimizers.TENSOR[row] + FSDP_STEP * (engine == FSDP)
 
 
 def _tensors(run: Run) -> Seconds:
