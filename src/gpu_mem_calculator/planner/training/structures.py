@@ -34,7 +34,6 @@ from .axes import (
     NUMERIC,
     OPTIMIZER,
     OVERLAPPED,
-    PARTS,
     PIPE,
     PP,
     RANK,
@@ -43,9 +42,9 @@ from .axes import (
     SHARDED,
     TP,
 )
+from .pipes import Settings, find_pipes
 
 BLOCK = {"recompute_granularity": "full", "recompute_method": "block"}
-Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their values
 Sizes = Mapping[str, int]  # a value of every numeric axis
 MESH = RANK[:-1]  # without the micro-batch, to which no engine objects
 OFFLOADED, STAGE = "engine.offload_optimizer", "engine.zero_stage"
@@ -213,34 +212,6 @@ def find_structure(
         resolved=resolved,
         file=file,
     )
-
-
-def find_pipes(
-    values: Mapping[str, list[int]], settings: Settings, num_layers: int
-) -> list[tuple[int, ...]]:
-    """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
-    embedding and loss where they count. Several chunks need several stages.
-    """
-    several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
-    if settings["engine.type"] != "megatron_lm":
-        return [(pp, chunks, NO_LAYERS) for pp, chunks in several]
-    counted = bool(settings.get(COUNT_EMBEDDING))
-    layers = num_layers + 2 * counted
-    pipes: list[tuple[int, ...]] = []
-    for pp, chunks in several:
-        size, rest = divmod(layers, pp * chunks)
-        if rest == 0 and size and pp > counted:
-            pipes += [(pp, chunks, count) for count in _recomputed(size, settings, values)]
-    return pipes
-
-
-def _recomputed(size: int, settings: Settings, values: Mapping[str, list[int]]) -> list[int]:
-    """How many layers of a chunk are recomputed, most first."""
-    if settings.get(RECOMPUTE) != "full":
-        return [NO_LAYERS]
-    if RECOMPUTED in values:
-        return sorted((n for n in values[RECOMPUTED] if n <= size), reverse=True)
-    return sorted({size * part // PARTS for part in range(PARTS + 1)}, reverse=True)
 
 
 def by_program(structure: Structure, arch: Arch) -> Iterator[Structure]:
