@@ -64,10 +64,6 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
         (["quick"], "quick needs one MODEL"),
         (["quick", "", "--gpu", "4090"], "quick needs one MODEL"),
         (["explain", ""], "quick needs one MODEL"),
-        (
-            ["quick", "7", "--tp", "2"],
-            "add --engine megatron, or for a server use gpu-mem-calc infer",
-        ),
         (["quick", "7", "8"], "'7 8' is neither a preset nor a file"),
         (["quick", "7", "--gpuss", "8"], "not an option of quick; did you mean '--gpus'?"),
         (["quick", "7", "--gpus", "0"], "--gpus '0' must be a whole number, 1 or more"),

@@ -117,8 +117,6 @@ class Parser(argparse.ArgumentParser):
         other = next((one for one, options in OPTIONS_OF.items() if name in options), verb)
         if {verb, other} == {"quick", "infer"}:
             hint = f"; use gpu-mem-calc {shlex.join([other, *words])}"
-            if name in AXES:
-                hint = f"; add --engine megatron{hint.replace('; use', ', or for a server use')}"
         self.error(f"{name} is not an option of {verb}{hint}")
 
     def _as_setting(self, option: str, words: Sequence[str]) -> str:
