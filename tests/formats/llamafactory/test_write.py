@@ -69,3 +69,10 @@ def test_a_reference_model_is_refused() -> None:
     data = run_file(precision="bf16_pure", loss="chunked", reference_model=True)
     with pytest.raises(InputError, match="only stage sft"):
         written("llamafactory", data)
+
+
+def test_rows_are_padded_to_a_multiple_of_8() -> None:
+    """A comment says so where the run's length is none."""
+    pads = "its collator pads rows to a multiple of 8: 255 tokens to 256"
+    assert pads in written("llamafactory", run_file(seq_len=255)).notes
+    assert len(written("llamafactory", run_file(seq_len=256)).notes) == 1

@@ -102,13 +102,39 @@ def test_a_command_reads_back_to_the_same_server(name: str, keys: Data, data: An
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp"])
 def test_a_server_is_moved(name: str) -> None:
-    """Keys that both have are kept; shares of the card, which differ in meaning, are named."""
+    """Keys that both have are kept; a line says where their meaning differs, others are named."""
     keys = {"max_seq_len": 8192, "gpu_memory_utilization": 0.8, "engine_version": "0.11.0"}
     made = written(name, server("vllm", **keys))
     assert "8192" in made.text.partition("\n#")[2] + made.text
-    assert any("gpu_memory_utilization=0.8" in one for one in made.unsaid) == (name != "vllm")
     file, _ = resolved(server("vllm", **keys))
-    moved, dropped = moved_to(name, file)
+    moved, dropped, differing = moved_to(name, file)
     assert moved.inference is not None
     assert moved.inference.engine == name
-    assert len(dropped) == (0 if name == "vllm" else 2)
+    share = "inference.gpu_memory_utilization=0.8"
+    assert moved.inference.gpu_memory_utilization == (None if name == "llamacpp" else 0.8)
+    assert any(one.startswith(share) for one in dropped) == (name == "llamacpp")
+    assert any(one.startswith(share) for one in differing) == (name in ("sglang", "tensorrt_llm"))
+    assert len(dropped) == {"vllm": 0, "llamacpp": 2}.get(name, 1)
+
+
+SHARES = {"vllm": "--gpu-memory-utilization", "tgi": "--cuda-memory-fraction"}
+SHARES |= {"sglang": "--mem-fraction-static", "tensorrt_llm": "--kv_cache_free_gpu_memory_fraction"}
+
+
+@pytest.mark.parametrize("before", SHARES)
+@pytest.mark.parametrize("name", SHARES)
+def test_the_share_of_the_card_is_kept(before: str, name: str) -> None:
+    """Every server has an option for it."""
+    made = written(name, server(before, gpu_memory_utilization=0.8))
+    words = made.text.replace("\\\n", " ").split()
+    assert words[words.index(SHARES[name]) + 1] == "0.8"
+    assert not any("gpu_memory_utilization" in one for one in made.unsaid)
+
+
+def test_a_limit_of_one_request_stays_one() -> None:
+    """TGI's max_total_tokens is a length; that of SGLang and TensorRT-LLM is of the whole cache."""
+    assert "--max-model-len 4096" in written("vllm", server("tgi", max_total_tokens=4096)).text
+    made = written("tgi", server("sglang", max_total_tokens=4096))
+    assert "--max-total-tokens" not in made.text
+    assert any("of the whole KV cache in SGLang" in one for one in made.unsaid)
+    assert "of all slots together" in written("vllm", server("llamacpp", max_seq_len=8192)).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...core.errors import InputError
@@ -11,7 +12,7 @@ from ...run.run import Run
 from ..transformers.program import TRAINER, launch_arguments, program_sections
 from ..writing.texts import yaml_text
 from ..writing.written import Written
-from .training import ATTENTION
+from .training import ATTENTION, MULTIPLE
 
 TITLE = "LLaMA-Factory"
 DATASET, TEMPLATE = "identity,alpaca_en_demo", "default"  # those of its own examples
@@ -42,7 +43,14 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
         **{name: value for name, value in program["args"].items() if name not in OWN},
         **launch_arguments(program),
     }
-    return Written(text=yaml_text(data), notes=(NOTE,))
+    return Written(text=yaml_text(data), notes=(NOTE, *_padding(int(run.seq))))
+
+
+def _padding(seq: int) -> Iterator[str]:
+    """A note where the collator pads a row of the run's length."""
+    if seq % MULTIPLE:
+        padded = -(-seq // MULTIPLE) * MULTIPLE
+        yield f"its collator pads rows to a multiple of {MULTIPLE}: {seq:,} tokens to {padded:,}"
 
 
 def _method(program: dict[str, Any], run: Run) -> dict[str, Any]:
