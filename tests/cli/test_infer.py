@@ -220,3 +220,14 @@ def test_a_repository_of_gguf_files_is_served_by_llama_cpp(command: Command) -> 
     words = ("infer", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "--gpu", "4090")
     assert "\nllama.cpp " in command(*words, "--context", "8k").out
     assert "\nvLLM " in command(*words, "--engine", "vllm", "--context", "8k").out
+
+
+@pytest.mark.parametrize(("method", "format_name"), [("gptq", "gptq_int4"), ("BNB", "nf4")])
+def test_a_quantization_method_means_its_usual_format(
+    command: Command, method: str, format_name: str
+) -> None:
+    """As users of vLLM say it."""
+    words = ("llama3.2-1b", "--gpu", "4090", "--format", "json", "--quantization", method)
+    assert (
+        json.loads(command("infer", *words).out)["run"]["inference"]["quantization"] == format_name
+    )

@@ -64,6 +64,8 @@ def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> 
         (["quick"], "quick needs one MODEL"),
         (["quick", "", "--gpu", "4090"], "quick needs one MODEL"),
         (["explain", ""], "quick needs one MODEL"),
+        (["backtest", "README.md"], "README.md: no line begins an object; a file of runs has"),
+        (["infer", "gpt2", "--gpu", "v100", "--quantization", "fp8"], "use an engine_version"),
         (["quick", "7", "8"], "'7 8' is neither a preset nor a file"),
         (["quick", "7", "--gpuss", "8"], "not an option of quick; did you mean '--gpus'?"),
         (["quick", "7", "--gpus", "0"], "--gpus '0' must be a whole number, 1 or more"),

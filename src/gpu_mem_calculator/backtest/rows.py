@@ -95,6 +95,9 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Me
             line_of[data["id"]] = number
             rows.pop(data["id"], None)
             rows[data["id"]] = _row(data, folder)
+    if problems and not any(line.lstrip().startswith("{") for line in text.split("\n")):
+        fix = "a file of runs has one JSON object a line"
+        problems = [f"{where}: no line begins an object; {fix}"]
     if problems and _is_plain_json(text):
         fix = "write each run as an object on a line of its own"
         problems = [f"{where}: this is one JSON value over several lines or a list; {fix}"]

@@ -38,6 +38,15 @@ UTILIZATION = "inference.gpu_memory_utilization"
 EXPERTS = "inference.expert_parallel_size"
 LONGEST, USERS = "inference.max_seq_len", "inference.batch_size"
 ALL = "all"  # --ep without a number
+# Names of methods that have one usual format, as servers' users say them.
+METHODS = {"gptq": "gptq_int4", "bitsandbytes": "nf4", "bnb": "nf4"}
+
+
+def weight_format(text: str) -> str:
+    """The format of a quantization method, or the format itself."""
+    return METHODS.get(text.lower(), text)
+
+
 # Options that set one key of the run file each: names, key, type, help.
 KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--gpu", "hardware.gpu", str, "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
@@ -52,7 +61,12 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--prompt-len", "inference.prompt_len", tokens, "prompt tokens of one user"),
     ("--new-tokens", "inference.new_tokens", tokens, "generated tokens of one user"),
     ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
-    ("--quantization", "inference.quantization", str, "of the weights: fp8, awq, q4_k_m, ..."),
+    (
+        "--quantization",
+        "inference.quantization",
+        weight_format,
+        "of the weights: fp8, awq, q4_k_m, ...",
+    ),
     ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
     (
         "--gpu-memory-utilization",
@@ -80,7 +94,7 @@ def arguments(parser: Parser) -> None:
     engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"
     parser.option("-e --engine", "NAME", engines)
     for names, key, kind, text in KEYS:
-        parser.option(names, "N" if kind is not str else "NAME", text, kind, dest=key)
+        parser.option(names, "NAME" if kind in (str, weight_format) else "N", text, kind, dest=key)
     parser.option("--context", "N", "tokens of one user: 8192, 128k", tokens)
     experts = "shard the experts over N ranks (default: over all)"
     parser.option("--ep", "N", experts, dest=EXPERTS)

@@ -92,7 +92,11 @@ def engine_problems(run: Run, engine: Engine) -> Iterator[str]:
 
 
 def format_problems(run: Run, engine: Engine, name: str) -> Iterator[str]:
-    """A sentence where the engine has no kernel on the card for weights in the format `name`."""
+    """A sentence where the engine runs on the card, and has no kernel there for weights in the
+    format `name`.
+    """
+    if any(engine_problems(run, engine)):
+        return
     table = FORMATS.get(engine.name, {})
     needed = oldest(table.get(name, ()), _version(run))
     if not needed or not is_older(run, needed):

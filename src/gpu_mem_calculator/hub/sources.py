@@ -82,7 +82,7 @@ def hub_checkpoint(name: str, *, headers: bool = False) -> Checkpoint:
         return checkpoint
     variable = environment.offline()
     if variable:
-        cache = f", and {environment.cache()} has no config.json of it" if access().files else ""
+        cache = ", and its cache has no config.json of it" if access().files else ""
         raise HubError(f"{variable}={os.environ[variable]} keeps off the hub{cache}")
     model, revision = place.model, quote(place.revision, "")
 
