@@ -26,6 +26,7 @@ from .models import ModelConfig, RunFile
 from .published_config import complete_config
 from .resolved_run import ResolvedRun
 from .runfile import given_keys
+from .serving_question import length_problems
 from .serving_split import (
     DATA,
     PIPELINE,
@@ -40,8 +41,7 @@ from .training_rules import not_trained
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 Options = Mapping[str, Any]
 SIZES = ("batch_size", "prompt_len", "new_tokens")
-LLAMACPP, TGI = "llamacpp", "tgi"
-LENGTH = "inference.prompt_len + new_tokens"
+LLAMACPP = "llamacpp"
 AXES = {"tp": TENSOR, "pp": PIPELINE, "dp": DATA}
 
 
@@ -94,21 +94,6 @@ def _problems(engine: Engine, given: Options, options: Options) -> Iterator[str]
         yield f"inference.dtype={dtype!r} must be 'bf16', 'fp16' or 'fp32'{hint}"
 
 
-def _length_problems(engine: Engine, options: Options, arch: Arch) -> Iterator[str]:
-    """A sentence where a sequence is longer than a server takes of this model if nothing is said;
-    transformers generates beyond it.
-    """
-    of_request = engine.name == TGI and options.get("max_total_tokens")  # of others: of the pool
-    key = "max_total_tokens" if of_request else "max_seq_len"
-    most, own = options.get(key), arch.max_seq_len
-    length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
-    if engine.serve is not None and most is None and length > own:
-        fix = f"lower them, or set inference.{key} to {length}"
-        yield f"{LENGTH} is {length}, more than max_seq_len={own} of the model; {fix}"
-    elif most is not None and length > most:
-        yield f"{LENGTH} is {length}, more than {key}={most}"
-
-
 def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     """The run that an inference run file describes; raises all its problems at once.
 
@@ -135,7 +120,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     dtype_notes = list(_dtype_notes(config, options, hardware, engine))
     run = _run(model, hardware, options, engine, draft)
     rules = (*_rules(run, hardware, engine), *engine.problems(run), *_card_problems(run, engine))
-    rules = (*rules, *_length_problems(engine, options, model.arch))
+    rules = (*rules, *length_problems(engine, options, model.arch))
     problems += dict.fromkeys(rules)
     if problems:
         raise InputError(problems)

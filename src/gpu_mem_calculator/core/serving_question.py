@@ -1,8 +1,14 @@
-"""The keys that ask whether a number of users at a context fit."""
+"""The keys that ask whether a number of users at a context fit, and a context that cannot."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..model.arch import Arch
 from ..run.engine import Engine
+
+LENGTH, TGI = "inference.prompt_len + new_tokens", "tgi"
 
 
 def question_keys(
@@ -19,3 +25,18 @@ def question_keys(
         return {**keys, "prompt_len": max(1, context - int(engine.options["new_tokens"]))}
     in_all = context * (users or 1) if "n_parallel" in engine.options else context
     return {**keys, "max_seq_len": in_all}
+
+
+def length_problems(engine: Engine, options: Mapping[str, Any], arch: Arch) -> Iterator[str]:
+    """A sentence where a sequence is longer than a server takes of this model if nothing is said;
+    transformers generates beyond it.
+    """
+    of_request = engine.name == TGI and options.get("max_total_tokens")  # of others: of the pool
+    key = "max_total_tokens" if of_request else "max_seq_len"
+    most, own = options.get(key), arch.max_seq_len
+    length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
+    if engine.serve is not None and most is None and length > own:
+        fix = f"lower them, or set inference.{key} to {length}"
+        yield f"{LENGTH} is {length}, more than max_seq_len={own} of the model; {fix}"
+    elif most is not None and length > most:
+        yield f"{LENGTH} is {length}, more than {key}={most}"
