@@ -6,7 +6,7 @@ import argparse
 
 from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate
+from ..core.calculator import Estimate, full_estimate, with_other_cards
 from ..core.infer_command import InferCommand
 from ..core.training_answers import TrainingAnswers, training_answers
 from ..report.lines import Line
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def estimate_source(source: RunSource) -> Estimate:
     """The estimate of a run, with what was assumed in reading its source."""
-    estimate = full_estimate(source.data)
+    estimate = with_other_cards(full_estimate(source.data))
     assumed = [*source.assumed, *estimate.result.assumed]
     return replace(estimate, result=replace(estimate.result, assumed=assumed))
 

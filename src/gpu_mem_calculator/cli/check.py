@@ -128,7 +128,7 @@ def _check(
     args: argparse.Namespace, reading: Reading, given: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> Checked:
     """The answer for one reading."""
-    from ..core.calculator import full_estimate
+    from ..core.calculator import full_estimate, with_other_cards
     from ..core.memory_result import with_limits
     from ..core.runfile import with_settings
 
@@ -140,7 +140,7 @@ def _check(
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
     try:
-        estimate = full_estimate(data)
+        estimate = with_other_cards(full_estimate(data))
     except InputError as error:
         return _cannot_tell(reading, error.problems)
     result = replace(estimate.result, assumed=[*reading.assumed, *estimate.result.assumed])

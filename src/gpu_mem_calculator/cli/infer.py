@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..core.calculator import Estimate, full_estimate
+from ..core.calculator import Estimate, full_estimate, with_other_cards
 from ..core.errors import InputError, quoted
 from ..core.infer_command import InferCommand, value_text
 from ..core.inference_config import InferenceConfig
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         return _largest(args, data)
     if args.fewest_gpus:
         return _fewest(args, data)
-    estimate = full_estimate(data)
+    estimate = with_other_cards(full_estimate(data))
     save_run(args, estimate)
     if args.export:
         from ..report.serving_words import sentence

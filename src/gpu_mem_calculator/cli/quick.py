@@ -6,7 +6,7 @@ import argparse
 
 from msgspec.structs import replace
 
-from ..core.calculator import full_estimate
+from ..core.calculator import full_estimate, with_other_cards
 from ..core.errors import InputError
 from .calculate import add_check, show_estimate
 from .explain import add_parts, show_explanation
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     known = None
     if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
         choice, known = choose_mesh(choice, tuple(args.settings))
-    estimate = known or full_estimate(choice.data())
+    estimate = with_other_cards(known or full_estimate(choice.data()))
     if args.explain:
         return show_explanation(args, estimate)
     words = ["quick", args.size, *option_words(args), *settings_words(args.settings)]

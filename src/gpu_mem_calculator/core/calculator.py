@@ -26,6 +26,7 @@ from .models import (
     RunFile,
     TrainingConfig,
 )
+from .other_cards import with_cards
 from .resolve import resolve
 from .resolved_run import ResolvedRun
 from .runfile import as_dict, gather_sections, read
@@ -82,7 +83,8 @@ def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) ->
         source = gather_sections(source, *sections)
     elif sections:
         raise InputError(["estimate takes one run, or config objects such as ModelConfig"])
-    return full_estimate(source, replay=replay).result
+    found = full_estimate(source, replay=replay)
+    return (with_other_cards(found) if replay else found).result
 
 
 def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
@@ -102,6 +104,12 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     outside = sum(size for _, size, _ in resolved.outside_torch)
     result = memory_result(file, resolved, ledgers, peaks, busiest, stage, outside)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
+
+
+def with_other_cards(estimate: Estimate) -> Estimate:
+    """An estimate with the verdict on other cards that the name of its GPU can mean."""
+    result = with_cards(estimate.result, estimate.resolved.hardware, verdict)
+    return replace(estimate, result=result)
 
 
 def _name_problems(data: Any) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .. import catalog
 from ..catalog.cards import family, find_card, meant, same_number
@@ -11,15 +12,32 @@ from .errors import InputError
 from .models import GPUConfig
 
 SAME_SIZE = 0.05  # share by which sizes as marketed differ for one card
+SXM = "sxm"
 MOST_NAMED = 4  # cards in a sentence
 MEMORY = "--gpu-mem GB (hardware.gpu_memory_gb)"
 _COUNTED = re.compile(r"(\d{1,4}) ?[x×] ?(\S.*)|(.*\S) ?[x×] ?(\d{1,4})", re.IGNORECASE)
 
 
-def named_card(config: GPUConfig) -> tuple[catalog.Row, tuple[str, ...]] | None:
-    """The row of the card that a section names, and what was assumed; None where it names none."""
-    if config.gpu is None:
+def named_card(
+    config: GPUConfig, *, fast: bool = False
+) -> tuple[catalog.Row, tuple[str, ...]] | None:
+    """The row of the card that a section names, and what was assumed; None where it names none.
+
+    Of several the one with the least memory; with `fast`, for answers in seconds, of those on SXM
+    where there are any: servers and clusters have them.
+    """
+    fit = possible_cards(config)
+    if not fit:
         return None
+    modules = [row for row in fit if fast and SXM in row["name"]]
+    row = (modules or fit)[0]
+    return row, _assumed(str(config.gpu), row, fit)
+
+
+def possible_cards(config: GPUConfig) -> list[catalog.Row]:
+    """The cards that a section can mean, least memory first; none where it names none."""
+    if config.gpu is None:
+        return []
     name, size = str(config.gpu), config.gpu_memory_gb
     rows = meant(name)
     if not rows:
@@ -28,7 +46,14 @@ def named_card(config: GPUConfig) -> tuple[catalog.Row, tuple[str, ...]] | None:
     if not fit:
         has = f"what a {rows[0]['title']} has, {rows[0]['memory_gb']}"
         raise InputError(f"hardware.gpu_memory_gb={size:g} is not {has}; leave one of the two out")
-    return fit[0], _assumed(name, fit)
+    return fit
+
+
+def fast_section(hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """A `hardware` section with the name of one card, where its name means several."""
+    config = GPUConfig(gpu=hardware.get("gpu"), gpu_memory_gb=hardware.get("gpu_memory_gb"))
+    found = named_card(config, fast=True)
+    return {**hardware, "gpu": found[0]["name"]} if found and found[1] else dict(hardware)
 
 
 def _is_size(size: float, row: catalog.Row) -> bool:
@@ -36,12 +61,13 @@ def _is_size(size: float, row: catalog.Row) -> bool:
     return abs(size - marketed) <= SAME_SIZE * marketed
 
 
-def _assumed(name: str, rows: Sequence[catalog.Row]) -> tuple[str, ...]:
+def _assumed(name: str, taken: catalog.Row, rows: Sequence[catalog.Row]) -> tuple[str, ...]:
     """What was assumed where a name means several cards."""
     if len(rows) < 2:
         return ()
-    others = _listed([row["name"] for row in rows[1:]])
-    return (f"{name!r} taken as {rows[0]['name']}, which has the least memory (also {others})",)
+    others = _listed([row["name"] for row in rows if row is not taken])
+    why = "which has the least memory" if taken is rows[0] else "as in servers"
+    return (f"{name!r} taken as {taken['name']}, {why} (also {others})",)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -61,9 +61,13 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in OF_RUN}
 
 
-def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
-    """The GPUs that a hardware section describes; `ranks` is the size of the mesh, if known."""
-    title, total, (capability, multiprocessors), assumed = _card(config)
+def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -> Hardware:
+    """The GPUs that a hardware section describes; `ranks` is the size of the mesh, if known.
+
+    fast: the answer is in seconds, too (`named_card`)
+    """
+    found = named_card(config, fast=fast)
+    title, total, (capability, multiprocessors), assumed = _card(config, found)
     if config.gpu_memory_bytes is not None:
         total = config.gpu_memory_bytes
     free = total
@@ -76,7 +80,6 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     if count is None:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
-    found = named_card(config)
     named = found[0] if found else None
     if named and "link" not in named and count > 1:
         alone = f"no link joins two {named['title']}, so a run has one of them; set num_gpus=1"
@@ -121,8 +124,9 @@ def _chip(row: catalog.Row) -> tuple[str, int]:
     return capability, row["multiprocessors"] if known else DEFAULT_CHIP[1]
 
 
-def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]]:
-    named = named_card(config)
+def _card(
+    config: GPUConfig, named: tuple[catalog.Row, tuple[str, ...]] | None
+) -> tuple[str, int, tuple[str, int], tuple[str, ...]]:
     if named is not None:
         row, assumed = named
         return row["title"], row["memory_bytes"], _chip(row), assumed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..cuda import capability
@@ -107,7 +108,8 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     section, as_published = complete_config(file.model, config.max_seq_len, config.quantization)
     model = attempt(find_model, section, headers)
     assumed_split = _spread(file, options, model) if options and model else ()
-    hardware = attempt(find_hardware, file.hardware, server_gpus(options) if options else 1)
+    ranks = server_gpus(options) if options else 1
+    hardware = attempt(partial(find_hardware, fast=True), file.hardware, ranks)
     draft = attempt(_draft, config)
     if problems:
         raise InputError(problems)

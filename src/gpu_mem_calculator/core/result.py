@@ -64,6 +64,15 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     phase: str
 
 
+class OtherCard(Struct, frozen=True, kw_only=True):
+    """A card that the name of the run's GPU can also mean, and on which the verdict is another."""
+
+    gpu: str
+    title: str
+    memory_gb: float
+    verdict: str
+
+
 class MemoryResult(Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
@@ -82,10 +91,11 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
     replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or `cannot_tell`
     (within the margin, not replayed, or something in `limits` could decide); `summary` is the
-    verdict in one line, `decisive` what is assumed and could turn it. `headroom_bytes` is what the
-    card has beyond the total, negative where it is short. `host_bytes_per_node` counts the
-    libraries of every process. `steps` are the first steps, as the replay has them: optimizer
-    states exist from the end of the first. `fails_at` is where a run that does not fit runs out of
+    verdict in one line, `decisive` what is assumed and could turn it; `other_cards` those that the
+    GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
+    the total, negative where it is short. `host_bytes_per_node` counts the libraries of every
+    process. `steps` are the first steps, as the replay has them: optimizer states exist from
+    the end of the first. `fails_at` is where a run that does not fit runs out of
     memory. `version` is that of these fields, to which a version only adds.
     """
 
@@ -123,6 +133,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     fails_at: OutOfMemory | None = None
     limits: list[BoundedLimit] = []
     decisive: list[str] = []
+    other_cards: list[OtherCard] = []
     summary: str = ""
     version: int = 2
 

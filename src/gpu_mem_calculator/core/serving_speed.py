@@ -37,7 +37,7 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
     `interconnect` is the link between the `ranks` that share a layer, unless it is a network and
     all of them are in one node.
     """
-    found = named_card(config)
+    found = named_card(config, fast=True)
     row = found[0] if found else None
     if row is None or "tflops" not in row or not row["bandwidth_gb_per_s"]:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.calculator import Estimate, full_estimate
+from ..core.calculator import Estimate, full_estimate, with_other_cards
 from ..core.errors import InputError
 from ..core.explain import explain
 from ..core.json_text import parse_json
@@ -74,7 +74,8 @@ def _estimate(body: Any, *, replay: bool = True) -> Estimate:
     """The estimate; without `replay` that of the ledger alone, whose verdict is
     `cannot_tell` where a replay must decide.
     """
-    return full_estimate(from_reference(body), replay=replay)
+    found = full_estimate(from_reference(body), replay=replay)
+    return with_other_cards(found) if replay else found
 
 
 def calculate(body: Any, _options: Options) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...core.card_name import fast_section
 from ...core.errors import InputError, quoted
 from ...core.model_size import sized_model
 from ...core.models import ModelConfig
@@ -22,7 +23,7 @@ from ..answers.question import (
     PlanQuestion,
 )
 from ..answers.serving_question import ServingQuestion
-from .asked_keys import engine_choice, with_keys
+from .asked_keys import Question, engine_choice, with_keys
 
 MISSING = "plan needs numpy: pip install 'gpu-mem-calculator[plan]'"
 ANY = "any"  # every server
@@ -80,10 +81,15 @@ def plan(
         asked = PlanQuestion(
             **given, engines=engine_choice(named), **_training(seq_len, global_batch, targets)
         )
-        return _planned(with_keys(asked, fix or {}, vary or {}), progress)
+        return _planned(_one_card(with_keys(asked, fix or {}, vary or {})), progress)
     servers = engine_choice([one for one in (serve, *named) if one != ANY], served=True)
     question = ServingQuestion(**given, engines=servers, **_served(seq_len, global_batch, targets))
-    return _served_plans(with_keys(question, fix or {}, vary or {}), progress)
+    return _served_plans(_one_card(with_keys(question, fix or {}, vary or {})), progress)
+
+
+def _one_card(question: Question) -> Question:
+    """A question with the name of one card, where its name means several."""
+    return replace(question, hardware=fast_section(question.hardware))
 
 
 def check_numpy() -> None:
