@@ -12,9 +12,9 @@ from .card_name import possible_cards
 from .errors import InputError
 from .fit_verdict import FITS, WORDS
 from .hardware import Hardware
-from .memory_result import with_limits
 from .models import GPUConfig
 from .result import MemoryResult, OtherCard
+from .verdict_words import summary
 
 Verdict = Callable[[Mapping[str, Any]], str]
 MOST_SIZES = 4
@@ -32,7 +32,8 @@ def with_cards(result: MemoryResult, hardware: Hardware, verdict: Verdict) -> Me
         return result
     words = "; ".join(f"{_short(one.title)}: {WORDS[one.verdict]}" for one in turned)
     shown = f"{_short(hardware.title)} ({words})"
-    return with_limits(replace(result, other_cards=turned), (), [shown])
+    result = replace(result, other_cards=turned, decisive=[shown, *result.decisive])
+    return replace(result, summary=summary(result))
 
 
 def _others(result: MemoryResult, hardware: Hardware) -> list[catalog.Row]:

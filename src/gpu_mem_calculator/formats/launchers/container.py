@@ -1,4 +1,4 @@
-"""docker run: the command that starts in the container, by the image where it is left out."""
+"""docker run, apptainer exec: the command in the container, by the image where it is left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from msgspec import Struct
 from ...core.errors import InputError
 from .launcher_options import split_options
 
-PROGRAMS = ("docker", "podman", "nerdctl")
+APPTAINER = ("apptainer", "singularity")
+PROGRAMS = ("docker", "podman", "nerdctl", *APPTAINER)
 # Images by their name without registry and tag, and the program that their entrypoint starts.
 ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
     r"vllm/vllm-openai.*": ("vllm", "serve"),
@@ -59,14 +60,16 @@ class Contained(Struct, frozen=True):
 
 def without_container(words: list[str]) -> Contained:
     """The command that `docker run` starts, its variables and GPUs."""
-    after = words[1:]
+    after, name = words[1:], words[0].rpartition("/")[2]
+    syntax = "apptainer" if name in APPTAINER else "docker"
+    starts = ("run", "exec") if name in APPTAINER else ("run",)
     if after[:1] == ["container"]:
         after = after[1:]
-    if after[:1] != ["run"]:
-        raise InputError(f"{' '.join(words[:2])} starts no program that is read; use docker run")
-    options = split_options("docker", after[1:])
+    if not after or after[0] not in starts:
+        raise InputError(f"{' '.join(words[:2])} starts no program that is read; use {name} run")
+    options = split_options(syntax, after[1:])
     if not options.rest:
-        raise InputError("docker run needs an image; name it behind the options")
+        raise InputError(f"{name} run needs an image; name it behind the options")
     image, *rest = options.rest
     asked = options.last("entrypoint")
     front = shlex.split(asked) if asked else list(entrypoint(image))
@@ -74,7 +77,7 @@ def without_container(words: list[str]) -> Contained:
         front = []
     if not [*front, *rest]:
         raise InputError(
-            f"docker run {image}: which program the image starts is not known; name it"
+            f"{name} run {image}: which program the image starts is not known; name it"
         )
     variables = dict(one.split("=", 1) for one in options.given.get("env", ()) if "=" in one)
     devices = gpu_names(options.last("gpus") or "")

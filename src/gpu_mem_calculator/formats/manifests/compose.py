@@ -12,12 +12,14 @@ from typing import Any
 from ...catalog.machines import label_cards
 from ...core.errors import InputError, quoted
 from ..reading.card import NamedCard, all_of
-from .containers import Container, container_words, text_list, variables, whole_number
+from .containers import Container, container_words, is_open, text_list, variables, whole_number
 
 EVERY = "compose"  # what runs without a profile
 MOST_COPIES = 16
 # $$, ${NAME}, ${NAME:-default} and $NAME; what a file .env sets is not read.
-VARIABLE = re.compile(r"\$(?:(\$)|\{([A-Za-z_]\w*)(?::?[-?+]([^{}]*))?\}|([A-Za-z_]\w*))")
+VARIABLE = re.compile(
+    r"\$(?:(\$)|\{([A-Za-z_]\w*)(?::?(?:[?+][^{}]*|-([^{}]*)))?\}|([A-Za-z_]\w*))"
+)
 
 
 def service_containers(document: Mapping[str, Any]) -> Iterator[Container]:
@@ -60,8 +62,7 @@ def _container(name: str, service: Mapping[str, Any], profiles: tuple[str, ...])
         words=container_words(image, front, command),
         environment=environment,
         num_gpus=len(devices) or None,
-        given_by="devices",
-        all_gpus=asked and not devices,
+        given_by="devices" if asked else "",
         card=_placed(service),
         slots=(_profiles(service) or profiles) if asked else (),
         devices=devices,
@@ -108,8 +109,10 @@ def _gpus(
         ids, count = request.get("device_ids"), request.get("count")
         if isinstance(ids, list):
             devices += [_filled(str(one)) for one in ids]
-        elif count is not None and str(count).lower() != "all":
-            number = whole_number(_filled(str(count)), f"{name}: devices.count")
+            continue
+        count = "all" if count is None else _filled(str(count)).lower()
+        if count != "all" and not is_open(count):
+            number = whole_number(count, f"{name}: devices.count")
             devices += map(str, range(number))  # the first ones: moby's countToDevices
     runtime = service.get("runtime") == "nvidia"
     if runtime and not devices:

@@ -32,9 +32,8 @@ class Container(Struct, frozen=True, kw_only=True):
     - `name`: of the object and of the container, for sentences
     - `words`: what it starts; a script is one of them
     - `num_gpus`: of this container; None where the manifest says nothing of GPUs
-    - `given_by`: where that number stands
+    - `given_by`: where they stand, also where their number is open; empty where it has none
     - `copies`: containers that belong to the same run, each on a node of its own
-    - `all_gpus`: whether it has all GPUs of the machine, however many that are
     - `card`: of its node, or its slice; None where the manifest says nothing of it
     - `profile`: of the MIG slice that it asks for; empty where it asks for a whole GPU
     - `slots`: a Pod, or the profiles of a compose file: what runs in one slot runs together
@@ -48,7 +47,6 @@ class Container(Struct, frozen=True, kw_only=True):
     num_gpus: int | None = None
     given_by: str = ""
     copies: int = 1
-    all_gpus: bool = False
     card: NamedCard | None = None
     profile: str = ""
     slots: tuple[str, ...] = ()
@@ -57,7 +55,7 @@ class Container(Struct, frozen=True, kw_only=True):
     @property
     def has_gpus(self) -> bool:
         """Whether it asks for GPUs."""
-        return bool(self.num_gpus) or self.all_gpus or bool(self.devices)
+        return bool(self.given_by or self.devices)
 
 
 def text_list(value: Any, where: str) -> list[str]:
@@ -119,9 +117,12 @@ def gpus_of(resources: Any, where: str) -> tuple[int | None, str]:
         if not isinstance(section, Mapping):
             continue
         counts = {str(name): one for name, one in section.items() if GPU.fullmatch(str(name))}
+        said = ", ".join(f"{name}: {one}" for name, one in counts.items())
+        if any(map(is_open, counts.values())):
+            return None, said
         if counts:
             found = [whole_number(one, f"{where}.resources.{part}") for one in counts.values()]
-            return sum(found), ", ".join(f"{name}: {one}" for name, one in counts.items())
+            return sum(found), said
     return None, ""
 
 
@@ -136,6 +137,11 @@ def claims(resources: Any) -> tuple[str, ...]:
     found = resources.get("claims") if isinstance(resources, Mapping) else None
     named = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
     return tuple(f"claim {one.get('name')}" for one in named)
+
+
+def is_open(value: Any) -> bool:
+    """Whether a count is filled in elsewhere: `$GPUS`, `{{ .Values.gpus }}`, `<GPUS>`."""
+    return isinstance(value, str) and re.search(r"[$<{]", value) is not None
 
 
 def whole_number(value: Any, where: str) -> int:

@@ -7,13 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...catalog.machines import machine
 from ...core.errors import InputError, quoted
-from ..reading.card import slice_of
+from ..reading.card import NamedCard, slice_of
 from .containers import (
     Container,
     claims,
     container_words,
     gpus_of,
+    is_open,
     is_shared,
     referenced,
     split_words,
@@ -22,7 +24,9 @@ from .containers import (
     whole_number,
 )
 from .node_cards import pod_card, resource_slice
+from .ray_serve import RAY_SERVICE, ray_containers
 
+WORKSPACE = "Workspace"  # of KAITO
 SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
 # Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
 # KServe python/huggingfaceserver/huggingfaceserver/__main__.py
@@ -58,8 +62,16 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
                 yield from object_containers(item)
         return
     spec = document.get("spec")
+    if kind == WORKSPACE:
+        yield from _workspace(name, document)
+        return
     if not isinstance(spec, Mapping):
         return
+    if kind == RAY_SERVICE:
+        served = list(ray_containers(name, spec))
+        if served:
+            yield from served
+            return
     if kind == SERVED:
         yield from _served(name, spec)
     elif kind == SERVED_LLM:
@@ -70,8 +82,23 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
         if not isinstance(containers, list):
             raise InputError(f"{name}: containers={quoted(containers)} must be a list")
         more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
+        slot = f"{name} {number}" if number else name
+        first, beside = _init_containers(name, pod, copies)
         found = [_container(name, one, copies, more) for one in containers if _is_mapping(one)]
-        yield from _in_pod(found, pod, f"{name} {number}" if number else name)
+        for one in first:
+            yield from _in_pod([one], pod, f"{slot}, before {one.name}")
+        yield from _in_pod([*beside, *found], pod, slot)
+
+
+def _init_containers(
+    name: str, pod: Mapping[str, Any], copies: int
+) -> tuple[list[Container], list[Container]]:
+    """The containers that end before the others start, and those that go on beside them."""
+    listed = pod.get("initContainers")
+    data = [one for one in listed if _is_mapping(one)] if isinstance(listed, list) else []
+    found = [(_container(name, one, copies), one) for one in data]
+    kept = [(one, data.get("restartPolicy") == "Always") for one, data in found if one.has_gpus]
+    return [one for one, stays in kept if not stays], [one for one, stays in kept if stays]
 
 
 def _is_mapping(value: Any) -> bool:
@@ -88,6 +115,20 @@ def _in_pod(found: list[Container], pod: Mapping[str, Any], slot: str) -> Iterat
             next_gpu += one.num_gpus
         own = slice_of(one.profile, card) if one.profile else card
         yield replace(one, card=own, slots=(slot,), devices=devices)
+
+
+def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
+    """The containers of a KAITO workspace with a template; its machine type says the card."""
+    resource, inference = document.get("resource"), document.get("inference")
+    kind = resource.get("instanceType") if isinstance(resource, Mapping) else None
+    known = machine(str(kind)) if kind else None
+    said = f"instanceType={kind}"
+    card = NamedCard(name=known[0] if known else "", said=said) if kind else None
+    for pod in _with_containers(inference):
+        data = pod["containers"] if isinstance(pod["containers"], list) else []
+        found = [_container(name, one, 1) for one in data if _is_mapping(one)]
+        for one in _in_pod(found, pod, name):
+            yield replace(one, card=one.card or card)
 
 
 def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -107,7 +148,8 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
     replicas = [value for key, value in spec.items() if str(key).endswith("ReplicaSpecs")]
     if replicas and isinstance(replicas[0], Mapping):  # PyTorchJob, MPIJob ...
         roles = [role for role in replicas[0].values() if isinstance(role, Mapping)]
-        nodes = sum(whole_number(role.get("replicas", 1), "replicas") for role in roles)
+        counts = [role.get("replicas", 1) for role in roles]
+        nodes = sum(1 if is_open(one) else whole_number(one, "replicas") for one in counts)
         for role in roles[:1]:
             yield from ((pod, nodes) for pod in _with_containers(role))
         return

@@ -13,13 +13,15 @@ from ..launchers.launch import VISIBLE, read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit
-from ..reading.tools import FORMATS, command_format
+from ..reading.tools import FORMATS, UnknownToolError, command_format
 from .bounds import Work, check_size
 from .sbatch import Allocation, read_allocation
 from .script import ShellScript, Started
 from .variables import Variables
 
-PROMPT = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
+# Prompts of a session that was pasted; `> ` alone is a redirection.
+PROMPT = re.compile(r"^[ \t]*[$%] (?=\S)", re.MULTILINE)
+PROMPTS = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
 # Scripts in Python that prepare or look at something beside the one that trains.
 BESIDE = re.compile(
     r"(pre_?process|prepare|convert|download|eval|infer|generat|merge|export|bench|test|token|plot"
@@ -27,6 +29,8 @@ BESIDE = re.compile(
 )
 PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
 SBATCH_LINES = "#SBATCH"
+BUILT_IN = ("conda", "pip", "pip3", "uv", "git", "curl", "hf", "huggingface-cli", "export")
+MOST_SEEN = 3
 STEP = "srun"  # starts a step of a job
 LAUNCHED = 1  # rank of a script behind a launcher, which trains
 MOST_COMMANDS, MOST_NAMED = 32, 70
@@ -48,7 +52,8 @@ def read_script(
     - path: of the script; files beside it are found by it
     """
     check_size(text)
-    text = PROMPT.sub("", text.replace("\r\n", "\n"))
+    text = text.replace("\r\n", "\n")
+    text = PROMPTS.sub("", text) if PROMPT.search(text) else text
     allocation = read_allocation(text)
     variables = {**allocation.environment(), **(environment or {})}
     problem, work = None, Work()
@@ -61,8 +66,11 @@ def read_script(
         if commands:
             notes = tuple(script.notes)
             return [_completed(one, allocation, notes) for one in commands]
-    raise problem or InputError(
-        "the shell script starts no tool that is known; check its command instead"
+    seen = [" ".join(one.words[:3]) for one in script.started if one.words[0] not in BUILT_IN]
+    names = ", ".join(dict.fromkeys(seen[:MOST_SEEN]))
+    saw = f" ({names})" if names else ""
+    raise problem or UnknownToolError(
+        f"the shell script starts no tool that is known{saw}; check its command instead"
     )
 
 

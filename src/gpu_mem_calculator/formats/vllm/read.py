@@ -83,7 +83,7 @@ def read_arguments(
         "inference": section,
         "hardware": _hardware(reading, section, kept, visible_gpus, given_by),
     }
-    reading.assumed = _assumed(kept)
+    reading.assumed += _assumed(kept)
     return reading
 
 
@@ -130,7 +130,10 @@ def _overrides(value: Mapping[str, Any]) -> dict[str, Any]:
 def _variables(reading: Reading, environment: Mapping[str, str]) -> Section:
     """Keys of `inference` from vLLM's variables."""
     given = {name: parsed_value(text) for name, text in environment.items() if name[:5] == "VLLM_"}
-    kept = sort_keys(reading, VARIABLES, given)
+    # vLLM 0.32.0 envs.py validate_environ warns of a variable that it does not know, and goes on
+    unknown = [name for name in given if name not in VARIABLES]
+    reading.assumed += [f"{name} is no variable of vLLM; it has no effect" for name in unknown]
+    kept = sort_keys(reading, VARIABLES, {k: v for k, v in given.items() if k not in unknown})
     section: Section = {}
     if kept.get("VLLM_USE_FLASHINFER_SAMPLER") is not None:
         section["use_flashinfer_sampler"] = bool(kept["VLLM_USE_FLASHINFER_SAMPLER"])
