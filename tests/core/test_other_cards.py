@@ -17,7 +17,7 @@ TRAINED: dict[str, Any] = {
     "training": {
         "lora": {"r": 16},
         "quantization": "nf4",
-        "seq_len": 2048,
+        "seq_len": 4096,
         "activation_checkpointing": "full",
     },
 }
@@ -38,7 +38,7 @@ def test_the_other_card_is_answered_in_the_first_line() -> None:
     result = on("3060")
     assert result.verdict == "does_not_fit"
     assert [(one.gpu, one.verdict) for one in result.other_cards] == [("rtx-3060-12gb", "fits")]
-    assert result.summary.endswith("assumed: RTX 3060 8GB (RTX 3060 12GB: fits)")
+    assert "assumed: RTX 3060 8GB (RTX 3060 12GB: fits)" in result.summary
 
 
 @pytest.mark.parametrize("gpu", ["rtx-3060-8gb", "4090", "a100", "h100"])
@@ -46,7 +46,7 @@ def test_a_verdict_that_no_card_turns_names_none(gpu: str) -> None:
     """One card, or several on which the answer is the same."""
     result = on(gpu)
     assert not result.other_cards
-    assert "(" not in result.summary
+    assert "(" not in result.summary.partition("assumed: ")[2]
 
 
 def test_a_size_beside_the_name_leaves_no_choice() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from ...catalog.cards import meant
 from ..reading.card import NamedCard, all_of, card_of, one_of
 
-# Options with [TYPE:]COUNT.
+# Options with [TYPE:]COUNT; TYPE alone is one.
 TYPED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket")
 GRES = re.compile(r"\bgpu:([A-Za-z0-9][\w.+-]*?)(?::\d+)?(?:\(.*\))?(?=,|$)")
-TYPE = re.compile(r"([A-Za-z0-9][\w.+-]*):\d+")
+TYPE = re.compile(r"([A-Za-z0-9][\w.+-]*?)(?::\d+)?")
 # A feature that says GB of one GPU: gpu80, 80gb, gpu_mem:80GB, vram-48.
 SIZE = re.compile(r"(?:gpu|vram|gmem|gpu_?mem)?[-_:]?(\d{2,3})(?:gi?b?)?", re.IGNORECASE)
 SIZES = (11, 12, 16, 20, 24, 32, 40, 48, 80, 94, 96, 141, 180, 192)

@@ -9,21 +9,20 @@ from msgspec.structs import replace
 
 from ...catalog.machines import machine
 from ...core.errors import InputError, quoted
-from ..reading.card import NamedCard, slice_of
+from ..reading.card import NamedCard
 from .containers import (
     Container,
-    claims,
     container_words,
     gpus_of,
     is_open,
-    is_shared,
     referenced,
     split_words,
     text_list,
     variables,
     whole_number,
 )
-from .node_cards import pod_card, resource_slice
+from .node_cards import resource_slice
+from .pods import in_pod, init_containers, is_mapping, pod_container, with_containers
 from .ray_serve import RAY_SERVICE, ray_containers
 
 WORKSPACE = "Workspace"  # of KAITO
@@ -83,38 +82,11 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
             raise InputError(f"{name}: containers={quoted(containers)} must be a list")
         more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
         slot = f"{name} {number}" if number else name
-        first, beside = _init_containers(name, pod, copies)
-        found = [_container(name, one, copies, more) for one in containers if _is_mapping(one)]
+        first, beside = init_containers(name, pod, copies)
+        found = [pod_container(name, one, copies, more) for one in containers if is_mapping(one)]
         for one in first:
-            yield from _in_pod([one], pod, f"{slot}, before {one.name}")
-        yield from _in_pod([*beside, *found], pod, slot)
-
-
-def _init_containers(
-    name: str, pod: Mapping[str, Any], copies: int
-) -> tuple[list[Container], list[Container]]:
-    """The containers that end before the others start, and those that go on beside them."""
-    listed = pod.get("initContainers")
-    data = [one for one in listed if _is_mapping(one)] if isinstance(listed, list) else []
-    found = [(_container(name, one, copies), one) for one in data]
-    kept = [(one, data.get("restartPolicy") == "Always") for one, data in found if one.has_gpus]
-    return [one for one, stays in kept if not stays], [one for one, stays in kept if stays]
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _in_pod(found: list[Container], pod: Mapping[str, Any], slot: str) -> Iterator[Container]:
-    """The containers of a Pod with its card, and with the GPUs that each has for itself."""
-    card, next_gpu = pod_card(pod), 0
-    for one in found:
-        devices = one.devices
-        if one.num_gpus and not devices:
-            devices = tuple(str(next_gpu + i) for i in range(one.num_gpus))
-            next_gpu += one.num_gpus
-        own = slice_of(one.profile, card) if one.profile else card
-        yield replace(one, card=own, slots=(slot,), devices=devices)
+            yield from in_pod([one], pod, f"{slot}, before {one.name}")
+        yield from in_pod([*beside, *found], pod, slot)
 
 
 def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
@@ -124,10 +96,10 @@ def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
     known = machine(str(kind)) if kind else None
     said = f"instanceType={kind}"
     card = NamedCard(name=known[0] if known else "", said=said) if kind else None
-    for pod in _with_containers(inference):
+    for pod in with_containers(inference):
         data = pod["containers"] if isinstance(pod["containers"], list) else []
-        found = [_container(name, one, 1) for one in data if _is_mapping(one)]
-        for one in _in_pod(found, pod, name):
+        found = [pod_container(name, one, 1) for one in data if is_mapping(one)]
+        for one in in_pod(found, pod, name):
             yield replace(one, card=one.card or card)
 
 
@@ -138,12 +110,12 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
         groups = groups if isinstance(groups, Mapping) else {}
         size = whole_number(groups.get("size", 1), "leaderWorkerTemplate.size")
         template = groups.get("leaderTemplate") or groups.get("workerTemplate")
-        yield from ((pod, size) for pod in _with_containers(template))
+        yield from ((pod, size) for pod in with_containers(template))
         return
     if kind == "ModelServing":  # of kthena: the roles of a group of Pods
         for role in _roles(spec):
             nodes = 1 + whole_number(role.get("workerReplicas", 0), "workerReplicas")
-            yield from ((pod, nodes) for pod in _with_containers(role.get("entryTemplate")))
+            yield from ((pod, nodes) for pod in with_containers(role.get("entryTemplate")))
         return
     replicas = [value for key, value in spec.items() if str(key).endswith("ReplicaSpecs")]
     if replicas and isinstance(replicas[0], Mapping):  # PyTorchJob, MPIJob ...
@@ -151,53 +123,15 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
         counts = [role.get("replicas", 1) for role in roles]
         nodes = sum(1 if is_open(one) else whole_number(one, "replicas") for one in counts)
         for role in roles[:1]:
-            yield from ((pod, nodes) for pod in _with_containers(role))
+            yield from ((pod, nodes) for pod in with_containers(role))
         return
-    yield from ((pod, 1) for pod in _with_containers(spec))
+    yield from ((pod, 1) for pod in with_containers(spec))
 
 
 def _roles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     template = spec.get("template")
     roles = template.get("roles") if isinstance(template, Mapping) else None
     return [one for one in roles if isinstance(one, Mapping)] if isinstance(roles, list) else []
-
-
-def _with_containers(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Every part of an object that has containers, at any depth."""
-    if isinstance(value, Mapping):
-        if "containers" in value:
-            yield value
-            return
-        for inner in value.values():
-            yield from _with_containers(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _with_containers(inner)
-
-
-def _container(
-    name: str, data: Mapping[str, Any], copies: int, more: Mapping[str, str] | None = None
-) -> Container:
-    """A container of a Pod; `more` are variables that its controller sets."""
-    where = f"{name}, container {data.get('name', '')}".rstrip()
-    environment = {**(more or {}), **variables(data.get("env"), f"{where}: env")}
-    command = text_list(data.get("command"), f"{where}: command")
-    args = text_list(data.get("args"), f"{where}: args")
-    image = str(data.get("image") or "")
-    known = [[referenced(word, environment) for word in words] for words in (command, args)]
-    resources = data.get("resources")
-    gpus, given_by = gpus_of(resources, where)
-    return Container(
-        name=where,
-        image=image,
-        words=container_words(image, known[0], known[1]),
-        environment=environment,
-        num_gpus=gpus,
-        given_by=given_by,
-        copies=copies,
-        profile=resource_slice(resources),
-        devices=claims(resources) or (("0",) if is_shared(resources) else ()),
-    )
 
 
 def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
@@ -231,7 +165,7 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
         copies=_nodes(worker),
         profile=resource_slice(resources),
     )
-    yield from _in_pod([container], predictor, name)
+    yield from in_pod([container], predictor, name)
 
 
 def _nodes(worker: Any) -> int:
@@ -274,11 +208,11 @@ def _served_llm(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     for part, section in (("", spec), (", prefill", spec.get("prefill"))):
         if not isinstance(section, Mapping):
             continue
-        for pod in _with_containers(section.get("template")):
+        for pod in with_containers(section.get("template")):
             for data in pod["containers"] if isinstance(pod["containers"], list) else ():
                 if isinstance(data, Mapping) and data.get("name") == "main":
                     container = _llm_container(f"{name}{part}", data, model, section)
-                    yield from _in_pod([container], pod, f"{name}{part}")
+                    yield from in_pod([container], pod, f"{name}{part}")
 
 
 def _llm_container(
@@ -287,7 +221,7 @@ def _llm_container(
     """The container `main`; without a command, vllm serve with the model and its parallel sizes."""
     sizes = section.get("parallelism")
     sizes = sizes if isinstance(sizes, Mapping) else {}
-    container = _container(name, {**data, "image": ""}, 1)
+    container = pod_container(name, {**data, "image": ""}, 1)
     if not data.get("command"):
         facts = model if isinstance(model, Mapping) else {}
         address = str(facts.get("uri") or "")

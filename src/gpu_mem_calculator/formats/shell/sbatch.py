@@ -61,10 +61,10 @@ def read_allocation(text: str) -> Allocation:
         for name, value in OPTION.findall(line):
             given[SHORT.get(name, name)] = value.strip("\"'")
     nodes = _count(given.get("--nodes"))
-    each = _count(given.get("--gpus-per-node")) or _gres(given.get("--gres", ""))
+    each = _gpus(given.get("--gpus-per-node")) or _gres(given.get("--gres", ""))
     tasks = _count(given.get("--ntasks-per-node"))
-    gpus = _count(given.get("--gpus"))
-    per_task, all_tasks = _count(given.get("--gpus-per-task")), _count(given.get("--ntasks"))
+    gpus = _gpus(given.get("--gpus"))
+    per_task, all_tasks = _gpus(given.get("--gpus-per-task")), _count(given.get("--ntasks"))
     if per_task and not (each or gpus):
         each = per_task * tasks if tasks else None
         gpus = per_task * all_tasks if all_tasks and not tasks else None
@@ -75,6 +75,12 @@ def _count(text: str | None) -> int | None:
     """A number: `4`, the first of `2-4`, the last part of `a100:8`."""
     found = re.fullmatch(r"(?:[\w.-]*:)?(\d{1,6})(?:-\d+)?", text or "")
     return int(found[1]) if found and int(found[1]) > 0 else None
+
+
+def _gpus(text: str | None) -> int | None:
+    """The number of `[TYPE:]COUNT`; a type alone is one GPU."""
+    alone = re.fullmatch(r"[\w.-]*[A-Za-z][\w.-]*", text or "")
+    return 1 if alone else _count(text)
 
 
 def _gres(text: str) -> int | None:
