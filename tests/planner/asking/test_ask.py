@@ -62,7 +62,7 @@ def test_a_question_has_every_option() -> None:
     )
     assert found == PlanQuestion(
         model={"name": "llama3.3-70b"},
-        hardware={"gpu": "h100", "num_gpus": 64},
+        hardware={"gpu": "h100-80gb-sxm", "num_gpus": 64},
         seq_len=8192,
         global_batch=1024,
         engines=("megatron_lm", "fsdp"),
@@ -95,7 +95,7 @@ def test_fixed_keys_of_model_hardware_engine_and_sequence_are_fields() -> None:
     }
     found = asked("gpt2", gpus=64, gpu="h100", fix=fix)
     assert found.model == {"name": "gpt2", "num_layers": 2}
-    assert found.hardware == {"gpu": "h100", "num_gpus": 64, "num_nodes": 8}
+    assert found.hardware == {"gpu": "h100-80gb-sxm", "num_gpus": 64, "num_nodes": 8}
     assert (found.engines, found.seq_len) == (("deepspeed",), 512)
     assert found.fix == {"parallelism.pipeline_parallel_size": 2}
 
