@@ -51,8 +51,8 @@ def problems(run: dict[str, Any]) -> list[str]:
         ),
         (
             {"parallelism": {"tensor_parallel_size": 2}},
-            "parallelism.tensor_parallel_size=2: PyTorch DDP has no tensor parallelism; set "
-            "it to 1 or use engine megatron_deepspeed or megatron_lm",
+            "parallelism.tensor_parallel_size=2: tensor parallelism of PyTorch DDP is not modelled "
+            "here; set it to 1 or use engine megatron_deepspeed or megatron_lm",
         ),
         (
             {"parallelism": {"data_parallel_size": 4}},

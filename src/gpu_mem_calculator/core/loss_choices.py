@@ -140,7 +140,7 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
         fix = "leave it out, or set parallelism.pipeline_parallel_size to 1"
         yield f"training.{what} is not modelled with pipeline parallelism; {fix}"
     if run.loss in READS_WEIGHT and run.options.get("zero_stage") == 3:
-        why = "reads the output layer's weight outside its module, where ZeRO-3 does not gather it"
+        why = "is not modelled here under ZeRO-3, which gathers the output layer's weight for it"
         yield f"training.loss={run.loss!r} {why}; use loss 'full', or engine.zero_stage 2"
 
 

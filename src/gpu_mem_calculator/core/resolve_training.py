@@ -49,12 +49,12 @@ AXES = {
 
 
 def _not_sharded(engine: Engine, axis: str, size: int) -> str:
-    """The problem of an axis that an engine does not have, and the engines that have it."""
+    """The problem of an axis that is not modelled for an engine, and the engines that have it."""
     word = AXES[axis].removesuffix("_parallel_size")
     others = " or ".join(name for name, one in engines().items() if axis in one.axes)
     return (
-        f"parallelism.{AXES[axis]}={size}: {engine.title} has no {word} parallelism; set it to 1 "
-        f"or use engine {others}"
+        f"parallelism.{AXES[axis]}={size}: {word} parallelism of {engine.title} is not modelled "
+        f"here; set it to 1 or use engine {others}"
     )
 
 
@@ -141,7 +141,12 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         ),
         meant=program.meant,
         decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
-        limits=(*training_rules.image_limit(run), *compile_limit(run), *(file.limits or ())),
+        limits=(
+            *training_rules.image_limit(run),
+            *training_rules.shared_units_limit(run),
+            *compile_limit(run),
+            *(file.limits or ()),
+        ),
         warnings=(
             *model.warnings,
             *program.warnings,

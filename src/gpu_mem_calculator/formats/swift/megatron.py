@@ -16,7 +16,7 @@ OPTIONS = (
     *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
     *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
     *("attention_softmax_in_fp32", "accumulate_allreduce_grads_in_fp32"),
-    *("pipeline_model_parallel_layout",),
+    *("pipeline_model_parallel_layout", "tp_comm_overlap"),
 )
 EXPERTS = (
     *("expert_tensor_parallel_size", "moe_token_dispatcher_type", "moe_expert_capacity_factor"),

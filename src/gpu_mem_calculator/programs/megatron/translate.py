@@ -22,7 +22,7 @@ SAME = (
     *("account_for_loss_in_pipeline_split", "defer_embedding_wgrad_compute"),
     *("wgrad_deferral_limit", "expert_tensor_parallel_size", "moe_token_dispatcher_type"),
     *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
-    *("overlap_grad_reduce", "overlap_param_gather"),
+    *("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap"),
 )
 # Engine keys whose name differs from the argument's.
 RENAMED = {
