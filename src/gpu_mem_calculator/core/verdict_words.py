@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.units import gib
 from ..run.limits import BoundedLimit
+from ..run.served import KEEPS_FEWER
 from .bounds import deciding
 from .fit_verdict import CLEAR, SHORT, UNSURE, WORDS
 
@@ -113,7 +114,8 @@ def summary(result: MemoryResult, also: str = "") -> str:
 
 def _server_word(result: MemoryResult) -> str:
     assert result.serving is not None
-    starts = result.verdict != SHORT or not result.serving.problem
+    problem = result.serving.problem
+    starts = result.verdict != SHORT or not problem or KEEPS_FEWER in problem
     return WORDS[result.verdict] if starts else "will not start"
 
 

@@ -34,6 +34,10 @@ COMMON_OPTIONS: dict[str, Any] = {
 }
 
 
+# In a problem of a server that lowers what it was asked for until it fits, and starts.
+KEEPS_FEWER = "keeps fewer layers on the card"
+
+
 class ServerItem(Struct, frozen=True):
     """Bytes of a server and the figure that they are part of; `formula` is for people to read."""
 

@@ -37,7 +37,8 @@ NUMBERS = {
     "main-gpu": "main_gpu",
 }
 HOST_EXPERTS = re.compile(r"\\?\.?(ffn_.*)?(\(.*\))?.*exps.*=CPU")
-FIT = "on by default: where memory is short it lowers -c and the layers on the GPU"
+FIT = "on by default: where memory is short it lowers -c and keeps fewer layers on the card"
+SETTLE = "give -c and -ngl, or --fit off"
 EACH_SLOT = "without -c, each slot has the whole context of the model; one context is estimated"
 
 
@@ -176,7 +177,7 @@ def _add_layers(reading: Reading, values: Mapping[str, Any], section: Section) -
     if layers in ("auto", -1):
         reading.assumed.append("all layers on the GPU (--n-gpu-layers)")
         if _fits(values):
-            reading.limits.append(Limit(key="--fit=on", why=FIT, could="less"))
+            reading.limits.append(Limit(key="--fit=on", why=FIT, could="less", settle=SETTLE))
 
 
 def _add_placement(reading: Reading, values: Mapping[str, Any], section: Section) -> None:

@@ -39,7 +39,8 @@ ONE_AT_A_TIME = (
     *("lfm2", "lfm2_moe", "nemotron_h"),
 )
 WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
-FIT = "layers that do not fit stay on the host; all of them are estimated on the GPU"
+FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
+SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
 ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
 
 
@@ -167,7 +168,7 @@ def _server(
         section["n_gpu_layers"] = layers
     elif str(variables.get("LLAMA_ARG_FIT", "on")).lower() in ("on", "1", "true"):
         reading.assumed.append("all layers on the GPU (num_gpu)")
-        reading.limits.append(Limit(key="num_gpu=-1", why=FIT, could="less"))
+        reading.limits.append(Limit(key="num_gpu=-1", why=FIT, could="less", settle=SETTLE))
     return section
 
 

@@ -107,7 +107,7 @@ def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
     """The key for the longest sequence."""
     length = given.get("max_model_len")
     if length in (-1, "auto"):
-        why = "is as long as memory allows; the estimate takes the model's own length"
+        why = "vLLM takes the longest that fits, as the first line says; the model's is estimated"
         add_limit(reading, "max_model_len", length, why, "less")
     elif length is not None:
         yield "max_seq_len", whole_number("max_model_len", length, UNITS)

@@ -20,7 +20,16 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from ...run.served import (
+    ACTIVATION,
+    KEEPS_FEWER,
+    NON_TORCH,
+    POOL,
+    WEIGHTS,
+    NamedBytes,
+    ServerItem,
+    ServerMemory,
+)
 from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, layer_bytes, token_bytes
 from .checks import CHECKED, problems
@@ -130,15 +139,22 @@ def process_bytes(run: Run) -> int:
 
 
 def _start_problem(needs: int, gpu: int, run: Run) -> str:
-    """Which GPU is too small, in one sentence."""
+    """Which GPU is too small, and what llama.cpp then does by itself (--fit, Ollama's own rule)."""
+    short = f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available"
+    if run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO:
+        short += f": llama.cpp {KEEPS_FEWER}, or a shorter context"
     return (
-        f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available. Use a "
-        "smaller -c, fewer layers on the GPU (-ngl), a smaller quantization or more GPUs."
+        f"{short}. Use a smaller -c (Ollama: num_ctx), fewer layers (-ngl; num_gpu), a smaller "
+        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs."
     )
 
 
+def _build(run: Run) -> int:
+    return build_number(str(run.options["engine_version"])) or NEWEST
+
+
 def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
-    build = build_number(str(run.options["engine_version"])) or NEWEST
+    build = _build(run)
     if build > NEWEST:
         yield f"llama.cpp b{build} is modelled as b{NEWEST}, the newest that is"
     if run.options["n_gpu_layers"] is None and layout.build >= FLASH_AUTO:
