@@ -116,3 +116,16 @@ def test_a_card_without_bf16_units_takes_fp16() -> None:
     assert "training.precision=fp16_mixed, as NVIDIA T4 has no bf16 units" in estimate(file).assumed
     given = estimate({**file, "training": {"dtype": "bf16"}})
     assert not [one for one in given.assumed if "bf16 units" in one]
+
+
+def test_adapters_under_fsdp_1_can_only_take_less() -> None:
+    """The estimate is known to be too high: what fits still fits, what is short cannot be told."""
+    training = {"lora": {"r": 8}, "precision": "bf16_mixed"}
+    engine = {"type": "fsdp", "fsdp_version": 1, "use_orig_params": True}
+    file = {"model": {"name": "llama3.2-1b"}, "training": training, "engine": engine}
+    roomy = estimate({**file, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 2}})
+    (limit,) = (one for one in roomy.limits if one.key == "adapters under FSDP 1")
+    assert (limit.adds_bytes, limit.saves_bytes is not None) == (0, True)
+    assert roomy.verdict == "fits"
+    newer = estimate({**file, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 2}})
+    assert not [one for one in newer.limits if "FSDP" in one.key]

@@ -20,7 +20,7 @@ from ..ledger.ledger import (
     Instant,
     Ledger,
 )
-from ..ledger.units import GIB
+from ..ledger.units import GIB, gib
 from ..model.adapters import total_adapter_parameters
 from ..run.limits import BoundedLimit, Limit
 from ..run.phases import (
@@ -54,6 +54,7 @@ from .step_results import failure, step_results
 from .verdict_words import summary
 
 # All phases but start-up.
+COMMON_HOST = 16 * GIB  # host RAM of a GPU in a small machine, such as g5.xlarge of EC2
 STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
 
 
@@ -131,7 +132,7 @@ def memory_result(
         run=as_dict(file),
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
-        decisive=list(resolved.decisive),
+        decisive=[*resolved.decisive, *_host_words(host, hardware.gpus_per_node)],
     )
     return with_limits(result, resolved.limits, run)
 
@@ -145,6 +146,11 @@ def _on_card(replayed: StageReplay, most: int, unified: int) -> int | None:
     """
     beside = replayed.reserved_under(most - unified)
     return beside if beside is not None or not unified else replayed.reserved_under(most)
+
+
+def _host_words(host: int, ranks: int) -> list[str]:
+    """Host RAM of a node, which nobody has said, where it is more than a common machine has."""
+    return [f"{gib(host)} GiB of host RAM a node"] if host > ranks * COMMON_HOST else []
 
 
 def with_limits(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engines import NAMES, engine, spellings
+from ..ledger.units import gib
 
 if TYPE_CHECKING:
     from ..planner.answers.plans import Plan
@@ -91,6 +92,7 @@ def setup_words(plan: Plan) -> list[str]:
         *(_user_words(plan) if plan.serving else _batch_words(run)),
         *_recompute_words(run.get("training") or {}),
         *_offload_words(run.get("engine") or {}),
+        *_host_words(plan),
     ]
     return [*words, *_value_words(run), *_other_words(plan.settings)]
 
@@ -158,6 +160,12 @@ def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
         yield "weights and optimizer on the CPU"
 
 
+def _host_words(plan: Plan) -> Iterator[str]:
+    """Host RAM of a node, where the plan offloads: nobody says how much a node has."""
+    if plan.host_bytes_per_node and any(_offload_words(plan.run.get("engine") or {})):
+        yield f"{gib(plan.host_bytes_per_node, 0)} GiB of host RAM a node"
+
+
 def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
     for path, noun in VALUES.items():
         name, _, key = path.partition(".")
@@ -214,7 +222,8 @@ def _short_words(plan: Plan) -> Iterator[str]:
         level, _, layers = words.partition(" recompute of ")
         level = level.removesuffix(" recompute")
         yield f"{level}:{layers.split()[0]}" if layers else "none" if level == "no" else level
-    yield from ("offload" for _ in [*_offload_words(run.get("engine") or {})][:1])
+    if any(_offload_words(run.get("engine") or {})):
+        yield "".join(["offload", *(f":{words.split()[0]}GiB" for words in _host_words(plan))])
     for words in (*_value_words(run), *_other_words(plan.settings)):
         first, _, noun = words.rpartition(" ")
         short = noun in ("loss", "optimizer") and words not in SHORT_WORDS

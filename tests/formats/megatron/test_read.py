@@ -118,16 +118,25 @@ def test_options(options: str, name: str, value: Any) -> None:
 def test_limits() -> None:
     """What is not modelled is named, with its direction; the estimate goes on without it."""
     options = "--fp8-format hybrid --log-num-zeros-in-grad --optimizer-cpu-offload"
-    found = read(f"{SMALL} {options} --tp-comm-overlap")
+    found = read(f"{SMALL} {options}")
     assert [(one.key, one.could) for one in found.limits] == [
         ("--fp8='hybrid'", "either"),
         ("--log_num_zeros_in_grad=true", "more"),
         ("--optimizer_cpu_offload=true", "less"),
-        ("--tp_comm_overlap=true", "more"),
     ]
     assert "fp8" not in found.run["program"]["args"]
     assert found.keys["--fp8"] == "refused"
     estimate(found.run)
+
+
+def test_overlapped_collectives_are_read() -> None:
+    """Transformer Engine's buffers count outside torch."""
+    words = f"{SMALL} --tensor-model-parallel-size 2 --sequence-parallel"
+    with_buffers = read(f"{words} --tp-comm-overlap")
+    assert not with_buffers.limits
+    assert with_buffers.keys["--tp_comm_overlap"] == "memory"
+    more, less = estimate(with_buffers.run), estimate(read(words).run)
+    assert more.outside_torch_bytes > less.outside_torch_bytes
 
 
 def test_experts_one_by_one_are_a_limit() -> None:

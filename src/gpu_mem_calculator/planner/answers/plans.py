@@ -84,6 +84,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     step_seconds: PlanSeconds
     tokens_per_second: float
     mfu: float
+    host_bytes_per_node: int = 0
     gpu_hours: float | None = None
     cost: float | None = None
     why: list[str] = field(default_factory=list)

@@ -41,6 +41,7 @@ def full_plan(
         step_seconds=seconds,
         tokens_per_second=rate,
         mfu=_mfu(estimate, seconds.estimate),
+        host_bytes_per_node=result.host_bytes_per_node,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
         stages=[
