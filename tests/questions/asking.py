@@ -277,7 +277,11 @@ def _checked(words: tuple[str, ...], checks: Checks, verdict: str) -> None:
 def _python_says_the_same(checks: Checks, result: Mapping[str, Any]) -> None:
     """The run of an answer, asked again in Python."""
     forget()
-    again = to_builtins(full_estimate(result["run"]).result)
+    try:
+        again = to_builtins(full_estimate(result["run"]).result)
+    except InputError as error:
+        checks.hold("the run of a result is accepted", False, str(error)[:200])
+        return
     keys = ("allocated_bytes", "needs_bytes", "reserved_bytes", "verdict", "gpu_memory_bytes")
     other = {key: (result[key], again[key]) for key in keys if result[key] != again[key]}
     checks.hold("the command line says what Python says", not other, f"{other}")

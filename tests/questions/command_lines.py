@@ -177,10 +177,12 @@ def plan(rng: Random) -> Question:
 
 def candidates(rng: Random) -> Question:
     """`plan --candidates` with one run file: it takes what `estimate` takes."""
+    run = run_files.training(rng)
+    if "gpu" not in run["hardware"]:  # seconds need a card
+        run["hardware"] = {"gpu": "h100", **run["hardware"]}
+        run["hardware"].pop("gpu_memory_gb", None)
     words = ("plan", "--candidates", "run.json")
-    return Question(
-        kind=COMMAND, name="plan --candidates", words=words, run=run_files.training(rng)
-    )
+    return Question(kind=COMMAND, name="plan --candidates", words=words, run=run)
 
 
 def listing(rng: Random) -> Question:

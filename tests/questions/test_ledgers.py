@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from random import Random
 
 import pytest
 
 from gpu_mem_calculator.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.planner.training.axes import COUNT_EMBEDDING
 from gpu_mem_calculator.planner.training.search import evaluate
 from gpu_mem_calculator.planner.training.space import structures
 from tests.questions.laws import Checks
@@ -31,6 +33,23 @@ def test_an_array_of_a_model_with_windows_takes_what_one_run_takes(name: str) ->
         single(rng, checks, asked, structure, arrays)
     assert checks.counts[LAWS] == 3
     assert not checks.broken
+
+
+@pytest.mark.parametrize("name", ["deepseek-moe-16b"])
+def test_chunks_of_unequal_layers_whose_ends_count_are_left_out(name: str) -> None:
+    """28 layers, the first one dense, with embedding and loss as 30: 2 stages of 3 chunks."""
+    asked = PlanQuestion(
+        model={"name": name},
+        hardware={"gpu": "h200", "num_gpus": 2},
+        global_batch=8,
+        engines=("megatron_lm",),
+        fix={COUNT_EMBEDDING: True, "parallelism.sequence_parallel": False},
+    )
+    for structure in islice(structures(asked), 2):
+        assert all(chunks == 1 for _, chunks, _ in structure.pipes)
+        checks = Checks()
+        array_laws(checks, evaluate(structure, asked.sequences, {}))
+        assert not checks.broken
 
 
 def test_arrays_of_set_ups_keep_the_laws() -> None:

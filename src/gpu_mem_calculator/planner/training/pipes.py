@@ -12,10 +12,11 @@ Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their v
 
 
 def find_pipes(
-    values: Mapping[str, list[int]], settings: Settings, num_layers: int
+    values: Mapping[str, list[int]], settings: Settings, num_layers: int, *, equal: bool = True
 ) -> list[tuple[int, ...]]:
     """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
-    embedding and loss where they count. Several chunks need several stages.
+    embedding and loss where they count. Several chunks need several stages; where ends count, also
+    `equal` layers, for which alone the moments of the schedule are arrays (step/chunks.py).
     """
     several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
     if settings["engine.type"] != "megatron_lm":
@@ -25,7 +26,7 @@ def find_pipes(
     pipes: list[tuple[int, ...]] = []
     for pp, chunks in several:
         size, rest = divmod(layers, pp * chunks)
-        if rest == 0 and size and pp > counted:
+        if rest == 0 and size and pp > counted and (equal or chunks == 1 or not counted):
             pipes += [(pp, chunks, count) for count in _recomputed(size, settings, values)]
     return pipes
 

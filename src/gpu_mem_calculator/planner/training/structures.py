@@ -183,7 +183,7 @@ def find_structure(
     has = (*ENGINES[engine].sizes, BATCH)
     own = {axis: values[axis] if axis in has else [1] for axis in values}
     ranks = list(product(*(own[axis] for axis in RANK)))
-    pipes = find_pipes(own, chosen, len(arch.layers))
+    pipes = find_pipes(own, chosen, len(arch.layers), equal=len(arch.runs) == 1)
     if not (pipes and ranks):
         return None
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
