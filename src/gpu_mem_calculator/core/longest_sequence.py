@@ -38,7 +38,7 @@ def longest_sequence(estimate: Estimate) -> int | None:
     total = result.needs_bytes + margin + result.outside_torch_bytes
     cap = limit - margin * limit // total
     guess = _longest_by_ledger(resolved, needs, needs(int(resolved.run.seq)) * limit // total)
-    least = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
+    least = int(resolved.run.seq) // STEP * STEP if result.figures_fit else 0
     low, high = least, most + STEP  # `low` fits, unless it is 0; `high` does not
     length, step = min(max(guess or STEP, low + STEP), most), 0
     while high - low > max(STEP, low // NEAR):

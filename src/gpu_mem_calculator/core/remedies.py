@@ -38,13 +38,14 @@ EXPANDABLE = Candidate(
 class Remedy(Struct, frozen=True, kw_only=True):
     """Changes with which a run fits: their titles, settings in `--set` notation and cost in words.
 
-    `saves_bytes` is by the ledger.
+    `saves_bytes` is by the ledger. `certain`: whether nothing that is not modelled could still add.
     """
 
     changes: tuple[str, ...]
     settings: tuple[str, ...]
     cost: str
     saves_bytes: int
+    certain: bool = True
 
 
 class SingleChange(Struct, frozen=True):
@@ -61,7 +62,7 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
     adapter, then the `longest` sequence that fits, and last everything that helps, on a larger card
     if need be.
     """
-    if estimate.result.headroom_bytes >= 0 or estimate.served:
+    if estimate.result.figures_fit or estimate.served:
         return []
     search = RemedySearch(full_estimate(estimate.result.run, replay=False), most)
     if verdict_by_ledger(search.estimate.result) != SHORT:
@@ -194,6 +195,7 @@ class RemedySearch:
             settings=settings,
             cost="; ".join(dict.fromkeys(one.cost for one in changes if one.cost)),
             saves_bytes=max(self.heights) - max(phase_heights(changed)),
+            certain=all(one.adds_bytes == 0 for one in changed.result.limits),
         )
 
 

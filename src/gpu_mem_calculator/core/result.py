@@ -137,6 +137,11 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     summary: str = ""
     version: int = 2
 
+    @property
+    def figures_fit(self) -> bool:
+        """Whether what is modelled fits, whatever else `limits` may add."""
+        return self.headroom_bytes >= 0 and self.verdict != "does_not_fit"
+
     def __str__(self) -> str:
         """The verdict and the parts in a few lines."""
         return short_text(self)

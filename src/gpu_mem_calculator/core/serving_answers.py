@@ -44,7 +44,7 @@ def answers(
     Without `changes` none are tried, some of which take a replay. `command` is the command line
     that asked, which the changes are added to.
     """
-    server, short = Server.of(estimate, command), not estimate.result.fits_on_gpu
+    server, short = Server.of(estimate, command), not estimate.result.figures_fit
     table = matrix(estimate, contexts, concurrencies)
     found = remedies(server) if changes and short else []
     now = estimate.resolved.hardware.num_gpus

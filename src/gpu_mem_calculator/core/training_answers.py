@@ -33,7 +33,7 @@ def training_answers(estimate: Estimate) -> TrainingAnswers:
     if estimate.served:
         return TrainingAnswers()
     longest = longest_length(estimate)
-    if estimate.result.headroom_bytes >= 0:
+    if estimate.result.figures_fit:
         return TrainingAnswers(longest_sequence=longest)
     from .remedies import remedies
 

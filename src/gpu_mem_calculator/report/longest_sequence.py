@@ -31,7 +31,7 @@ def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
         alone = "the weights" if estimate.serves else "model states"
         return f"even the shortest {what} does not fit: {alone} alone are too large"
     batch = "batch" if estimate.serves else "micro-batch"
-    tokens = max(longest, int(run.seq)) if estimate.result.fits_on_gpu else longest
+    tokens = max(longest, int(run.seq)) if estimate.result.figures_fit else longest
     return f"longest {what} that fits: about {tokens:,} tokens at this {batch}"
 
 

@@ -11,7 +11,7 @@ from .lines import WIDTH, Line, command, gib, wrap_lines
 if TYPE_CHECKING:
     from ..core.remedies import Remedy
 
-LABEL = "fits with "
+FITS, MAY_FIT = "fits with ", "may fit with "
 
 
 class Commands(NamedTuple):
@@ -40,8 +40,12 @@ def _saved(remedy: Remedy) -> str:
 
 def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> Iterator[Line]:
     """The lines of a remedy with its whole cost."""
-    yield from wrap_lines(LABEL, remedy_words(remedy), width=width)
+    yield from wrap_lines(_label(remedy), remedy_words(remedy), width=width)
     yield from command("  ", ["gpu-mem-calc", *words], width)
+
+
+def _label(remedy: Remedy) -> str:
+    return FITS if remedy.certain else MAY_FIT
 
 
 def _short_words(remedy: Remedy, width: int) -> str:
@@ -59,11 +63,12 @@ def short_remedy(
     """A remedy in at most `most` lines: with the whole command, with what it adds to it, or without
     it; None where that is too long.
     """
-    head = wrap_lines(LABEL, _short_words(remedy, width - len(LABEL)), width=width)
+    label = _label(remedy)
+    head = wrap_lines(label, _short_words(remedy, width - len(label)), width=width)
     settings = [word for one in remedy.settings for word in ("--set", one)]
     for label, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
         lines = [*head, *command(label, command_words, width)]
         if len(lines) <= most:
             return lines
-    lines = wrap_lines(LABEL, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
+    lines = wrap_lines(label, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
     return lines if len(lines) <= most else None

@@ -137,7 +137,7 @@ def _change(estimate: Estimate, change: ServingChange) -> Section:
     """A change, what it brings and costs, and the command with it."""
     gain = change_gain(estimate, change)
     more = "less memory with" if gain.startswith("takes") else "more with"
-    verb = more if estimate.result.fits_on_gpu else "fits with"
+    verb = more if estimate.result.figures_fit else "fits with"
     cost = f" ({change.cost})" if change.cost and change.cost != "more GPUs" else ""
     says = f"{gain}{cost}"
     if len(verb) + len(change.title) + len(says) + 3 > WIDTH:

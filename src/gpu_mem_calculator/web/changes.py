@@ -17,7 +17,7 @@ Change = dict[str, Any]
 def offered_changes(estimate: Estimate) -> list[Change]:
     """Where the run fits, single changes; else the sets that make it fit, and what else saves."""
     singles = all_changes(estimate)
-    if estimate.result.headroom_bytes >= 0:
+    if estimate.result.figures_fit:
         return singles
     sets = _serving_sets(estimate) if estimate.served else _training_sets(estimate)
     known = {tuple(one["settings"]) for one in sets}

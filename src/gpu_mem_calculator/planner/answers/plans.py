@@ -68,6 +68,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     - `run`: a run file; `settings`: the keys in which it differs from the other plans
     - `file`: of a candidate, the file that it was read from
+    - `open`: what is not modelled and could add to `needs_bytes`, a sentence each
     - `gpu_hours`, `cost`: of all tokens asked for, None without `tokens`, without a price
     - `serving`: of a server; its `step_seconds` are seconds per output token of one user, its
       `tokens_per_second` output tokens of all users
@@ -92,6 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     knobs: list[KnobEffect] = field(default_factory=list)
     serving: ServingFigures | None = None
     file: str | None = None
+    open: list[str] = field(default_factory=list)
 
 
 class SmallestChange(Struct, frozen=True, kw_only=True):

@@ -52,7 +52,8 @@ def run_plan(question: ServingQuestion, one: ServingPoint, found: Estimate, serv
         allocated_bytes=result.allocated_bytes,
         margin_bytes=result.margin_bytes or 0,
         headroom_bytes=result.headroom_bytes,
-        fits_on_gpu=result.fits_on_gpu,
+        fits_on_gpu=result.figures_fit,
+        open=[str(one) for one in result.limits if one.adds_bytes != 0],
         step_seconds=plan_seconds(one.output),
         tokens_per_second=one.tokens_per_second,
         mfu=flops_share(one),
@@ -81,7 +82,7 @@ def whole_run(question: ServingQuestion, one: ServingPoint) -> tuple[Estimate, i
     if one.servers > 1 and joins(engine, setup.keys, one):
         joined = replace(setup, keys={**setup.keys, DATA: copies}, gpus=one.gpus)
         whole = full_estimate(server_run(question, joined, one.lengths, one.users), replay=replay)
-        if whole.result.fits_on_gpu:
+        if whole.result.figures_fit:
             return whole, 1
     run = server_run(question, setup, one.lengths, one.batch * one.served.copies)
     return full_estimate(run, replay=replay), one.servers

@@ -58,6 +58,7 @@ def _best_reasons(plans: list[Plan], found: Found) -> Iterator[str]:
             f"and its step takes {100 * ratio:.0f} % longer."
         )
     yield from tie(plans)
+    yield from (f"Not counted: {one}." for one in best.open)
 
 
 def _parts_sentence(plan: Plan) -> str:
@@ -97,6 +98,7 @@ def compared(plans: list[Plan]) -> list[Plan]:
         return plans
     best = plans[0]
     first = replace(best, why=[_parts_sentence(best)] if best.fits_on_gpu else [_short(best)])
+    first.why.extend(f"Not counted: {one}." for one in best.open)
     others = [
         replace(plan, why=[_short(plan)] if not plan.fits_on_gpu else list(_rate(plan, best)))
         for plan in plans[1:]
