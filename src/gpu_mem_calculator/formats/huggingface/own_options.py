@@ -103,3 +103,20 @@ def add_own_limit(
         if shown is not None:
             why = f"neither {script} nor its trainer declares it"
         reading.limits.append(Limit(key=", ".join(unclear), why=why))
+
+
+def add_dropped_limit(reading: Reading, values: Mapping[str, Any], script: str) -> None:
+    """Name options of adapters that have no effect here, because nothing says that adapters are
+    used: a script's own text would say it.
+    """
+    if values.get("use_peft") or values.get("peft_config"):
+        return
+    dropped = [name for name in values if name.startswith(("lora_", "use_dora", "use_rslora"))]
+    dropped = [name for name in dropped if f"--{name}" in reading.keys]
+    for name in dropped:
+        reading.keys[f"--{name}"] = "refused"
+    if dropped:
+        names = ", ".join(f"--{name}" for name in dropped)
+        why = f"whether {script} trains adapters is not shown; without them is estimated"
+        fix = "say --use_peft, or have the script at hand"
+        reading.limits.append(Limit(key=names, why=f"{why}, {fix}", could="less"))

@@ -1,4 +1,4 @@
-"""What a script's text passes on to its trainer: arguments, the model, LoRA, quantization."""
+"""What a script hands to its trainer: arguments, the model, adapters, quantization, the data."""
 
 from __future__ import annotations
 
@@ -8,103 +8,116 @@ from typing import Any
 from msgspec import Struct, field
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Limit, Reading
-from .constants import UNKNOWN
-from .own_options import LENGTH_NAMES, MODEL_NAMES
-from .script_text import CONFIGS, ScriptCall, ScriptText
+from ..reading.reading import Reading
+from ..script.record import Found
+from ..script.values import UNKNOWN, Thing, plain
+from .own_options import LENGTH_NAMES
+from .script_loop import loop_values
+from .script_model import model_sections
+from .script_rows import account_lines, account_origins, honoured, limited
+from .script_trainer import trainer_values
 from .tables import renamed, script_arguments
 from .trainers import TRAINER
 
 Section = dict[str, Any]
-MODEL_OWNERS = ("AutoModel", "ForCausalLM", "ForSequenceClassification", "LMHeadModel")
-LOADED = ("dtype", "torch_dtype", "attn_implementation", "device_map")
+PARSED = "(parsed)"
 
 
 class PassedOn(Struct, kw_only=True):
-    """Arguments by their names in TRL's scripts, and what the script loads the model with; None
-    where the trainer loads it.
+    """Arguments by their names in TRL's scripts; what the script loads the model with, None where
+    the trainer loads it; keys of `training` and of `model` that the script's lines mean.
     """
 
     values: Section = field(default_factory=dict)
     loaded: Section | None = None
+    training: Section = field(default_factory=dict)
+    model: Section = field(default_factory=dict)
+    data: Section = field(default_factory=dict)
 
 
-def declared(script: ScriptText, tool: str) -> Section:
-    """Defaults that the script itself declares for its options."""
-    names = (*script_arguments(tool).table, *MODEL_NAMES, *LENGTH_NAMES)
-    return {
-        name: value
-        for name, value in script.options.items()
-        if name in names and value is not UNKNOWN and value is not None
-    }
-
-
-def passed_on(script: ScriptText, tool: str, reading: Reading) -> PassedOn:
-    """What the calls in the script's text say."""
+def passed_on(found: Found, trainer: Thing | None, tool: str, reading: Reading) -> PassedOn:
+    """What the lines of a script say; each of them is accounted for in the reading."""
     result = PassedOn()
-    name = "TrainingArguments" if tool == TRAINER else f"{tool[4:].removesuffix('Trainer')}Config"
-    classes = (*CONFIGS, name) if tool == TRAINER else (name,)
-    arguments = script_arguments(tool)
-    for call in script.calls:
-        if call.name in classes:
-            shown, hidden = _split(call)
-            new = {renamed().get(key, key): value for key, value in shown.items()}
-            result.values |= sort_keys(reading, arguments.table, new, f"{name}.")
-            _add_hidden(reading, name, [key for key in hidden if _matters(key, arguments.table)])
-    if tool == TRAINER and script.lengths:
-        result.values.setdefault("max_seq_length", max(script.lengths))
-    _add_model(script, result)
-    _add_peft(script, result, reading)
-    _add_quantization(script, result)
+    account_lines(found, reading)
+    if trainer is None:
+        result.values = loop_values(found, reading)
+        model = found.facts.get("loop model")
+    else:
+        result.values = trainer_values(found, trainer, tool, reading)
+        arguments = trainer.values.get("args")
+        if isinstance(arguments, Thing) and arguments.kind == "arguments":
+            given = argument_values_of(arguments, tool, reading)
+            if tool != TRAINER and arguments.name.endswith("TrainingArguments"):
+                # SFTConfig(**args.to_dict()), so these defaults hold (sft_trainer.py __init__)
+                given = {"gradient_checkpointing": False, "bf16": False, **given}
+            result.values = {**given, **result.values}
+        elif arguments not in (None, UNKNOWN) or arguments is UNKNOWN:
+            why = "the script computes it when it runs, so the defaults are taken"
+            limited(reading, trainer.line, f"{trainer.name}(args=...)", why)
+        model = trainer.values.get("model")
+    sections = model_sections(found, trainer, model, reading)
+    result.loaded, result.training = sections.loaded, sections.training
+    result.model = sections.model
+    result.values = {**result.values, **sections.values}
+    _add_lengths(found, trainer, tool, result, reading)
+    if found.facts.get("metrics"):
+        result.data["compute_metrics"] = True
+    account_origins(found, reading)
     return result
 
 
-def _split(call: ScriptCall) -> tuple[Section, list[str]]:
-    """The arguments that the text shows, and the names of the others."""
-    shown = {k: v for k, v in call.arguments.items() if k and v is not UNKNOWN}
-    return shown, [k for k, v in call.arguments.items() if k and v is UNKNOWN]
+def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section:
+    """The values of TrainingArguments and its kind, as the constructor and later lines set them."""
+    table, values = script_arguments(tool).table, {}
+    for key, value in arguments.values.items():
+        if key == PARSED or key.startswith("["):
+            continue
+        name, line = renamed().get(key, key), arguments.lines.get(key, 0)
+        if key == "**":
+            why = "further arguments are computed when the script runs"
+            limited(reading, arguments.line, f"{arguments.name}(**...)", why)
+        elif PARSED in arguments.values and (name not in table or not line):
+            if name in table and plain(value):
+                values[name] = value  # of the command, which accounts for it
+        elif not plain(value):
+            if _matters(name, table):
+                why = "the script computes it when it runs, so the default is taken"
+                limited(reading, line or arguments.line, f"{arguments.name}({key})", why)
+        else:
+            prefix = f"{reading.script}:{line or arguments.line} {arguments.name}."
+            values |= sort_keys(reading, table, {name: _listed(value)}, prefix)
+    return values
 
 
-def _matters(key: str, table: Mapping[str, Any]) -> bool:
-    row = table.get(renamed().get(key, key))
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _matters(name: str, table: Mapping[str, Any]) -> bool:
+    row = table.get(name)
     return row is not None and row.effect != "free"
 
 
-def _add_hidden(reading: Reading, call: str, names: list[str]) -> None:
-    if names:
-        key = f"{call}({', '.join(names)})"
-        why = "the script computes it when it runs, so the default is taken"
-        reading.limits.append(Limit(key=key, why=why))
-
-
-def _add_model(script: ScriptText, result: PassedOn) -> None:
-    """The model: what from_pretrained gets, or the trainer's own `model` where it is a name."""
-    for call in script.named("from_pretrained"):
-        if any(word in call.owner for word in MODEL_OWNERS):
-            shown, _ = _split(call)
-            model = call.arguments.get("", call.arguments.get("pretrained_model_name_or_path"))
-            if isinstance(model, str):
-                result.values.setdefault("model_name_or_path", model)
-            result.loaded = {key: shown[key] for key in LOADED if shown.get(key) is not None}
-            if shown.get("dtype", "") is None:  # torch's default, not the checkpoint's
-                result.loaded["dtype"] = "float32"
-            for key in ("load_in_4bit", "load_in_8bit"):
-                if shown.get(key):
-                    result.values[key] = True
-            break
-    for call in script.calls:
-        model = call.arguments.get("model", UNKNOWN)
-        if call.name.endswith("Trainer") and isinstance(model, str):
-            result.values.setdefault("model_name_or_path", model)
-
-
-def _add_peft(script: ScriptText, result: PassedOn, reading: Reading) -> None:
-    for call in script.named("LoraConfig"):
-        shown, hidden = _split(call)
-        result.values["peft_config"] = shown
-        _add_hidden(reading, "LoraConfig", hidden)
-
-
-def _add_quantization(script: ScriptText, result: PassedOn) -> None:
-    for call in script.named("BitsAndBytesConfig"):
-        result.values["quantization_config"] = _split(call)[0]
+def _add_lengths(
+    found: Found, trainer: Thing | None, tool: str, result: PassedOn, reading: Reading
+) -> None:
+    """Tokens of a sequence: as a tokenizer cuts them, or as a name of the script says."""
+    named: Mapping[int, int] = found.lengths or found.facts.get("lengths", {})
+    declared = {
+        name: value
+        for name, value in {**found.options, **result.values}.items()
+        if name in LENGTH_NAMES and isinstance(value, int) and not isinstance(value, bool)
+    }
+    if tool != TRAINER or not (named or declared):
+        return
+    if named:
+        line = max(named, key=lambda place: named[place])
+        length = named[line]
+        honoured(reading, line, f"sequences of {length} tokens")
+    else:
+        length = max(declared.values())
+    collator = trainer.values.get("data_collator") if trainer is not None else None
+    multiple = collator.values.get("pad_to_multiple_of") if isinstance(collator, Thing) else None
+    if isinstance(multiple, int) and multiple > 0:
+        length = -(-length // multiple) * multiple
+    result.values.setdefault("max_seq_length", length)

@@ -21,15 +21,21 @@ from ..reading.options import parse_options
 from ..reading.reading import Reading
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
+from ..script.record import Found
 from ..trainer_launch.left_out import leave_out
 from .deepspeed_chat import is_deepspeed_chat, read_deepspeed_chat
 from .file_trainer import file_trainer
-from .own_options import add_own_limit, known_names, own_values, split_own
-from .passed_on import declared, passed_on
-from .script_text import ScriptText, read_script
+from .own_options import (
+    add_dropped_limit,
+    add_own_limit,
+    known_names,
+    own_values,
+    split_own,
+)
+from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
 from .sections import WHOLE, program_sections
-from .tables import ScriptArguments, renamed, script_arguments
-from .trainers import TRAINER, TRL, trainer_of_name, trainer_of_text
+from .tables import NO_ARGUMENTS, ScriptArguments, renamed, script_arguments
+from .trainers import TRAINER, TRL, trainer_of_name
 
 Section = dict[str, Any]
 CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
@@ -44,23 +50,25 @@ def read_command(command: Command) -> Reading:
         return _read_trl(command)
     if is_deepspeed_chat(command):
         return read_deepspeed_chat(command)
-    script, text = command.program, _text(command)
-    tool = trainer_of_text(text, script) if text else trainer_of_name(script)
-    if text and tool is None:
-        why = "makes no trainer of transformers or TRL, so its arguments do not say what it does"
-        raise InputError(f"{script} {why}; use gpu-mem-calc trace -- python {command.words[0]}")
+    script = command.program
+    found = follow(command, {}) if script not in EXAMPLES else None
+    if found is not None:
+        return _read_own(command, found)
+    tool = trainer_of_name(script)
     reading = _reading(tool or TRAINER)
     if tool is None and script not in EXAMPLES:
         reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
-    values, loaded = _script_values(reading, command, tool or TRAINER, text)
+    values, loaded = _script_values(reading, command, tool or TRAINER)
     _fill(reading, tool or TRAINER, values, command, loaded)
     return reading
 
 
 def _script_values(
-    reading: Reading, command: Command, tool: str, text: ScriptText | None
+    reading: Reading, command: Command, tool: str
 ) -> tuple[Section, Section | None]:
-    """The values of a script's arguments, and what it gives to from_pretrained."""
+    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
+    meaning of their names; its text cannot be read.
+    """
     script, arguments = command.program, script_arguments(tool)
     words, own = split_own(command.words[1:], arguments)
     given, loaded = own_values(own), None
@@ -69,22 +77,50 @@ def _script_values(
     values |= _options(script, words, arguments, reading, command.files)
     files = {name: given.pop(name) for name in NAMED if name in given}
     values |= {_section(name): command.files.data(str(one)) for name, one in files.items()}
-    if text is not None:
-        text = _text(command, {**given, **values}) or text
-        shown = passed_on(text, tool, reading)
-        defaults = declared(text, tool)
-        known = known_names({**defaults, **given}, arguments.table)
-        values = {**defaults, **known, **shown.values, **values}
-        loaded = shown.loaded
-    else:
-        values = {**known_names(given, arguments.table), **values}
+    values = {**known_names(given, arguments.table), **values}
     if script in EXAMPLES:
-        loaded = loaded or {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
+        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
         if values.get("block_size") is None:
             values["block_size"] = WHOLE
             reading.assumed.append("block_size is the longest sequence that the model takes")
-    add_own_limit(reading, given, text.options if text else None, script)
+    add_own_limit(reading, given, None, script)
+    add_dropped_limit(reading, {**given, **values}, script)
     return values, loaded
+
+
+def _read_own(command: Command, found: Found) -> Reading:
+    """What a script does whose text can be read, with the options of its command."""
+    tool = tool_of(found, command)
+    reading, arguments = _reading(tool), script_arguments(tool)
+    reading.script = command.program
+    parsed, values = parses_arguments(found), {}
+    table = arguments if parsed else NO_ARGUMENTS
+    words, own = split_own(command.words[1:], table)
+    given = own_values(own)
+    if reads_config(found) and "config" in given:
+        file = _file(command.files, str(given.pop("config")))
+        given = {**_taken_own(file, arguments, found), **given}
+        values = _sorted(reading, arguments, file, "")
+    if parsed:
+        values |= _options(command.program, words, arguments, reading, command.files)
+    found = follow(command, {**given, **values}) or found
+    meant = script_means(found, tool, reading, {**given, **values})
+    add_own_limit(reading, given, found.options, command.program)
+    reading.run["model"] = meant.model
+    if meant.training:
+        reading.run["training"] = meant.training
+    _fill(reading, tool, meant.values, command, meant.loaded)
+    if meant.data:
+        reading.run["program"].setdefault("data", {}).update(meant.data)
+    if not reading.run["model"]:
+        del reading.run["model"]
+    return reading
+
+
+def _taken_own(file: Section, arguments: ScriptArguments, found: Found) -> Section:
+    """The keys of a file that the script's own classes declare, taken out of it."""
+    own = [key for key in file if key in found.options and key not in arguments.trainer]
+    return {key: file.pop(key) for key in own}
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
@@ -115,14 +151,6 @@ def _file_command(files: NamedFiles) -> Command:
 def _reading(tool: str) -> Reading:
     known = TOOLS.get(tool)
     return Reading(tool=tool, version=known.version if known else "")
-
-
-def _text(command: Command, given: Mapping[str, Any] | None = None) -> ScriptText | None:
-    """What the script's text shows, where the file can be read."""
-    path = command.words[0]
-    if command.module or not command.files.exists(path):
-        return None
-    return read_script(command.files.text(path), path, given or {})
 
 
 def _section(name: str) -> str:

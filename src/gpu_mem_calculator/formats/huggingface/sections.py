@@ -146,7 +146,9 @@ def _add_peft(reading: Reading, program: Section, values: Section) -> None:
         given["target_modules"] = [str(one).strip(", ") for one in targets]
     if isinstance(targets, str) and targets != "all-linear" and targets.isidentifier():
         given["target_modules"] = [targets]
-    program["peft"] = sort_keys(reading, argument_table(PEFT), given, "peft.")
+    if not reading.script:  # the lines of a script are accounted for by their numbers
+        given = sort_keys(reading, argument_table(PEFT), given, "peft.")
+    program["peft"] = given
 
 
 def _add_quantization(program: Section, values: Section) -> None:

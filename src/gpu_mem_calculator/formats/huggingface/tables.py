@@ -27,6 +27,9 @@ class ScriptArguments(Struct, frozen=True, kw_only=True):
     syntax: OptionSyntax
 
 
+NO_ARGUMENTS = ScriptArguments(trainer={}, table={}, syntax=OptionSyntax())
+
+
 @cache
 def renamed() -> Mapping[str, str]:
     """Names of earlier releases, and what they are called now."""

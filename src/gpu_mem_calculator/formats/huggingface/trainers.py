@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 
 from ...core.errors import InputError
-from .script_text import ScriptText
+from ..script.record import Found
+from ..script.values import Thing
 
 TRAINER = "transformers.Trainer"
 # TRL's subcommands, and the words in a script's name.
@@ -44,7 +45,7 @@ OTHERS: Mapping[str, str] = {
     "async_grpo": "trl.AsyncGRPOTrainer",
 }
 FINE_TUNING = "use trl.SFTTrainer for plain fine-tuning of the same model"
-CLASS_NAME = re.compile(r"([A-Z]\w*)Trainer")
+LIGHTNING = ("lightning", "pytorch_lightning", "pl")
 
 
 def trainer_of_name(name: str) -> str | None:
@@ -58,19 +59,41 @@ def trainer_of_name(name: str) -> str | None:
     return found[0] if found else None
 
 
-def trainer_of_text(script: ScriptText, path: str) -> str | None:
+def made_trainer(found: Found) -> Thing | None:
+    """The trainer that a script makes: the one that trains, else the last."""
+    made = [one for one in found.things if one.kind == "trainer"]
+    trained = [one for one in made if one.values.get("trained")]
+    return (trained or made or [None])[0 if trained else -1]
+
+
+def is_loop(found: Found) -> bool:
+    """Whether a script without a trainer trains a model itself."""
+    accelerators = [one for one in found.things if one.kind == "accelerator"]
+    backward = found.facts.get("backward") or any(one.values.get("backward") for one in accelerators)
+    return bool(backward) and loop_model(found) is not None
+
+
+def loop_model(found: Found) -> Thing | None:
+    """The model that a loop trains: the one that computes a forward pass, else the first."""
+    models = [one for one in found.things if one.kind == "model"]
+    forward = [one for one in models if one.values.get("forward")]
+    return (forward or models or [None])[0]
+
+
+def trainer_of_text(found: Found, path: str) -> str | None:
     """The trainer that a script makes; None where its text shows none."""
-    if any(one.partition(".")[0] == "unsloth" for one in script.imports):
+    if any(one.partition(".")[0] == "unsloth" for one in found.imports):
         return "unsloth"
-    made = {one.name for one in script.calls}
-    for tool in OTHERS.values():
-        if tool.removeprefix("trl.") in made:
-            return tool
-    for found in (made, script.imports):
-        for name in (*NEARER, *CLASSES):
-            if name in found:
-                return CLASSES[name]
-    other = sorted(one for one in made if CLASS_NAME.fullmatch(one))
-    if other:
-        raise InputError(f"{path} makes a {other[0]}, which is not modelled; {FINE_TUNING}")
-    return None
+    made = made_trainer(found)
+    if made is not None:
+        if made.values.get("path", "").partition(".")[0] in LIGHTNING:
+            why = "whose module decides what a step keeps; use gpu-mem-calc trace"
+            raise InputError(f"{path} makes a Trainer of Lightning, {why} -- python {path}")
+        if f"trl.{made.name}" in OTHERS.values():
+            return f"trl.{made.name}"
+        if made.name not in CLASSES:
+            raise InputError(f"{path} makes a {made.name}, which is not modelled; {FINE_TUNING}")
+        return CLASSES[made.name]
+    if is_loop(found):
+        return TRAINER
+    return next((CLASSES[name] for name in (*NEARER, *CLASSES) if name in found.imports), None)

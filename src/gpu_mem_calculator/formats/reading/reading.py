@@ -25,6 +25,7 @@ class Reading(Struct, kw_only=True):
     - `limits`: what is not modelled; the estimate is made without it
     - `problems`: a sentence for each thing that is wrong, such as a key that nobody knows
     - `card`, `name`, `slots`, `devices`: those of the command
+    - `script`: the Python script whose lines were followed, by its name; else empty
     """
 
     tool: str
@@ -38,6 +39,7 @@ class Reading(Struct, kw_only=True):
     name: str = ""
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    script: str = ""
 
     @property
     def run_file(self) -> Section:

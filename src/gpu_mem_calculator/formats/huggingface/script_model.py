@@ -1,0 +1,265 @@
+"""The model that a script trains: how it is loaded, adapted, quantized, cast and frozen."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec import Struct, field
+
+from ...programs.huggingface.adapters import TABLE as PEFT
+from ...programs.translation.arguments import argument_table
+from ..reading.keys import sort_keys
+from ..reading.reading import Reading
+from ..script.record import Found
+from ..script.rows import row
+from ..script.values import UNKNOWN, Thing, plain
+from .script_rows import freed, honoured, limited
+
+Section = dict[str, Any]
+LOADED = ("dtype", "torch_dtype", "attn_implementation", "device_map")
+QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
+HEADS = re.compile(r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)")
+COMPUTED = "the script computes it when it runs"
+EXTRA_ROWS = 1024  # of an embedding beyond a tokenizer's tokens, or added to it, at most
+
+
+class ModelSections(Struct, kw_only=True):
+    """What a model means: arguments, from_pretrained's, keys of `training` and of `model`."""
+
+    values: Section = field(default_factory=dict)
+    loaded: Section | None = None
+    training: Section = field(default_factory=dict)
+    model: Section = field(default_factory=dict)
+
+
+def model_sections(
+    found: Found, trainer: Thing | None, model: Any, reading: Reading
+) -> ModelSections:
+    """The sections of the model that a trainer or a loop trains."""
+    result = ModelSections()
+    if isinstance(model, str):
+        result.values["model_name_or_path"] = model
+    elif isinstance(model, Thing) and model.kind == "model":
+        _load(model, result, reading)
+        _change(model, result, reading)
+        _gradients(model, trainer, reading)
+    elif not isinstance(model, Thing) and (trainer is not None or model is not None):
+        line = trainer.line if trainer is not None else 0
+        limited(reading, line, "model", "the script makes it where the text cannot be followed")
+    peft = trainer.values.get("peft_config") if trainer is not None else None
+    peft = peft or (model.values.get("peft") if isinstance(model, Thing) else None)
+    _add_peft(peft, trainer, result, reading)
+    _others(found, trainer, model, reading)
+    return result
+
+
+def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
+    """from_pretrained: the name, and every argument."""
+    source, config = model.values.get("source", UNKNOWN), model.values.get("config")
+    if isinstance(source, str):
+        result.values["model_name_or_path"] = source
+        honoured(reading, model.line, f"{model.name}({source})")
+    elif model.values.get("own"):
+        why = "a module of the script's own, whose tensors the text does not show"
+        limited(reading, model.line, str(model.values["own"]), why)
+    elif not (isinstance(config, Thing) and model.values.get("new")):
+        limited(reading, model.line, f"{model.name}(...)", "which model is not shown")
+    if isinstance(config, Thing):
+        _shape(config, model, result, reading)
+    if HEADS.fullmatch(model.name):
+        why = "its head and loss are smaller than a language model's, which is estimated"
+        limited(reading, model.line, model.name, why, adds=False)
+    result.loaded = {"dtype": "float32"} if model.values.get("new") else {}
+    for key in model.values.get("load", ()):
+        _argument(key, model.values.get(key), model, result, reading)
+
+
+def _argument(
+    key: str, value: Any, model: Thing, result: ModelSections, reading: Reading
+) -> None:
+    """One argument of from_pretrained."""
+    line, what = model.lines.get(key, model.line), f"{model.name}({key})"
+    assert result.loaded is not None
+    if key == "config" or (key in QUANTIZED and value in (None, False)):
+        return
+    if key in QUANTIZED:
+        if value is UNKNOWN or (isinstance(value, Thing) and value.kind != "quantization"):
+            limited(reading, line, what, "a quantization that is not modelled or not shown")
+        else:
+            honoured(reading, line, what)
+    elif key == "use_flash_attention_2" and value is True:
+        result.loaded["attn_implementation"] = "flash_attention_2"
+        honoured(reading, line, what)
+    elif key in LOADED:
+        name = "dtype" if key == "torch_dtype" else key
+        if key == "device_map" and not plain(value):
+            result.loaded[name] = "auto"  # where on the GPUs does not matter for one of them
+            honoured(reading, line, what)
+        elif not plain(value):
+            limited(reading, line, what, f"{COMPUTED}, so the default is taken")
+        elif value is not None:
+            result.loaded[name] = value
+            honoured(reading, line, what)
+        elif name == "dtype":  # torch's default, not the checkpoint's
+            result.loaded[name] = "float32"
+    else:
+        _account(row("load", key), line, what, value, reading)
+
+
+def _account(known: Any, line: int, what: str, value: Any, reading: Reading) -> None:
+    if known is not None and known.effect == "free":
+        freed(reading, line, what)
+    elif value in (None, False):
+        freed(reading, line, what)
+    elif known is not None:
+        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
+    else:
+        limited(reading, line, what, "not understood")
+
+
+def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading) -> None:
+    """A configuration: of a model by its name, changed; or of the script's own numbers."""
+    kept = {
+        key: value
+        for key, value in config.values.items()
+        if key not in ("source", "attn_implementation", "_attn_implementation")
+        and row("config attribute", key) is None
+        and row("load", key) is None
+    }
+    hidden = [key for key, value in kept.items() if not plain(value)]
+    shown = {key: value for key, value in kept.items() if plain(value)}
+    if config.values.get("attn_implementation") and result.loaded is not None:
+        result.loaded["attn_implementation"] = config.values["attn_implementation"]
+    if hidden:
+        what = f"{config.name}({', '.join(hidden)})"
+        limited(reading, config.line, what, f"{COMPUTED}, so the default is taken")
+    if isinstance(config.values.get("source"), str):
+        unknown = [key for key in shown if key not in PLAIN_NUMBERS]
+        if unknown:
+            limited(reading, config.line, f"{config.name}({', '.join(unknown)})", "not understood")
+        result.model |= {key: shown[key] for key in shown if key in PLAIN_NUMBERS}
+        return
+    kind = config.name.removesuffix("Config").lower()
+    if model.values.get("new") and kind and kind != "auto":
+        result.model["config"] = {"model_type": kind, **shown}
+        honoured(reading, config.line, config.name)
+
+
+PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
+
+
+def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
+    """What later lines do to the model."""
+    values = model.values
+    quantization = values.get("quantization")
+    if isinstance(quantization, Thing):
+        _quantize(quantization, result, reading)
+        result.training["upcast_unquantized"] = bool(values.get("prepared"))
+    elif values.get("prepared"):  # all weights become fp32
+        result.loaded = {**(result.loaded or {}), "dtype": "float32"}
+    if values.get("dtype") is not None:
+        result.loaded = {**(result.loaded or {}), "dtype": values["dtype"]}
+    config = values.get("(config)")
+    if isinstance(config, Thing) and config.values.get("attn_implementation"):
+        given = config.values["attn_implementation"]
+        result.loaded = {**(result.loaded or {}), "attn_implementation": given}
+    if values.get("checkpointing"):
+        result.values["gradient_checkpointing"] = True
+        if values.get("checkpointing_kwargs"):
+            result.values["gradient_checkpointing_kwargs"] = dict(values["checkpointing_kwargs"])
+    if values.get("compile"):
+        mode = values["compile"]
+        result.training["compile"] = mode if isinstance(mode, str) and mode != "default" else True
+    if values.get("vocab"):
+        result.model["vocab_size"] = values["vocab"]
+    elif values.get("resized") is not None:
+        where = values["resized"]
+        why = f"the tokenizer says how many rows; at most {EXTRA_ROWS} more or fewer"
+        limited(reading, where.line, where.text, why)
+    if values.get("copied"):
+        limited(reading, values["copied"], "deepcopy(model)", "a second copy", saves=False)
+
+
+def _quantize(quantization: Thing, result: ModelSections, reading: Reading) -> None:
+    hidden = [key for key, value in quantization.values.items() if not plain(value)]
+    shown = {key: value for key, value in quantization.values.items() if plain(value)}
+    result.values["quantization_config"] = {k: v for k, v in shown.items() if v is not None}
+    for key in shown:
+        honoured(reading, quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})")
+    if hidden:
+        what = f"BitsAndBytesConfig({', '.join(hidden)})"
+        limited(reading, quantization.line, what, f"{COMPUTED}, so the default is taken")
+
+
+def _add_peft(peft: Any, trainer: Thing | None, result: ModelSections, reading: Reading) -> None:
+    """LoraConfig; other methods are named."""
+    if peft is None:
+        return
+    if not isinstance(peft, Thing) or peft.kind != "peft":
+        line = trainer.line if trainer is not None else 0
+        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
+        return
+    if peft.name != "LoraConfig":
+        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
+        limited(reading, peft.line, peft.name, why)
+        result.values["peft_config"] = {}
+        return
+    table, kept = argument_table(PEFT), {}
+    for key, value in peft.values.items():
+        line = peft.lines.get(key, peft.line)
+        name = "r" if key == "[0]" else key
+        if plain(value):
+            prefix = f"{reading.script}:{line} LoraConfig."
+            kept |= sort_keys(reading, table, {name: _listed(value)}, prefix)
+        else:
+            why = f"{COMPUTED}, so the default is taken"
+            limited(reading, line, f"LoraConfig({name})", why)
+    result.values["peft_config"] = kept
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
+    """Which weights are trained: freezing can only save; with adapters the base is frozen."""
+    later = trainer.values.get("peft_config") if trainer is not None else None
+    adapted = model.values.get("peft") is not None or isinstance(later, Thing)
+    frozen = False
+    for line, what, value, whole, had_peft in model.values.get("gradients", ()):
+        if value is False and adapted and not had_peft:
+            freed(reading, line, f"{what}: adapters are trained alone")
+        elif value is False:
+            frozen = True
+            why = "which weights stay trained is not modelled; all of them are estimated"
+            limited(reading, line, what, why, adds=False)
+        elif adapted:
+            why = "weights beside the adapters may be trained, which is not modelled"
+            limited(reading, line, what, why, saves=False)
+        elif frozen and value is True:
+            freed(reading, line, f"{what}: all weights are estimated as trained")
+        elif value is True:
+            freed(reading, line, f"{what}: they are trained without it")
+        else:
+            limited(reading, line, what, "which weights are trained is not shown", adds=False)
+
+
+def _others(found: Found, trainer: Thing | None, model: Any, reading: Reading) -> None:
+    """Models beside the one that is trained."""
+    reference = trainer.values.get("ref_model") if trainer is not None else None
+    place = found.things.index(trainer) if trainer in found.things else len(found.things)
+    for index, one in enumerate(found.things):
+        if one.kind != "model" or one is model or one is reference:
+            continue
+        what = f"{one.name}({one.values.get('source')})" if one.values.get("source") else one.name
+        on_gpu = any(one.values.get(key) for key in ("device_map", "moved", "quantization"))
+        if index > place and not on_gpu:
+            freed(reading, one.line, f"{what}: loaded on the host after training")
+        elif one.values.get("own") and not isinstance(model, Thing):
+            continue
+        else:
+            when = "after training" if index > place else "beside the one that is trained"
+            limited(reading, one.line, what, f"another model, {when}, is not counted", saves=False)
+
+

@@ -1,0 +1,69 @@
+"""The lines of a script as keys and limits of a reading."""
+
+from __future__ import annotations
+
+import re
+
+from ..reading.reading import Effect, Limit, Reading
+from ..script.origins import origins
+from ..script.record import HONOURED, LIMIT, UNCLEAR, Found
+
+LINE = re.compile(r":(\d+) ")
+CONDITION = "the text does not show whether it is so; its lines are taken as done"
+
+
+def account_lines(found: Found, reading: Reading) -> None:
+    """Every call and assignment that was seen; conditions that are not known."""
+    for one in found.lines:
+        key = name(reading, one.line, one.what)
+        if one.effect in (LIMIT, UNCLEAR):
+            limited(reading, one.line, one.what, one.why, adds=one.adds, saves=one.saves)
+        else:
+            reading.keys.setdefault(key, "memory" if one.effect == HONOURED else "free")
+    for line, condition in found.conditions.items():
+        limited(reading, line, f"if {condition}", CONDITION)
+    if found.is_cut:
+        limited(reading, 0, "the script", "it is too long to be followed to its end")
+    reading.assumed += list(dict.fromkeys(found.assumed))
+
+
+def name(reading: Reading, line: int, what: str) -> str:
+    """A line as sentences name it: `train.py:12 model.half()`."""
+    place = f":{line}" if line else ""
+    return f"{reading.script}{place} {what}"
+
+
+def limited(
+    reading: Reading, line: int, what: str, why: str, *, adds: bool = True, saves: bool = True
+) -> None:
+    """Something that is not modelled, or not understood."""
+    key = name(reading, line, what)
+    reading.keys[key] = "refused"
+    if any(one.key == key for one in reading.limits):
+        return
+    could = "either" if adds and saves else "more" if adds else "less"
+    reading.limits.append(Limit(key=key, why=why, could=could))  # type: ignore[arg-type]
+
+
+def honoured(reading: Reading, line: int, what: str) -> None:
+    """Something that changes the run that is estimated."""
+    reading.keys.setdefault(name(reading, line, what), "memory")
+
+
+def freed(reading: Reading, line: int, what: str) -> None:
+    """Something without effect on memory."""
+    reading.keys.setdefault(name(reading, line, what), "free")
+
+
+def account_origins(found: Found, reading: Reading) -> None:
+    """Lines that set the names which accounted lines use."""
+    effects: dict[int, Effect] = {}
+    for key, effect in reading.keys.items():
+        place = LINE.match(key.removeprefix(reading.script))
+        if place is not None and key.startswith(reading.script):
+            line = int(place[1])
+            if effects.get(line) != "memory":
+                effects[line] = effect
+    for line, (use, word) in origins(found.tree, {one: "" for one in effects}).items():
+        effects.setdefault(line, effects.get(use, "memory"))
+        reading.keys.setdefault(name(reading, line, f"{word}, used in line {use}"), effects[line])

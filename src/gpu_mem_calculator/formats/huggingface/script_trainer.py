@@ -1,0 +1,182 @@
+"""The keywords of a trainer that a script makes, and the methods that it replaces."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from ..reading.keys import sort_keys
+from ..reading.reading import Reading
+from ..script.record import Found
+from ..script.rows import row
+from ..script.values import UNKNOWN, Function, Imported, ScriptClass, Thing, plain
+from .script_rows import freed, honoured, limited, name
+from .tables import renamed, script_arguments
+
+Section = dict[str, Any]
+ELSEWHERE = ("model", "args", "peft_config", "path", "class", "trained", "evaluates", "ref_model")
+# torch's and bitsandbytes' optimizers, and the values of `optim` that make the same.
+OPTIM: Mapping[str, str] = {
+    "AdamW": "adamw_torch",
+    "Adam": "adamw_torch",
+    "SGD": "sgd",
+    "Adafactor": "adafactor",
+    "Adagrad": "adagrad",
+    "RMSprop": "rmsprop",
+    "AdamW8bit": "adamw_bnb_8bit",
+    "Adam8bit": "adamw_bnb_8bit",
+    "PagedAdamW8bit": "paged_adamw_8bit",
+    "PagedAdamW32bit": "paged_adamw_32bit",
+    "PagedAdamW": "paged_adamw_32bit",
+    "Lion8bit": "lion_8bit",
+    "PagedLion8bit": "paged_lion_8bit",
+}
+LOSSES = ("compute_loss", "training_step")
+
+
+def trainer_values(found: Found, trainer: Thing, tool: str, reading: Reading) -> Section:
+    """Arguments that a trainer's keywords set, each of them accounted for."""
+    values: Section = {}
+    table = script_arguments(tool).table
+    for key, value in trainer.values.items():
+        line = trainer.lines.get(key, trainer.line)
+        if key in ELSEWHERE or key.startswith("["):
+            continue
+        if key == "optimizers":
+            values |= optimizer_values(reading, value, line)
+        elif key == "compute_metrics":
+            if value is not None:
+                found.facts["metrics"] = True
+                honoured(reading, line, f"{trainer.name}(compute_metrics)")
+        elif key in ("callbacks", "model_init"):
+            freed(reading, line, f"{trainer.name}({key})")
+        elif key == "data_collator":
+            _collator(reading, value, line, trainer.name)
+        elif key == "reward_funcs":
+            _rewards(reading, value, line, trainer.name)
+        elif key == "**":
+            limited(reading, line, f"{trainer.name}(**...)", "further keywords are not shown")
+        else:
+            values |= _keyword(reading, trainer, key, value, line, table)
+    if trainer.values.get("evaluates"):
+        values["eval_strategy"] = "epoch"
+    _replaced(reading, trainer)
+    return values
+
+
+def _keyword(
+    reading: Reading, trainer: Thing, key: str, value: Any, line: int, table: Mapping[str, Any]
+) -> Section:
+    """A keyword of a trainer: its own, or an argument that earlier releases took there."""
+    known = row("trainer keyword", key)
+    what = f"{trainer.name}({key})"
+    if known is not None and known.effect == "free":
+        freed(reading, line, what)
+    elif known is not None:
+        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
+    elif renamed().get(key, key) in table:
+        if plain(value):
+            prefix = f"{name(reading, line, trainer.name)}."
+            return sort_keys(reading, table, {renamed().get(key, key): value}, prefix)
+        limited(reading, line, what, "the script computes it when it runs")
+    elif value is not None:
+        limited(reading, line, what, "not understood")
+    return {}
+
+
+def optimizer_values(reading: Reading, value: Any, line: int) -> Section:
+    """`optimizers=(optimizer, scheduler)`: the value of `optim` that makes the same."""
+    one = value[0] if isinstance(value, list | tuple) and value else value
+    if one is None:
+        return {}
+    if not isinstance(one, Thing) or one.kind != "optimizer":
+        limited(reading, line, "optimizers", "the optimizer is not shown")
+        return {}
+    found = optim_of(one)
+    if found is None:
+        why = f"{one.name.rpartition('.')[2]} is not one of the optimizers that are modelled"
+        limited(reading, one.line, one.name.rpartition(".")[2], why)
+        return {}
+    return {"optim": found} | ({"optim_args": "momentum=0.9"} if _momentum(one) else {})
+
+
+def optim_of(optimizer: Thing) -> str | None:
+    """The value of transformers' `optim` that makes an optimizer; None where there is none."""
+    last = optimizer.name.rpartition(".")[2]
+    if last == "AdamW" and optimizer.values.get("fused") is True:
+        return "adamw_torch_fused"
+    return OPTIM.get(last)
+
+
+def _momentum(optimizer: Thing) -> bool:
+    return optimizer.name.endswith("SGD") and bool(optimizer.values.get("momentum"))
+
+
+def _collator(reading: Reading, value: Any, line: int, trainer: str) -> None:
+    """A collator pads a batch to its longest sequence, which is at most as long as is counted."""
+    libraries = isinstance(value, Thing) and value.kind == "data"
+    own = isinstance(value, Function | Imported) or (
+        isinstance(value, Thing) and value.kind == "instance"
+    )
+    if value is None or libraries or own or value is UNKNOWN:
+        freed(reading, line, f"{trainer}(data_collator): sequences are at most as long as counted")
+    else:
+        limited(reading, line, f"{trainer}(data_collator)", "not understood")
+
+
+def _rewards(reading: Reading, value: Any, line: int, trainer: str) -> None:
+    """Functions of texts run on the host; a reward model is on the GPU."""
+    every = value if isinstance(value, list | tuple) else [value]
+    models = [one for one in every if isinstance(one, str | Thing) and not _is_function(one)]
+    if models or value is UNKNOWN:
+        why = "a reward model's weights are on the GPU, and are not counted"
+        limited(reading, line, f"{trainer}(reward_funcs)", why, saves=False)
+    else:
+        freed(reading, line, f"{trainer}(reward_funcs)")
+
+
+def _is_function(one: Any) -> bool:
+    return isinstance(one, Thing) and one.kind in ("instance", "data")
+
+
+def _replaced(reading: Reading, trainer: Thing) -> None:
+    """Methods of the trainer that a class of the script replaces."""
+    made = trainer.values.get("class")
+    if not isinstance(made, ScriptClass):
+        return
+    for node in made.node.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        what = f"{made.name}.{node.name}"
+        known = row("trainer method", node.name)
+        if node.name in LOSSES and not _has_own_loss(node):
+            freed(reading, node.lineno, f"{what}: the model's own loss")
+        elif known is not None and known.effect == "free":
+            freed(reading, node.lineno, what)
+        elif known is not None:
+            limited(reading, node.lineno, what, known.why, adds=known.adds, saves=known.saves)
+        elif node.name in LOSSES:
+            why = "a loss of one's own may keep other tensors than the model's"
+            limited(reading, node.lineno, what, why)
+        elif node.name.startswith("__") or not _is_trainers(node.name):
+            freed(reading, node.lineno, what)
+        else:
+            limited(reading, node.lineno, what, "the trainer's own method is replaced")
+
+
+def _has_own_loss(node: ast.AST) -> bool:
+    """Whether a method works on logits itself."""
+    words = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    words |= {str(one.value) for one in ast.walk(node) if isinstance(one, ast.Constant)}
+    return "logits" in words
+
+
+def _is_trainers(method: str) -> bool:
+    """Whether transformers' or TRL's trainer has a method of this name that works on tensors."""
+    return method in (
+        *("create_optimizer", "create_optimizer_and_scheduler", "prediction_step", "_prepare_inputs"),
+        *("_inner_training_loop", "evaluation_loop", "get_batch_samples", "_wrap_model"),
+        *("concatenated_forward", "get_batch_loss_metrics", "_generate_and_score_completions"),
+        *("compute_loss_context_manager", "autocast_smart_context_manager", "dpo_loss", "backward"),
+    )

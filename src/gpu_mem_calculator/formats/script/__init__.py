@@ -1,0 +1,1 @@
+"""Reads a Python training script: its text is followed, never executed."""

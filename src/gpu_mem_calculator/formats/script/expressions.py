@@ -1,0 +1,265 @@
+"""The value of an expression of a script. Its calls are handed on in the order of the text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from .operations import LONGEST_TEXT, calculate, choose, compare, item, truth
+from .values import (
+    DTYPES,
+    UNKNOWN,
+    Arguments,
+    Function,
+    Imported,
+    Scope,
+    ScriptClass,
+    Thing,
+)
+
+BUILTINS = (
+    *("dict", "list", "tuple", "set", "sorted", "len", "int", "float", "str", "bool", "min", "max"),
+    *("sum", "round", "abs", "range", "enumerate", "zip", "print", "isinstance", "hasattr", "map"),
+    *("getattr", "setattr", "delattr", "type", "open", "any", "all", "filter", "next", "iter"),
+    *("id", "vars", "super", "repr", "exit", "quit", "input", "callable", "issubclass", "globals"),
+    *("locals", "exec", "eval", "staticmethod", "property", "classmethod", "object", "Exception"),
+    *("ValueError", "RuntimeError", "TypeError", "NotImplementedError", "reversed", "format"),
+)
+
+
+class Expressions:
+    """Evaluates expressions; `call` and `attribute` are those of the reader below it."""
+
+    def call(self, node: ast.Call, scope: Scope) -> Any:
+        """The value of a call."""
+        raise NotImplementedError
+
+    def attribute(self, base: Any, name: str) -> Any:
+        """The value of an attribute."""
+        raise NotImplementedError
+
+    def value(self, node: ast.AST | None, scope: Scope) -> Any:
+        """The value of an expression, or UNKNOWN."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._name(node.id, scope)
+        if isinstance(node, ast.Call):
+            return self.call(node, scope)
+        if isinstance(node, ast.Attribute):
+            return self.attribute(self.value(node.value, scope), node.attr)
+        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            return self._display(node, scope)
+        if isinstance(node, ast.UnaryOp | ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp):
+            return self._operation(node, scope)
+        return self._other(node, scope)
+
+    def _name(self, name: str, scope: Scope) -> Any:
+        found = scope.get(name)
+        if found is UNKNOWN and name in BUILTINS:
+            return Imported(f"builtins.{name}")
+        return found
+
+    def _other(self, node: ast.AST | None, scope: Scope) -> Any:
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node, scope)
+        if isinstance(node, ast.JoinedStr):
+            return self._text(node, scope)
+        if isinstance(node, ast.Lambda):
+            return Function(node, scope)
+        if isinstance(node, ast.Starred | ast.Await | ast.YieldFrom | ast.Yield):
+            return self.value(node.value, scope)
+        if isinstance(node, ast.NamedExpr):
+            found = self.value(node.value, scope)
+            scope.put(node.target.id, found)
+            return found
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            return self._comprehension(node, scope)
+        return UNKNOWN
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Set | ast.Dict, scope: Scope) -> Any:
+        """A list or a dictionary; an unknown part of it stays unknown."""
+        if isinstance(node, ast.Dict):
+            pairs: dict[Any, Any] = {}
+            for key, value in zip(node.keys, node.values, strict=True):
+                word, found = self.value(key, scope), self.value(value, scope)
+                if key is None and isinstance(found, Mapping):
+                    pairs |= found
+                elif isinstance(word, str | int):
+                    pairs[word] = found
+                else:
+                    return UNKNOWN
+            return pairs
+        values: list[Any] = []
+        for one in node.elts:
+            found = self.value(one, scope)
+            if isinstance(one, ast.Starred):
+                if not isinstance(found, list | tuple):
+                    return UNKNOWN
+                values += found
+            else:
+                values.append(found)
+        return tuple(values) if isinstance(node, ast.Tuple) else values
+
+    def _operation(self, node: ast.AST, scope: Scope) -> Any:
+        """Signs, `not`, comparisons, choices and arithmetic."""
+        if isinstance(node, ast.IfExp):
+            test = self.value(node.test, scope)
+            one = self.value(node.body, scope) if test is UNKNOWN or truth(test) else UNKNOWN
+            other = UNKNOWN
+            if test is UNKNOWN or not truth(test):
+                other = self.value(node.orelse, scope)
+            if test is UNKNOWN:
+                return merged(one, other)
+            return one if truth(test) else other
+        if isinstance(node, ast.BoolOp):
+            stops = isinstance(node.op, ast.Or)
+            values = []
+            for one in node.values:
+                values.append(self.value(one, scope))
+                if values[-1] is not UNKNOWN and truth(values[-1]) == stops:
+                    break
+            return choose(values, stops=stops)
+        if isinstance(node, ast.UnaryOp):
+            value = self.value(node.operand, scope)
+            if value is UNKNOWN or isinstance(node.op, ast.Not):
+                return UNKNOWN if value is UNKNOWN else not truth(value)
+            number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
+            return -value if number else UNKNOWN
+        if isinstance(node, ast.Compare):
+            return self._compared(node, scope)
+        assert isinstance(node, ast.BinOp)
+        left, right = self.value(node.left, scope), self.value(node.right, scope)
+        for one in (left, right):
+            if isinstance(one, Thing) and one.kind == "output":
+                return one  # a loss over the number of micro-batches
+        return calculate(node.op, left, right)
+
+    def _compared(self, node: ast.Compare, scope: Scope) -> Any:
+        values = [self.value(one, scope) for one in (node.left, *node.comparators)]
+        results = [
+            compare(operator, values[place], values[place + 1])
+            for place, operator in enumerate(node.ops)
+        ]
+        return choose(results, stops=False)
+
+    def _subscript(self, node: ast.Subscript, scope: Scope) -> Any:
+        value = self.value(node.value, scope)
+        key = self.value(node.slice, scope)
+        if isinstance(value, Thing):
+            if value.kind in ("namespace", "instance") and isinstance(key, str):
+                return value.values.get(key, UNKNOWN)
+            if value.kind in ("part", "data", "output"):
+                return value
+            return self.attribute(value, "[]") if value.kind == "model" else UNKNOWN
+        if isinstance(value, Imported):
+            return self.attribute(value, key) if isinstance(key, str) else value
+        if isinstance(node.slice, ast.Slice) and isinstance(value, list | tuple | str):
+            ends = (node.slice.lower, node.slice.upper, node.slice.step)
+            found = [None if one is None else self.value(one, scope) for one in ends]
+            known = all(one is None or (isinstance(one, int) and one != 0) for one in found[2:])
+            if known and all(one is None or isinstance(one, int) for one in found):
+                return value[slice(*found)]
+            return UNKNOWN
+        return item(value, key)
+
+    def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
+        parts = []
+        for one in node.values:
+            inner = one.value if isinstance(one, ast.FormattedValue) else one
+            found = self.value(inner, scope)
+            if not isinstance(found, str | int | float):
+                return UNKNOWN
+            parts.append(str(found))
+        text = "".join(parts)
+        return text if len(text) < LONGEST_TEXT else UNKNOWN
+
+    def _comprehension(self, node: Any, scope: Scope) -> Any:
+        """The element for each item of a list that is known, else once; parts of a model stay so."""
+        inner = Scope(parent=scope)
+        source = self.value(node.generators[0].iter, inner)
+        small = isinstance(source, list | tuple) and len(source) <= 64
+        known = small and len(node.generators) == 1 and not isinstance(node, ast.DictComp)
+        results = []
+        for one in source if known else [element(source)]:
+            bind(node.generators[0].target, one, inner)
+            for other in node.generators[1:]:
+                bind(other.target, element(self.value(other.iter, inner)), inner)
+            tests = [self.value(test, inner) for two in node.generators for test in two.ifs]
+            if known and any(test is not UNKNOWN and not truth(test) for test in tests):
+                continue
+            known = known and UNKNOWN not in tests
+            results.append(self.value(node.value if isinstance(node, ast.DictComp) else node.elt, inner))
+        if known:
+            return results
+        parts = [one for one in results if isinstance(one, Thing)]
+        return parts[0] if parts else UNKNOWN
+
+
+def element(source: Any) -> Any:
+    """One item of a value that is gone through: a part of a model, an example of data."""
+    if isinstance(source, Thing) and source.kind in ("part", "data", "loader"):
+        return source
+    if isinstance(source, Thing) and source.kind == "model":
+        return Thing(kind="part", name=f"{source.name} part", model=source, line=source.line)
+    return UNKNOWN
+
+
+def bind(target: ast.AST, value: Any, scope: Scope) -> None:
+    """Give names of a target their values."""
+    if isinstance(target, ast.Name):
+        scope.put(target.id, value)
+    elif isinstance(target, ast.Starred):
+        bind(target.value, UNKNOWN, scope)
+    elif isinstance(target, ast.Tuple | ast.List):
+        several = isinstance(value, list | tuple) and len(value) == len(target.elts)
+        same = isinstance(value, Thing) and value.kind in ("part", "data")
+        for place, one in enumerate(target.elts):
+            bind(one, value[place] if several else value if same else UNKNOWN, scope)
+
+
+def merged(one: Any, other: Any) -> Any:
+    """The value behind a branch that may be taken or not: an object that was made stays."""
+    if one is other:
+        return one
+    for first, second in ((one, other), (other, one)):
+        if isinstance(first, Thing | Function | ScriptClass | Imported):
+            return first
+        if isinstance(first, list | tuple | dict) and type(first) is type(second) and first == second:
+            return first
+    same = type(one) is type(other) and isinstance(one, str | int | float) and one == other
+    return one if same else UNKNOWN
+
+
+def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -> Arguments:
+    """The arguments of a call, with the lines on which they stand."""
+    found = Arguments(line=node.lineno, text=text)
+    for one in node.args:
+        value = reader.value(one, scope)
+        if isinstance(one, ast.Starred):
+            if isinstance(value, list | tuple):
+                found.positional += value
+            else:
+                found.is_open = True
+        else:
+            found.positional.append(value)
+    for keyword in node.keywords:
+        value = reader.value(keyword.value, scope)
+        if keyword.arg is not None:
+            found.named[keyword.arg] = value
+            found.lines[keyword.arg] = keyword.value.lineno
+        elif isinstance(value, Mapping):
+            known = {str(key): one for key, one in value.items()}
+            found.named |= {key: one for key, one in known.items() if key not in found.named}
+            found.lines |= dict.fromkeys(known, keyword.value.lineno)
+        elif isinstance(value, Thing) and value.kind in ("namespace", "arguments"):
+            found.named |= value.values
+        else:
+            found.is_open = True
+    return found
+
+
+def is_dtype(path: str) -> bool:
+    """Whether a name of torch is a dtype."""
+    return path.startswith("torch.") and path.removeprefix("torch.") in DTYPES

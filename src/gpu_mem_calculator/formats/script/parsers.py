@@ -1,0 +1,159 @@
+"""How a script takes options: argparse, HfArgumentParser, TrlParser, fire, click, typer, tyro."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .library import ARGUMENT_CLASS
+from .values import UNKNOWN, Arguments, Imported, ScriptClass, Thing
+
+PARSERS = ("ArgumentParser", "HfArgumentParser", "TrlParser", "H4ArgumentParser")
+OFF = {"store_true": False, "store_false": True}
+# Fields of TRL's ModelConfig that are not None by default (trl 1.16.0 trainer/model_config.py).
+MODEL_CONFIG = {
+    "model_revision": "main", "trust_remote_code": False, "use_peft": False, "lora_r": 16,
+    "lora_alpha": 32, "lora_dropout": 0.05, "lora_task_type": "CAUSAL_LM", "use_rslora": False,
+    "use_dora": False, "load_in_8bit": False, "load_in_4bit": False, "bnb_4bit_quant_type": "nf4",
+    "use_bnb_nested_quant": False, "dtype": "float32", "torch_dtype": "float32",
+    "attn_implementation": None, "model_name_or_path": None, "lora_target_modules": None,
+    "lora_modules_to_save": None,
+}  # fmt: skip
+LORA = {
+    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save",
+    "use_dora": "use_dora", "use_rslora": "use_rslora",
+}  # fmt: skip
+
+
+def make_parser(name: str, arguments: Arguments) -> Thing:
+    """A parser; those of transformers and TRL get the classes whose fields are options."""
+    classes = arguments.get("dataclass_types", 0, ())
+    values = {"classes": list(classes) if isinstance(classes, list | tuple) else [classes]}
+    return Thing(kind="parser", name=name, line=arguments.line, values=values)
+
+
+def call_parser(world: Any, parser: Thing, name: str, arguments: Arguments) -> Any:
+    """A method of a parser."""
+    if name == "add_argument":
+        return _add(world, parser, arguments)
+    if name in ("add_argument_group", "add_mutually_exclusive_group", "add_subparsers"):
+        return parser
+    if name == "add_parser":
+        return parser
+    if name == "set_defaults":
+        world.found.options |= arguments.named
+        return None
+    if name in ("parse_args", "parse_known_args"):
+        found = world.make(namespace(world))
+        return (found, []) if name == "parse_known_args" else found
+    if name in ("parse_dict", "parse_yaml_file", "parse_json_file"):
+        data = arguments.positional[0] if arguments.positional else UNKNOWN
+        data = next(iter(arguments.named.values()), data)
+        data = world.data(data) if isinstance(data, str) else data
+        given = data if isinstance(data, Mapping) else {}
+        return _dataclasses(world, parser, given, arguments)
+    if name.startswith(("parse_args_into_dataclasses", "parse_args_and_config", "parse")):
+        return _dataclasses(world, parser, world.given, arguments)
+    return UNKNOWN
+
+
+def _add(world: Any, parser: Thing, arguments: Arguments) -> Any:
+    """An option of argparse, with its default."""
+    words = [one for one in arguments.positional if isinstance(one, str)]
+    long = [one.lstrip("-").replace("-", "_") for one in words if one.startswith("--")]
+    long = long or [one.lstrip("-").replace("-", "_") for one in words]
+    destination = arguments.get("dest")
+    off = OFF.get(str(arguments.get("action")))
+    default = arguments.get("default", None, off)
+    for name in [destination] if isinstance(destination, str) else long:
+        world.found.options[name] = default
+    if isinstance(destination, str):
+        world.found.facts.setdefault("destinations", {}).update(dict.fromkeys(long, destination))
+    return Thing(kind="data", name="option")
+
+
+def namespace(world: Any) -> Thing:
+    """The options of a script as the command sets them."""
+    renamed = world.found.facts.get("destinations", {})
+    given = {renamed.get(name, name): value for name, value in world.given.items()}
+    values = {**world.found.options, **given}
+    return Thing(kind="namespace", name="options", values=values)
+
+
+def _dataclasses(world: Any, parser: Thing, given: Mapping[str, Any], where: Arguments) -> Any:
+    made = [instance(world, one, given, where.line) for one in parser.values["classes"]]
+    if where.get("return_remaining_strings"):
+        made.append([])
+    alone = len(made) == 1 and parser.name == "TrlParser"
+    return made[0] if alone and where.text.find("and_config") > 0 else tuple(made)
+
+
+def instance(world: Any, one: Any, given: Mapping[str, Any], line: int) -> Any:
+    """An object of a class whose fields are options."""
+    roots = one.roots if isinstance(one, ScriptClass) else {getattr(one, "last", "")}
+    trainer = next((name for name in roots if ARGUMENT_CLASS.fullmatch(name)), "")
+    fields = dict(one.fields) if isinstance(one, ScriptClass) else {}
+    world.found.options |= fields
+    if trainer:
+        thing = Thing(kind="arguments", name=trainer, line=line, values={**fields, **given})
+        thing.lines = {key: one.lines[key] for key in fields if key not in given}
+        thing.values["(parsed)"] = True
+        return world.make(thing)
+    if "ModelConfig" in roots:
+        fields = {**MODEL_CONFIG, **fields}
+    known = isinstance(one, ScriptClass) and not roots
+    values = {**fields, **{key: value for key, value in given.items() if key in fields or not known}}
+    return world.make(Thing(kind="namespace", name=getattr(one, "name", "options"), values=values))
+
+
+def peft_config(arguments: Arguments) -> Any:
+    """trl.get_peft_config(model_args): a LoraConfig, or None (trainer/utils.py)."""
+    options = arguments.positional[0] if arguments.positional else UNKNOWN
+    values = options.values if isinstance(options, Thing) else {}
+    if values.get("use_peft") is False:
+        return None
+    found = {name: values.get(option) for name, option in LORA.items()}
+    found = {name: value for name, value in found.items() if value is not None}
+    return Thing(kind="peft", name="LoraConfig", line=arguments.line, values=found)
+
+
+def quantization_config(arguments: Arguments) -> Any:
+    """trl.get_quantization_config(model_args): a BitsAndBytesConfig, or None."""
+    options = arguments.positional[0] if arguments.positional else UNKNOWN
+    values = options.values if isinstance(options, Thing) else {}
+    if values.get("load_in_4bit") is True:
+        dtype = values.get("dtype") or "float32"
+        found = {
+            "load_in_4bit": True,
+            "bnb_4bit_compute_dtype": dtype if dtype != "auto" else "float32",
+            "bnb_4bit_quant_type": values.get("bnb_4bit_quant_type", "nf4"),
+            "bnb_4bit_use_double_quant": values.get("use_bnb_nested_quant", False),
+        }
+    elif values.get("load_in_8bit") is True:
+        found = {"load_in_8bit": True}
+    else:
+        return None
+    return Thing(kind="quantization", name="BitsAndBytesConfig", line=arguments.line, values=found)
+
+
+def click_option(world: Any, called: Imported, arguments: Arguments) -> None:
+    """An option that a decorator of click declares."""
+    if called.path in ("click.option", "click.argument"):
+        _add(world, Thing(kind="parser"), arguments)
+
+
+def declare(world: Any, function: Any) -> dict[str, Any]:
+    """The parameters of a function that fire, typer or click calls, as options with the values
+    that the command gives.
+    """
+    node = function.node
+    names = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)]
+    defaults = dict(zip(reversed([one.arg for one in node.args.args]), reversed(node.args.defaults), strict=False))
+    for name in names:
+        default = defaults.get(name)
+        value = world.value(default, function.scope) if default is not None else UNKNOWN
+        if isinstance(value, Thing) and value.kind == "option":
+            value = value.values.get("default", UNKNOWN)
+        world.found.options.setdefault(name, value)
+    return {name: world.given[name] for name in names if name in world.given}
