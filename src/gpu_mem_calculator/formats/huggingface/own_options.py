@@ -93,7 +93,8 @@ def add_own_limit(
     meant = (*MODEL_NAMES, *LENGTH_NAMES, *OTHER_NAMES)
     unclear = []
     for name in own:
-        read = name in meant or (shown is not None and name in shown)
+        plain = name.removeprefix("no_")  # argparse's BooleanOptionalAction
+        read = name in meant or (shown is not None and (name in shown or plain in shown))
         reading.keys[f"--{name}"] = "memory" if name in meant else "free"
         if not read and (shown is not None or not PLAIN.fullmatch(name)):
             unclear.append(f"--{name}")

@@ -67,7 +67,7 @@ def script_means(
     if trainer is None and not is_loop(found):
         why = "the trainer is made where the text cannot be followed"
         limited(reading, 0, tool.rpartition(".")[2], why)
-    result = passed_on(found, trainer, tool, reading)
+    result = passed_on(found, trainer, tool, reading, given)
     options = {**found.options, **given}
     for name in ("model_name_or_path", *MODEL_NAMES):
         value = options.get(name)

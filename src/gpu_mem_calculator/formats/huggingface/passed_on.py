@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Limit, Reading
 from ..script.record import Found
-from ..script.values import UNKNOWN, Thing, plain
+from ..script.values import Thing, plain
 from .own_options import LENGTH_NAMES
 from .script_loop import loop_values
 from .script_model import model_sections
@@ -35,8 +35,13 @@ class PassedOn(Struct, kw_only=True):
     data: Section = field(default_factory=dict)
 
 
-def passed_on(found: Found, trainer: Thing | None, tool: str, reading: Reading) -> PassedOn:
-    """What the lines of a script say; each of them is accounted for in the reading."""
+def passed_on(
+    found: Found, trainer: Thing | None, tool: str, reading: Reading, given: Mapping[str, Any]
+) -> PassedOn:
+    """What the lines of a script say; each of them is accounted for in the reading.
+
+    - given: the options of the command
+    """
     result = PassedOn()
     account_lines(found, reading)
     if trainer is None:
@@ -46,14 +51,18 @@ def passed_on(found: Found, trainer: Thing | None, tool: str, reading: Reading) 
         result.values = trainer_values(found, trainer, tool, reading)
         arguments = trainer.values.get("args")
         if isinstance(arguments, Thing) and arguments.kind == "arguments":
-            given = argument_values_of(arguments, tool, reading)
+            own = argument_values_of(arguments, tool, reading)
             if tool != TRAINER and arguments.name.endswith("TrainingArguments"):
                 # SFTConfig(**args.to_dict()), so these defaults hold (sft_trainer.py __init__)
-                given = {"gradient_checkpointing": False, "bf16": False, **given}
-            result.values = {**given, **result.values}
-        elif arguments not in (None, UNKNOWN) or arguments is UNKNOWN:
-            why = "the script computes it when it runs, so the defaults are taken"
-            limited(reading, trainer.line, f"{trainer.name}(args=...)", why)
+                own = {"gradient_checkpointing": False, "bf16": False, **own}
+            result.values = {**own, **result.values}
+        elif arguments is not None:
+            why = "made in a file that is not at hand; the command's options and the defaults are taken"
+            limited(reading, trainer.lines.get("args", trainer.line), f"{trainer.name}(args)", why)
+            table = script_arguments(tool).table
+            known = {renamed().get(key, key): value for key, value in given.items()}
+            known = {key: value for key, value in known.items() if key in table and plain(value)}
+            result.values = {**sort_keys(reading, table, known, "--"), **result.values}
         model = trainer.values.get("model")
     sections = model_sections(found, trainer, model, reading)
     result.loaded, result.training = sections.loaded, sections.training
@@ -62,8 +71,32 @@ def passed_on(found: Found, trainer: Thing | None, tool: str, reading: Reading) 
     _add_lengths(found, trainer, tool, result, reading)
     if found.facts.get("metrics"):
         result.data["compute_metrics"] = True
+    _add_precision(result, reading)
+    evaluates = str(result.values.get("eval_strategy", "no")) != "no"
+    if result.training.get("compile") and (evaluates or result.values.get("quantization_config")):
+        del result.training["compile"]
+        why = "not modelled with a quantized base or an evaluation; estimated without it"
+        reading.limits.append(Limit(key="torch.compile", why=why))
     account_origins(found, reading)
     return result
+
+
+def _add_precision(result: PassedOn, reading: Reading) -> None:
+    """fp16 over weights whose dtype the script leaves to the checkpoint, often bfloat16.
+
+    torch's gradient scaler refuses gradients in 16 bits, so such a script was written for weights
+    in float32, the default of transformers 4; adapters are in float32 either way.
+    """
+    if not result.values.get("fp16") or result.loaded is None or "dtype" in result.loaded:
+        return
+    if result.values.get("peft_config") is None and not result.values.get("quantization_config"):
+        result.loaded["dtype"] = "float32"
+        why = "transformers 4's default, because fp16 refuses gradients in 16 bits"
+        reading.assumed.append(f"weights are loaded in float32: {why}")
+    else:
+        result.values |= {"fp16": False, "bf16": True}
+        why = "estimated as bf16; weights that are stored in bfloat16 are cast to float16 beside"
+        reading.limits.append(Limit(key="fp16=true", why=why, could="more"))
 
 
 def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section:

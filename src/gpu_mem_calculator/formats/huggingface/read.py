@@ -18,7 +18,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import parse_options
-from ..reading.reading import Reading
+from ..reading.reading import Limit, Reading
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
 from ..script.record import Found
@@ -245,11 +245,11 @@ def _fill(
     if tool != TRAINER and meant["bf16"] is None:
         meant["bf16"] = not meant["fp16"]
     add_launch(reading, command, meant)
-    if deepspeed is not None:
-        data = (
-            command.files.data(deepspeed, "--deepspeed")
-            if isinstance(deepspeed, str)
-            else deepspeed
-        )
+    if isinstance(deepspeed, str) and reading.script and not command.files.exists(deepspeed):
+        why = "the file is not at hand; what DeepSpeed shards is not known, and left out"
+        reading.limits.append(Limit(key=f"deepspeed={deepspeed}", why=why))
+    elif deepspeed is not None:
+        named = isinstance(deepspeed, str)
+        data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed
         add_deepspeed_file(reading, data, meant)
     leave_out(reading, meant)

@@ -13,6 +13,9 @@ from .trainers import loop_model
 
 Section = dict[str, Any]
 STEPS = "gradient_accumulation_steps"
+BATCH_NAMES = (
+    *("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"),
+)
 ALIKE = (
     "a loop of the script's own holds what transformers.Trainer holds with the same batch, "
     "optimizer and precision"
@@ -63,7 +66,7 @@ def _batches(found: Found, reading: Reading) -> Section:
                 why = "the script computes it when it runs, so the default is taken"
                 limited(reading, line, "DataLoader(batch_size)", why)
     if not loaders:
-        limited(reading, 0, "batch", "the loop's batch is not shown, so the default is taken")
+        values |= _named_batch(found, reading)
     if len(loaders) > 1 and found.facts.get("evaluates"):
         values["eval_strategy"] = "epoch"
     else:
@@ -75,6 +78,17 @@ def _batches(found: Found, reading: Reading) -> Section:
     if isinstance(steps, int) and steps > 0:
         values[STEPS] = steps
     return values
+
+
+def _named_batch(found: Found, reading: Reading) -> Section:
+    """The batch of a loop without a loader, by the usual names of options."""
+    for name in BATCH_NAMES:
+        size = found.options.get(name)
+        if isinstance(size, int) and size > 0:
+            reading.assumed.append(f"{name}={size} is the loop's batch, by its name")
+            return {"per_device_train_batch_size": size}
+    limited(reading, 0, "batch", "the loop's batch is not shown, so the default is taken")
+    return {}
 
 
 def _precision(found: Found, accelerators: list[Thing], reading: Reading) -> Section:

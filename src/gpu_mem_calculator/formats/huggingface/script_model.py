@@ -14,10 +14,11 @@ from ..reading.reading import Reading
 from ..script.record import Found
 from ..script.rows import row
 from ..script.values import UNKNOWN, Thing, plain
-from .script_rows import freed, honoured, limited
+from .script_rows import freed, honoured, limited, name
 
 Section = dict[str, Any]
-LOADED = ("dtype", "torch_dtype", "attn_implementation", "device_map")
+DTYPES = ("dtype", "torch_dtype")
+LOADED = (*DTYPES, "attn_implementation", "device_map")
 QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
 HEADS = re.compile(r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)")
 COMPUTED = "the script computes it when it runs"
@@ -51,6 +52,7 @@ def model_sections(
     peft = peft or (model.values.get("peft") if isinstance(model, Thing) else None)
     _add_peft(peft, trainer, result, reading)
     _others(found, trainer, model, reading)
+    _unused(found, trainer, peft, model, reading)
     return result
 
 
@@ -59,12 +61,17 @@ def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
     source, config = model.values.get("source", UNKNOWN), model.values.get("config")
     if isinstance(source, str):
         result.values["model_name_or_path"] = source
-        honoured(reading, model.line, f"{model.name}({source})")
+        for line in {model.line, model.lines.get("source", model.line)}:
+            honoured(reading, line, f"{model.name}({source})")
     elif model.values.get("own"):
         why = "a module of the script's own, whose tensors the text does not show"
         limited(reading, model.line, str(model.values["own"]), why)
     elif not (isinstance(config, Thing) and model.values.get("new")):
         limited(reading, model.line, f"{model.name}(...)", "which model is not shown")
+        line = model.lines.get("source", model.line)
+        reading.keys.setdefault(name(reading, line, "the model's name"), "refused")
+    if model.values.get("new"):
+        honoured(reading, model.line, model.name)
     if isinstance(config, Thing):
         _shape(config, model, result, reading)
     if HEADS.fullmatch(model.name):
@@ -81,7 +88,10 @@ def _argument(
     """One argument of from_pretrained."""
     line, what = model.lines.get(key, model.line), f"{model.name}({key})"
     assert result.loaded is not None
-    if key == "config" or (key in QUANTIZED and value in (None, False)):
+    if key == "config" or value is None or (key in QUANTIZED and value is False):
+        honoured(reading, line, what)
+        if key in DTYPES:  # None is torch's default, not the checkpoint's
+            result.loaded["dtype"] = "float32"
         return
     if key in QUANTIZED:
         if value is UNKNOWN or (isinstance(value, Thing) and value.kind != "quantization"):
@@ -92,17 +102,15 @@ def _argument(
         result.loaded["attn_implementation"] = "flash_attention_2"
         honoured(reading, line, what)
     elif key in LOADED:
-        name = "dtype" if key == "torch_dtype" else key
+        word = "dtype" if key in DTYPES else key
         if key == "device_map" and not plain(value):
-            result.loaded[name] = "auto"  # where on the GPUs does not matter for one of them
+            result.loaded[word] = "auto"  # where on the GPUs does not matter for one of them
             honoured(reading, line, what)
         elif not plain(value):
             limited(reading, line, what, f"{COMPUTED}, so the default is taken")
-        elif value is not None:
-            result.loaded[name] = value
+        else:
+            result.loaded[word] = value
             honoured(reading, line, what)
-        elif name == "dtype":  # torch's default, not the checkpoint's
-            result.loaded[name] = "float32"
     else:
         _account(row("load", key), line, what, value, reading)
 
@@ -120,6 +128,8 @@ def _account(known: Any, line: int, what: str, value: Any, reading: Reading) -> 
 
 def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading) -> None:
     """A configuration: of a model by its name, changed; or of the script's own numbers."""
+    for key in config.values:
+        honoured(reading, config.lines.get(key, config.line), f"{config.name}({key})")
     kept = {
         key: value
         for key, value in config.values.items()
@@ -155,7 +165,9 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
     quantization = values.get("quantization")
     if isinstance(quantization, Thing):
         _quantize(quantization, result, reading)
-        result.training["upcast_unquantized"] = bool(values.get("prepared"))
+        bits = result.values["quantization_config"]
+        if bits.get("load_in_4bit") or bits.get("load_in_8bit"):
+            result.training["upcast_unquantized"] = bool(values.get("prepared"))
     elif values.get("prepared"):  # all weights become fp32
         result.loaded = {**(result.loaded or {}), "dtype": "float32"}
     if values.get("dtype") is not None:
@@ -184,12 +196,13 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
 def _quantize(quantization: Thing, result: ModelSections, reading: Reading) -> None:
     hidden = [key for key, value in quantization.values.items() if not plain(value)]
     shown = {key: value for key, value in quantization.values.items() if plain(value)}
+    honoured(reading, quantization.line, "BitsAndBytesConfig")
     result.values["quantization_config"] = {k: v for k, v in shown.items() if v is not None}
     for key in shown:
         honoured(reading, quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})")
-    if hidden:
-        what = f"BitsAndBytesConfig({', '.join(hidden)})"
-        limited(reading, quantization.line, what, f"{COMPUTED}, so the default is taken")
+    for key in hidden:
+        line, what = quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
+        limited(reading, line, what, f"{COMPUTED}, so the default is taken")
 
 
 def _add_peft(peft: Any, trainer: Thing | None, result: ModelSections, reading: Reading) -> None:
@@ -205,21 +218,31 @@ def _add_peft(peft: Any, trainer: Thing | None, result: ModelSections, reading: 
         limited(reading, peft.line, peft.name, why)
         result.values["peft_config"] = {}
         return
+    honoured(reading, peft.line, "LoraConfig")
     table, kept = argument_table(PEFT), {}
     for key, value in peft.values.items():
+        if key == "target_modules" and isinstance(value, list) and _linear(value):
+            value = "all-linear"
         line = peft.lines.get(key, peft.line)
-        name = "r" if key == "[0]" else key
-        if plain(value):
+        word = "r" if key == "[0]" else key
+        if word not in table:
+            limited(reading, line, f"LoraConfig({word})", "not understood")
+        elif plain(value):
             prefix = f"{reading.script}:{line} LoraConfig."
-            kept |= sort_keys(reading, table, {name: _listed(value)}, prefix)
+            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
         else:
             why = f"{COMPUTED}, so the default is taken"
-            limited(reading, line, f"LoraConfig({name})", why)
+            limited(reading, line, f"LoraConfig({word})", why)
     result.values["peft_config"] = kept
 
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def _linear(value: list[Any]) -> bool:
+    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
+    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)
 
 
 def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
@@ -245,11 +268,26 @@ def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
             limited(reading, line, what, "which weights are trained is not shown", adds=False)
 
 
+def _unused(
+    found: Found, trainer: Thing | None, peft: Any, model: Any, reading: Reading
+) -> None:
+    """Configurations that the script makes, and that this run does not use."""
+    values = model.values if isinstance(model, Thing) else {}
+    arguments = trainer.values.get("args") if trainer is not None else None
+    used = (peft, arguments, values.get("quantization"), values.get("config"))
+    for one in found.things:
+        if one.kind in ("peft", "quantization", "arguments") and one not in used:
+            for line in {one.line, *one.lines.values()}:
+                freed(reading, line, f"{one.name or one.kind}: this run does not use it")
+
+
 def _others(found: Found, trainer: Thing | None, model: Any, reading: Reading) -> None:
     """Models beside the one that is trained."""
     reference = trainer.values.get("ref_model") if trainer is not None else None
     place = found.things.index(trainer) if trainer in found.things else len(found.things)
     for index, one in enumerate(found.things):
+        if one.kind == "model" and one is reference:
+            _load(one, ModelSections(), reading)
         if one.kind != "model" or one is model or one is reference:
             continue
         what = f"{one.name}({one.values.get('source')})" if one.values.get("source") else one.name

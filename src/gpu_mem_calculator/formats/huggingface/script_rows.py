@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ..reading.reading import Effect, Limit, Reading
-from ..script.origins import origins
+from ..script.origins import declared_lines, origins
 from ..script.record import HONOURED, LIMIT, UNCLEAR, Found
 
 LINE = re.compile(r":(\d+) ")
+MOST_NAMES = 6
 CONDITION = "the text does not show whether it is so; its lines are taken as done"
 
 
@@ -20,6 +22,8 @@ def account_lines(found: Found, reading: Reading) -> None:
             limited(reading, one.line, one.what, one.why, adds=one.adds, saves=one.saves)
         else:
             reading.keys.setdefault(key, "memory" if one.effect == HONOURED else "free")
+        for line in one.more:
+            reading.keys.setdefault(name(reading, line, one.what), reading.keys[key])
     for line, condition in found.conditions.items():
         limited(reading, line, f"if {condition}", CONDITION)
     if found.is_cut:
@@ -67,3 +71,22 @@ def account_origins(found: Found, reading: Reading) -> None:
     for line, (use, word) in origins(found.tree, {one: "" for one in effects}).items():
         effects.setdefault(line, effects.get(use, "memory"))
         reading.keys.setdefault(name(reading, line, f"{word}, used in line {use}"), effects[line])
+    _account_options(found, reading, effects)
+
+
+def _account_options(found: Found, reading: Reading, accounted: Mapping[int, Effect]) -> None:
+    """Options that the script declares and no accounted line uses: they stay on the host, unless
+    they are handed to code that is not at hand.
+    """
+    handed = found.facts.get("handed on")
+    names: list[str] = []
+    for word, lines in declared_lines(found.tree).items():
+        if word in found.options and not lines & accounted.keys():
+            for line in lines:
+                effect: Effect = "refused" if handed else "free"
+                reading.keys.setdefault(name(reading, line, word), effect)
+            names.append(word)
+    if handed and names:
+        shown = ", ".join(names[:MOST_NAMES]) + (" ..." if len(names) > MOST_NAMES else "")
+        what = f"{handed.text}: {shown}"
+        limited(reading, handed.line, what, "options that are handed to code that is not at hand")

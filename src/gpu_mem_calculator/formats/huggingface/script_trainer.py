@@ -13,6 +13,7 @@ from ..script.rows import row
 from ..script.values import UNKNOWN, Function, Imported, ScriptClass, Thing, plain
 from .script_rows import freed, honoured, limited, name
 from .tables import renamed, script_arguments
+from .trainers import CLASSES, OTHERS, TRAINER
 
 Section = dict[str, Any]
 ELSEWHERE = ("model", "args", "peft_config", "path", "class", "trained", "evaluates", "ref_model")
@@ -29,6 +30,7 @@ OPTIM: Mapping[str, str] = {
     "PagedAdamW8bit": "paged_adamw_8bit",
     "PagedAdamW32bit": "paged_adamw_32bit",
     "PagedAdamW": "paged_adamw_32bit",
+    "AdamW32bit": "paged_adamw_32bit",
     "Lion8bit": "lion_8bit",
     "PagedLion8bit": "paged_lion_8bit",
 }
@@ -39,6 +41,9 @@ def trainer_values(found: Found, trainer: Thing, tool: str, reading: Reading) ->
     """Arguments that a trainer's keywords set, each of them accounted for."""
     values: Section = {}
     table = script_arguments(tool).table
+    own = ("model", "args", "peft_config", "ref_model")
+    for line in {trainer.line, *(trainer.lines.get(key, 0) for key in own)} - {0}:
+        honoured(reading, line, trainer.name)
     for key, value in trainer.values.items():
         line = trainer.lines.get(key, trainer.line)
         if key in ELSEWHERE or key.startswith("["):
@@ -59,6 +64,9 @@ def trainer_values(found: Found, trainer: Thing, tool: str, reading: Reading) ->
             limited(reading, line, f"{trainer.name}(**...)", "further keywords are not shown")
         else:
             values |= _keyword(reading, trainer, key, value, line, table)
+    if trainer.name not in CLASSES and f"trl.{trainer.name}" not in OTHERS.values():
+        why = f"it is not modelled; {TRAINER} is estimated"
+        limited(reading, trainer.line, f"{trainer.name}(...)", why)
     if trainer.values.get("evaluates"):
         values["eval_strategy"] = "epoch"
     _replaced(reading, trainer)

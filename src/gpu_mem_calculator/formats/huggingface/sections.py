@@ -41,6 +41,7 @@ KERNELS = {
         ("kernels-community/flash-attn3", "kernels-community/vllm-flash-attn3"), "flash_attention_3"
     ),
 }
+TABLES = ("lm_head", "embed_tokens", "embed_out", "wte")  # the vocabulary's own
 # Arguments that may name a file.
 IN_FILES = ("fsdp_config", "accelerator_config", "liger_kernel_config", "model_init_kwargs")
 
@@ -146,9 +147,23 @@ def _add_peft(reading: Reading, program: Section, values: Section) -> None:
         given["target_modules"] = [str(one).strip(", ") for one in targets]
     if isinstance(targets, str) and targets != "all-linear" and targets.isidentifier():
         given["target_modules"] = [targets]
+    _leave_out_tables(reading, given)
     if not reading.script:  # the lines of a script are accounted for by their numbers
         given = sort_keys(reading, argument_table(PEFT), given, "peft.")
     program["peft"] = given
+
+
+def _leave_out_tables(reading: Reading, given: Section) -> None:
+    """Adapters of the embedding and the head are not modelled."""
+    targets = given.get("target_modules")
+    if not isinstance(targets, list):
+        return
+    tables = [one for one in targets if one in TABLES]
+    if tables and len(tables) < len(targets):
+        given["target_modules"] = [one for one in targets if one not in tables]
+        why = "adapters of the embedding and the head are not modelled, and left out"
+        key = f"target_modules {', '.join(tables)}"
+        reading.limits.append(Limit(key=key, why=why, could="more"))
 
 
 def _add_quantization(program: Section, values: Section) -> None:
@@ -185,7 +200,10 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
         if length is not None:
             program["data"] = {"seq_len": length} if length != WHOLE else {}
             return
-        program["data"] = {"seq_len": LENGTH}
-        why = f"the command does not say it; {LENGTH} tokens are assumed"
+        config = reading.run.get("model", {}).get("config", {})
+        most = config.get("max_position_embeddings", config.get("n_positions", LENGTH))
+        length = min(LENGTH, most) if isinstance(most, int) else LENGTH
+        program["data"] = {"seq_len": length}
+        why = f"the command does not say it; {length} tokens are assumed"
         fix = "say program.data.seq_len"
         reading.limits.append(Limit(key="length of a sequence", why=f"{why}, {fix}"))

@@ -44,7 +44,6 @@ OTHERS: Mapping[str, str] = {
     "gold": "trl.GOLDTrainer",
     "async_grpo": "trl.AsyncGRPOTrainer",
 }
-FINE_TUNING = "use trl.SFTTrainer for plain fine-tuning of the same model"
 LIGHTNING = ("lightning", "pytorch_lightning", "pl")
 
 
@@ -74,8 +73,15 @@ def is_loop(found: Found) -> bool:
 
 
 def loop_model(found: Found) -> Thing | None:
-    """The model that a loop trains: the one that computes a forward pass, else the first."""
+    """The model that a loop trains: that of the optimizer, else the one that
+    computes a forward pass, else the first."""
     models = [one for one in found.things if one.kind == "model"]
+    for one in found.things:
+        if one.kind == "optimizer":
+            parts = [part for part in one.values.values() if isinstance(part, Thing)]
+            owners = [part.model for part in parts if part.model in models]
+            if owners:
+                return owners[0]
     forward = [one for one in models if one.values.get("forward")]
     return (forward or models or [None])[0]
 
@@ -91,9 +97,7 @@ def trainer_of_text(found: Found, path: str) -> str | None:
             raise InputError(f"{path} makes a Trainer of Lightning, {why} -- python {path}")
         if f"trl.{made.name}" in OTHERS.values():
             return f"trl.{made.name}"
-        if made.name not in CLASSES:
-            raise InputError(f"{path} makes a {made.name}, which is not modelled; {FINE_TUNING}")
-        return CLASSES[made.name]
+        return CLASSES.get(made.name, TRAINER)
     if is_loop(found):
         return TRAINER
     return next((CLASSES[name] for name in (*NEARER, *CLASSES) if name in found.imports), None)

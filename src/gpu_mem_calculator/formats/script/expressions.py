@@ -31,6 +31,12 @@ BUILTINS = (
 class Expressions:
     """Evaluates expressions; `call` and `attribute` are those of the reader below it."""
 
+    items: dict[int, tuple[Any, dict[str, int]]]  # dictionaries, and the lines of their keys
+
+    def item_lines(self, data: Any) -> dict[str, int]:
+        """The lines on which the keys of a dictionary were set."""
+        return self.items.setdefault(id(data), (data, {}))[1]
+
     def call(self, node: ast.Call, scope: Scope) -> Any:
         """The value of a call."""
         raise NotImplementedError
@@ -38,6 +44,9 @@ class Expressions:
     def attribute(self, base: Any, name: str) -> Any:
         """The value of an attribute."""
         raise NotImplementedError
+
+    def length(self, node: ast.AST | None, scope: Scope) -> None:
+        """Note a name that a sequence is cut by."""
 
     def value(self, node: ast.AST | None, scope: Scope) -> Any:
         """The value of an expression, or UNKNOWN."""
@@ -86,8 +95,10 @@ class Expressions:
                 word, found = self.value(key, scope), self.value(value, scope)
                 if key is None and isinstance(found, Mapping):
                     pairs |= found
+                    self.item_lines(pairs).update(self.item_lines(found))
                 elif isinstance(word, str | int):
                     pairs[word] = found
+                    self.item_lines(pairs)[str(word)] = value.lineno
                 else:
                     return UNKNOWN
             return pairs
@@ -131,6 +142,8 @@ class Expressions:
             return self._compared(node, scope)
         assert isinstance(node, ast.BinOp)
         left, right = self.value(node.left, scope), self.value(node.right, scope)
+        if isinstance(node.op, ast.FloorDiv | ast.Add):  # texts are cut into blocks
+            self.length(node.right, scope)
         for one in (left, right):
             if isinstance(one, Thing) and one.kind == "output":
                 return one  # a loss over the number of micro-batches
@@ -155,6 +168,8 @@ class Expressions:
             return self.attribute(value, "[]") if value.kind == "model" else UNKNOWN
         if isinstance(value, Imported):
             return self.attribute(value, key) if isinstance(key, str) else value
+        if isinstance(node.slice, ast.Slice):
+            self.length(node.slice.upper, scope)
         if isinstance(node.slice, ast.Slice) and isinstance(value, list | tuple | str):
             ends = (node.slice.lower, node.slice.upper, node.slice.step)
             found = [None if one is None else self.value(one, scope) for one in ends]
@@ -240,10 +255,12 @@ def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -
         if isinstance(one, ast.Starred):
             if isinstance(value, list | tuple):
                 found.positional += value
+                found.places += [one.lineno] * len(value)
             else:
                 found.is_open = True
         else:
             found.positional.append(value)
+            found.places.append(one.lineno)
     for keyword in node.keywords:
         value = reader.value(keyword.value, scope)
         if keyword.arg is not None:
@@ -252,7 +269,7 @@ def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -
         elif isinstance(value, Mapping):
             known = {str(key): one for key, one in value.items()}
             found.named |= {key: one for key, one in known.items() if key not in found.named}
-            found.lines |= dict.fromkeys(known, keyword.value.lineno)
+            found.lines |= dict.fromkeys(known, keyword.value.lineno) | reader.item_lines(value)
         elif isinstance(value, Thing) and value.kind in ("namespace", "arguments"):
             found.named |= value.values
         else:

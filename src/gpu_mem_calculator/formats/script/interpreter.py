@@ -46,6 +46,7 @@ class Interpreter(Expressions):
         self.entered: set[int] = set()  # functions that were called
         self.returned: list[list[Any]] = []
         self.modules: dict[str, Scope | None] = {}
+        self.items: dict[int, tuple[Any, dict[str, int]]] = {}
 
     def run(self, text: str) -> Found:
         """Follow the whole text."""
@@ -59,9 +60,8 @@ class Interpreter(Expressions):
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
         """Account for a call or an assignment."""
         self.found.lines.append(Line(line, " ".join(what.split())[:SHOWN], effect, why, **bounds))
-        if self.unsure and effect == "memory":
-            place, condition = self.unsure[-1]
-            self.found.conditions[place] = condition
+        if effect == "memory":
+            self.found.conditions |= dict(self.unsure)
 
     def make(self, thing: Thing) -> Thing:
         """Keep an object that was made."""
@@ -180,10 +180,14 @@ class Interpreter(Expressions):
     def _branch(self, node: ast.If, scope: Scope) -> str:
         test = self.value(node.test, scope)
         if test is not UNKNOWN:
+            self.decided(node, scope)
             return self.block(node.body if truth(test) else node.orelse, scope)
         return self._maybe(
             node.body, node.orelse, scope, node.lineno, ast.unparse(node.test)[:SHOWN]
         )
+
+    def decided(self, node: ast.If, scope: Scope) -> None:
+        """A branch whose condition is known."""
 
     def _maybe(self, body: Block, other: Block, scope: Scope, line: int, test: str) -> str:
         """Follow both branches of a condition that is not known, and join the names."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .methods import account, compile_model, enable_checkpointing, honour, limit
-from .record import FREE, UNCLEAR
+from .record import FREE, HONOURED, UNCLEAR
 from .rows import is_plain_package, row
 from .values import TRACKED, UNKNOWN, Arguments, Function, Imported, ScriptClass, Thing, World
 
@@ -36,6 +36,7 @@ OPTIMIZERS = (
     *("PagedAdamW32bit", "PagedAdamW", "Adam8bit", "Lion", "Lion8bit", "PagedLion8bit", "NAdam"),
     *("FusedAdam", "DeepSpeedCPUAdam", "RAdam", "Adadelta", "LBFGS", "DummyOptim", "GaLoreAdamW"),
     *("Muon", "Lamb", "AdamWScheduleFree", "SparseAdam", "Adamax", "ASGD", "CPUAdam", "FusedLAMB"),
+    *("AdamW32bit", "Adam32bit", "PagedLion32bit", "Lion32bit", "Adafactor8bit"),
     *("AdEMAMix", "SOAP", "Sophia", "SophiaG", "Prodigy", "LOMO", "AdaLomo", "GaLoreAdamW8bit"),
 )
 LENGTHS = (
@@ -60,6 +61,15 @@ FREE_TORCH = re.compile(
     r"|profiler\.\w+|set_printoptions|optim\.lr_scheduler\.\w+|get_default_dtype|FloatTensor|eq|ne|all"
     r"|any|numel|multinomial|clamp|masked_select|full_like|zeros_like|ones_like|isnan|sort|einsum|bmm"
     r"|from_numpy|as_tensor|cumsum|nonzero|unique|triu|tril|is_floating_point|nn\.init\.\w+|BoolTensor)"
+)
+
+
+# Functions of files that are not at hand, whose names say that they read and report.
+REPORTS = re.compile(
+    r"(print|log|show|count|save|plot|dump|report|export|monitor|display|upload|write)_\w+"
+    r"|find_all_linear_\w+|get_\w*(state|parameters|params|size|memory|names|count|metrics)\w*"
+    r"|\w+_(info|summary|stats|report)|set_seed|seed_everything|setup_logg\w+|init_(wandb|logg\w+)"
+    r"|set_random_seed|fix_seed|login|main_process_first|parse_args|get_logger"
 )
 
 
@@ -108,7 +118,8 @@ def _thing(kind: str, name: str, arguments: Arguments) -> Thing:
     values |= {f"[{place}]": one for place, one in enumerate(arguments.positional)}
     if arguments.is_open:
         values["**"] = UNKNOWN
-    return Thing(kind=kind, name=name, line=arguments.line, values=values, lines=arguments.lines)
+    lines = {**arguments.lines, **{f"[{i}]": one for i, one in enumerate(arguments.places)}}
+    return Thing(kind=kind, name=name, line=arguments.line, values=values, lines=lines)
 
 
 def make_arguments(world: World, name: str, arguments: Arguments) -> Thing:
@@ -127,6 +138,7 @@ def make_trainer(world: World, name: str, called: Any, arguments: Arguments) -> 
     for place, key in enumerate(names):
         if f"[{place}]" in thing.values:
             thing.values[key] = thing.values.pop(f"[{place}]")
+            thing.lines[key] = thing.lines[f"[{place}]"]
     initial = thing.values.get("model_init")
     if isinstance(initial, Function):
         thing.values["model"] = world.follow(initial, Arguments())
@@ -150,13 +162,16 @@ def _follow_callback(world: World, callback: Any, model: Any) -> None:
 # Models.
 
 
-def _load(world: World, owner: str, name: str, arguments: Arguments) -> Any:
+def _load(world: Any, owner: str, name: str, arguments: Arguments) -> Any:
     """from_pretrained and from_config of a class."""
     if TOKENIZER_CLASS.fullmatch(owner):
         note_lengths(world, arguments)
+        world.note(arguments, "texts and their tokens are on the host", FREE)
         return _thing("tokenizer", owner, arguments)
     if owner in ("PeftModel", "PeftModelForCausalLM"):
         return _load_adapter(world, arguments)
+    if owner.startswith("Fast") and name == "from_pretrained":  # of Unsloth
+        return (_from_pretrained(world, owner, arguments), _thing("tokenizer", owner, arguments))
     if MODEL_CLASS.fullmatch(owner) or owner.endswith(("Model", "LM")):
         if name == "from_config":
             return _from_config(world, owner, arguments)
@@ -170,16 +185,20 @@ def _load(world: World, owner: str, name: str, arguments: Arguments) -> Any:
         thing.values["source"] = arguments.get("pretrained_model_name_or_path", 0, UNKNOWN)
         thing.values.pop("[0]", None)
         return world.make(thing)
-    if owner == "FastLanguageModel":
-        return (_from_pretrained(world, owner, arguments), _thing("tokenizer", owner, arguments))
     return other_call(world, Imported(f"{owner}.{name}"), arguments)
 
 
 def _from_pretrained(world: World, owner: str, arguments: Arguments) -> Thing:
     thing = _thing("model", owner, arguments)
     place = thing.values.pop("[0]", UNKNOWN)
-    thing.values["source"] = thing.values.pop("pretrained_model_name_or_path", place)
-    thing.values["load"] = [key for key in arguments.named if key not in NAMES]
+    named = NAMES[0] in thing.values
+    thing.values["source"] = thing.values.pop(NAMES[0], place)
+    thing.lines["source"] = thing.lines.get(NAMES[0] if named else "[0]", arguments.line)
+    if "model_name" in thing.values:  # Unsloth's name of it
+        thing.values["source"] = thing.values.pop("model_name")
+        thing.lines["source"] = thing.lines.get("model_name", arguments.line)
+    left = (*NAMES, "model_name")
+    thing.values["load"] = [key for key in arguments.named if key not in left]
     quantization = thing.values.get("quantization_config")
     if isinstance(quantization, Thing) and quantization.kind == "quantization":
         thing.values["quantization"] = quantization
@@ -235,6 +254,10 @@ def _get_peft_model(world: World, called: Imported, arguments: Arguments) -> Any
     if isinstance(config, Thing) and config.kind == "peft":
         model.values["peft"] = config
         honour(world, arguments)
+    elif called.path.rpartition(".")[0].rpartition(".")[2].startswith("Fast"):  # of Unsloth
+        model.values["peft"] = _thing("peft", "LoraConfig", arguments)
+        model.values["peft"].values.pop("[0]", None)
+        honour(world, arguments)
     else:
         limit(world, arguments, "the adapter's configuration is not shown")
     if arguments.get("autocast_adapter_dtype", None, True) is False:
@@ -250,6 +273,7 @@ def _prepare_kbit(world: World, called: Imported, arguments: Arguments) -> Any:
     if not isinstance(model, Thing):
         return UNKNOWN
     model.values["prepared"] = arguments.line
+    world.seen(arguments.line, arguments.text, HONOURED, "", more=arguments.more)
     checkpointing = arguments.get("use_gradient_checkpointing", 1, True)
     if checkpointing is UNKNOWN:
         limit(world, arguments, "the script computes use_gradient_checkpointing when it runs")
@@ -259,8 +283,6 @@ def _prepare_kbit(world: World, called: Imported, arguments: Arguments) -> Any:
         enable_checkpointing(
             world, model, Arguments(named=named, line=arguments.line, text=arguments.text)
         )
-    else:
-        honour(world, arguments)
     return model
 
 
@@ -268,6 +290,10 @@ def _compile(world: World, called: Imported, arguments: Arguments) -> Any:
     models = _models(arguments)
     if not models:
         return arguments.positional[0] if arguments.positional else UNKNOWN
+    if any(one.values.get("model") is models[0] for one in world.things("trainer")):
+        why = "the trainer holds the model as it was before"
+        world.seen(arguments.line, arguments.text, FREE, why)
+        return models[0]
     return compile_model(world, models[0], arguments)
 
 
@@ -323,6 +349,11 @@ def _liger(world: World, called: Imported, arguments: Arguments) -> Any:
     return UNKNOWN
 
 
+def _downloaded(world: World, called: Imported, arguments: Arguments) -> Any:
+    """A download's folder is named as the model is."""
+    return arguments.get("repo_id", 0, arguments.get("model_id", 0, UNKNOWN))
+
+
 def _clip(world: World, called: Imported, arguments: Arguments) -> Any:
     for one in arguments.every():
         if isinstance(one, Thing) and one.model is not None:
@@ -350,6 +381,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Accelerator": _accelerator,
     "DeepSpeedPlugin": _plugin,
     "FullyShardedDataParallelPlugin": _plugin,
+    "snapshot_download": _downloaded,
     "setup_chat_format": _chat_format,
     "clone_chat_template": _chat_format,
     "clip_grad_norm_": _clip,
@@ -362,12 +394,13 @@ HANDLERS: Mapping[str, Handler] = {
 # Data, and calls that nothing above knows.
 
 
-def _data(world: World, name: str, arguments: Arguments) -> Thing:
+def _data(world: Any, name: str, arguments: Arguments) -> Thing:
     """Data on the host; a length that it is cut to is noted."""
     note_lengths(world, arguments)
     kind = "loader" if name == "DataLoader" else "data"
     thing = _thing(kind, name, arguments)
     look_through(world, arguments)
+    world.note(arguments, "texts and their tokens are on the host", FREE)
     return world.make(thing)
 
 
@@ -386,7 +419,7 @@ def look_through(world: World, arguments: Arguments) -> None:
             world.follow(one, Arguments(is_open=False))
 
 
-def other_call(world: World, called: Any, arguments: Arguments) -> Any:
+def other_call(world: Any, called: Any, arguments: Arguments) -> Any:
     """A call of something that is not in a table: it matters where it gets a model or a trainer,
     or where it is called for what it changes elsewhere.
     """
@@ -396,14 +429,43 @@ def other_call(world: World, called: Any, arguments: Arguments) -> Any:
     touched = [one for one in arguments.every() if isinstance(one, Thing) and one.kind in TRACKED]
     if touched:
         known = row("function", name)
+        if known is None and REPORTS.fullmatch(name):
+            world.seen(arguments.line, arguments.text, FREE, "its name says that it reports")
+            return UNKNOWN
         if known is None and (FREE_TORCH.fullmatch(path) or is_plain_package(path.partition(".")[0])):
             world.seen(arguments.line, arguments.text, FREE, "it reads the object")
         else:
             account(world, arguments, known)
         models = [one for one in touched if one.kind in ("model", "part")]
         return models[0] if models and known is None and len(touched) == 1 else UNKNOWN
+    outputs = [one for one in arguments.every() if isinstance(one, Thing) and one.kind == "output"]
+    if outputs:
+        why = "a loss of one's own may keep other tensors than the model's"
+        limit(world, arguments, why)
+        outputs[0].values["own"] = True
+        return outputs[0]
+    if any(isinstance(one, Thing) and one.kind in OPTIONS for one in arguments.every()):
+        if path and not is_plain_package(path.partition(".")[0]) and called.package not in KNOWN:
+            world.found.facts["handed on"] = arguments
     look_through(world, arguments)
+    if path and not is_plain_package(path.partition(".")[0]) and called.package not in KNOWN:
+        if MAKES.search(name):
+            why = "not understood: its code is not at hand"
+            world.seen(arguments.line, arguments.text, UNCLEAR, why, more=arguments.more)
+        else:
+            why = "it gets no object that takes memory"
+            world.seen(arguments.line, arguments.text, FREE, why, more=arguments.more)
     return UNKNOWN
+
+
+# Names of code that is not at hand which say that it makes or changes something on the GPU.
+MAKES = re.compile(
+    r"(?i)model|policy|network|accelerator|optim|trainer|lora|peft|quant|deepspeed|fsdp|parallel"
+)
+
+
+OPTIONS = ("namespace", "arguments")
+KNOWN = ("transformers", "peft", "trl", "accelerate", "torch", "builtins", "?")
 
 
 def changes_elsewhere(called: Any) -> bool:
@@ -413,9 +475,8 @@ def changes_elsewhere(called: Any) -> bool:
     if not isinstance(called, Imported):
         return False
     package = called.package
+    if REPORTS.fullmatch(called.last):
+        return False
     if package in ("transformers", "peft", "trl", "accelerate", "builtins", ""):
         return "patch" in called.last or "replace" in called.last
     return not is_plain_package(package) and not FREE_TORCH.fullmatch(called.path)
-
-
-__all__ = ["ScriptClass", "UNCLEAR", "call_library", "changes_elsewhere", "make_arguments", "make_trainer"]

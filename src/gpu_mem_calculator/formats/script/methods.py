@@ -22,23 +22,23 @@ def account(world: World, arguments: Arguments, found: Row | None, what: str = "
     """Write down a call by its row; without a row it is not understood."""
     text = what or arguments.text
     if found is None:
-        world.seen(arguments.line, text, UNCLEAR, NOT_UNDERSTOOD)
+        world.seen(arguments.line, text, UNCLEAR, NOT_UNDERSTOOD, more=arguments.more)
     else:
-        world.seen(
-            arguments.line, text, found.effect, found.why, adds=found.adds, saves=found.saves
-        )
+        bounds = {"adds": found.adds, "saves": found.saves, "more": arguments.more}
+        world.seen(arguments.line, text, found.effect, found.why, **bounds)
 
 
 def honour(world: World, arguments: Arguments, why: str = "") -> None:
     """Write down a call that changes the run that is estimated."""
-    world.seen(arguments.line, arguments.text, HONOURED, why)
+    world.seen(arguments.line, arguments.text, HONOURED, why, more=arguments.more)
 
 
 def limit(
     world: World, arguments: Arguments, why: str, *, adds: bool = True, saves: bool = True
 ) -> None:
     """Write down a call that is known and not modelled."""
-    world.seen(arguments.line, arguments.text, LIMIT, why, adds=adds, saves=saves)
+    more = arguments.more
+    world.seen(arguments.line, arguments.text, LIMIT, why, adds=adds, saves=saves, more=more)
 
 
 def call_method(world: World, owner: Thing, name: str, arguments: Arguments) -> Any:

@@ -46,6 +46,8 @@ def calculate(operator: ast.operator, left: Any, right: Any) -> Any:
     """The value of a sum, a product and so on; texts and lists are joined."""
     if isinstance(left, str) and isinstance(right, str) and isinstance(operator, ast.Add):
         return left + right if len(left) + len(right) < LONGEST_TEXT else UNKNOWN
+    if isinstance(left, str) and isinstance(right, str) and isinstance(operator, ast.Div):
+        return os.path.join(left, right)  # of pathlib
     if isinstance(left, list) and isinstance(right, list) and isinstance(operator, ast.Add):
         return [*left, *right] if len(left) + len(right) < LONGEST_LIST else UNKNOWN
     if isinstance(left, dict) and isinstance(right, dict) and isinstance(operator, ast.BitOr):
@@ -132,13 +134,13 @@ def dictionary_method(data: dict[Any, Any], name: str, values: Sequence[Any]) ->
 
 def list_method(items: list[Any], name: str, values: Sequence[Any]) -> Any:
     """A method of a list."""
-    if name == "append" and values and len(items) < LONGEST_LIST:
+    if name in ("append", "add") and values and len(items) < LONGEST_LIST:
         items.append(values[0])
         return None
     if name == "extend" and values and isinstance(values[0], list):
         items.extend(values[0][:LONGEST_LIST])
         return None
-    if name == "remove" and values:
+    if name in ("remove", "discard") and values:
         if values[0] in items:
             items.remove(values[0])
         return None

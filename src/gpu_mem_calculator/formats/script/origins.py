@@ -34,6 +34,21 @@ def origins(tree: ast.AST, lines: Mapping[int, str]) -> dict[int, tuple[int, str
     return found
 
 
+def declared_lines(tree: ast.AST) -> dict[str, set[int]]:
+    """The lines of each option of argparse and each field of a class."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for one in node.body:
+                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                    found[one.target.id] |= _lines(one)
+        elif isinstance(node, ast.Call) and _last(node.func) in ("add_argument", "option"):
+            for word in node.args:
+                if isinstance(word, ast.Constant) and isinstance(word.value, str):
+                    found[word.value.lstrip("-").replace("-", "_")] |= _lines(node)
+    return found
+
+
 def _set_names(tree: ast.AST) -> Mapping[str, set[int]]:
     """For each name, the lines that give it a plain value."""
     found: dict[str, set[int]] = defaultdict(set)

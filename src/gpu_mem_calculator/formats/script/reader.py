@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...programs.translation.arguments import argument_table
 from ..reading.named_files import NamedFiles
 from .expressions import arguments_of, is_dtype
 from .interpreter import SHOWN, Interpreter
@@ -22,7 +23,14 @@ from .library import (
     other_call,
 )
 from .methods import METHODS, call_method, set_attribute
-from .operations import builtin, dictionary_method, list_method, path_function, text_method, truth
+from .operations import (
+    builtin,
+    dictionary_method,
+    list_method,
+    path_function,
+    text_method,
+    truth,
+)
 from .parsers import (
     PARSERS,
     call_parser,
@@ -33,15 +41,19 @@ from .parsers import (
     peft_config,
     quantization_config,
 )
-from .record import FREE, UNCLEAR, Found
+from .record import FREE, HONOURED, LIMIT, UNCLEAR, Found, Line
 from .rows import is_plain_package, row
 from .values import TRACKED, UNKNOWN, Arguments, Function, Imported, Scope, ScriptClass, Thing
 
 ENTRIES = ("fire.Fire", "typer.run", "defopt.run", "jsonargparse.CLI", "absl.app.run", "app.run")
+TRAINER_TABLE = "transformers/arguments"
 ACCOUNTED = (*TRACKED, "accelerator", "arguments", "config")
 # Attributes of libraries, and what they are on the run's machine.
 SUPPORTED = "the card computes in bf16"
 KNOWN_CALLS: Mapping[str, Any] = {
+    "torch.backends.mps.is_available": False,
+    "torch.xpu.is_available": False,
+    "torch.backends.cuda.is_built": True,
     "torch.cuda.is_available": True,
     "torch.cuda.current_device": 0,
     "torch.distributed.is_initialized": UNKNOWN,
@@ -49,6 +61,17 @@ KNOWN_CALLS: Mapping[str, Any] = {
     "accelerate.PartialState.process_index": 0,
 }
 ABILITIES = ("is_bf16_supported", "is_torch_bf16_gpu_available", "is_torch_bf16_available")
+# Values on the run's machine, with the versions that are modelled.
+KNOWN_NAMES: Mapping[str, Any] = {
+    "sys.argv": (), "sys.platform": "linux", "torch.__version__": "2.13.0", "os.name": "posix",
+    "transformers.__version__": "5.17.0", "peft.__version__": "0.21.2", "trl.__version__": "1.16.0",
+}  # fmt: skip
+LOSSES = ("log_softmax", "softmax", "gather", "float", "logsumexp", "exp", "log")
+OWN_LOSS = "a loss of one's own may keep other tensors than the model's"
+NOT_REACHED = "with these options the script does not reach it"
+MODULES = {"Module", "PreTrainedModel", "LightningModule", "Sequential"}
+ENUMS = ("TaskType", "IntervalStrategy", "SchedulerType", "OptimizerNames", "EvaluationStrategy")
+FILE_TESTS = ("exists", "isdir", "isfile", "is_dir", "is_file", "glob", "iterdir", "listdir")
 AUTOCAST = ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast")
 HALF = ("bfloat16", "float16")
 FILE_READERS = ("safe_load", "load", "full_load", "loads", "to_object", "to_container")
@@ -88,6 +111,11 @@ class ScriptReader(Interpreter):
         if not self.quiet:
             super().seen(line, what, effect, why, **bounds)
 
+    def note(self, arguments: Arguments, why: str, effect: str) -> None:
+        """Account for a call on data, and for each of its arguments by its own line."""
+        for line in {arguments.line, *arguments.lines.values(), *arguments.places}:
+            self.found.lines.append(Line(line, arguments.text, effect, why))
+
     def make(self, thing: Thing) -> Thing:
         """Keep an object that was made, unless nothing calls for it."""
         return thing if self.quiet else super().make(thing)
@@ -111,10 +139,37 @@ class ScriptReader(Interpreter):
             assert isinstance(target, ast.Name)
             self.found.facts.setdefault("lengths", {})[target.lineno] = int(value)
 
+    def length(self, node: ast.AST | None, scope: Scope) -> None:
+        """Note the tokens that sequences are cut to, where a name of the script says so."""
+        name = getattr(node, "attr", getattr(node, "id", "")).lower()
+        value = self.value(node, scope) if name in LENGTHS else UNKNOWN
+        if isinstance(value, int) and value > 0:
+            assert isinstance(node, ast.expr)
+            self.found.facts.setdefault("lengths", {})[node.lineno] = value
+            self.found.lines.append(Line(node.lineno, name, HONOURED, "tokens of a sequence"))
+
     def statement(self, node: ast.stmt, scope: Scope) -> str:
         """Follow one statement."""
         self.bare = node.value if isinstance(node, ast.Expr) else None
         return super().statement(node, scope)
+
+    def decided(self, node: ast.If, scope: Scope) -> None:
+        """A branch that the command's options or the script's constants decide."""
+        text = ast.unparse(node.test)
+        if "__name__" not in text:
+            why = "the branch that is taken is followed"
+            self.seen(node.lineno, f"if {text}", HONOURED, why)
+            for one in node.orelse if truth(self.value(node.test, scope)) else node.body:
+                self._not_reached(one)
+
+    def _not_reached(self, statement: ast.stmt) -> None:
+        """Account for the lines of a branch that is not taken."""
+        lines = {statement.lineno}
+        for one in ast.walk(statement):
+            if isinstance(one, ast.keyword | ast.stmt):
+                lines.add(one.value.lineno if isinstance(one, ast.keyword) else one.lineno)
+        for line in sorted(lines):
+            self.seen(line, "this line", FREE, NOT_REACHED)
 
     # Calls.
 
@@ -125,6 +180,8 @@ class ScriptReader(Interpreter):
         if isinstance(node.func, ast.Attribute):
             base = self.value(node.func.value, scope)
             arguments = arguments_of(self, node, scope, _shown(node))
+            if isinstance(base, Function) and node.func.attr == "__get__":
+                return base
             if isinstance(base, Thing | str | dict | list) or base is UNKNOWN:
                 return self._method(base, node.func.attr, arguments)
             called = self.attribute(base, node.func.attr)
@@ -146,7 +203,14 @@ class ScriptReader(Interpreter):
         if not arguments.positional and not arguments.named and not arguments.is_open:
             if self.found.facts.get("click"):
                 arguments = Arguments(named=declare(self, function), line=arguments.line)
-        return self.follow(function, arguments)
+        before = len(self.found.lines)
+        result = self.follow(function, arguments)
+        if len(self.found.lines) > before:
+            why = "its lines are followed"
+            self.found.lines.append(
+                Line(arguments.line, arguments.text, HONOURED, why, more=arguments.more)
+            )
+        return result
 
     def _called(self, thing: Thing, arguments: Arguments) -> Any:
         """An object that is called: a tokenizer, a model, an instance."""
@@ -158,9 +222,14 @@ class ScriptReader(Interpreter):
             return thing
         if thing.kind in ("tokenizer", "data", "loader"):
             note_lengths(self, arguments)
+            self.note(arguments, "how long sequences are", HONOURED)
             return Thing(kind="data", name="tokens", line=arguments.line)
         if thing.kind == "instance":
-            return self._method(thing, "__call__", arguments)
+            made = thing.values.get("(class)")
+            module = isinstance(made, ScriptClass) and made.roots & MODULES
+            return self._method(thing, "forward" if module else "__call__", arguments)
+        if thing.kind == "output":
+            return thing
         if thing.kind == "app":
             for one in thing.values.get("commands", ()):
                 self.follow(one, Arguments(named=declare(self, one)))
@@ -169,13 +238,22 @@ class ScriptReader(Interpreter):
 
     def _method(self, base: Any, name: str, arguments: Arguments) -> Any:
         """A method of an object or of a plain value."""
+        if isinstance(base, str) and name in FILE_TESTS:
+            return self._on_disk(name, base)
+        if isinstance(base, str) and name in ("resolve", "absolute", "expanduser", "as_posix"):
+            return base
         if isinstance(base, str):
             return text_method(base, name, arguments.positional, arguments.named)
         if isinstance(base, dict):
             if name == "update":
                 base.update(arguments.named)
+                self.item_lines(base).update(arguments.lines)
+                for one in arguments.positional:
+                    self.item_lines(base).update(self.item_lines(one))
             return dictionary_method(base, name, arguments.positional)
         if isinstance(base, list):
+            if name in ("add", "append") and self._names_linear_layers():
+                arguments.positional = [Thing(kind="linear", name="linear layers")]
             return list_method(base, name, arguments.positional)
         if base is UNKNOWN:
             if name == "backward":
@@ -184,30 +262,63 @@ class ScriptReader(Interpreter):
             return other_call(self, Imported(f"?.{name}"), arguments)
         return self._thing_method(base, name, arguments)
 
+    def _names_linear_layers(self) -> bool:
+        """Whether this is the usual loop over modules that gathers names of linear layers."""
+        modules = any("named_modules" in one for one in self.contexts)
+        return modules and any("isinstance" in test for _, test in self.unsure)
+
+    def _on_disk(self, name: str, path: Any) -> Any:
+        """Whether a file is where the command would be started; folders of old runs are not
+        looked through.
+        """
+        folder = self.files.folder
+        if not isinstance(path, str) or folder is None:
+            return UNKNOWN
+        try:
+            there = (folder / path).exists()
+        except (OSError, ValueError):
+            return UNKNOWN
+        if name in ("glob", "iterdir", "listdir"):
+            return UNKNOWN if there else []
+        return there
+
     def _thing_method(self, base: Thing, name: str, arguments: Arguments) -> Any:
         if base.kind in ("model", "part", "trainer", "optimizer", "accelerator"):
             return call_method(self, base, name, arguments)
         if base.kind == "parser":
             return call_parser(self, base, name, arguments)
         if base.kind == "output" and name == "backward":
-            self.found.facts["backward"] = self.found.facts["model loss"] = arguments.line
+            own = base.values.get("own")
+            self.found.facts["backward"] = arguments.line
+            self.found.facts["own loss" if own else "model loss"] = arguments.line
             return None
+        if base.kind == "output":
+            if name in LOSSES:
+                self.seen(arguments.line, arguments.text, LIMIT, OWN_LOSS)
+                base.values["own"] = True
+            return base
         if base.kind == "scaler":
             self.found.facts["scaler"] = arguments.line
             return arguments.positional[0] if name == "scale" and arguments.positional else UNKNOWN
         if base.kind in ("tokenizer", "data", "loader"):
             note_lengths(self, arguments)
             look_through(self, arguments)
-            why = "texts and their tokens are on the host"
-            self.seen(arguments.line, arguments.text, FREE, why)
+            self.note(arguments, "texts and their tokens are on the host", FREE)
             return Thing(kind="data", name=base.name, line=arguments.line)
         if base.kind == "instance":
             method = base.values.get("(class)")
             node = method.method(name) if isinstance(method, ScriptClass) else None
             if node is not None:
-                return self.follow(Function(node, method.scope, base), arguments)
+                return self._follow(Function(node, method.scope, base), arguments)
             stored = base.values.get(name)
-            return self.follow(stored, arguments) if isinstance(stored, Function) else UNKNOWN
+            if isinstance(stored, Function):
+                return self.follow(stored, arguments)
+            if isinstance(stored, Thing):
+                return self._called(stored, arguments)
+            if isinstance(method, ScriptClass) and method.roots & MODULES:
+                call = row("model", name) is not None or name in METHODS["model"]
+                return base if call else UNKNOWN
+            return UNKNOWN
         if base.kind in ("arguments", "config"):
             return self._read_method(base, name, arguments)
         if base.kind == "app":
@@ -245,10 +356,6 @@ class ScriptReader(Interpreter):
             thing.lines = {**made.lines, **thing.lines}
             thing.values = {**made.fields, **thing.values}
             return thing
-        if roots & {"Module", "PreTrainedModel", "LightningModule"}:
-            thing = Thing(kind="model", name=made.name, line=arguments.line)
-            thing.values = {"source": UNKNOWN, "own": made.name, "load": []}
-            return self.make(thing)
         return self._plain_instance(made, arguments)
 
     def _plain_instance(self, made: ScriptClass, arguments: Arguments) -> Thing:
@@ -284,10 +391,18 @@ class ScriptReader(Interpreter):
         if path in ("os.getenv", "os.environ.get", "os.environ.setdefault"):
             key = arguments.get("key", 0)
             return self.environment.get(str(key), arguments.get("default", 1))
+        if path in ("torch.no_grad", "torch.inference_mode"):
+            self.seen(arguments.line, arguments.text, FREE, "without gradients nothing is saved")
+            return UNKNOWN
         if path in AUTOCAST:
             dtype = next((one for one in arguments.every() if one in HALF), "float16")
             self.found.facts["autocast"] = dtype
+            self.seen(arguments.line, arguments.text, HONOURED)
             return UNKNOWN
+        if path in ("pathlib.Path", "pathlib.PurePath") and len(arguments.positional) == 1:
+            return arguments.positional[0]
+        if name in FILE_TESTS and called.package in ("os", "glob"):
+            return self._on_disk(name, arguments.get("path", 0))
         if path.startswith("os.path."):
             return path_function(name, arguments.positional)
         if name in PARSERS:
@@ -367,7 +482,12 @@ class ScriptReader(Interpreter):
         if name in ("exec", "eval"):
             self.seen(arguments.line, arguments.text, UNCLEAR, "not understood: it runs a text")
             return UNKNOWN
-        return builtin(name, values, arguments.named)
+        made = builtin(name, values, arguments.named)
+        if name == "dict" and isinstance(made, dict):
+            for each in values:
+                self.item_lines(made).update(self.item_lines(each))
+            self.item_lines(made).update(arguments.lines)
+        return made
 
     def _has(self, name: str, one: Any, values: list[Any]) -> Any:
         """hasattr and getattr: methods of a model that are known exist."""
@@ -395,8 +515,10 @@ class ScriptReader(Interpreter):
         """The value of an attribute."""
         if isinstance(base, Imported):
             path = f"{base.path}.{name}"
-            if path == "sys.argv":
-                return self.words
+            if path in KNOWN_NAMES:
+                return self.words if path == "sys.argv" else KNOWN_NAMES[path]
+            if base.last in ENUMS:
+                return name if base.last == "TaskType" else name.lower()
             return name if is_dtype(path) else Imported(path)
         if isinstance(base, Mapping):
             return base.get(name, UNKNOWN)
@@ -407,7 +529,11 @@ class ScriptReader(Interpreter):
             if node is not None:
                 return Function(node, base.scope)
             return Imported(f"script.{next(iter(sorted(base.roots)), base.name)}.{name}")
-        return self._thing_attribute(base, name) if isinstance(base, Thing) else UNKNOWN
+        if isinstance(base, Thing):
+            return self._thing_attribute(base, name)
+        if base is UNKNOWN and name in self.given:  # an object of a file that is not at hand
+            return self.given[name]
+        return UNKNOWN
 
     def _thing_attribute(self, base: Thing, name: str) -> Any:
         if base.kind == "model":
@@ -431,9 +557,15 @@ class ScriptReader(Interpreter):
         if base.kind == "accelerator":
             main = {"is_main_process": True, "is_local_main_process": True, "process_index": 0}
             known = {**main, "num_processes": self.num_gpus, "local_process_index": 0}
+            known["sync_gradients"] = True
             return known.get(name, UNKNOWN)
         if base.kind == "output":
             return base
+        if base.kind == "arguments" and name not in base.values:
+            own = {"world_size": self.num_gpus, "do_train": True, "process_index": 0, "n_gpu": 1}
+            own |= {"local_rank": 0, "local_process_index": 0, "device": UNKNOWN}
+            default = argument_table(TRAINER_TABLE).get(name)
+            return own.get(name, default.default if default is not None else UNKNOWN)
         if base.kind == "instance" and name not in base.values:
             made = base.values.get("(class)")
             node = made.method(name) if isinstance(made, ScriptClass) else None
@@ -456,9 +588,10 @@ class ScriptReader(Interpreter):
         elif owner.kind in ("arguments", "peft", "quantization", "namespace", "instance"):
             owner.values[name] = value
             owner.lines[name] = line
-            if self.unsure and owner.kind in ("arguments", "peft", "quantization"):
-                place, condition = self.unsure[-1]
-                self.found.conditions[place] = condition
+            if owner.kind in ("arguments", "peft", "quantization"):
+                self.found.conditions |= dict(self.unsure)
+            if name.lower() in LENGTHS and isinstance(value, int) and value > 0:
+                self.found.facts.setdefault("lengths", {})[line] = int(value)
         elif owner.kind == "tokenizer":
             if name in ("model_max_length", "max_length") and isinstance(value, int):
                 self.found.lengths[line] = value
@@ -470,15 +603,35 @@ class ScriptReader(Interpreter):
         """Assign to an item of a dictionary, of the environment, of a tensor."""
         if isinstance(owner, dict) and isinstance(key, str | int):
             owner[key] = value
+            self.item_lines(owner)[str(key)] = line
         elif isinstance(owner, Thing) and owner.kind == "part":
             self.seen(line, text, FREE, "values are written into a tensor that is there")
         elif isinstance(owner, Imported) and owner.path == "os.environ" and isinstance(key, str):
-            self.found.facts.setdefault("environment", {})[key] = (value, line)
+            self._variable(key, value, line, text)
         elif isinstance(owner, Thing) and owner.kind in ("namespace", "instance"):
             owner.values[str(key)] = value
 
+    def _variable(self, key: str, value: Any, line: int, text: str) -> None:
+        """A variable of the process."""
+        self.environment = {**self.environment, key: str(value)}
+        if key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
+            self.found.facts.setdefault("environment", {})[key] = value
+            self.seen(line, text, HONOURED)
+        elif key in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+            if isinstance(value, str) and "," in value:
+                why = "the script chooses several GPUs itself; one of them is estimated"
+                self.seen(line, text, LIMIT, why)
+            else:
+                self.seen(line, text, HONOURED)
+        elif key.startswith(("ACCELERATE_", "FSDP_", "DEEPSPEED_")):
+            self.seen(line, text, UNCLEAR, "not understood: it sets up the launch")
+        else:
+            self.seen(line, text, FREE, "a variable of libraries, without tensors")
+
     def decorated(self, node: ast.AST, function: Any, scope: Scope) -> Any:
         """Decorators of click and typer make the function's parameters options."""
+        if ast.unparse(node).startswith(("torch.no_grad", "torch.inference_mode")):
+            self.seen(node.lineno, "@torch.no_grad", FREE, "without gradients nothing is saved")
         if not isinstance(node, ast.Call):
             return function
         called = self.value(node.func, scope)
@@ -497,6 +650,3 @@ def _shown(node: ast.Call) -> str:
     """A call as a sentence shows it: without long arguments."""
     text = ast.unparse(node)
     return text if len(text) <= SHOWN else f"{ast.unparse(node.func)[: SHOWN - 5]}(...)"
-
-
-__all__ = ["ScriptReader", "read_script", "truth"]

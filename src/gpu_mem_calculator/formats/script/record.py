@@ -17,6 +17,7 @@ class Line(Struct):
 
     - `effect`: memory (honoured), free, limit (not modelled), or unclear (not understood)
     - `adds`, `saves`: whether a limit can take more, or less, than estimated
+    - `more`: further lines of the same call
     """
 
     line: int
@@ -25,6 +26,7 @@ class Line(Struct):
     why: str = ""
     adds: bool = True
     saves: bool = True
+    more: tuple[int, ...] = ()
 
 
 class Found(Struct, kw_only=True):

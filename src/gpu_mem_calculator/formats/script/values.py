@@ -129,6 +129,7 @@ class Arguments(Struct, kw_only=True):
     positional: list[Any] = field(default_factory=list)
     named: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)  # lines of the positional ones
     is_open: bool = False
     line: int = 0
     text: str = ""
@@ -140,6 +141,11 @@ class Arguments(Struct, kw_only=True):
         if place is not None and place < len(self.positional):
             return self.positional[place]
         return default
+
+    @property
+    def more(self) -> tuple[int, ...]:
+        """The lines of its arguments beside the first."""
+        return tuple(sorted({*self.lines.values(), *self.places} - {self.line}))
 
     def every(self) -> list[Any]:
         """All values, those inside of lists and dictionaries, too."""
@@ -161,9 +167,13 @@ class World(Protocol):
     given: Mapping[str, Any]
     environment: Mapping[str, str]
     num_gpus: int
+    found: Any
 
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
         """Account for a call or an assignment."""
+
+    def note(self, arguments: Arguments, why: str, effect: str) -> None:
+        """Account for a call on data, and for each of its arguments by its own line."""
 
     def make(self, thing: Thing) -> Thing:
         """Keep an object that was made."""
