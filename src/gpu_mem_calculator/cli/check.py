@@ -137,6 +137,7 @@ def _check(
         return Checked(
             reading=reading, code=BAD_INPUT, data={"problems": reading.problems}, problems=problems
         )
+    reading = _settled(reading, args.settings)
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
     try:
@@ -160,6 +161,13 @@ def _check(
         result=result,
         gpus_per_node=estimate.resolved.hardware.gpus_per_node,
     )
+
+
+def _settled(reading: Reading, settings: Sequence[str]) -> Reading:
+    """The reading without limits that a --set of the user settles."""
+    given = [f"--set {one.partition('=')[0].strip()}=" for one in settings]
+    limits = [one for one in reading.limits if not one.settle.startswith(tuple(given))]
+    return replace(reading, limits=limits) if given else reading
 
 
 def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:

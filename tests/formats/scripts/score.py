@@ -63,7 +63,6 @@ def score(row: dict[str, Any], folder: Path) -> Score:
 
 def answer(words: list[str], folder: Path) -> tuple[str, dict[str, str], list[str]]:
     """The verdict of `check` on a named card, the keys it accounted for, and its limits."""
-    from gpu_mem_calculator.cli.check import exit_code
     from gpu_mem_calculator.core.calculator import full_estimate
     from gpu_mem_calculator.formats.conversion.source import read_source
     from gpu_mem_calculator.formats.reading.named_files import NamedFiles
@@ -78,11 +77,10 @@ def answer(words: list[str], folder: Path) -> tuple[str, dict[str, str], list[st
         return "bad input", keys, reading.problems
     hardware = {**(reading.run.get("hardware") or {}), "gpu": CARD}
     try:
-        result = full_estimate({**reading.run, "hardware": hardware}).result
+        result = full_estimate({**reading.run_file, "hardware": hardware}).result
     except InputError as error:
-        return "cannot tell", keys, [*error.problems, *why]
-    code = exit_code(result.fits_on_gpu, result.headroom_bytes, reading.limits)
-    return {0: "fits", 1: "does not fit", 3: "cannot tell"}[code], keys, why
+        return "cannot_tell", keys, [*error.problems, *why]
+    return result.verdict, keys, why
 
 
 def main(folder: Path) -> None:

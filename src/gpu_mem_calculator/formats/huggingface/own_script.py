@@ -9,8 +9,8 @@ from ...core.errors import InputError
 from ..reading.command import Command
 from ..reading.reading import Reading
 from ..script.reader import read_script
-from ..script.record import Found
-from .own_options import LENGTH_NAMES, MODEL_NAMES
+from ..script.record import ScriptRecord
+from .own_options import MODEL_NAMES
 from .passed_on import PassedOn, passed_on
 from .script_rows import limited
 from .trainers import is_loop, made_trainer, trainer_of_text
@@ -19,7 +19,7 @@ Section = dict[str, Any]
 FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
 
 
-def follow(command: Command, given: Mapping[str, Any]) -> Found | None:
+def follow(command: Command, given: Mapping[str, Any]) -> ScriptRecord | None:
     """What the script does with these options; None where its file cannot be read."""
     path = command.words[0]
     if command.module or not command.files.exists(path):
@@ -32,7 +32,7 @@ def follow(command: Command, given: Mapping[str, Any]) -> Found | None:
     return read_script(text, path, command.files, given, environment, gpus, command.words)
 
 
-def tool_of(found: Found, command: Command) -> str:
+def tool_of(found: ScriptRecord, command: Command) -> str:
     """The trainer of a script, or a sentence where it makes none."""
     tool = trainer_of_text(found, command.program)
     if tool is None:
@@ -42,23 +42,23 @@ def tool_of(found: Found, command: Command) -> str:
     return tool
 
 
-def own_names(found: Found) -> set[str]:
+def own_names(found: ScriptRecord) -> set[str]:
     """Names of options and fields that the script itself declares."""
     return set(found.options)
 
 
-def parses_arguments(found: Found) -> bool:
+def parses_arguments(found: ScriptRecord) -> bool:
     """Whether a parser of transformers or TRL makes the trainer's arguments options."""
     return any(one.kind == "arguments" and "(parsed)" in one.values for one in found.things)
 
 
-def reads_config(found: Found) -> bool:
+def reads_config(found: ScriptRecord) -> bool:
     """Whether the script's parser reads the file of --config itself."""
     return bool(found.facts.get("parsers", set()) & FILE_PARSERS)
 
 
 def script_means(
-    found: Found, tool: str, reading: Reading, given: Mapping[str, Any]
+    found: ScriptRecord, tool: str, reading: Reading, given: Mapping[str, Any]
 ) -> PassedOn:
     """What the script hands to its trainer; a model that it does not show is taken by the usual
     name of its option.
@@ -71,10 +71,6 @@ def script_means(
     options = {**found.options, **given}
     for name in ("model_name_or_path", *MODEL_NAMES):
         value = options.get(name)
-        if isinstance(value, str) and "model_name_or_path" not in result.values:
-            if "config" not in result.model:
-                result.values["model_name_or_path"] = value
-    lengths = [options[name] for name in LENGTH_NAMES if isinstance(options.get(name), int)]
-    if lengths:
-        result.values.setdefault("max_seq_length", lengths[0])
+        if isinstance(value, str) and "config" not in result.model:
+            result.values.setdefault("model_name_or_path", value)
     return result

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from ..reading.keys import sort_keys
 from ..reading.reading import Limit, Reading
-from ..script.record import Found
+from ..script.record import ScriptRecord
 from ..script.values import Thing, plain
 from .own_options import LENGTH_NAMES
 from .script_loop import loop_values
@@ -21,6 +21,8 @@ from .trainers import TRAINER
 
 Section = dict[str, Any]
 PARSED = "(parsed)"
+# With more micro-batches the gradients of earlier ones are held, at most all of them.
+BOUNDS: Mapping[str, Any] = {"gradient_accumulation_steps": {"adds": "gradients", "saves": False}}
 
 
 class PassedOn(Struct, kw_only=True):
@@ -36,7 +38,11 @@ class PassedOn(Struct, kw_only=True):
 
 
 def passed_on(
-    found: Found, trainer: Thing | None, tool: str, reading: Reading, given: Mapping[str, Any]
+    found: ScriptRecord,
+    trainer: Thing | None,
+    tool: str,
+    reading: Reading,
+    given: Mapping[str, Any],
 ) -> PassedOn:
     """What the lines of a script say; each of them is accounted for in the reading.
 
@@ -57,7 +63,7 @@ def passed_on(
                 own = {"gradient_checkpointing": False, "bf16": False, **own}
             result.values = {**own, **result.values}
         elif arguments is not None:
-            why = "made in a file that is not at hand; the command's options and the defaults are taken"
+            why = "its file is not at hand; the command's options and the defaults are taken"
             limited(reading, trainer.lines.get("args", trainer.line), f"{trainer.name}(args)", why)
             table = script_arguments(tool).table
             known = {renamed().get(key, key): value for key, value in given.items()}
@@ -68,7 +74,9 @@ def passed_on(
     result.loaded, result.training = sections.loaded, sections.training
     result.model = sections.model
     result.values = {**result.values, **sections.values}
-    _add_lengths(found, trainer, tool, result, reading)
+    options = {**found.options, **given, **result.values}
+    if tool == TRAINER:
+        _add_lengths(found, trainer, options, result, reading)
     if found.facts.get("metrics"):
         result.data["compute_metrics"] = True
     _add_precision(result, reading)
@@ -96,7 +104,8 @@ def _add_precision(result: PassedOn, reading: Reading) -> None:
     else:
         result.values |= {"fp16": False, "bf16": True}
         why = "estimated as bf16; weights that are stored in bfloat16 are cast to float16 beside"
-        reading.limits.append(Limit(key="fp16=true", why=why, could="more"))
+        limit = Limit(key="fp16=true", why=why, could="more", adds="weights_16bit")
+        reading.limits.append(limit)
 
 
 def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section:
@@ -115,7 +124,8 @@ def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section
         elif not plain(value):
             if _matters(name, table):
                 why = "the script computes it when it runs, so the default is taken"
-                limited(reading, line or arguments.line, f"{arguments.name}({key})", why)
+                what = f"{arguments.name}({key})"
+                limited(reading, line or arguments.line, what, why, **BOUNDS.get(name, {}))
         else:
             prefix = f"{reading.script}:{line or arguments.line} {arguments.name}."
             values |= sort_keys(reading, table, {name: _listed(value)}, prefix)
@@ -132,16 +142,20 @@ def _matters(name: str, table: Mapping[str, Any]) -> bool:
 
 
 def _add_lengths(
-    found: Found, trainer: Thing | None, tool: str, result: PassedOn, reading: Reading
+    found: ScriptRecord,
+    trainer: Thing | None,
+    options: Mapping[str, Any],
+    result: PassedOn,
+    reading: Reading,
 ) -> None:
     """Tokens of a sequence: as a tokenizer cuts them, or as a name of the script says."""
     named: Mapping[int, int] = found.lengths or found.facts.get("lengths", {})
     declared = {
         name: value
-        for name, value in {**found.options, **result.values}.items()
+        for name, value in options.items()
         if name in LENGTH_NAMES and isinstance(value, int) and not isinstance(value, bool)
     }
-    if tool != TRAINER or not (named or declared):
+    if not named and not declared:
         return
     if named:
         line = max(named, key=lambda place: named[place])

@@ -19,19 +19,13 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import parse_options
 from ..reading.reading import Limit, Reading
+from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
-from ..script.record import Found
 from ..trainer_launch.left_out import leave_out
 from .deepspeed_chat import is_deepspeed_chat, read_deepspeed_chat
 from .file_trainer import file_trainer
-from .own_options import (
-    add_dropped_limit,
-    add_own_limit,
-    known_names,
-    own_values,
-    split_own,
-)
+from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
 from .sections import WHOLE, program_sections
 from .tables import NO_ARGUMENTS, ScriptArguments, renamed, script_arguments
@@ -63,9 +57,7 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def _script_values(
-    reading: Reading, command: Command, tool: str
-) -> tuple[Section, Section | None]:
+def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
     """The values of a script's arguments, and what it gives to from_pretrained, by the usual
     meaning of their names; its text cannot be read.
     """
@@ -88,7 +80,7 @@ def _script_values(
     return values, loaded
 
 
-def _read_own(command: Command, found: Found) -> Reading:
+def _read_own(command: Command, found: ScriptRecord) -> Reading:
     """What a script does whose text can be read, with the options of its command."""
     tool = tool_of(found, command)
     reading, arguments = _reading(tool), script_arguments(tool)
@@ -117,7 +109,7 @@ def _read_own(command: Command, found: Found) -> Reading:
     return reading
 
 
-def _taken_own(file: Section, arguments: ScriptArguments, found: Found) -> Section:
+def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -> Section:
     """The keys of a file that the script's own classes declare, taken out of it."""
     own = [key for key in file if key in found.options and key not in arguments.trainer]
     return {key: file.pop(key) for key in own}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..reading.reading import Reading
-from ..script.record import Found
+from ..script.record import ScriptRecord
 from ..script.values import Thing
 from .script_rows import honoured, limited
 from .script_trainer import optimizer_values
@@ -22,7 +22,7 @@ ALIKE = (
 )
 
 
-def loop_values(found: Found, reading: Reading) -> Section:
+def loop_values(found: ScriptRecord, reading: Reading) -> Section:
     """The arguments of a Trainer that does what the loop does."""
     reading.assumed.append(ALIKE)
     model = found.facts["loop model"] = loop_model(found)
@@ -42,12 +42,12 @@ def loop_values(found: Found, reading: Reading) -> Section:
     return values
 
 
-def model_loss(found: Found) -> bool:
+def model_loss(found: ScriptRecord) -> bool:
     """Whether the model's own loss goes backward."""
     return bool(found.facts.get("model loss"))
 
 
-def _batches(found: Found, reading: Reading) -> Section:
+def _batches(found: ScriptRecord, reading: Reading) -> Section:
     """The first loader's batch is trained; another one's is evaluated."""
     loaders = [one for one in found.things if one.kind == "loader"]
     values: Section = {}
@@ -80,7 +80,7 @@ def _batches(found: Found, reading: Reading) -> Section:
     return values
 
 
-def _named_batch(found: Found, reading: Reading) -> Section:
+def _named_batch(found: ScriptRecord, reading: Reading) -> Section:
     """The batch of a loop without a loader, by the usual names of options."""
     for name in BATCH_NAMES:
         size = found.options.get(name)
@@ -91,14 +91,16 @@ def _named_batch(found: Found, reading: Reading) -> Section:
     return {}
 
 
-def _precision(found: Found, accelerators: list[Thing], reading: Reading) -> Section:
+def _precision(found: ScriptRecord, accelerators: list[Thing], reading: Reading) -> Section:
     """Mixed precision: Accelerate's argument, or torch.autocast around the forward pass."""
     word = found.facts.get("autocast")
     for one in accelerators:
         word = one.values.get("mixed_precision", word)
         for key in one.values:
             if key not in KNOWN and not key.startswith("["):
-                limited(reading, one.lines.get(key, one.line), f"Accelerator({key})", "not understood")
+                limited(
+                    reading, one.lines.get(key, one.line), f"Accelerator({key})", "not understood"
+                )
     if word in ("bf16", "bfloat16"):
         return {"bf16": True}
     if word in ("fp16", "float16"):
@@ -110,6 +112,13 @@ def _precision(found: Found, accelerators: list[Thing], reading: Reading) -> Sec
 
 KNOWN = (
     *("mixed_precision", STEPS, "log_with", "project_dir", "logging_dir", "cpu", "kwargs_handlers"),
-    *("backward", "clipped", "models", "split_batches", "dispatch_batches", "step_scheduler_with_optimizer"),
+    *(
+        "backward",
+        "clipped",
+        "models",
+        "split_batches",
+        "dispatch_batches",
+        "step_scheduler_with_optimizer",
+    ),
     *("project_config", "even_batches", "rng_types", "device_placement", "dataloader_config"),
 )

@@ -7,22 +7,24 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from ...programs.huggingface.adapters import TABLE as PEFT
-from ...programs.translation.arguments import argument_table
-from ..reading.keys import sort_keys
 from ..reading.reading import Reading
-from ..script.record import Found
+from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Thing, plain
+from .script_adapters import COMPUTED, peft_section, quantize
 from .script_rows import freed, honoured, limited, name
 
 Section = dict[str, Any]
 DTYPES = ("dtype", "torch_dtype")
 LOADED = (*DTYPES, "attn_implementation", "device_map")
 QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
-HEADS = re.compile(r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)")
-COMPUTED = "the script computes it when it runs"
+HEADS = re.compile(
+    r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)"
+)
 EXTRA_ROWS = 1024  # of an embedding beyond a tokenizer's tokens, or added to it, at most
+# Those rows of two tables, 16,384 wide, at 18 bytes in training, and their logits of 32,768 tokens.
+EXTRA_BYTES = EXTRA_ROWS * (2 * 16_384 * 18 + 32_768 * 14)
+STATES = "gradients+optimizer_states+activations"
 
 
 class ModelSections(Struct, kw_only=True):
@@ -35,7 +37,7 @@ class ModelSections(Struct, kw_only=True):
 
 
 def model_sections(
-    found: Found, trainer: Thing | None, model: Any, reading: Reading
+    found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading
 ) -> ModelSections:
     """The sections of the model that a trainer or a loop trains."""
     result = ModelSections()
@@ -50,7 +52,9 @@ def model_sections(
         limited(reading, line, "model", "the script makes it where the text cannot be followed")
     peft = trainer.values.get("peft_config") if trainer is not None else None
     peft = peft or (model.values.get("peft") if isinstance(model, Thing) else None)
-    _add_peft(peft, trainer, result, reading)
+    adapters = peft_section(peft, trainer, reading)
+    if adapters is not None:
+        result.values["peft_config"] = adapters
     _others(found, trainer, model, reading)
     _unused(found, trainer, peft, model, reading)
     return result
@@ -76,15 +80,13 @@ def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
         _shape(config, model, result, reading)
     if HEADS.fullmatch(model.name):
         why = "its head and loss are smaller than a language model's, which is estimated"
-        limited(reading, model.line, model.name, why, adds=False)
+        limited(reading, model.line, model.name, why, adds=False, saves=f"model_params+{STATES}")
     result.loaded = {"dtype": "float32"} if model.values.get("new") else {}
     for key in model.values.get("load", ()):
         _argument(key, model.values.get(key), model, result, reading)
 
 
-def _argument(
-    key: str, value: Any, model: Thing, result: ModelSections, reading: Reading
-) -> None:
+def _argument(key: str, value: Any, model: Thing, result: ModelSections, reading: Reading) -> None:
     """One argument of from_pretrained."""
     line, what = model.lines.get(key, model.line), f"{model.name}({key})"
     assert result.loaded is not None
@@ -116,9 +118,7 @@ def _argument(
 
 
 def _account(known: Any, line: int, what: str, value: Any, reading: Reading) -> None:
-    if known is not None and known.effect == "free":
-        freed(reading, line, what)
-    elif value in (None, False):
+    if (known is not None and known.effect == "free") or value in (None, False):
         freed(reading, line, what)
     elif known is not None:
         limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
@@ -164,7 +164,7 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
     values = model.values
     quantization = values.get("quantization")
     if isinstance(quantization, Thing):
-        _quantize(quantization, result, reading)
+        result.values["quantization_config"] = quantize(quantization, reading)
         bits = result.values["quantization_config"]
         if bits.get("load_in_4bit") or bits.get("load_in_8bit"):
             result.training["upcast_unquantized"] = bool(values.get("prepared"))
@@ -188,61 +188,12 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
     elif values.get("resized") is not None:
         where = values["resized"]
         why = f"the tokenizer says how many rows; at most {EXTRA_ROWS} more or fewer"
-        limited(reading, where.line, where.text, why)
+        limited(reading, where.line, where.text, why, adds=EXTRA_BYTES, saves=EXTRA_BYTES)
     if values.get("copied"):
-        limited(reading, values["copied"], "deepcopy(model)", "a second copy", saves=False)
-
-
-def _quantize(quantization: Thing, result: ModelSections, reading: Reading) -> None:
-    hidden = [key for key, value in quantization.values.items() if not plain(value)]
-    shown = {key: value for key, value in quantization.values.items() if plain(value)}
-    honoured(reading, quantization.line, "BitsAndBytesConfig")
-    result.values["quantization_config"] = {k: v for k, v in shown.items() if v is not None}
-    for key in shown:
-        honoured(reading, quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})")
-    for key in hidden:
-        line, what = quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
-        limited(reading, line, what, f"{COMPUTED}, so the default is taken")
-
-
-def _add_peft(peft: Any, trainer: Thing | None, result: ModelSections, reading: Reading) -> None:
-    """LoraConfig; other methods are named."""
-    if peft is None:
-        return
-    if not isinstance(peft, Thing) or peft.kind != "peft":
-        line = trainer.line if trainer is not None else 0
-        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
-        return
-    if peft.name != "LoraConfig":
-        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
-        limited(reading, peft.line, peft.name, why)
-        result.values["peft_config"] = {}
-        return
-    honoured(reading, peft.line, "LoraConfig")
-    table, kept = argument_table(PEFT), {}
-    for key, value in peft.values.items():
-        if key == "target_modules" and isinstance(value, list) and _linear(value):
-            value = "all-linear"
-        line = peft.lines.get(key, peft.line)
-        word = "r" if key == "[0]" else key
-        if word not in table:
-            limited(reading, line, f"LoraConfig({word})", "not understood")
-        elif plain(value):
-            prefix = f"{reading.script}:{line} LoraConfig."
-            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
-        else:
-            why = f"{COMPUTED}, so the default is taken"
-            limited(reading, line, f"LoraConfig({word})", why)
-    result.values["peft_config"] = kept
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _linear(value: list[Any]) -> bool:
-    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
-    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)
+        why = "a second copy of the weights"
+        limited(
+            reading, values["copied"], "deepcopy(model)", why, adds="weights_32bit", saves=False
+        )
 
 
 def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
@@ -250,13 +201,13 @@ def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
     later = trainer.values.get("peft_config") if trainer is not None else None
     adapted = model.values.get("peft") is not None or isinstance(later, Thing)
     frozen = False
-    for line, what, value, whole, had_peft in model.values.get("gradients", ()):
+    for line, what, value, had_peft in model.values.get("gradients", ()):
         if value is False and adapted and not had_peft:
             freed(reading, line, f"{what}: adapters are trained alone")
         elif value is False:
             frozen = True
             why = "which weights stay trained is not modelled; all of them are estimated"
-            limited(reading, line, what, why, adds=False)
+            limited(reading, line, what, why, adds=False, saves=STATES)
         elif adapted:
             why = "weights beside the adapters may be trained, which is not modelled"
             limited(reading, line, what, why, saves=False)
@@ -265,11 +216,12 @@ def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
         elif value is True:
             freed(reading, line, f"{what}: they are trained without it")
         else:
-            limited(reading, line, what, "which weights are trained is not shown", adds=False)
+            why = "which weights are trained is not shown"
+            limited(reading, line, what, why, adds=False, saves=STATES)
 
 
 def _unused(
-    found: Found, trainer: Thing | None, peft: Any, model: Any, reading: Reading
+    found: ScriptRecord, trainer: Thing | None, peft: Any, model: Any, reading: Reading
 ) -> None:
     """Configurations that the script makes, and that this run does not use."""
     values = model.values if isinstance(model, Thing) else {}
@@ -281,9 +233,10 @@ def _unused(
                 freed(reading, line, f"{one.name or one.kind}: this run does not use it")
 
 
-def _others(found: Found, trainer: Thing | None, model: Any, reading: Reading) -> None:
+def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading) -> None:
     """Models beside the one that is trained."""
     reference = trainer.values.get("ref_model") if trainer is not None else None
+    values = model.values if isinstance(model, Thing) else {}
     place = found.things.index(trainer) if trainer in found.things else len(found.things)
     for index, one in enumerate(found.things):
         if one.kind == "model" and one is reference:
@@ -298,6 +251,8 @@ def _others(found: Found, trainer: Thing | None, model: Any, reading: Reading) -
             continue
         else:
             when = "after training" if index > place else "beside the one that is trained"
-            limited(reading, one.line, what, f"another model, {when}, is not counted", saves=False)
-
-
+            source = values.get("source", UNKNOWN)
+            same = isinstance(source, str) and one.values.get("source") == source
+            why = f"another model, {when}, is not counted"
+            adds = "weights_32bit" if same else True
+            limited(reading, one.line, what, why, adds=adds, saves=False)

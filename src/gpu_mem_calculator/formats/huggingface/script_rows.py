@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..reading.reading import Effect, Limit, Reading
+from ..reading.reading import Could, Effect, Limit, Reading
 from ..script.origins import declared_lines, origins
-from ..script.record import HONOURED, LIMIT, UNCLEAR, Found
+from ..script.record import HONOURED, LIMIT, UNCLEAR, ScriptRecord
 
 LINE = re.compile(r":(\d+) ")
 MOST_NAMES = 6
 CONDITION = "the text does not show whether it is so; its lines are taken as done"
 
 
-def account_lines(found: Found, reading: Reading) -> None:
+def account_lines(found: ScriptRecord, reading: Reading) -> None:
     """Every call and assignment that was seen; conditions that are not known."""
     for one in found.lines:
         key = name(reading, one.line, one.what)
@@ -38,15 +38,25 @@ def name(reading: Reading, line: int, what: str) -> str:
 
 
 def limited(
-    reading: Reading, line: int, what: str, why: str, *, adds: bool = True, saves: bool = True
+    reading: Reading,
+    line: int,
+    what: str,
+    why: str,
+    *,
+    adds: bool | str | int = True,
+    saves: bool | str | int = True,
 ) -> None:
-    """Something that is not modelled, or not understood."""
+    """Something that is not modelled, or not understood.
+
+    - adds, saves: whether it can, or what bounds it: bytes, or a part of the estimate
+    """
     key = name(reading, line, what)
     reading.keys[key] = "refused"
     if any(one.key == key for one in reading.limits):
         return
-    could = "either" if adds and saves else "more" if adds else "less"
-    reading.limits.append(Limit(key=key, why=why, could=could))  # type: ignore[arg-type]
+    could: Could = "either" if adds and saves else "more" if adds else "less"
+    more, less = (None if bound in (True, False) else bound for bound in (adds, saves))
+    reading.limits.append(Limit(key=key, why=why, could=could, adds=more, saves=less))
 
 
 def honoured(reading: Reading, line: int, what: str) -> None:
@@ -59,7 +69,7 @@ def freed(reading: Reading, line: int, what: str) -> None:
     reading.keys.setdefault(name(reading, line, what), "free")
 
 
-def account_origins(found: Found, reading: Reading) -> None:
+def account_origins(found: ScriptRecord, reading: Reading) -> None:
     """Lines that set the names which accounted lines use."""
     effects: dict[int, Effect] = {}
     for key, effect in reading.keys.items():
@@ -68,13 +78,15 @@ def account_origins(found: Found, reading: Reading) -> None:
             line = int(place[1])
             if effects.get(line) != "memory":
                 effects[line] = effect
-    for line, (use, word) in origins(found.tree, {one: "" for one in effects}).items():
+    for line, (use, word) in origins(found.tree, dict.fromkeys(effects, "")).items():
         effects.setdefault(line, effects.get(use, "memory"))
         reading.keys.setdefault(name(reading, line, f"{word}, used in line {use}"), effects[line])
     _account_options(found, reading, effects)
 
 
-def _account_options(found: Found, reading: Reading, accounted: Mapping[int, Effect]) -> None:
+def _account_options(
+    found: ScriptRecord, reading: Reading, accounted: Mapping[int, Effect]
+) -> None:
     """Options that the script declares and no accounted line uses: they stay on the host, unless
     they are handed to code that is not at hand.
     """

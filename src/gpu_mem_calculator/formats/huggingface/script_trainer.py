@@ -8,9 +8,9 @@ from typing import Any
 
 from ..reading.keys import sort_keys
 from ..reading.reading import Reading
-from ..script.record import Found
+from ..script.record import ScriptRecord
 from ..script.rows import row
-from ..script.values import UNKNOWN, Function, Imported, ScriptClass, Thing, plain
+from ..script.values import UNKNOWN, Imported, ScriptClass, ScriptFunction, Thing, plain
 from .script_rows import freed, honoured, limited, name
 from .tables import renamed, script_arguments
 from .trainers import CLASSES, OTHERS, TRAINER
@@ -37,7 +37,7 @@ OPTIM: Mapping[str, str] = {
 LOSSES = ("compute_loss", "training_step")
 
 
-def trainer_values(found: Found, trainer: Thing, tool: str, reading: Reading) -> Section:
+def trainer_values(found: ScriptRecord, trainer: Thing, tool: str, reading: Reading) -> Section:
     """Arguments that a trainer's keywords set, each of them accounted for."""
     values: Section = {}
     table = script_arguments(tool).table
@@ -124,7 +124,7 @@ def _momentum(optimizer: Thing) -> bool:
 def _collator(reading: Reading, value: Any, line: int, trainer: str) -> None:
     """A collator pads a batch to its longest sequence, which is at most as long as is counted."""
     libraries = isinstance(value, Thing) and value.kind == "data"
-    own = isinstance(value, Function | Imported) or (
+    own = isinstance(value, ScriptFunction | Imported) or (
         isinstance(value, Thing) and value.kind == "instance"
     )
     if value is None or libraries or own or value is UNKNOWN:
@@ -183,7 +183,12 @@ def _has_own_loss(node: ast.AST) -> bool:
 def _is_trainers(method: str) -> bool:
     """Whether transformers' or TRL's trainer has a method of this name that works on tensors."""
     return method in (
-        *("create_optimizer", "create_optimizer_and_scheduler", "prediction_step", "_prepare_inputs"),
+        *(
+            "create_optimizer",
+            "create_optimizer_and_scheduler",
+            "prediction_step",
+            "_prepare_inputs",
+        ),
         *("_inner_training_loop", "evaluation_loop", "get_batch_samples", "_wrap_model"),
         *("concatenated_forward", "get_batch_loss_metrics", "_generate_and_score_completions"),
         *("compute_loss_context_manager", "autocast_smart_context_manager", "dpo_loss", "backward"),

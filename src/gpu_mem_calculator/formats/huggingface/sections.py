@@ -205,5 +205,5 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
         length = min(LENGTH, most) if isinstance(most, int) else LENGTH
         program["data"] = {"seq_len": length}
         why = f"the command does not say it; {length} tokens are assumed"
-        fix = "say program.data.seq_len"
-        reading.limits.append(Limit(key="length of a sequence", why=f"{why}, {fix}"))
+        settle = "--set program.data.seq_len=TOKENS"
+        reading.limits.append(Limit(key="length of a sequence", why=why, settle=settle))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ...core.errors import InputError
-from ..script.record import Found
+from ..script.record import ScriptRecord
 from ..script.values import Thing
 
 TRAINER = "transformers.Trainer"
@@ -58,23 +58,26 @@ def trainer_of_name(name: str) -> str | None:
     return found[0] if found else None
 
 
-def made_trainer(found: Found) -> Thing | None:
+def made_trainer(found: ScriptRecord) -> Thing | None:
     """The trainer that a script makes: the one that trains, else the last."""
     made = [one for one in found.things if one.kind == "trainer"]
     trained = [one for one in made if one.values.get("trained")]
-    return (trained or made or [None])[0 if trained else -1]
+    return trained[0] if trained else made[-1] if made else None
 
 
-def is_loop(found: Found) -> bool:
+def is_loop(found: ScriptRecord) -> bool:
     """Whether a script without a trainer trains a model itself."""
     accelerators = [one for one in found.things if one.kind == "accelerator"]
-    backward = found.facts.get("backward") or any(one.values.get("backward") for one in accelerators)
+    backward = found.facts.get("backward") or any(
+        one.values.get("backward") for one in accelerators
+    )
     return bool(backward) and loop_model(found) is not None
 
 
-def loop_model(found: Found) -> Thing | None:
-    """The model that a loop trains: that of the optimizer, else the one that
-    computes a forward pass, else the first."""
+def loop_model(found: ScriptRecord) -> Thing | None:
+    """The model that a loop trains: that of the optimizer, else the one that computes a forward
+    pass, else the first.
+    """
     models = [one for one in found.things if one.kind == "model"]
     for one in found.things:
         if one.kind == "optimizer":
@@ -83,10 +86,10 @@ def loop_model(found: Found) -> Thing | None:
             if owners:
                 return owners[0]
     forward = [one for one in models if one.values.get("forward")]
-    return (forward or models or [None])[0]
+    return forward[0] if forward else models[0] if models else None
 
 
-def trainer_of_text(found: Found, path: str) -> str | None:
+def trainer_of_text(found: ScriptRecord, path: str) -> str | None:
     """The trainer that a script makes; None where its text shows none."""
     if any(one.partition(".")[0] == "unsloth" for one in found.imports):
         return "unsloth"

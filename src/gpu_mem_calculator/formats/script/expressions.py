@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from .operations import LONGEST_TEXT, calculate, choose, compare, item, truth
-from .values import (
-    DTYPES,
-    UNKNOWN,
-    Arguments,
-    Function,
-    Imported,
-    Scope,
-    ScriptClass,
-    Thing,
-)
+from .values import DTYPES, UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
 
 BUILTINS = (
     *("dict", "list", "tuple", "set", "sorted", "len", "int", "float", "str", "bool", "min", "max"),
@@ -24,11 +16,11 @@ BUILTINS = (
     *("getattr", "setattr", "delattr", "type", "open", "any", "all", "filter", "next", "iter"),
     *("id", "vars", "super", "repr", "exit", "quit", "input", "callable", "issubclass", "globals"),
     *("locals", "exec", "eval", "staticmethod", "property", "classmethod", "object", "Exception"),
-    *("ValueError", "RuntimeError", "TypeError", "NotImplementedError", "reversed", "format"),
+    *("ValueError", "RuntimeError", "TypeError", "reversed", "format"),
 )
 
 
-class Expressions:
+class Expressions(ABC):
     """Evaluates expressions; `call` and `attribute` are those of the reader below it."""
 
     items: dict[int, tuple[Any, dict[str, int]]]  # dictionaries, and the lines of their keys
@@ -37,14 +29,15 @@ class Expressions:
         """The lines on which the keys of a dictionary were set."""
         return self.items.setdefault(id(data), (data, {}))[1]
 
+    @abstractmethod
     def call(self, node: ast.Call, scope: Scope) -> Any:
         """The value of a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attribute(self, base: Any, name: str) -> Any:
         """The value of an attribute."""
-        raise NotImplementedError
 
+    @abstractmethod
     def length(self, node: ast.AST | None, scope: Scope) -> None:
         """Note a name that a sequence is cut by."""
 
@@ -76,7 +69,7 @@ class Expressions:
         if isinstance(node, ast.JoinedStr):
             return self._text(node, scope)
         if isinstance(node, ast.Lambda):
-            return Function(node, scope)
+            return ScriptFunction(node, scope)
         if isinstance(node, ast.Starred | ast.Await | ast.YieldFrom | ast.Yield):
             return self.value(node.value, scope)
         if isinstance(node, ast.NamedExpr):
@@ -191,7 +184,7 @@ class Expressions:
         return text if len(text) < LONGEST_TEXT else UNKNOWN
 
     def _comprehension(self, node: Any, scope: Scope) -> Any:
-        """The element for each item of a list that is known, else once; parts of a model stay so."""
+        """The element for each item of a known list, else once; parts of a model stay so."""
         inner = Scope(parent=scope)
         source = self.value(node.generators[0].iter, inner)
         small = isinstance(source, list | tuple) and len(source) <= 64
@@ -205,7 +198,9 @@ class Expressions:
             if known and any(test is not UNKNOWN and not truth(test) for test in tests):
                 continue
             known = known and UNKNOWN not in tests
-            results.append(self.value(node.value if isinstance(node, ast.DictComp) else node.elt, inner))
+            results.append(
+                self.value(node.value if isinstance(node, ast.DictComp) else node.elt, inner)
+            )
         if known:
             return results
         parts = [one for one in results if isinstance(one, Thing)]
@@ -239,9 +234,13 @@ def merged(one: Any, other: Any) -> Any:
     if one is other:
         return one
     for first, second in ((one, other), (other, one)):
-        if isinstance(first, Thing | Function | ScriptClass | Imported):
+        if isinstance(first, Thing | ScriptFunction | ScriptClass | Imported):
             return first
-        if isinstance(first, list | tuple | dict) and type(first) is type(second) and first == second:
+        if (
+            isinstance(first, list | tuple | dict)
+            and type(first) is type(second)
+            and first == second
+        ):
             return first
     same = type(one) is type(other) and isinstance(one, str | int | float) and one == other
     return one if same else UNKNOWN

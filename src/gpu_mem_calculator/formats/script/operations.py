@@ -26,9 +26,7 @@ COMPARISONS: Mapping[type[ast.cmpop], Operator] = {
     ast.Eq: lambda a, b: a == b,
     ast.NotEq: lambda a, b: a != b,
     ast.Is: lambda a, b: a is b if isinstance(a, Thing) or isinstance(b, Thing) else a == b,
-    ast.IsNot: lambda a, b: (
-        a is not b if isinstance(a, Thing) or isinstance(b, Thing) else a != b
-    ),
+    ast.IsNot: lambda a, b: a is not b if isinstance(a, Thing) or isinstance(b, Thing) else a != b,
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
     ast.Gt: lambda a, b: a > b,
@@ -62,9 +60,9 @@ def compare(operator: ast.cmpop, left: Any, right: Any) -> Any:
     """The truth of a comparison, UNKNOWN where a side is not known."""
     if left is UNKNOWN or right is UNKNOWN:
         return UNKNOWN
-    if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, list | tuple):
-        if UNKNOWN in right and left not in right:
-            return UNKNOWN
+    inside = isinstance(operator, ast.In | ast.NotIn) and isinstance(right, list | tuple)
+    if inside and UNKNOWN in right and left not in right:
+        return UNKNOWN
     try:
         return COMPARISONS[type(operator)](left, right)
     except (TypeError, KeyError):
@@ -127,8 +125,8 @@ def dictionary_method(data: dict[Any, Any], name: str, values: Sequence[Any]) ->
         data.update(key)
         return None
     if name in ("keys", "values", "items", "copy"):
-        found = {"keys": data.keys, "values": data.values, "items": data.items}
-        return dict(data) if name == "copy" else list(found[name]())
+        found = {"keys": list(data), "values": list(data.values()), "items": list(data.items())}
+        return dict(data) if name == "copy" else found[name]
     return UNKNOWN
 
 
@@ -192,7 +190,8 @@ def _number(name: str, values: Sequence[Any]) -> Any:
         return UNKNOWN
     try:
         if name in ("min", "max", "sum"):
-            return {"min": min, "max": max, "sum": sum}[name](numbers)
+            function: Any = {"min": min, "max": max, "sum": sum}[name]
+            return function(numbers)
         return round(*numbers) if name == "round" else abs(numbers[0])
     except (TypeError, ValueError, OverflowError):
         return UNKNOWN

@@ -12,18 +12,35 @@ PARSERS = ("ArgumentParser", "HfArgumentParser", "TrlParser", "H4ArgumentParser"
 OFF = {"store_true": False, "store_false": True}
 # Fields of TRL's ModelConfig that are not None by default (trl 1.16.0 trainer/model_config.py).
 MODEL_CONFIG = {
-    "model_revision": "main", "trust_remote_code": False, "use_peft": False, "lora_r": 16,
-    "lora_alpha": 32, "lora_dropout": 0.05, "lora_task_type": "CAUSAL_LM", "use_rslora": False,
-    "use_dora": False, "load_in_8bit": False, "load_in_4bit": False, "bnb_4bit_quant_type": "nf4",
-    "use_bnb_nested_quant": False, "dtype": "float32", "torch_dtype": "float32",
-    "attn_implementation": None, "model_name_or_path": None, "lora_target_modules": None,
+    "model_revision": "main",
+    "trust_remote_code": False,
+    "use_peft": False,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.05,
+    "lora_task_type": "CAUSAL_LM",
+    "use_rslora": False,
+    "use_dora": False,
+    "load_in_8bit": False,
+    "load_in_4bit": False,
+    "bnb_4bit_quant_type": "nf4",
+    "use_bnb_nested_quant": False,
+    "dtype": "float32",
+    "torch_dtype": "float32",
+    "attn_implementation": None,
+    "model_name_or_path": None,
+    "lora_target_modules": None,
     "lora_modules_to_save": None,
-}  # fmt: skip
+}
 LORA = {
-    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save",
-    "use_dora": "use_dora", "use_rslora": "use_rslora",
-}  # fmt: skip
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save",
+    "use_dora": "use_dora",
+    "use_rslora": "use_rslora",
+}
 
 
 def make_parser(name: str, arguments: Arguments) -> Thing:
@@ -82,14 +99,14 @@ def namespace(world: Any) -> Thing:
 
 
 def _dataclasses(world: Any, parser: Thing, given: Mapping[str, Any], where: Arguments) -> Any:
-    made = [instance(world, one, given, where.line) for one in parser.values["classes"]]
+    made = [parsed_instance(world, one, given, where.line) for one in parser.values["classes"]]
     if where.get("return_remaining_strings"):
         made.append([])
     alone = len(made) == 1 and parser.name == "TrlParser"
     return made[0] if alone and where.text.find("and_config") > 0 else tuple(made)
 
 
-def instance(world: Any, one: Any, given: Mapping[str, Any], line: int) -> Any:
+def parsed_instance(world: Any, one: Any, given: Mapping[str, Any], line: int) -> Any:
     """An object of a class whose fields are options."""
     roots = one.roots if isinstance(one, ScriptClass) else {getattr(one, "last", "")}
     trainer = next((name for name in roots if ARGUMENT_CLASS.fullmatch(name)), "")
@@ -103,7 +120,10 @@ def instance(world: Any, one: Any, given: Mapping[str, Any], line: int) -> Any:
     if "ModelConfig" in roots:
         fields = {**MODEL_CONFIG, **fields}
     known = isinstance(one, ScriptClass) and not roots
-    values = {**fields, **{key: value for key, value in given.items() if key in fields or not known}}
+    values = {
+        **fields,
+        **{key: value for key, value in given.items() if key in fields or not known},
+    }
     return world.make(Thing(kind="namespace", name=getattr(one, "name", "options"), values=values))
 
 
@@ -149,11 +169,18 @@ def declare(world: Any, function: Any) -> dict[str, Any]:
     """
     node = function.node
     names = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)]
-    defaults = dict(zip(reversed([one.arg for one in node.args.args]), reversed(node.args.defaults), strict=False))
+    defaults = dict(
+        zip(
+            reversed([one.arg for one in node.args.args]),
+            reversed(node.args.defaults),
+            strict=False,
+        )
+    )
     for name in names:
         default = defaults.get(name)
         value = world.value(default, function.scope) if default is not None else UNKNOWN
         if isinstance(value, Thing) and value.kind == "option":
             value = value.values.get("default", UNKNOWN)
         world.found.options.setdefault(name, value)
-    return {name: world.given[name] for name in names if name in world.given}
+    values = {name: world.given.get(name, world.found.options[name]) for name in names}
+    return {name: value for name, value in values.items() if value is not UNKNOWN}

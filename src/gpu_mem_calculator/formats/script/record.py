@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from .values import Function, ScriptClass, Thing
+from .values import ScriptClass, ScriptFunction, Thing
 
 HONOURED, FREE, LIMIT, UNCLEAR = "memory", "free", "limit", "unclear"
 
@@ -16,7 +16,8 @@ class Line(Struct):
     """A call or an assignment.
 
     - `effect`: memory (honoured), free, limit (not modelled), or unclear (not understood)
-    - `adds`, `saves`: whether a limit can take more, or less, than estimated
+    - `adds`, `saves`: whether a limit can take more, or less, than estimated; a part of the
+      estimate bounds it
     - `more`: further lines of the same call
     """
 
@@ -24,12 +25,12 @@ class Line(Struct):
     what: str
     effect: str
     why: str = ""
-    adds: bool = True
-    saves: bool = True
+    adds: bool | str = True
+    saves: bool | str = True
     more: tuple[int, ...] = ()
 
 
-class Found(Struct, kw_only=True):
+class ScriptRecord(Struct, kw_only=True):
     """All that was found in a script.
 
     - `things`: models, trainers and so on, in the order in which they were made
@@ -43,7 +44,7 @@ class Found(Struct, kw_only=True):
     imports: set[str] = field(default_factory=set)
     lines: list[Line] = field(default_factory=list)
     things: list[Thing] = field(default_factory=list)
-    functions: list[Function] = field(default_factory=list)
+    functions: list[ScriptFunction] = field(default_factory=list)
     classes: list[ScriptClass] = field(default_factory=list)
     conditions: dict[int, str] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class Scope(Struct, eq=False):
         scope.names[name] = value
 
 
-class Function(Struct, eq=False):
+class ScriptFunction(Struct, eq=False):
     """A function or method of the script, with the names around it."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -161,7 +161,7 @@ class Arguments(Struct, kw_only=True):
         return found
 
 
-class World(Protocol):
+class ScriptWorld(Protocol):
     """What the tables of calls need of the reader that follows a script."""
 
     given: Mapping[str, Any]

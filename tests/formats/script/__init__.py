@@ -1,0 +1,1 @@
+"""Python training scripts, followed line by line."""
