@@ -60,7 +60,7 @@ def test_replay_that_fails(visit: Visit) -> None:
     page = visit.page
     said = {"status": 504, "json": {"detail": "it took too long", "problems": ["it took too long"]}}
     page.route(re.compile("replay=true"), lambda route: route.fulfill(**said))
-    visit.open(TRAIN, settled=False)
+    visit.open(TRAIN.replace("h100-80gb-sxm", "rtx-3070"), settled=False)
     expect(page.locator(".status")).to_have_text("no replay: it took too long")
     assert sizes(page)["Allocated"] > 0
     expect(page.locator(".verdict .says")).to_have_text("? cannot tell")

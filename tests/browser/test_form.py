@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.conftest import SMALL_LLAMA
 
 from .chrome import Visit
+from .conftest import Visitor
 from .reading import TRAIN, field, sizes, verdict
 
 RUN = """\
@@ -98,6 +99,20 @@ def test_paste_a_command(visit: Visit) -> None:
     page.locator("#paste-close").click()
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("3")
     expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_what_is_not_modelled_of_a_command_stays(visitor: Visitor) -> None:
+    """The verdict is open, also for whoever opens the link."""
+    mine = visitor()
+    page = mine.open(TRAIN)
+    words = "trl sft --model_name_or_path HuggingFaceTB/SmolLM2-135M --fp16_full_eval true"
+    mine.change(lambda: pasted(page, words))
+    page.locator("#paste-close").click()
+    opened = visitor()
+    theirs = opened.open(page.url.removeprefix(opened.address))
+    for one in (page, theirs):
+        expect(one.locator(".verdict .says")).to_have_text("? cannot tell")
+        expect(one.locator(".verdict")).to_contain_text("--fp16_full_eval=true")
 
 
 def test_paste_something_else(visit: Visit) -> None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.units import GIB
+from .bounds import bounded_verdict
 from .calculator import STEP, Estimate, full_estimate, needed_bytes, verdict, verdict_by_ledger
 from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
@@ -125,7 +126,8 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
         result = full_estimate(_changed(estimate, candidate.settings), replay=False).result
     except InputError:
         return None
-    total, word = round(result.total_memory_per_gpu_gb * GIB), verdict_by_ledger(result)
+    total = round(result.total_memory_per_gpu_gb * GIB)
+    word = bounded_verdict(verdict_by_ledger(result), result.headroom_bytes, result.limits)
     return TrainingChange(
         title=candidate.title,
         settings=candidate.settings,
@@ -139,7 +141,7 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
 
 def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChange:
     """A change with its verdict, which is that of a replay where the ledger leaves it open."""
-    if change.verdict != UNSURE:
+    if change.verdict != UNSURE or any(one.adds_bytes is None for one in estimate.result.limits):
         return change
     word = verdict(_changed(estimate, change.settings))
     return replace(change, fits=word == FITS, verdict=word)

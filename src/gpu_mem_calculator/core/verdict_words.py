@@ -70,7 +70,7 @@ def needs_words(found: CardVerdict) -> str:
 
 def spare_words(found: CardVerdict) -> str:
     """How much memory is spare or short; empty where that is not what decides."""
-    if found.most is not None and found.word == UNSURE:
+    if found.word == UNSURE and (found.most is not None or found.headroom >= 0):
         return ""
     if -GAP < found.headroom < 0:
         return ""

@@ -2,6 +2,8 @@
    settings in the notation of `--set`: train?model.name=llama3-8b&training.batch_size=2 */
 
 const WHOLE = ["model.config", "inference.speculative_model"]; // objects that stay one value
+/** Beside the sections: what is not modelled of the command or file that a run was read from. */
+export const LIMITS = "limits";
 
 /** A value from its text: JSON if it parses, else the text itself. */
 export function parseValue(text) {
@@ -37,8 +39,8 @@ export function withValue(run, path, value) {
 
 /** The run without sections that say nothing. */
 export function pruned(run) {
-  const kept = Object.entries(run).filter(([, part]) => isObject(part) && Object.keys(part).length);
-  return Object.fromEntries(kept);
+  const says = ([name, part]) => (isObject(part) || name === LIMITS) && part && Object.keys(part).length;
+  return Object.fromEntries(Object.entries(run).filter(says));
 }
 
 /** A set-up's settings as [path, text] pairs. */
@@ -92,7 +94,7 @@ function setup(text, problems) {
   }
   let run = {};
   for (const [path, value] of new URLSearchParams(mark < 0 ? "" : text.slice(mark + 1))) {
-    if (/^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) run = withValue(run, path, parseValue(value));
+    if (path === LIMITS || /^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) run = withValue(run, path, parseValue(value));
     else problems.push(`“${path.slice(0, 40)}” in the link is not a setting; write section.key=value`);
   }
   return { view, run };

@@ -2,7 +2,7 @@
 
    Every change makes new objects, so what current() or setups() gave before stays as it was. */
 
-import { decode, encode, opened, parseValue, pruned, valueAt, withValue } from "./link.js";
+import { LIMITS, decode, encode, opened, parseValue, pruned, valueAt, withValue } from "./link.js";
 
 /* The views: the sections that go into a request, keys that say nothing there, and what a run is
    given when it is first looked at that way. A server is spread over the GPUs, unless its own
@@ -69,7 +69,7 @@ export const get = (path) => valueAt(current().run, path);
 /** The run file to send for a set-up: its view's sections, without those that are empty. */
 export function request(setup) {
   const view = VIEWS[setup.view];
-  let run = Object.fromEntries(view.sections.map((name) => [name, setup.run[name] ?? {}]));
+  let run = Object.fromEntries([...view.sections, LIMITS].map((name) => [name, setup.run[name] ?? {}]));
   for (const path of view.without(setup.run)) run = withValue(run, path, undefined);
   return pruned(run);
 }
@@ -216,7 +216,7 @@ function kept() {
 /* The set-ups of a link, and every problem of it; with a problem there are none. */
 function readable(hash) {
   const { setups: found, problems } = decode(hash);
-  const known = [...new Set(Object.values(VIEWS).flatMap((view) => view.sections))];
+  const known = [...new Set(Object.values(VIEWS).flatMap((view) => view.sections)), LIMITS];
   const views = new Set(found.map((one) => one.view).filter((view) => !VIEWS[view]));
   const sections = new Set(found.flatMap((one) => Object.keys(one.run)).filter((name) => !known.includes(name)));
   const all = [
