@@ -108,7 +108,7 @@ def test_the_same_bytes_as_the_trainers_own_argument(tmp_path: Path) -> None:
         (
             "for n, p in model.named_parameters():\n    p.data = p.data.to(torch.float32)",
             "more",
-            "weights_32bit",
+            "4*weights",
         ),
         ("model.fuse_everything()", "either", None),
         ("model.lm_head = torch.nn.Linear(4, 4)", "either", None),
@@ -127,9 +127,11 @@ def test_a_line_that_is_not_modelled_or_not_understood_is_named(
     tmp_path: Path, lines: str, could: str, bound: str | None
 ) -> None:
     """With its number; a bound where a part of the estimate bounds it."""
-    limits = [one for one in with_model(lines, tmp_path).limits if ".py:" in one.key]
+    reading = with_model(lines, tmp_path)
+    limits = [one for one in reading.limits if ".py:" in one.key]
     assert len(limits) == 1
     assert limits[0].could == could
+    assert full_estimate(reading.run_file, replay=False).result.verdict == "cannot_tell"
     assert bound in (limits[0].adds, limits[0].saves)
     assert limits[0].key.startswith("train.py:")
 
@@ -207,4 +209,4 @@ def test_a_second_model_is_named(tmp_path: Path) -> None:
     """At most the weights of the same model once more."""
     other = LOADED.replace("model =", "teacher =")
     limits = [one for one in with_model(other, tmp_path).limits if ".py:" in one.key]
-    assert [(one.could, one.adds) for one in limits] == [("more", "weights_32bit")]
+    assert [(one.could, one.adds) for one in limits] == [("more", "4*weights")]

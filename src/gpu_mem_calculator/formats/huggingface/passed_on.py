@@ -104,7 +104,7 @@ def _add_precision(result: PassedOn, reading: Reading) -> None:
     else:
         result.values |= {"fp16": False, "bf16": True}
         why = "estimated as bf16; weights that are stored in bfloat16 are cast to float16 beside"
-        limit = Limit(key="fp16=true", why=why, could="more", adds="weights_16bit")
+        limit = Limit(key="fp16=true", why=why, could="more", adds="2*weights")
         reading.limits.append(limit)
 
 
@@ -149,12 +149,17 @@ def _add_lengths(
     reading: Reading,
 ) -> None:
     """Tokens of a sequence: as a tokenizer cuts them, or as a name of the script says."""
-    named: Mapping[int, int] = found.lengths or found.facts.get("lengths", {})
+    named: Mapping[int, int] = found.lengths or found.named_lengths
     declared = {
         name: value
         for name, value in options.items()
         if name in LENGTH_NAMES and isinstance(value, int) and not isinstance(value, bool)
     }
+    if not named and not declared and found.unused_lengths:
+        named = found.unused_lengths
+        why = "only code that nothing calls says it"
+        settle = "--set program.data.seq_len=TOKENS"
+        reading.limits.append(Limit(key="length of a sequence", why=why, settle=settle))
     if not named and not declared:
         return
     if named:

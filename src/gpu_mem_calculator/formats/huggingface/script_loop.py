@@ -53,6 +53,8 @@ def _batches(found: ScriptRecord, reading: Reading) -> Section:
     values: Section = {}
     sizes = [(one.values.get("batch_size", 1), one) for one in loaders]
     shuffled = [pair for pair in sizes if pair[1].values.get("shuffle") is True]
+    used = [pair for pair in sizes if pair[1] is found.facts.get("loader")]
+    shuffled = used or shuffled
     for key, pairs in (
         ("per_device_train_batch_size", (shuffled or sizes)[:1]),
         ("per_device_eval_batch_size", [one for one in sizes if one not in shuffled][-1:]),

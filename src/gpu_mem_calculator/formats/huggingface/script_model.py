@@ -80,7 +80,7 @@ def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
         _shape(config, model, result, reading)
     if HEADS.fullmatch(model.name):
         why = "its head and loss are smaller than a language model's, which is estimated"
-        limited(reading, model.line, model.name, why, adds=False, saves=f"model_params+{STATES}")
+        limited(reading, model.line, model.name, why, adds=False, saves=f"parameters+{STATES}")
     result.loaded = {"dtype": "float32"} if model.values.get("new") else {}
     for key in model.values.get("load", ()):
         _argument(key, model.values.get(key), model, result, reading)
@@ -191,9 +191,7 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
         limited(reading, where.line, where.text, why, adds=EXTRA_BYTES, saves=EXTRA_BYTES)
     if values.get("copied"):
         why = "a second copy of the weights"
-        limited(
-            reading, values["copied"], "deepcopy(model)", why, adds="weights_32bit", saves=False
-        )
+        limited(reading, values["copied"], "deepcopy(model)", why, adds="4*weights", saves=False)
 
 
 def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
@@ -254,5 +252,5 @@ def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Rea
             source = values.get("source", UNKNOWN)
             same = isinstance(source, str) and one.values.get("source") == source
             why = f"another model, {when}, is not counted"
-            adds = "weights_32bit" if same else True
+            adds = "4*weights" if same else True
             limited(reading, one.line, what, why, adds=adds, saves=False)

@@ -124,13 +124,36 @@ def _momentum(optimizer: Thing) -> bool:
 def _collator(reading: Reading, value: Any, line: int, trainer: str) -> None:
     """A collator pads a batch to its longest sequence, which is at most as long as is counted."""
     libraries = isinstance(value, Thing) and value.kind == "data"
-    own = isinstance(value, ScriptFunction | Imported) or (
-        isinstance(value, Thing) and value.kind == "instance"
-    )
-    if value is None or libraries or own or value is UNKNOWN:
+    own = _collating(value)
+    if own is not None and _makes_rows(own):
+        why = "a collator of one's own may make more rows than the batch has"
+        limited(reading, own.lineno, f"{trainer}(data_collator)", why)
+    elif value is None or libraries or own is not None or isinstance(value, Imported):
         freed(reading, line, f"{trainer}(data_collator): sequences are at most as long as counted")
     else:
         limited(reading, line, f"{trainer}(data_collator)", "not understood")
+
+
+def _collating(value: Any) -> Any:
+    """The code of a collator of the script's own; None where it is a library's or not shown."""
+    if isinstance(value, ScriptFunction):
+        return value.node
+    made = value.values.get("(class)") if isinstance(value, Thing) else None
+    return made.method("__call__") if isinstance(made, ScriptClass) else None
+
+
+def _makes_rows(node: ast.AST) -> bool:
+    """Whether code adds rows in a loop, or repeats and joins them."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.For) and any(
+            isinstance(x, ast.For) for x in ast.walk(one) if x is not one
+        ):
+            return True
+        if isinstance(one, ast.Attribute) and one.attr in ("extend", "repeat", "repeat_interleave"):
+            return True
+        if isinstance(one, ast.Call) and getattr(one.func, "id", "") == "range":
+            return True
+    return False
 
 
 def _rewards(reading: Reading, value: Any, line: int, trainer: str) -> None:

@@ -163,7 +163,10 @@ def _leave_out_tables(reading: Reading, given: Section) -> None:
         given["target_modules"] = [one for one in targets if one not in tables]
         why = "adapters of the embedding and the head are not modelled, and left out"
         key = f"target_modules {', '.join(tables)}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
+        # Whole logits and their gradients in fp32 instead of tiles, the adapter's own output, and
+        # the adapter's states: 16 bytes of r (hidden + vocabulary), less than 2 bytes of a weight.
+        bound = "24*logits+2*weights"
+        reading.limits.append(Limit(key=key, why=why, could="more", adds=bound))
 
 
 def _add_quantization(program: Section, values: Section) -> None:

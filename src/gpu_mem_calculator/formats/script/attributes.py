@@ -127,10 +127,10 @@ class Attributes(Interpreter):
             if owner.kind in ("arguments", "peft", "quantization"):
                 self.found.conditions |= dict(self.unsure)
             if name.lower() in LENGTHS and isinstance(value, int) and value > 0:
-                self.found.facts.setdefault("lengths", {})[line] = int(value)
+                self.note_length(line, int(value), named=True)
         elif owner.kind == "tokenizer":
             if name in ("model_max_length", "max_length") and isinstance(value, int):
-                self.found.lengths[line] = value
+                self.note_length(line, value)
             self.seen(line, text, FREE, "texts and their tokens are on the host")
         elif owner.kind in ACCOUNTED:
             set_attribute(self, owner, name, value, line, text)

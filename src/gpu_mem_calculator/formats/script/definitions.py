@@ -39,6 +39,7 @@ class Definitions(Expressions):
         self.entered: set[int] = set()  # functions that were called
         self.returned: list[list[Any]] = []
         self.modules: dict[str, Scope | None] = {}
+        self.loaders: list[Thing] = []  # of the loops around
         self.items: dict[int, tuple[Any, dict[str, int]]] = {}
 
     @abstractmethod
@@ -55,6 +56,11 @@ class Definitions(Expressions):
         """Account for a call on data, and for each of its arguments by its own line."""
         for line in {arguments.line, *arguments.lines.values(), *arguments.places}:
             self.found.lines.append(Line(line, arguments.text, effect, why))
+
+    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
+        """Note the tokens to which sequences are truncated, by a call or by a name."""
+        place = self.found.named_lengths if named else self.found.lengths
+        place[line] = tokens
 
     def make(self, thing: Thing) -> Thing:
         """Keep an object that was made."""

@@ -206,6 +206,7 @@ class HostCalls(Attributes):
 
     def instance(self, made: ScriptClass, arguments: Arguments) -> Any:
         """An object of a class of the script."""
+        made.made = True
         roots = made.roots
         trainer = next((one for one in roots if one.endswith("Trainer")), "")
         if trainer:

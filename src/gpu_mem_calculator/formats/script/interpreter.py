@@ -171,11 +171,15 @@ class Interpreter(Definitions):
         source = self.value(node.iter, scope)
         known = isinstance(source, list | tuple) and len(source) <= LONGEST
         self.contexts.append(f"for {ast.unparse(node.iter)}")
+        if isinstance(source, Thing) and source.kind == "loader":
+            self.loaders.append(source)
         for one in source if known else [element(source)]:
             bind(node.target, one, scope)
             if self.block(node.body, scope) == ENDED and known:
                 break
         self.contexts.pop()
+        if isinstance(source, Thing) and source.kind == "loader":
+            self.loaders.pop()
         return self.block(node.orelse, scope)
 
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> str:

@@ -98,7 +98,7 @@ def _load_adapter(world: ScriptWorld, arguments: Arguments) -> Any:
         model.values["peft"] = Thing(kind="peft", name="LoraConfig", line=arguments.line)
     else:
         why = "an adapter that is not trained is added"  # smaller than the weights it adapts
-        limit(world, arguments, why, adds="weights_16bit", saves=False)
+        limit(world, arguments, why, adds="2*weights", saves=False)
     return model
 
 

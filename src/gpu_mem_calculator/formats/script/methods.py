@@ -69,6 +69,7 @@ def prepare(world: ScriptWorld, owner: Thing, arguments: Arguments) -> Any:
 def backward(world: ScriptWorld, owner: Thing, arguments: Arguments) -> None:
     """accelerator.backward(loss)."""
     owner.values["backward"] = arguments.line
+    world.found.facts["loader"] = world.loaders[-1] if world.loaders else None
     honour(world, arguments)
 
 

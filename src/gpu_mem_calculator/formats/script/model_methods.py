@@ -10,7 +10,7 @@ from .record import FREE
 from .values import DTYPES, Arguments, ScriptWorld, Thing
 
 Handler = Callable[[ScriptWorld, Thing, Arguments], Any]
-ALL_WIDE = "weights_32bit"  # at most all weights are wide
+ALL_WIDE = "4*weights"  # at most all weights are wide
 SHORT = {"half": "float16", "float": "float32", "double": "float64"}
 
 

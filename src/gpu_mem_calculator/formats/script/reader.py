@@ -50,6 +50,7 @@ class ScriptReader(HostCalls):
 
     bare: ast.AST | None = None  # the call whose result nobody takes
     quiet = False  # whether a function is looked through that nothing calls
+    called = True  # whether a library calls it, as methods of an object that the script made
 
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
         """Account for a call or an assignment, unless nothing calls it."""
@@ -62,10 +63,10 @@ class ScriptReader(HostCalls):
 
     def look_into_the_rest(self) -> None:
         """Look for lengths in functions that nothing calls, such as those of a collator."""
-        self.quiet = True
         for one in self.found.functions:
             if id(one.node) not in self.entered:
                 bound = one.bound
+                self.quiet, self.called = True, isinstance(bound, ScriptClass) and bound.made
                 if isinstance(bound, ScriptClass):
                     bound = Thing(kind="instance", name=bound.name, values=dict(bound.fields))
                 self.follow(ScriptFunction(one.node, one.scope, bound), Arguments())
@@ -77,7 +78,14 @@ class ScriptReader(HostCalls):
         name = target.id.lower() if isinstance(target, ast.Name) else ""
         if name in LENGTHS and isinstance(value, int) and value > 0:
             assert isinstance(target, ast.Name)
-            self.found.facts.setdefault("lengths", {})[target.lineno] = int(value)
+            self.note_length(target.lineno, int(value), named=True)
+
+    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
+        """Note a length; in a function that nothing calls it only may be the run's."""
+        if self.quiet and not self.called:
+            self.found.unused_lengths[line] = tokens
+        else:
+            super().note_length(line, tokens, named=named)
 
     def length(self, node: ast.AST | None, scope: Scope) -> None:
         """Note the tokens that sequences are cut to, where a name of the script says so."""
@@ -85,7 +93,7 @@ class ScriptReader(HostCalls):
         value = self.value(node, scope) if name in LENGTHS else UNKNOWN
         if isinstance(value, int) and value > 0:
             assert isinstance(node, ast.expr)
-            self.found.facts.setdefault("lengths", {})[node.lineno] = value
+            self.note_length(node.lineno, value, named=True)
             self.found.lines.append(Line(node.lineno, name, HONOURED, "tokens of a sequence"))
 
     def statement(self, node: ast.stmt, scope: Scope) -> str:
@@ -215,12 +223,15 @@ class ScriptReader(HostCalls):
         if base.kind == "output" and name == "backward":
             own = base.values.get("own")
             self.found.facts["backward"] = arguments.line
+            self.found.facts["loader"] = self.loaders[-1] if self.loaders else None
             self.found.facts["own loss" if own else "model loss"] = arguments.line
             return None
         if base.kind == "output":
+            if name in ("item", "cpu", "tolist", "numpy"):
+                return UNKNOWN
             if name in LOSSES:
-                self.seen(arguments.line, arguments.text, LIMIT, OWN_LOSS)
-                base.values["own"] = True
+                bound = "8*logits"  # as for a function of torch
+                self.seen(arguments.line, arguments.text, LIMIT, OWN_LOSS, adds=bound, saves=False)
             return base
         if base.kind == "scaler":
             self.found.facts["scaler"] = arguments.line

@@ -35,7 +35,8 @@ class ScriptRecord(Struct, kw_only=True):
 
     - `things`: models, trainers and so on, in the order in which they were made
     - `conditions`: branches whose condition is not known, and that change memory, by line
-    - `lengths`: tokens to which sequences are cut, by line
+    - `lengths`: tokens to which calls truncate sequences, by line; `named_lengths`: which names say
+      so; `unused_lengths`: in functions that nothing calls
     - `options`: options that the script declares, with their defaults
     - `is_cut`: whether the script was too long to be followed to its end
     - `tree`: the script's syntax tree
@@ -48,6 +49,8 @@ class ScriptRecord(Struct, kw_only=True):
     classes: list[ScriptClass] = field(default_factory=list)
     conditions: dict[int, str] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
+    named_lengths: dict[int, int] = field(default_factory=dict)
+    unused_lengths: dict[int, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)

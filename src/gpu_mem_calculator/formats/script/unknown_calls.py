@@ -49,7 +49,7 @@ def note_lengths(world: Any, arguments: Arguments) -> None:
     for name in LENGTHS:
         value = arguments.named.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9:
-            world.found.lengths[arguments.lines.get(name, arguments.line)] = value
+            world.note_length(arguments.lines.get(name, arguments.line), value)
 
 
 def look_through(world: ScriptWorld, arguments: Arguments) -> None:
@@ -81,10 +81,12 @@ def other_call(world: Any, called: Any, arguments: Arguments) -> Any:
         models = [one for one in touched if one.kind in ("model", "part")]
         return models[0] if models and known is None and len(touched) == 1 else UNKNOWN
     outputs = [one for one in arguments.every() if isinstance(one, Thing) and one.kind == "output"]
-    if outputs:
+    if outputs and (called.package not in ("?", "builtins") if path else True):
         why = "a loss of one's own may keep other tensors than the model's"
-        limit(world, arguments, why)
-        outputs[0].values["own"] = True
+        # torch's function writes one tensor, and keeps at most one more for backward, in fp32.
+        of_torch = path.startswith("torch.")
+        limit(world, arguments, why, adds="8*logits" if of_torch else True, saves=not of_torch)
+        outputs[0].values["own"] = not of_torch
         return outputs[0]
     elsewhere = path and not is_plain_package(called.package) and called.package not in KNOWN
     options = [one for one in arguments.every() if isinstance(one, Thing) and one.kind in OPTIONS]

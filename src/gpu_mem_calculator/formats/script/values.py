@@ -86,6 +86,7 @@ class ScriptClass(Struct, eq=False):
     bases: tuple[Any, ...]
     fields: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    made: bool = False  # whether the script makes an object of it
 
     def method(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """A method by its name, its own or that of a base in the script."""
@@ -168,9 +169,13 @@ class ScriptWorld(Protocol):
     environment: Mapping[str, str]
     num_gpus: int
     found: Any
+    loaders: list[Thing]
 
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
         """Account for a call or an assignment."""
+
+    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
+        """Note the tokens to which sequences are truncated."""
 
     def note(self, arguments: Arguments, why: str, effect: str) -> None:
         """Account for a call on data, and for each of its arguments by its own line."""
