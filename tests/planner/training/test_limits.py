@@ -112,6 +112,7 @@ def test_a_card_without_bf16_is_named() -> None:
     fix = {
         "training.loss": "full",
         "training.optimizer": "adam",
+        "training.precision": "bf16_mixed",
         "training.activation_checkpointing": "full",
     }
     engines_asked = ("pytorch_ddp", "megatron_lm")

@@ -111,6 +111,13 @@ class Grid:
         cells = product(*((0, stride) for stride in self.strides))
         return tuple(map(sum, cells))
 
+    def rising(self) -> Grid:
+        """The grid in which no value is below the one before along the first axis."""
+        values, before = list(self.values), self.strides[0]
+        for place in range(before, len(values)):
+            values[place] = max(values[place], values[place - before])
+        return Grid(self.axes, values)
+
     def changed(self, change: Callable[..., float]) -> Grid:
         """The grid of `change(value, *point)` for every point."""
         points = product(*(axis.points for axis in self.axes))

@@ -37,7 +37,7 @@ class SecondsInterval(Struct, frozen=True):
 
 V0 = "vllm v0"  # vLLM before its V1 engine
 COSTS: Mapping[str, EngineCosts] = {
-    "llamacpp": EngineCosts(step=0.001, prompt_share=0.6),
+    "llamacpp": EngineCosts(prompt_share=0.6),
     "sglang": EngineCosts(step=0.001, sequence=0.00004, request=0.005),
     "tensorrt_llm": EngineCosts(step=0.0005, sequence=0.00001),
     "tgi": EngineCosts(step=0.002, sequence=0.00001),
@@ -47,7 +47,7 @@ COSTS: Mapping[str, EngineCosts] = {
 }
 AMD_SHARE = 0.5  # speed of kernels on AMD's cards over that of NVIDIA's curves, scaled
 INTERVALS: Mapping[str, SecondsInterval] = {
-    PROMPTS: SecondsInterval(0.72, 2.6),
-    ALONE: SecondsInterval(0.68, 1.77),
-    TOGETHER: SecondsInterval(0.9, 2.62),
+    PROMPTS: SecondsInterval(0.68, 2.6),
+    ALONE: SecondsInterval(0.71, 1.77),
+    TOGETHER: SecondsInterval(0.9, 2.65),
 }

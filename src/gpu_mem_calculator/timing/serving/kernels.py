@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import sqrt
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from msgspec import Struct
 from ..curves.collectives import collective_seconds
 from ..curves.grid import Axis, Grid
 from ..curves.machine import Machine
-from ..training.estimates import SUSTAINED, SUSTAINED_ELSEWHERE
+from ..training.estimates import SUSTAINED_ELSEWHERE
 from .card import QUANTIZED, SHORT_SUM, CardRates
 from .parts import LAST, WeightUse
 from .work import StageWork, cache_bytes
@@ -53,12 +54,25 @@ EXPERT_SHARES: Mapping[str, tuple[float, ...]] = {
     "fp8": (0.56, 0.62, 0.70, 0.61, 0.37, 0.22),
     "nvfp4": (0.45, 0.51, 0.51, 0.42, 0.28, 0.20),
 }
+
+
+def falling(shares: Sequence[float]) -> list[float]:
+    """The shares without their rises: more rows read as many bytes or more, and take as long or
+    longer. Between the highest that comes later and the lowest that came before, by their
+    geometric mean.
+    """
+    lowest = list(accumulate(shares, min))
+    highest = list(accumulate(reversed(shares), max))[::-1]
+    return [sqrt(low * high) for low, high in zip(lowest, highest, strict=True)]
+
+
 EXPERT_SECONDS = 4e-5
 EXPERT_GRIDS = {
-    name: Grid([Axis(EXPERT_ROWS, continues=False)], shares)
+    name: Grid([Axis(EXPERT_ROWS, continues=False)], falling(shares))
     for name, shares in EXPERT_SHARES.items()
 }
 HEAD_DIM = 128  # for which the attention curve is read
+LONG = 16384  # keys with which a kernel reaches its highest rate
 # Elementwise kernels of a layer, each a launch in a CUDA graph: two additions with norm, rotary
 # embedding, the write to the cache, activation. vLLM 0.11 model_executor/models/llama.py.
 SMALL_KERNELS = 5
@@ -141,8 +155,8 @@ def _dense_seconds(part: WeightUse, tokens: float, matrices: float, gpu: Serving
         curve.size * side * side / gpu.rates.memory_bytes_per_second,
         2 * rows * side * side / gpu.rates.rate(curve.unit),
     )
-    sustained = SUSTAINED.get(gpu.capability, SUSTAINED_ELSEWHERE)
-    limited = part.products(tokens) / gpu.rates.rate(UNPACKED.get(part.unit, part.unit)) / sustained
+    limited = part.products(tokens) / gpu.rates.rate(UNPACKED.get(part.unit, part.unit))
+    limited = limited / SUSTAINED_ELSEWHERE  # of every card: a server's passes are short
     return max(limited, _bound(part, tokens, gpu) * float(measured) / roofline)
 
 
@@ -165,7 +179,8 @@ def prompt_attention_seconds(
     scale = gpu.rates.rate(stage.mixed) / gpu.rates.rate("bf16")
     for one in stage.mixings:
         heads = max(1.0, one.prompt / (2 * HEAD_DIM))
-        rate = gpu.machine.attention.at(HEAD_DIM, prompt, sequences * heads)
+        keys = prompt if one.prompt else LONG  # a recurrence works in chunks, whatever the prompt
+        rate = gpu.machine.attention.at(HEAD_DIM, keys, sequences * heads)
         flops = 2 * one.count * one.in_prompt(prompt) * prompt * sequences
         total += flops / (rate * min(scale, 1.0))
     return total
