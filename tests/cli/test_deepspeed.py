@@ -99,3 +99,9 @@ def test_a_largest_layer_above_the_total_is_refused(command: Command) -> None:
     answer = command("deepspeed", *words)
     assert answer.code == 2
     assert "is more than --num-parameters" in answer.err
+
+
+def test_other_words_for_the_model_and_the_gpus_are_understood(command: Command) -> None:
+    """Those of the other verbs."""
+    own = command("deepspeed", "--stage", "2", "--model-path", "gpt2", "--gpus-per-node", "4")
+    assert command("deepspeed", "--stage", "2", "--model", "gpt2", "--gpus", "4").out == own.out

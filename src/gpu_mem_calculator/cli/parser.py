@@ -93,6 +93,7 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(words, namespace)
         first = getattr(parsed, self._joined, None) if self._joined else None
         if first and unknown and not any(word.startswith("-") for word in unknown):
+            _refuse_card(unknown[-1].rstrip("?.!"))
             setattr(parsed, self._joined, " ".join((first, *unknown)))
             return parsed
         if unknown:
@@ -128,6 +129,14 @@ class Parser(argparse.ArgumentParser):
         later = words[words.index(option) + 1 :] if option in words else ()
         given = value or next((one for one in later[:1] if not one.startswith("-")), "true")
         return f"; use --set {key}={given}"
+
+
+def _refuse_card(word: str) -> None:
+    """Raise one sentence for a card that is written beside the model, without its option."""
+    from ..catalog.cards import find_card
+
+    if len(word) > 1 and find_card(word) is not None:
+        raise InputError(f"{word!r} is a card, not a part of the model's name; write --gpu {word}")
 
 
 def whole(text: str) -> int:

@@ -70,6 +70,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("--concurrent", "--num-users", "--concurrent-users"), ("--users",)),
     **dict.fromkeys(("--quant", "--quantize"), ("--quantization",)),
     "--max-new-tokens": ("--new-tokens",),
+    **dict.fromkeys(("--cost", "--price-per-hour", "--hourly-price"), ("--price",)),
+    "--model": ("--model-path",),
+    "--gpus": ("--gpus-per-node",),
     **{f"--{name}": ("--engine", name) for name in ENGINES},
     **{f"--{name}": ("--quantization", name) for name in ("fp8", "awq", "gptq", "int4", "int8")},
     "--json": ("--format", "json"),
@@ -92,6 +95,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
         "full",
     ),
     "--ep": (r"[0-9]+", "all"),
+    "--serve": (r"any|vllm|sglang|tgi|llama.*|ollama|tensorrt.*|trtllm|transformers|hf", "any"),
 }
 CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
 
@@ -135,7 +139,7 @@ def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
     alias = ALIASES.get(plain, ())
     if plain in CONTEXTS and "--context" not in known:
         alias = ("--seq-len",)
-    return alias if alias and alias[0] in known else (name,)
+    return alias if alias and (alias[0] in known or alias[0] in AXES) else (name,)
 
 
 def _axes(words: list[str], known: Collection[str]) -> list[str]:
