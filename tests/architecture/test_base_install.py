@@ -54,7 +54,7 @@ def test_the_page_says_what_it_needs() -> None:
     found = _run(["serve"])
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
-    assert "pip install 'gpu-mem-calculator[web]'" in found.stderr
+    assert 'pip install -e ".[web]" in the clone' in found.stderr
 
 
 def test_the_planner_says_what_it_needs() -> None:
@@ -62,7 +62,7 @@ def test_the_planner_says_what_it_needs() -> None:
     found = _run(["plan", "gpt2", "--gpus", "8", "--gpu", "h100"])
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
-    assert "pip install 'gpu-mem-calculator[plan]'" in found.stderr
+    assert 'pip install -e ".[plan]" in the clone' in found.stderr
     assert _run(["plan", "--help"]).returncode == 0
 
 

@@ -21,7 +21,7 @@ def test_without_a_gpu_there_is_one_sentence(
     monkeypatch.setattr(card, "find_spec", lambda name: None)
     answer = command("measure", "--preset", "gpt2")
     assert (answer.code, answer.out) == (2, "")
-    assert 'pip install "gpu-mem-calculator[measure]"' in answer.err
+    assert 'pip install -e ".[measure]"' in answer.err
 
 
 def test_without_a_gpu_no_file_is_left(

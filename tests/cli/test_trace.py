@@ -134,7 +134,7 @@ def test_without_torch_one_sentence(
     answer = command("trace", "--config", file())
     assert answer.err == (
         "gpu-mem-calc: trace runs the model with torch, and torch is not installed; "
-        'pip install "gpu-mem-calculator[torch]"\n'
+        'pip install -e ".[torch]" in the clone of the project\n'
     )
 
 

@@ -17,7 +17,7 @@ from gpu_mem_calculator.core.json_text import parse_json
     [
         ('{"a": 1},', "line 1 has a comma after the end; delete it"),
         ('{"a": 1}\n{"b": 2}', "line 2 begins a second object; give each a file of its own"),
-        ('{"a": 1}\nthe end', 'line 2 continues after the end with "the end"; delete that'),
+        ('{"a": 1}\nthe end', "line 2 continues after the end; delete that"),
         ('"a": {\n "b": 1}', "it has no braces around it; put { before it and } after it"),
         ('{"a": 1, "a": 2}', '"a" occurs twice in one object; delete one of them'),
         ('{"a": NaN}', "NaN is not a number in JSON; write a number"),
@@ -26,11 +26,11 @@ from gpu_mem_calculator.core.json_text import parse_json
         ("{\"a\": 'x'}", "line 1 has single quotes; use double quotes"),
         ('{"a": 1 /* one\n}', "line 1 begins a /* comment that has no */; add it"),
         ('{\n"a": [1', "it ends on line 2 before it is complete; is a part missing?"),
-        ('{"a" 1}', "line 1 column 6: expecting ':' delimiter, at \"1}\""),
-        ("[1,,]", "line 1 column 4: expecting value, at"),
-        ("[,]", "line 1 column 2: expecting value, at"),
+        ('{"a" 1}', "line 1 column 6: expecting ':' delimiter"),
+        ("[1,,]", "line 1 column 4: expecting value"),
+        ("[,]", "line 1 column 2: expecting value"),
         ("{,}", "line 1 column 2"),
-        ('/* one\n*/ {"a" 1}', "line 2 column 9: expecting ':' delimiter, at \"1}\""),
+        ('/* one\n*/ {"a" 1}', "line 2 column 9: expecting ':' delimiter"),
     ],
 )
 def test_what_is_wrong_and_where(text: str, words: str) -> None:

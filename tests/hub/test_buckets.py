@@ -247,7 +247,7 @@ def test_without_obstore_the_line_to_type_is_said(
     """The base install has the hub, and no buckets."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     message = refusal("s3://default-bucket/models/mine.json")
-    assert message.endswith("one more package: pip install 'gpu-mem-calculator[hub]'")
+    assert message.endswith('one more package: pip install -e ".[hub]" in the clone of the project')
 
 
 def test_keys_that_are_to_be_had_elsewhere(

@@ -29,7 +29,7 @@ def test_the_card_is_looked_at_from_a_child(cuda: FakeCuda) -> None:
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says what to install."""
     monkeypatch.setattr(card, "find_spec", lambda name: None)
-    assert '"gpu-mem-calculator[measure]"' in refusal()
+    assert 'pip install -e ".[measure]" in the clone' in refusal()
 
 
 def test_a_torch_for_the_cpu_is_named(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:

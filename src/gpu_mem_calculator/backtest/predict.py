@@ -18,16 +18,14 @@ from ..core.runfile import read
 from ..core.serving_result import serving_result
 from ..core.stage_replay import replay_stage
 from ..cuda.libraries import NCCL_BYTES, host_libraries
+from ..ledger.extras import install
 from ..ledger.ledger import CPU, UNIFIED
 from ..run.phases import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
 from .predict_step import predict_step
 from .rows import METRICS, MeasuredRun
 
-NEEDS_TORCH = (
-    "--rung trace runs the model with torch, and {} is not installed; "
-    'pip install "gpu-mem-calculator[torch]"'
-)
+NEEDS_TORCH = "--rung trace runs the model with torch, and {} is not installed; " + install("torch")
 
 
 class Prediction(Struct, frozen=True, kw_only=True):

@@ -260,7 +260,9 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     given = [(name, getattr(args, key)) for name, key in KEYS.items()]
     own = [word for name, value in given if value is not None for word in (name, f"{value}")]
     own += [word for one in args.settings for word in ("--set", one)]
-    return ["check", *own, *more, *args.launch]
+    from ..ledger.secrets import printed_words
+
+    return printed_words(["check", *own, *more, *args.launch])
 
 
 def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> dict[str, Any]:

@@ -176,6 +176,11 @@ def _verb(verb: str, words: list[str]) -> int:
     module.arguments(parser)
     if verb == "check":
         words = module.separated(words)
+    elif verb != "trace":  # these two may start the words as they are
+        from ..ledger.secrets import hidden_words, printed_words
+
+        words = hidden_words(words)
+        words = [printed_words([one])[0] if " " in one else one for one in words]
     try:
         args = parser.parse_args(words)
     except SystemExit as end:  # --help has printed itself

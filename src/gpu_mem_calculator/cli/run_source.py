@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import InputError, print_to_stderr
 from ..core.runfile import with_settings
+from ..ledger.secrets import printed_words
 from ..run.limits import Limit
 from .training_options import chosen_settings, option_words, settings_words
 
@@ -173,4 +174,4 @@ def run_words(args: argparse.Namespace) -> list[str]:
     for name in ("config", "preset", "model"):
         if value := getattr(args, name):
             named += [f"--{name}", value]
-    return [*named, *option_words(args), *settings_words(args.settings)]
+    return printed_words([*named, *option_words(args), *settings_words(args.settings)])

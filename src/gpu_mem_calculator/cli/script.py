@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
-from .parser import Parser, tokens
+from .parser import Parser, natural, tokens
 
 if TYPE_CHECKING:
     from ..report.tracing import TraceReport
@@ -18,6 +18,7 @@ SHAPES = {
     "vocab_size": "vocabulary of a tokenizer that is not on this machine",
     "dtype": "dtype of weights that are not on this machine",
 }
+SECONDS = 1800  # after which a script is ended
 DTYPES = ("bfloat16", "float16", "float32")
 NOT_WITH_SCRIPT = ("config", "preset", "model", "function", "diff", "rank", "trust_remote_code")
 
@@ -30,12 +31,16 @@ def add_script(parser: Parser) -> None:
     text = f"with a script: sizes of data that is not on this machine ({keys})"
     parser.option("--shapes", "NAME=N", text, nargs="+", default=[])
     parser.option("--gpu", "NAME", "with a script: the GPU (default: as in a run file)")
+    text = f"with a script: end it after this long (default: {SECONDS}; 0: never)"
+    parser.option("--timeout", "SECONDS", text, natural)
 
 
 def check_no_script_options(args: argparse.Namespace) -> None:
     """Raise for options of a script where there is none."""
     if args.shapes:
         raise InputError("--shapes is for a script; add -- python FILE, or leave it out")
+    if args.timeout is not None:
+        raise InputError("--timeout is for a script; add -- python FILE, or leave it out")
     if args.gpu:
         fix = f"use --set hardware.gpu={args.gpu}"
         raise InputError(f"--gpu is for a script; {fix}")
@@ -75,7 +80,8 @@ def script_report(args: argparse.Namespace) -> TraceReport:
     shapes, data = read_shapes(args.shapes), _run_file(args)
     launch = read_launch(args.script)
     steps = args.steps or STEPS
-    traced, recording = trace_script(launch, data, steps=steps, shapes=shapes)
+    seconds = SECONDS if args.timeout is None else args.timeout
+    traced, recording = trace_script(launch, data, steps=steps, shapes=shapes, timeout=seconds)
     return TraceReport(
         trace=traced,
         estimate=full_estimate(script_run_file(launch, data, recording.engine), replay=False),

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import catalog
 from ..core.errors import InputError
+from ..ledger.extras import install
 from .parser import Parser, whole
 
 EXAMPLES = """\
@@ -17,7 +18,7 @@ examples:
 
 Environment variables set the rest: docs/web.md."""
 MOST_PORTS = 65535
-MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web]'"
+MISSING = f"the web page needs more packages: {install('web')}"
 
 
 def arguments(parser: Parser) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import InputError, print_to_stderr
+from ..ledger.extras import install
 from .function import add_function, function_values
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, whole
@@ -39,9 +40,7 @@ the function returns a model and a batch (a dict, a tuple or a tensor); the
 model's output must contain the loss. After -- stands the command that starts
 your own training script: it runs unchanged, for two optimizer steps, without
 network, and what it prints goes to stderr."""
-NEEDS_TORCH = (
-    '{} runs the model with torch, and {} is not installed; pip install "gpu-mem-calculator[torch]"'
-)
+NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
 
 
 def arguments(parser: Parser) -> None:

@@ -7,6 +7,7 @@ import sys
 
 from ..ledger.quoting import MOST_QUOTED
 from ..ledger.quoting import quoted as quoted
+from ..ledger.secrets import hide
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
 class InputError(ValueError):
-    """Bad input. `problems` has one sentence for each thing that is wrong."""
+    """Bad input. `problems` has one sentence for each thing that is wrong, without secrets."""
 
     exit_code = 2  # of a command that it ends
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         sentences = [problems] if isinstance(problems, str) else problems
-        self.problems = [_short(sentence) for sentence in sentences]
+        self.problems = [_short(hide(sentence)) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
 
@@ -71,7 +72,7 @@ def print_to_stderr(*sentences: str, begins: str = STDERR_PREFIX) -> None:
     """Print sentences to stderr, one on each line, each after `begins`."""
     try:
         for sentence in sentences:
-            print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)
+            print(f"{begins}{printable(hide(sentence))}", file=sys.stderr, flush=True)
     except BrokenPipeError:  # a reader that has left
         pass
     except OSError as error:

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from typing import Any, NoReturn
 
+from ..ledger.secrets import hidden
+
 BLANK = " \t\r\n"
 _STRING = r'"(?:[^"\\\n]++|\\.)*+"?'
 _COMMENT = re.compile(rf"{_STRING}|(?P<extra>(?://|#)[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)")
@@ -16,17 +18,18 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}  # Python's, and JSO
 
 
 def parse_json(text: str) -> Any:
-    """The data of a JSON text; raises ValueError with the line and how to correct it.
+    """The data of a JSON text, without secrets; raises ValueError with the line and how to correct
+    it, and without the text there, which may be a secret.
 
     Comments (`//`, `#`, `/* */`) and a comma before `}` or `]` are accepted, as DeepSpeed's parser
     (hjson) accepts them.
     """
     try:
-        return _loads(text)
+        return hidden(_loads(text))
     except json.JSONDecodeError:
         plain = _without_extras(text)
     try:
-        return _loads(plain)
+        return hidden(_loads(plain))
     except json.JSONDecodeError as error:
         raise ValueError(_sentence(plain, error)) from None
 
@@ -79,7 +82,7 @@ def _sentence(text: str, error: json.JSONDecodeError) -> str:
             return f"line {line} has a comma after the end; delete it"
         if rest.startswith(("{", "[")):
             return f"line {line} begins a second object; give each a file of its own"
-        return f"line {line} continues after the end with {_quote(rest)}; delete that"
+        return f"line {line} continues after the end; delete that"
     for word, instead in _WORDS.items():
         if re.match(rf"{word}\b", rest):
             return f"line {line} has Python's {word}; write {instead}"
@@ -88,9 +91,4 @@ def _sentence(text: str, error: json.JSONDecodeError) -> str:
     if not rest:
         return f"it ends on line {line} before it is complete; is a part missing?"
     what = error.msg[:1].lower() + error.msg[1:]
-    return f"line {line} column {error.colno}: {what}, at {_quote(rest)}"
-
-
-def _quote(rest: str) -> str:
-    """The beginning of a text on one line, in quotes."""
-    return json.dumps(rest[:20].split("\n")[0].rstrip(), ensure_ascii=False)
+    return f"line {line} column {error.colno}: {what}"

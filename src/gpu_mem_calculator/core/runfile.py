@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from ..ledger.secrets import without_secrets
 from ..run.limits import Limit
 from .errors import InputError, first_problems, nearest, quoted
 from .file_kinds import as_run_file
@@ -56,7 +57,10 @@ def read(
         data = load_text(source)
     else:
         data = source
-    data, limits = _without_limits(as_run_file(data))
+    try:
+        data, limits = _without_limits(as_run_file(without_secrets(data, [])))
+    except RecursionError:
+        raise InputError("the run file is nested too deeply; write a smaller one") from None
     data, program = _with_program(data)
     data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
@@ -265,7 +269,8 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         except ValueError:
             value = _names(text) if keys[-1] == "target_modules" else text
         with_setting(data, ".".join(keys), value)
-    return data
+    kept: dict[str, Any] = without_secrets(data, [])
+    return kept
 
 
 def _names(text: str) -> str | list[str]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ..hub.access import access
+from ..ledger.secrets import hidden
 from .errors import InputError
 from .files import MOST_BYTES, MOST_SLOW_BYTES, STDIN, read_text
 from .json_text import parse_json
@@ -50,7 +51,7 @@ def parse_text(text: str, ending: str, where: str) -> Any:
 
             if DEEP_KEY.search(text):
                 raise RecursionError
-            return _with_dates_as_text(tomllib.loads(text))
+            return hidden(_with_dates_as_text(tomllib.loads(text)))
         return parse_json(text)
     except RecursionError:
         raise InputError(f"{where}: not valid {kind}, it is nested too deeply") from None

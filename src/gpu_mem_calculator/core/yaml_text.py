@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
+from ..ledger.secrets import hidden
+
 MOST_VALUES = 20_000  # aliases count as what they stand for
 DEEPEST = 100  # PyYAML recurses, and in C without a check
 TAG = "tag:yaml.org,2002:"
@@ -14,12 +16,12 @@ EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+
 
 
 def parse_yaml(text: str) -> Any:
-    """The data of a YAML text; raises ValueError with the line where it is not valid."""
+    """The data of a YAML text, without secrets; raises ValueError with the line of an error."""
     import yaml
 
     try:
         _check(yaml.parse(text, Loader=_base_loader()))
-        return yaml.load(text, Loader=_loader())
+        return hidden(yaml.load(text, Loader=_loader()))
     except yaml.MarkedYAMLError as error:
         raise ValueError(_sentence(error, text)) from None
     except yaml.YAMLError as error:
@@ -32,7 +34,7 @@ def parse_yaml_documents(text: str) -> list[Any]:
 
     try:
         _check(yaml.parse(text, Loader=_base_loader()))
-        return [one for one in yaml.load_all(text, Loader=_loader()) if one is not None]
+        return [hidden(one) for one in yaml.load_all(text, Loader=_loader()) if one is not None]
     except yaml.MarkedYAMLError as error:
         raise ValueError(_sentence(error, text)) from None
     except yaml.YAMLError as error:
@@ -99,6 +101,8 @@ def _sentence(error: Any, text: str) -> str:
         problem = "it is indented by a tab; use spaces"
     elif "another document" in problem:
         problem = "a second document begins here; give each a file of its own"
+    elif "undefined alias" in problem:
+        problem = "it has an undefined alias; put a text that begins with * in quotes"
     elif "unhashable key" in problem:
         problem = "a list or an object cannot be a key"
     return f"line {line + 1}: {problem}"

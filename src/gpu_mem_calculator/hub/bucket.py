@@ -14,13 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..ledger.extras import install
 from .bounds import Allowance, HubError, MissingFileError, printable_address
 from .reader import MOST_JSON, Read
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-MISSING = "models in buckets need one more package: pip install 'gpu-mem-calculator[hub]'"
+MISSING = f"models in buckets need one more package: {install('hub')}"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{1,62}", re.ASCII)
 CODE = re.compile(r"<Code>(\w+)</Code>")
 SECONDS, READING = 60.0, 10.0  # limits of one request, and of each read of its answer

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.errors import InputError
+from ..ledger.extras import install
 from ..run.run import Run
 from .job import Job
 from .materializer import Materializer
@@ -25,7 +26,7 @@ def import_extra(name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and not name.startswith(error.name):
             raise
-        package, fix = name.partition(".")[0], f'pip install "gpu-mem-calculator[{extra}]"'
+        package, fix = name.partition(".")[0], install(extra)
         raise InputError(f"this needs {package}, which is not installed: {fix}") from None
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
+from ..ledger.extras import install
 from .child_process import Tell, run_in_child
 
 NO_TORCH = (
-    "measure runs the job with torch, which is not installed: pip install "
-    '"gpu-mem-calculator[measure]"; gpu-mem-calc calculate needs neither torch nor a GPU'
+    f"measure runs the job with torch, which is not installed: {install('measure')}; "
+    "gpu-mem-calc calculate needs neither torch nor a GPU"
 )
 NO_GPU = "measure needs a CUDA GPU, and {why}; gpu-mem-calc trace runs the same job without one"
 HEAVY = (

@@ -22,10 +22,10 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import STDERR_PREFIX, InputError, print_to_stderr
+from ..ledger.extras import install
 
 NO_RAY = (
-    "--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
-    "start the ranks by torchrun"
+    f"--ray needs ray, which is not installed: {install('ray')}, or start the ranks by torchrun"
 )
 PATIENCE = 600.0  # seconds to wait until the cluster has free nodes
 GRACE = 30.0  # seconds for torchrun to end its ranks

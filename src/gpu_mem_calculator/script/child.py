@@ -14,7 +14,10 @@ from unittest.mock import patch
 
 import msgspec
 
+from .isolation import isolate
 from .recording import Failure, Recording, ScriptInput
+
+PACKAGES = str(Path(__file__).parents[2])
 
 
 def main(file: str) -> NoReturn:
@@ -23,6 +26,7 @@ def main(file: str) -> NoReturn:
     The process ends in the middle of the script, so that it saves and uploads nothing.
     """
     plan = msgspec.json.decode(Path(file).read_bytes(), type=ScriptInput)
+    isolate(Path(file).parent, PACKAGES)
     os.dup2(2, 1)  # what the script prints goes to stderr: stdout has the answer alone
 
     def finish(outcome: Recording | Failure) -> NoReturn:

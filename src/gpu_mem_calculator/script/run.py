@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from .launch import Launch
 from .recording import Failure, Recording, ScriptInput
 
 STEPS = 2  # the optimizer's states exist from the second on
+SECONDS = 1800.0  # after which a script is ended
+GRACE = 10.0  # seconds in which the supervisor ends what the script started
+SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 CHILD = """
 import sys
 sys.path[0] = sys.argv.pop(1)  # where this package is; for `python -c`, the first is the folder
@@ -51,10 +55,13 @@ def trace_script(
     *,
     steps: int = STEPS,
     shapes: Mapping[str, int | str] | None = None,
+    timeout: float = SECONDS,
 ) -> tuple[RunTrace, Recording]:
-    """The trace of a script's first steps, and its recording."""
+    """The trace of a script's first steps, and its recording; after `timeout` seconds the script is
+    ended (0: never).
+    """
     resolved = resolve(read(script_run_file(launch, data)))
-    recording = record_script(launch, resolved, steps, shapes or {})
+    recording = record_script(launch, resolved, steps, shapes or {}, timeout=timeout)
     resolved = resolve(read(script_run_file(launch, data, recording.engine)))
     notes = tuple(recording.notes)
     stream = stream_of(recording)
@@ -79,16 +86,20 @@ def record_script(
     steps: int,
     shapes: Mapping[str, int | str],
     program: str = "",
+    timeout: float = SECONDS,
 ) -> Recording:
     """What a script, or a program in its place, allocates, recorded in another process."""
     with tempfile.TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
         plan = plan_of(launch, resolved, steps, shapes, str(Path(folder) / "result"))
         file = Path(folder) / "plan.json"
         file.write_bytes(msgspec.json.encode(replace(plan, program=program)))
-        code = _run([sys.executable, "-c", CHILD, PACKAGES, str(file)])
+        code = run_supervised([sys.executable, "-c", CHILD, PACKAGES, str(file)], timeout)
         result = Path(plan.result)
+        if code is None and not result.is_file():
+            late = f"{launch.target} made no {steps or STEPS} steps within {timeout:g} seconds"
+            raise InputError(f"{late}, and was ended; give it more by --timeout, 0 for no limit")
         if not result.is_file():
-            raise InputError(f"{launch.target} {_end(code)} before it made an optimizer step")
+            raise InputError(f"{launch.target} {_end(code or 0)} before it made an optimizer step")
         kind, outcome = msgspec.msgpack.decode(result.read_bytes())
     if kind == "recording":
         return msgspec.convert(outcome, Recording)
@@ -98,13 +109,30 @@ def record_script(
     raise InputError(failure.sentence)
 
 
-def _run(words: list[str]) -> int:
-    with subprocess.Popen(words) as process:
+def run_supervised(words: list[str], timeout: float) -> int | None:
+    """Run a command in a session of its own; nothing that it starts outlives this call.
+
+    Returns how it ended; None where it was ended after `timeout` seconds (0: never).
+    """
+    supervised = [sys.executable, "-I", "-S", SUPERVISOR, *words]
+    with subprocess.Popen(supervised, start_new_session=True) as process:
         try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.kill()
-            raise
+            return process.wait(timeout or None)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end_supervisor(process)
+
+
+def _end_supervisor(process: subprocess.Popen[bytes]) -> None:
+    """Let the supervisor end what is left; kill its session where it does not answer."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end(code: int) -> str:

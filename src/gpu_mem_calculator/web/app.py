@@ -16,7 +16,8 @@ from starlette.responses import Response
 from ..core.errors import InputError
 from .addresses import QUICK, SLOW
 from .guard import RequestGuard
-from .observability import RequestObserver, drop_gauges, start_logs
+from .logs import start_logs
+from .observability import RequestObserver, drop_gauges
 from .pages import missing_page, page_routes
 from .pool import ProcessLane
 from .reply_cache import ReplyCache

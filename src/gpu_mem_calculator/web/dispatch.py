@@ -134,6 +134,8 @@ def _response(reply: TaskReply, headers: dict[str, str] | None = None) -> Respon
         more["content-disposition"] = f'attachment; filename="{reply.filename}"'
     if reply.media.startswith("image/svg"):
         more["content-security-policy"] = SVG_POLICY
+    if reply.fault:
+        more["x-fault-id"] = reply.fault
     if reply.media == JSON:
         more["cache-control"] = "no-store"
     return Response(reply.body, reply.status, more, media_type=reply.media)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOG = logging.getLogger("gpu_mem_calculator.web")
+from .logs import LOG, log_fault
+from .worker_messages import JSON, fault
+
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which processes share their counts
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -52,32 +53,6 @@ _request_counter = cache(REQUESTS.labels)
 _request_timer = cache(SECONDS.labels)
 
 
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record's time (UTC), level, message and fields."""
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def start_logs(level: str) -> None:
-    """Log lines of JSON to stderr from this level on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    LOG.handlers[:] = [handler]
-    LOG.setLevel(level.upper())
-    LOG.propagate = False
-
-
 def metrics() -> bytes:
     """The counts of every process in Prometheus' text format."""
     if SHARED not in os.environ:
@@ -106,8 +81,16 @@ class RequestObserver:
             return
         start = time.perf_counter()
         response = {"status": 0, "bytes": 0}
+        observed = _observed_send(send, response)
         try:
-            await self.app(scope, receive, _observed_send(send, response))
+            await self.app(scope, receive, observed)
+        except Exception as error:
+            reply = fault()
+            log_fault(reply.fault, error)
+            if response["status"]:
+                raise  # it has begun: the connection is closed
+            head = {"x-fault-id": reply.fault, "cache-control": "no-store"}
+            await Response(reply.body, 500, head, media_type=JSON)(scope, receive, observed)
         finally:
             route = self.names.get(scope.get("endpoint"), "other")
             _count_and_log(scope["method"], route, response, time.perf_counter() - start)

@@ -17,7 +17,8 @@ from typing import cast
 import msgspec
 
 from .fair_queue import FairQueue
-from .observability import LOG, READY, WAITING
+from .logs import LOG
+from .observability import READY, WAITING
 from .worker_messages import HEAD, TaskReply, TaskRequest, frame
 
 Place = asyncio.Future["CalculatorProcess"]  # in the queue; its result is the process

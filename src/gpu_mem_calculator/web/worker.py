@@ -11,7 +11,6 @@ import gzip
 import os
 import signal
 import sys
-import traceback
 from types import FrameType
 from typing import IO
 
@@ -22,15 +21,15 @@ from ..core.errors import InputError
 from ..hub.access import Access, allow, endpoint
 from ..ledger.units import MIB
 from .compat import UnsupportedFieldError
+from .logs import log_fault, start_logs
 from .settings import ServiceSettings, from_environment
 from .tasks import answer
-from .worker_messages import HEAD, TaskReply, TaskRequest, frame, refusal
+from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
 LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
 MOST_FETCHED = 64 * MIB  # bytes of one download
 PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
-UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"
 
 
 class TaskInterrupted(BaseException):
@@ -83,9 +82,10 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
         return refusal(501, [str(error)])
     except MemoryError:
         return refusal(413, [TOO_LARGE])
-    except Exception:
-        traceback.print_exc()
-        return refusal(500, [UNEXPECTED])
+    except Exception as error:
+        reply = fault()
+        log_fault(reply.fault, error)
+        return reply
 
 
 def gzipped(reply: TaskReply) -> TaskReply:
@@ -115,6 +115,7 @@ def allowed_hosts(settings: ServiceSettings) -> frozenset[str]:
 def main() -> None:
     """Answer on stdin and stdout; anything that prints goes to stderr."""
     settings = from_environment()
+    start_logs(settings.log_level)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would take address space
     limit_memory(settings)
     seconds = LOOKUP_SHARE * float(sys.argv[1])

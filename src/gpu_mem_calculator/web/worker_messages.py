@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 HEAD = struct.Struct("!I")  # the bytes that follow, big-endian
 JSON = "application/json"
+UNEXPECTED = "a fault of the service, not of your request; please report it with this id: {}"
 
 
 class TaskRequest(Struct, frozen=True, array_like=True):
@@ -28,6 +31,7 @@ class TaskReply(Struct, frozen=True, array_like=True):
     media: str = JSON
     filename: str = ""  # for a reply that is saved as a file
     packed: bool = False  # the body is gzipped
+    fault: str = ""  # the id of a fault of ours, which the log has, too
 
 
 def frame(message: TaskRequest | TaskReply) -> bytes:
@@ -40,3 +44,11 @@ def refusal(status: int, problems: list[str]) -> TaskReply:
     """A reply that says what is wrong, one sentence for each problem."""
     body = {"detail": "; ".join(problems), "problems": problems}
     return TaskReply(status, msgspec.json.encode(body))
+
+
+def fault() -> TaskReply:
+    """The reply to a request that met a fault of ours: an id, and nothing of the fault itself."""
+    name = uuid4().hex[:12]
+    problems = [UNEXPECTED.format(name)]
+    body = {"detail": problems[0], "problems": problems, "id": name}
+    return replace(refusal(500, problems), body=msgspec.json.encode(body), fault=name)

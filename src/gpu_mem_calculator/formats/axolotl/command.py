@@ -100,7 +100,7 @@ def file_and_options(words: Sequence[str]) -> FileAndOptions:
     rest = [*words[:at], *words[at + 1 :]]
     parsed = parse_options("axolotl train", rest, *_tables())
     problems = list(parsed.problems)
-    problems += [f"{quoted(word)} is not read after the file" for word in parsed.positional]
+    problems += [f"{quoted(word)} is not read after the file" for word in parsed.strays]
 
     return FileAndOptions(file=str(words[at]), values=parsed.values, problems=problems)
 

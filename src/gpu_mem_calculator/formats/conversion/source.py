@@ -12,11 +12,13 @@ from ...core.errors import InputError
 from ...core.files import MOST_SLOW_BYTES
 from ...core.text_data import parse_any_text
 from ...core.yaml_text import parse_yaml_documents
+from ...ledger.secrets import hidden_words, hide_forms
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
 from ..reading.command import Command
 from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
+from ..reading.secrets import safe_reading
 from ..reading.tools import FORMATS, is_run_file, read_command, read_data
 from ..skypilot.launch import task_file
 
@@ -42,6 +44,7 @@ def read_source(
     """
     if not words:
         raise InputError("there is no command to check; write it after gpu-mem-calc check")
+    words = hidden_words(words)
     source, name = _Source(files, gpu_bytes, machine_bytes), words[0]
     applied = manifest_files(words, files)
     if applied:
@@ -67,7 +70,7 @@ def read_pasted(text: str) -> list[Reading]:
     """What a pasted text means: a command, a script, a manifest, or a tool's file."""
     from ..ollama.modelfile import is_modelfile
 
-    source = _Source(NamedFiles(None))
+    source, text = _Source(NamedFiles(None)), hide_forms(text)
     if is_modelfile(text):
         return [source.modelfile(text)]
     several = source.documents(text)
@@ -166,12 +169,13 @@ class _Source(Struct, frozen=True):
         """A Modelfile of Ollama."""
         from ..ollama.read import read_modelfile
 
-        return read_modelfile(text, self.files, self.gpu_bytes or self.machine_bytes)
+        memory = self.gpu_bytes or self.machine_bytes
+        return safe_reading(read_modelfile(text, self.files, memory))
 
     def data(self, data: Any, name: str) -> Reading:
         """The data of a file: a run file, or another tool's."""
         if isinstance(data, Mapping) and is_run_file(data):
-            return Reading(tool=RUN_FILE, run=dict(data))
+            return safe_reading(Reading(tool=RUN_FILE, run=dict(data)))
         found = read_data(data, self.files) if isinstance(data, Mapping) else None
         if found is None:
             known = ", ".join(one.title for one in FORMATS.values() if one.keys)

@@ -50,7 +50,7 @@ def read_command(command: Command) -> Reading:
     syntax = option_syntax("arguments", FOLDER)
     parsed = parse_options(program, _with_plain_flash(rest), table, syntax)
     reading.problems += parsed.problems
-    reading.problems += [f"{word!r} is no option of llama.cpp" for word in parsed.positional]
+    reading.problems += [f"{word!r} is no option of llama.cpp" for word in parsed.strays]
     given = _variables(reading, command.environment) | parsed.values
     kept = sort_keys(reading, table, given, "--")
     values = with_presets(reading, kept)

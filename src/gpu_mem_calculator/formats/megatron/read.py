@@ -42,6 +42,8 @@ def read_command(command: Command) -> Reading:
     given = dict(parsed.values)
     for word in parsed.positional:
         if not word.startswith("$"):
+            if parsed.problems:
+                continue  # the value of an option that is not known
             reading.problems.append(f"{word!r} is not an option of {TITLE}; leave it out")
             continue
         why = "the script does not say what it is; options in it are left out"

@@ -12,6 +12,7 @@ from msgspec import Struct
 from ...core.errors import InputError
 from ...core.files import read_text
 from ...core.text_data import load_text, parse_any_text
+from ...ledger.secrets import hide_forms
 
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")  # endings of shell scripts
 MODELFILE = "Modelfile"  # how the name of Ollama's file begins
@@ -43,10 +44,10 @@ class NamedFiles(Struct, frozen=True):
         return self.folder is not None and _is_file(self.path(name, ""))
 
     def text(self, name: str, option: str = "") -> str:
-        """The text of a file."""
+        """The text of a file, without what has the form of a secret."""
         if os.path.normpath(name) in self.written:
             return self.written[os.path.normpath(name)]
-        return read_text(self.path(name, option), option)
+        return hide_forms(read_text(self.path(name, option), option))
 
     def data(self, name: str, option: str = "") -> Any:
         """The data of a JSON, YAML or TOML file."""

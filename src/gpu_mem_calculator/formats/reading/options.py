@@ -40,6 +40,13 @@ class ParsedOptions(Struct, kw_only=True):
     positional: list[str]
     problems: list[str]
 
+    @property
+    def strays(self) -> list[str]:
+        """Words that belong to no option; after an option that is not known, its values, which
+        may be secrets, are not told from them.
+        """
+        return [] if self.problems else self.positional
+
 
 def option_syntax(path: str, folder: Path) -> OptionSyntax:
     """The syntax in a table of arguments, with that of the tables it inherits from."""

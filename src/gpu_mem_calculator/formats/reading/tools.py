@@ -17,6 +17,7 @@ from ...published import frameworks
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
+from .secrets import safe_command, safe_reading
 
 
 class UnknownToolError(InputError):
@@ -186,9 +187,9 @@ def read_command(command: Command) -> Reading:
         raise UnknownToolError(f"{name!r} starts no tool that is known; known are {known}")
     if command.gpu_bytes is None and command.card is not None:
         command = replace(command, gpu_bytes=command.card.least_bytes)
-    result: Reading = _reader(found).read_command(command)
+    result: Reading = _reader(found).read_command(safe_command(command))
     result.assumed[:0] = command.assumed
-    return with_card(result, command)
+    return safe_reading(with_card(result, command))
 
 
 def with_card(reading: Reading, command: Command) -> Reading:
@@ -222,7 +223,7 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
     if found is None:
         return None
     result: Reading = _reader(found).read_data(data, files)
-    return result
+    return safe_reading(result)
 
 
 def file_format(data: Any) -> Format | None:

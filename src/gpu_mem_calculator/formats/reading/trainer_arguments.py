@@ -131,8 +131,7 @@ def parsed_arguments(
     """The values of HfArgumentParser's options, and a sentence for each word that is none."""
     switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
     parsed = parse_options(tool, words, table, OptionSyntax(switches=switches, lists=lists))
-    unknown = () if parsed.problems else parsed.positional  # else they are values of them
-    strays = [f"{word!r} is not an option of {tool}" for word in unknown]
+    strays = [f"{word!r} is not an option of {tool}" for word in parsed.strays]
     return parsed.values, [*parsed.problems, *strays]
 
 

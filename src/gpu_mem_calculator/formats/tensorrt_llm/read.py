@@ -60,7 +60,7 @@ def read_command(command: Command) -> Reading:
         raise InputError("trtllm-serve names no model; write it after trtllm-serve")
     if parsed.positional[0] in ("mm_embedding_serve", "disaggregated", "disaggregated_mpi_worker"):
         raise InputError(f"trtllm-serve {parsed.positional[0]} is not read; use trtllm-serve MODEL")
-    reading.problems += [f"{word!r} is a second model" for word in parsed.positional[1:]]
+    reading.problems += [f"{word!r} is a second model" for word in parsed.strays[1:]]
     values = sort_keys(reading, table, parsed.values, "--")
     values["model"] = parsed.positional[0]
     file = values.pop(FILE, None)

@@ -58,7 +58,7 @@ def read_command(command: Command) -> Reading:
     table, syntax = argument_table("arguments", FOLDER), option_syntax("arguments", FOLDER)
     parsed = parse_options(reading.tool, command.words[1:], table, syntax)
     reading.problems += parsed.problems
-    reading.problems += [f"{word!r} is no option of {reading.tool}" for word in parsed.positional]
+    reading.problems += [f"{word!r} is no option of {reading.tool}" for word in parsed.strays]
     given = _variables(command.environment, table, syntax.flags) | parsed.values
     values = sort_keys(reading, table, given, "--")
     reading.run["model"] = {"name": str(values.get("model-id") or DEFAULT_MODEL)}

@@ -13,6 +13,7 @@ from ...core.model_size import sized_model
 from ...core.models import ModelConfig
 from ...core.parameter_count import parameter_count
 from ...core.runfile import section
+from ...ledger.extras import install
 from ..answers.plans import Plans
 from ..answers.question import (
     FASTEST,
@@ -25,7 +26,7 @@ from ..answers.question import (
 from ..answers.serving_question import ServingQuestion
 from .asked_keys import Question, engine_choice, with_keys
 
-MISSING = "plan needs numpy: pip install 'gpu-mem-calculator[plan]'"
+MISSING = f"plan needs numpy: {install('plan')}"
 ANY = "any"  # every server
 Source = str | Mapping[str, Any]
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
