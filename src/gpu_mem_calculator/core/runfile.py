@@ -269,8 +269,7 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         except ValueError:
             value = _names(text) if keys[-1] == "target_modules" else text
         with_setting(data, ".".join(keys), value)
-    kept: dict[str, Any] = without_secrets(data, [])
-    return kept
+    return without_secrets(data, [])
 
 
 def _names(text: str) -> str | list[str]:

@@ -12,7 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
-    from typing import Any
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 NOT_KEPT = "not-kept"  # stands for a secret: one plain word in JSON, YAML, TOML and a shell
 REASON = "a secret: not kept"
@@ -126,8 +128,12 @@ def printed_words(words: Sequence[str]) -> list[str]:
     return [_pattern(RANDOM).sub(NOT_KEPT, word) for word in hidden_words(words)]
 
 
-def hidden(data: Any) -> Any:
+def hidden(data: T) -> T:
     """Data of a file with the secrets in it replaced."""
+    return _hidden(data)  # type: ignore[return-value]
+
+
+def _hidden(data: object) -> object:
     if isinstance(data, str):
         return hide_command(data)
     if isinstance(data, dict):
@@ -135,26 +141,28 @@ def hidden(data: Any) -> Any:
         return {
             key: NOT_KEPT
             if is_secret(key, value) or (key == "value" and is_secret(named, value))
-            else hidden(value)
+            else _hidden(value)
             for key, value in data.items()
         }
     if isinstance(data, list):
         if data and all(type(one) is str for one in data):
             return hidden_words(data)
-        return [hidden(one) for one in data]
+        return [_hidden(one) for one in data]
     return data
 
 
-def without_secrets(data: Any, dropped: list[str]) -> Any:
+def without_secrets(data: T, dropped: list[str]) -> T:
     """Data without the keys whose values are secrets, which are added to `dropped`."""
+    return _without(data, dropped)  # type: ignore[return-value]
+
+
+def _without(data: object, dropped: list[str]) -> object:
     if isinstance(data, dict):
         secret = [key for key, value in data.items() if is_secret(key, value)]
         dropped += map(str, secret)
-        return {
-            key: without_secrets(value, dropped) for key, value in data.items() if key not in secret
-        }
+        return {key: _without(value, dropped) for key, value in data.items() if key not in secret}
     if isinstance(data, list):
-        return [without_secrets(one, dropped) for one in data]
+        return [_without(one, dropped) for one in data]
     return hide_forms(data) if isinstance(data, str) else data
 
 
