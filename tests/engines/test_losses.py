@@ -12,7 +12,14 @@ from gpu_mem_calculator.core.runfile import read
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.streams import highest, rolled_and_written
 
-LOSSES = ("full_no_upcast", "flash_fused", "flash_fused_inplace", "liger", "liger_fused")
+LOSSES = (
+    "full_no_upcast",
+    "flash_fused",
+    "flash_fused_inplace",
+    "flash_fused_no_upcast",
+    "liger",
+    "liger_fused",
+)
 TRAINING: dict[str, dict[str, Any]] = {
     **{loss: {"loss": loss} for loss in (*LOSSES, "chunked", "cut")},
     "all kernels": {"liger": True},

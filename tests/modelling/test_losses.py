@@ -53,6 +53,8 @@ LOGIT_BYTES = {
     ("flash_fused", MIXED): (6, 8),
     ("flash_fused_inplace", MIXED): (6, 6),
     ("flash_fused_inplace", FP32): (4, 4),
+    ("flash_fused_no_upcast", MIXED): (2, 4),
+    ("flash_fused_no_upcast", PURE): (2, 4),
     ("liger", MIXED): (6, 6),
     ("liger", PURE): (6, 6),
     ("cut", MIXED): (0, 0),

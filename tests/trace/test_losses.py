@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "cut fsdp": ("qwen2", {"loss": "cut"}, FSDP),
     "no upcast": ("qwen2", {"loss": "full_no_upcast", "precision": "fp16_mixed"}, {}),
     "flash": ("llama", {"loss": "flash_fused"}, {}),
+    "flash, no upcast": ("llama", {"loss": "flash_fused_no_upcast"}, {}),
     "chunked": ("llama", {"loss": "chunked", "loss_chunk_size": 4096}, {}),
     "labels": ("qwen2", {"loss": "chunked", "labelled_tokens": 100}, {}),
     "flash in place": ("llama", {"loss": "flash_fused_inplace"}, {}),

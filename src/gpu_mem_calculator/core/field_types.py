@@ -35,6 +35,7 @@ Loss = Literal[
     "megatron_fused",
     "flash_fused",
     "flash_fused_inplace",
+    "flash_fused_no_upcast",
     "chunked",
     "liger",
     "liger_fused",

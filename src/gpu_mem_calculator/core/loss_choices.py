@@ -128,8 +128,9 @@ def loss_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterator[
     if run.loss in MEGATRON:
         fix = f"{engine.title} does not have it; use 'liger_fused' or 'cut'"
         yield f"training.loss={run.loss!r} is Megatron's, and {fix}"
-    if run.precision == "fp32" and run.loss == "full_no_upcast":
-        yield "training.loss='full_no_upcast' is 'full' in precision 'fp32'; use 'full'"
+    if run.precision == "fp32" and run.loss.endswith("_no_upcast"):
+        same = run.loss.removesuffix("_no_upcast")
+        yield f"training.loss={run.loss!r} is {same!r} in precision 'fp32'; use {same!r}"
     if run.precision == "fp32" and run.loss == "cut":
         yield "training.loss='cut' has no fp32 kernel; use 'liger_fused', or precision 'bf16_mixed'"
     if run.loss == "cut" and run.arch.logit_scale is not None:

@@ -120,12 +120,15 @@ def _plain_loss(model: Any, run: Run) -> None:
 
 
 def _flash_loss(model: Any, run: Run) -> None:
-    """flash-attn's cross entropy of fp32 logits, as Axolotl puts it into transformers."""
+    """flash-attn's cross entropy of fp32 logits, as Axolotl puts it into transformers, or of logits
+    as they are.
+    """
     flash = import_kernels("flash_attn.ops.triton.cross_entropy").cross_entropy_loss
-    in_place = run.loss == "flash_fused_inplace"
+    in_place, upcast = run.loss == "flash_fused_inplace", run.loss != "flash_fused_no_upcast"
 
     def cross_entropy(logits: Any, labels: Any) -> Any:
-        losses, _ = flash(logits.float(), labels, ignore_index=IGNORED, inplace_backward=in_place)
+        read = logits.float() if upcast else logits
+        losses, _ = flash(read, labels, ignore_index=IGNORED, inplace_backward=in_place)
         return losses.sum() / (labels != IGNORED).sum()
 
     model.loss_function = partial(logits_loss, cross_entropy)
@@ -183,6 +186,7 @@ LOSSES: dict[str, Callable[[Any, Run], None]] = {
     "full_no_upcast": _plain_loss,
     "flash_fused": _flash_loss,
     "flash_fused_inplace": _flash_loss,
+    "flash_fused_no_upcast": _flash_loss,
     "chunked": _chunked_loss,
     "cut": _cut_loss,
     "reward": _reward_loss,

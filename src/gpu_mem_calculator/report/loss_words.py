@@ -12,6 +12,7 @@ TITLES = {
     "full_no_upcast": "loss without upcast",
     "flash_fused": "flash-attn's loss",
     "flash_fused_inplace": "flash-attn's loss in place",
+    "flash_fused_no_upcast": "flash-attn's loss without upcast",
     "liger": "Liger's loss",
     "liger_fused": "Liger's fused loss",
     "chunked": "chunked loss",

@@ -18,6 +18,7 @@ LOSS_CODES = {
     "full_no_upcast": code("torch 2.11 aten/src/ATen/native/LossNLL.cpp cross_entropy_loss"),
     "flash_fused": code("flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py"),
     "flash_fused_inplace": code("flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py"),
+    "flash_fused_no_upcast": code("flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py"),
     "liger": code("liger-kernel 0.8.5 ops/cross_entropy.py"),
     "liger_fused": code("liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py"),
     "chunked": code("trl 1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction"),

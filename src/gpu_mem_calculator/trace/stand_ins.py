@@ -98,8 +98,8 @@ def _cut(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
     return CutLoss.apply(hidden.flatten(0, 1), weight, labels[:, 1:].flatten())
 
 
-def _flash(logits: Any, labels: Any, *, in_place: bool) -> Any:
-    losses = FlashLoss.apply(logits.float(), labels, in_place)
+def _flash(logits: Any, labels: Any, *, in_place: bool, upcast: bool = True) -> Any:
+    losses = FlashLoss.apply(logits.float() if upcast else logits, labels, in_place)
     return losses.sum() / (labels != IGNORED).sum()
 
 
@@ -108,4 +108,5 @@ ON_LOGITS: dict[str, Callable[[Any, Any], Any]] = {
     "liger": lambda logits, labels: LigerLoss.apply(logits.float(), labels),
     "flash_fused": partial(_flash, in_place=False),
     "flash_fused_inplace": partial(_flash, in_place=True),
+    "flash_fused_no_upcast": partial(_flash, in_place=False, upcast=False),
 }

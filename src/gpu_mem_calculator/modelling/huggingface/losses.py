@@ -47,23 +47,29 @@ def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value)
 
 
 def flash_fused(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
-    """flash-attn's cross entropy on fp32 logits, as Axolotl's flash_attn_cross_entropy patches
-    fixed_cross_entropy (flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py): it saves the
-    logits and one number per token. In backward their gradient is new, or overwrites them.
+    """flash-attn's cross entropy (flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py): it
+    saves the logits and one number per token. In backward their gradient has their dtype, and is
+    new, or overwrites them.
+
+    The kernel takes logits in any dtype, and computes a row in fp32. transformers' loss, which
+    Axolotl's flash_attn_cross_entropy patches in fixed_cross_entropy, has made an fp32 copy by
+    then; llm-foundry gives it the logits as they are (`flash_fused_no_upcast`).
     """
-    logits32, tokens = tape.cast(logits, 32), setting.tokens
+    upcast, tokens = setting.loss != "flash_fused_no_upcast", setting.tokens
+    read = tape.cast(logits, 32) if upcast else logits
     lse = tape.value("loss.lse", tokens, 32, grad=False)
     losses = tape.op(
         "loss.tokens",
-        logits32,
+        read,
         elements=tokens,
         bits=32,
-        saves=(logits32, lse),
+        saves=(read, lse),
         temp=sized(tokens, 32),
         saves_late=True,
         hands_over=setting.loss == "flash_fused_inplace",
     )
-    tape.hold(logits, logits32)
+    if upcast:
+        tape.hold(logits, read)
     loss = tape.op("loss", losses, elements=1)
     tape.hold(logits, out)
     return loss
@@ -125,5 +131,6 @@ ON_LOGITS = {
     "full_no_upcast": full_no_upcast,
     "flash_fused": flash_fused,
     "flash_fused_inplace": flash_fused,
+    "flash_fused_no_upcast": flash_fused,
     "liger": liger,
 }
