@@ -1,6 +1,7 @@
-"""Writes the table of check.md: how many public configurations are read (tests/formats/corpora).
+"""Writes the tables of check.md: where a card is read, and how many public configurations are read.
 
-python docs/check.py    about five minutes
+python docs/check.py            about five minutes (tests/formats/corpora)
+python docs/check.py --cards    only where a card is read
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.formats.corpora import score  # noqa: E402  (after its folder is on the path)
+
+from gpu_mem_calculator.catalog.machines import labels, machines  # noqa: E402
 
 PAGE = ROOT / "docs" / "check.md"
 # The corpora in the order of the table, each with its title and where it is from.
@@ -34,7 +37,42 @@ CORPORA = {
     "verl": ("verl", "its examples"),
     "openrlhf": ("OpenRLHF", "its examples"),
 }
+SHOWN = (  # labels in the table of cards
+    "cloud.google.com/gke-accelerator",
+    "nvidia.com/gpu.product",
+    "nvidia.com/gpu.memory",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "node.kubernetes.io/instance-type",
+    "amd.com/gpu.product-name",
+)
 HEAD = "| tool | from | files | read in full | answered | with a limit | refused |"
+
+
+def cards() -> str:
+    """Where a card is read: labels and machine types of the catalogue, options of tools."""
+    keys = [key for key in labels() if " " not in key]
+    shown = ", ".join(f"`{key}`" for key in SHOWN if key in keys)
+    counts: Counter[str] = Counter()
+    for row in machines():
+        counts[row["provider"]] += len(row["sizes"])
+    types = ", ".join(f"{count} of {name}" for name, count in counts.items())
+    rows = {
+        "the command line": "`--gpu NAME`, `--gpu-mem GB`: they win over all that follows",
+        "Kubernetes": "labels in `nodeSelector` and in required `nodeAffinity` (what is only"
+        f" preferred counts as nothing): {shown} and {len(keys) - len(SHOWN)} more; also labels of"
+        " your own such as `gpu-type: a100`",
+        "machine types": "such as `g5.12xlarge`, `a2-highgpu-1g`, `Standard_NC24ads_A100_v4`: "
+        + types,
+        "MIG": "a resource such as `nvidia.com/mig-3g.40gb`: a slice with its own memory",
+        "KServe, Ray, KAITO": "the Pod's labels; `accelerator_type`; `instanceType`",
+        "Slurm": "`--gres=gpu:a100:8`, `--gpus`, `--gpus-per-node`, `--gpus-per-task`,"
+        " `--constraint` (`a100\\|h100` is a choice), a partition whose name is a card's",
+        "SkyPilot": "`accelerators` (A100 is the 40 GB card there), `any_of`, `instance_type`",
+        "compose": "`node.labels` in `deploy.placement`",
+        "this machine": "nvidia-smi, where nothing above names a card",
+    }
+    lines = ["| where | what is read |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {where} | {what} |" for where, what in rows.items())])
 
 
 def table() -> str:
@@ -54,10 +92,14 @@ def table() -> str:
 
 
 def main() -> None:
-    """Write the table between its marks."""
+    """Write the tables between their marks."""
     text = PAGE.read_text("utf-8")
-    marked = re.compile(r"(?<=<!-- corpora -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    PAGE.write_text(marked.sub(lambda _: table() + "\n", text), encoding="utf-8")
+    makers = {"cards": cards} if "--cards" in sys.argv else {"cards": cards, "corpora": table}
+    for mark, make in makers.items():
+        marked = re.compile(rf"(?<=<!-- {mark} -->\n).*?(?=<!-- end -->)", re.DOTALL)
+        made = make() + "\n"
+        text = marked.sub(made.replace("\\", r"\\"), text, count=1)
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

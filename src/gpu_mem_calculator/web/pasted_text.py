@@ -57,7 +57,11 @@ def _data(text: str) -> Any:
 
 def _foreign(text: str) -> dict[str, Any]:
     """The run of a command or of another tool's file, by keys that the form shows."""
-    reading = read_foreign(text)[0]
+    found = read_foreign(text)
+    reading = found[0]
+    if len(found) > 1:
+        sentence = f"it has {len(found)} commands; this is the first of them: {reading.name}"
+        reading.assumed.insert(0, sentence)
     if reading.problems:
         raise InputError(reading.problems)
     run, program = with_program(reading.run)

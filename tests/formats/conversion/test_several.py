@@ -201,3 +201,16 @@ def test_a_command_that_cannot_be_read_does_not_hide_the_others() -> None:
     first, second = read_pasted(f"{A} --max-model-length 3\n{B}")
     assert "--max-model-length" in first.problems[0]
     assert second.run["model"]["name"] == "Qwen/Qwen3-4B"
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --base-gpu-id 4", "4"),
+        ("llama-server -m Qwen3-8B-Q8_0.gguf --device CUDA1", "1"),
+    ],
+)
+def test_a_server_names_its_gpu_by_an_option(line: str, first: str) -> None:
+    """SGLang's first GPU, llama.cpp's devices."""
+    (one,) = read_pasted(line)
+    assert one.devices[0] == first

@@ -21,6 +21,8 @@ def _launch(line: str, folder: Path | None = None) -> Command:
     ("line", "words", "num_gpus", "num_nodes"),
     [
         ("python train.py --a 1", "train.py --a 1", None, 1),
+        ("apptainer exec --nv -B /a:/b --env A=1 x.sif python train.py", "train.py", None, 1),
+        ("srun -n 4 singularity run -C --nv x.sif python train.py", "train.py", 4, 1),
         ("python3.11 -u -X dev train.py", "train.py", None, 1),
         ("torchrun --nproc-per-node 8 train.py -x", "train.py -x", 8, 1),
         ("torchrun --nproc_per_node=4 --nnodes=1:2 train.py", "train.py", 8, 2),
@@ -110,3 +112,19 @@ def test_what_is_wrong_is_one_sentence(line: str, sentence: str) -> None:
     """A launcher that cannot be read is a sentence with the nearest fix."""
     with pytest.raises(InputError, match=sentence):
         _launch(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [
+        ("accelerate launch --gpu_ids 2,3 --num_processes 2 train.py", ("2", "3")),
+        ("accelerate launch --gpu_ids all --num_processes 2 train.py", ()),
+        ("deepspeed --include localhost:4,5 train.py", ("4", "5")),
+        ("deepspeed --include a:0,1@b:0,1 train.py", ()),
+        ("deepspeed --num_gpus 2 train.py", ()),
+        ("CUDA_VISIBLE_DEVICES=6 python train.py", ("6",)),
+    ],
+)
+def test_the_gpus_that_a_launcher_names(line: str, devices: tuple[str, ...]) -> None:
+    """Of one machine; several hosts have GPUs of their own."""
+    assert _launch(line).devices == devices

@@ -233,3 +233,17 @@ def test_refused(text: str, sentence: str) -> None:
     with pytest.raises(InputError) as error:
         read_script(text, NO_FILES)
     assert sentence in str(error.value)
+
+
+def test_a_redirection_on_a_line_of_its_own_is_no_prompt() -> None:
+    """A prompt for more lines stands only where the session has prompts."""
+    (found,) = read_script("vllm serve a/b \\\n  > a.log 2>&1", NO_FILES)
+    assert found.words == ("vllm", "serve", "a/b")
+    (found,) = read_script("$ vllm serve a/b \\\n> --port 1", NO_FILES)
+    assert found.words == ("vllm", "serve", "a/b", "--port", "1")
+
+
+def test_the_commands_that_were_seen_are_named() -> None:
+    """Where none of them starts a known tool."""
+    with pytest.raises(InputError, match=r"\(python -m own\.train\); check its command"):
+        read_script("pip install x\npython -m own.train --lr 1", NO_FILES)

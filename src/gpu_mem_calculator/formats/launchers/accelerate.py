@@ -5,6 +5,7 @@ accelerate 1.15.0 commands/launch.py (_validate_launch_command), commands/config
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,7 +85,13 @@ def with_accelerate(command: Command, options: LauncherOptions, file: Mapping[st
         num_gpus=_processes(merged, has_file=bool(file)),
         num_nodes=_count(merged, "num_machines") or 1,
         assumed=(*command.assumed, *(() if file else _no_file(options))),
+        devices=_devices(merged) or command.devices,
     )
+
+
+def _devices(merged: Mapping[str, Any]) -> tuple[str, ...]:
+    """The GPUs of gpu_ids; none where it is `all`."""
+    return tuple(re.findall(r"\d+", str(merged.get("gpu_ids", ""))))
 
 
 def file_settings(data: Any, path: str) -> Section:

@@ -27,7 +27,14 @@ def without_deepspeed(command: Command) -> Command:
         launcher="deepspeed",
         num_nodes=max(1, len(hosts)),
         num_gpus=None if None in hosts.values() else sum(slots or 0 for slots in hosts.values()),
+        devices=_devices(options.last("include") or "") or command.devices,
     )
+
+
+def _devices(include: str) -> tuple[str, ...]:
+    """The GPUs of --include, where it names those of one host."""
+    _, _, slots = include.partition(":")
+    return tuple(slots.split(",")) if slots and "@" not in include else ()
 
 
 def _hosts(command: Command, options: LauncherOptions) -> dict[str, int | None]:

@@ -53,7 +53,7 @@ def _term(term: Any) -> Iterator[NamedCard]:
 
 def _label(key: str, operator: str, values: Sequence[str]) -> NamedCard | None:
     """What one label says of the card; None where it says nothing."""
-    said = f"{key}={'|'.join(values)}" if operator in EQUAL else f"{key} {operator} {values[0]}"
+    said = f"{key}{'=' if operator in EQUAL else f' {operator} '}{'|'.join(values)}"
     row = labels().get(key)
     if row is not None and row["says"] == "memory":
         return _memory(operator, values, said)

@@ -49,6 +49,7 @@ def _either(*names: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset({one}) for name in names for one in (name, name.replace("-", "_")))
 
 
+MOST_GPUS = 16  # of a machine
 CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
@@ -194,7 +195,8 @@ def read_command(command: Command) -> Reading:
 
 def with_card(reading: Reading, command: Command) -> Reading:
     """A reading with the card of its command, and with what tells it from other commands."""
-    reading.name, reading.slots, reading.devices = command.name, command.slots, command.devices
+    reading.name, reading.slots = command.name, command.slots
+    reading.devices = _option_devices(command) or command.devices
     reading.limits += command.limits
     card = reading.card = command.card
     if card is None:
@@ -210,6 +212,19 @@ def with_card(reading: Reading, command: Command) -> Reading:
     else:
         reading.assumed.append(f"the card by {card.said}")
     return reading
+
+
+def _option_devices(command: Command) -> tuple[str, ...]:
+    """The GPUs that a server's own option names: SGLang's first one, llama.cpp's devices."""
+    words = [part for word in command.words for part in word.split("=", 1)]
+    for word, value in zip(words, words[1:], strict=False):
+        if word == "--base-gpu-id" and value.isdecimal() and len(value) < 4:
+            return tuple(str(int(value) + i) for i in range(MOST_GPUS))
+        if word in ("-dev", "--device") and re.fullmatch(
+            r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*", value
+        ):
+            return tuple(re.findall(r"\d+", value))
+    return ()
 
 
 def command_format(command: Command) -> Format | None:
