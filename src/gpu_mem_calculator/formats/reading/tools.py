@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -50,6 +51,7 @@ def _either(*names: str) -> tuple[frozenset[str], ...]:
 
 
 MOST_GPUS = 16  # of a machine
+DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
 CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
@@ -217,12 +219,10 @@ def with_card(reading: Reading, command: Command) -> Reading:
 def _option_devices(command: Command) -> tuple[str, ...]:
     """The GPUs that a server's own option names: SGLang's first one, llama.cpp's devices."""
     words = [part for word in command.words for part in word.split("=", 1)]
-    for word, value in zip(words, words[1:], strict=False):
+    for word, value in pairwise(words):
         if word == "--base-gpu-id" and value.isdecimal() and len(value) < 4:
             return tuple(str(int(value) + i) for i in range(MOST_GPUS))
-        if word in ("-dev", "--device") and re.fullmatch(
-            r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*", value
-        ):
+        if word in ("-dev", "--device") and DEVICES.fullmatch(value):
             return tuple(re.findall(r"\d+", value))
     return ()
 
