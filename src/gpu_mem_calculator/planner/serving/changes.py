@@ -42,8 +42,11 @@ def more_sequences(search: ServingSearch) -> Iterator[SmallestChange]:
             continue
         batch = -(-(question.users or 0) // (servers * served.copies))
         if batch > served.most_users(search.lengths):
-            run = with_settings(served.run, [f"inference.{LIMIT}={batch}"])
-            wider = ServedSetup(served.setup, run, full_estimate(run, replay=False))
+            try:
+                run = with_settings(served.run, [f"inference.{LIMIT}={batch}"])
+                wider = ServedSetup(served.setup, run, full_estimate(run, replay=False))
+            except InputError:
+                continue  # more than the server takes
             holds = batch <= wider.most_users(search.lengths) and wider.estimate.result.fits_on_gpu
             if holds and fast_enough(question, point(wider, search.lengths, batch, servers)):
                 found.append(batch)
