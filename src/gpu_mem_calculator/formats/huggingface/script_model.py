@@ -47,6 +47,10 @@ def model_sections(
         _load(model, result, reading)
         _change(model, result, reading)
         _gradients(model, trainer, reading)
+        if trainer is None and not model.values.get("checkpointing"):
+            # A step keeps keys and values unless the script turns it off, as Trainer does, and
+            # layers under checkpointing do (modeling_layers.py GradientCheckpointingLayer).
+            result.training["use_cache"] = model.values.get("use_cache", True) is not False
     elif not isinstance(model, Thing) and (trainer is not None or model is not None):
         line = trainer.line if trainer is not None else 0
         limited(reading, line, "model", "the script makes it where the text cannot be followed")

@@ -125,6 +125,9 @@ def set_attribute(
         owner.values[name] = value  # before a model is made of it
         owner.lines[name] = line
         honour(world, where)
+    elif owner.kind == "config" and name == "use_cache" and owner.model is not None:
+        owner.model.values["use_cache"] = value  # which a loop of one's own keeps
+        account(world, where, row("config attribute", name))
     elif owner.kind == "part" and name == "data":
         # A dtype that `.to` gave was accounted for there.
         world.seen(line, what, FREE, "values are written into a tensor that is there")

@@ -124,6 +124,8 @@ def forward(world: ScriptWorld, model: Thing, arguments: Arguments) -> Thing:
     """`model(**batch)`: a forward pass of a loop of one's own."""
     honour(world, arguments)
     model.values["forward"] = arguments.line
+    if "use_cache" in arguments.named:
+        model.values["use_cache"] = arguments.named["use_cache"]
     return Thing(kind="output", name="output", model=model, line=arguments.line)
 
 
