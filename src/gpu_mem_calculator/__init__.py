@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The names of the module, also of what is not loaded yet."""
+    return sorted({*globals(), *__all__})

@@ -227,3 +227,14 @@ def test_what_cannot_be_written_is_one_sentence(
         assert str(checked.value) == str(caught.value)
     check_writable("new", "--output")
     assert not os.listdir(tmp_path)
+
+
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    """Old ones of ours; a new one may belong to a process that still writes."""
+    old, new, other = (tmp_path / name for name in (".gpu-mem-calc-a", ".gpu-mem-calc-b", "c"))
+    for file in (old, new, other):
+        file.write_text("x")
+    for file in (old, other):
+        os.utime(file, (1, 1))
+    write_file(tmp_path / "out", b"data", "--output")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [new.name, "c", "out"]

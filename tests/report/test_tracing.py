@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
-from gpu_mem_calculator.ledger.ledger import ACT, RUNTIME
+from gpu_mem_calculator.ledger.ledger import ACT, OPTIM, RUNTIME
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.tracing import LARGEST, WIDTH, TraceReport, _largest
 
@@ -40,6 +40,7 @@ def report(kinds: list[tuple[str, int, int]]) -> Any:
         (ACT, 2048, 1, "   2.00 KiB                    activations   layers.0"),
         (ACT, 1, 2048, "   2.00 KiB  2048 × 1 bytes    activations   layers.0"),
         (RUNTIME, 1, 2048, "   2.00 KiB                    runtime       layers.0"),
+        (OPTIM, 2048, 1, "   2.00 KiB                    optimizer states layers.0"),
         (RUNTIME, 2, 1024, "   2.00 KiB  1024 × 2 bytes    runtime       layers.0"),
     ],
 )

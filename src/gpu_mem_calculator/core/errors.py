@@ -7,7 +7,7 @@ import sys
 
 from ..ledger.quoting import MOST_QUOTED
 from ..ledger.quoting import quoted as quoted
-from ..ledger.secrets import hide
+from ..ledger.secrets import hide, hide_random
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class InputError(ValueError):
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         sentences = [problems] if isinstance(problems, str) else problems
-        self.problems = [_short(hide(sentence)) for sentence in sentences]
+        self.problems = [_short(hide_random(hide(sentence))) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from stat import S_IMODE, S_ISFIFO, S_ISREG
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING
 
 from ..ledger.units import MIB
@@ -25,6 +25,8 @@ MOST_SLOW_BYTES = MIB // 4  # of one in YAML or TOML, whose parsers are slower
 MOST_RECORD_BYTES = 8 * MIB  # of a module's record
 MOST_RUNS_BYTES = 8 * MIB  # of a file of cases or of measured runs
 STDIN = "-"
+TEMPORARY = ".gpu-mem-calc-"  # how the name of a file begins that is not complete yet
+OLD_SECONDS = 3600.0  # after which such a file was left by a process that was killed
 WRITER_SECONDS = 2.0  # until a program must have opened a pipe to write to it
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -160,10 +162,10 @@ def _replace_file(path: str | Path, data: bytes) -> bool:
         return False
     import tempfile
 
+    folder = os.path.dirname(target)
+    _remove_old(folder)
     try:
-        descriptor, temporary = tempfile.mkstemp(
-            prefix=".gpu-mem-calc-", dir=os.path.dirname(target)
-        )
+        descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
     except OSError:
         return False  # the write in place says what is wrong
     try:
@@ -179,6 +181,19 @@ def _replace_file(path: str | Path, data: bytes) -> bool:
             return False  # a mount point, or another owner's
         raise
     return True
+
+
+def _remove_old(folder: str) -> None:
+    """Remove new files of this package that were left in a folder by processes that were killed."""
+    try:
+        with os.scandir(folder) as entries:
+            left = [one for one in entries if one.name.startswith(TEMPORARY)]
+        for one in left:
+            facts = one.stat(follow_symlinks=False)
+            if facts.st_uid == os.getuid() and facts.st_mtime < time() - OLD_SECONDS:
+                os.unlink(one.path)
+    except OSError:  # not readable, or another process was faster
+        pass
 
 
 def _copy_permissions(path: str, old: os.stat_result | None) -> None:

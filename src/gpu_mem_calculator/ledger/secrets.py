@@ -125,7 +125,12 @@ def printed_words(words: Sequence[str]) -> list[str]:
     """The words of a command that is shown: also without what looks random, as the value of an
     option that nobody knows may be a secret.
     """
-    return [_pattern(RANDOM).sub(NOT_KEPT, word) for word in hidden_words(words)]
+    return [hide_random(word) for word in hidden_words(words)]
+
+
+def hide_random(text: str) -> str:
+    """A text without what looks random."""
+    return _pattern(RANDOM).sub(NOT_KEPT, text)
 
 
 def hidden(data: T) -> T:

@@ -177,7 +177,7 @@ def _largest(traced: TraceReport) -> Iterator[Line]:
             each = ""
         kind = KIND_TITLES[entry.kind]
         where, _, op = _without_backward(entry.name).rpartition(": ")
-        left = f"{size(total):>11}  {each:<18}{kind:<14}"
+        left = f"{size(total):>11}  {each:<18}{f'{kind} ':<14}"
         yield [(left, ""), (_tail(where or op, WIDTH - len(left)), BOLD)]
         origin = f"{op}, {place(entry.source.text)}" if where else place(entry.source.text)
         yield line(" " * 13 + origin[: WIDTH - 13], DIM)
