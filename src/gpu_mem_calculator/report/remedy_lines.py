@@ -66,8 +66,8 @@ def short_remedy(
     label = _label(remedy)
     head = wrap_lines(label, _short_words(remedy, width - len(label)), width=width)
     settings = [word for one in remedy.settings for word in ("--set", one)]
-    for label, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
-        lines = [*head, *command(label, command_words, width)]
+    for indent, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
+        lines = [*head, *command(indent, command_words, width)]
         if len(lines) <= most:
             return lines
     lines = wrap_lines(label, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
