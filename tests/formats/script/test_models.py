@@ -205,6 +205,17 @@ model = GPT2LMHeadModel(config)
     assert reading.run["program"]["load"] == {"dtype": "float32"}
 
 
+def test_a_length_that_the_models_positions_bound(tmp_path: Path) -> None:
+    """No sequence is longer than the positions of a model, so it can only save."""
+    model = """
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_positions=256))
+"""
+    reading = with_model("", tmp_path, model=model)
+    assert reading.run["program"]["data"] == {"seq_len": 256}
+    assert [(one.could, one.saves) for one in reading.limits] == [("less", "activations")]
+
+
 def test_a_second_model_is_named(tmp_path: Path) -> None:
     """At most the weights of the same model once more."""
     other = LOADED.replace("model =", "teacher =")

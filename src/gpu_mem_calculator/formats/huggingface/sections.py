@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import InputError, quoted
 from ...programs.huggingface.adapters import TABLE as PEFT
 from ...programs.translation.arguments import argument_table
@@ -204,9 +206,12 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
             program["data"] = {"seq_len": length} if length != WHOLE else {}
             return
         config = reading.run.get("model", {}).get("config", {})
-        most = config.get("max_position_embeddings", config.get("n_positions", LENGTH))
+        most = config.get("max_position_embeddings", config.get("n_positions"))
         length = min(LENGTH, most) if isinstance(most, int) else LENGTH
         program["data"] = {"seq_len": length}
         why = f"the command does not say it; {length} tokens are assumed"
         settle = "--set program.data.seq_len=TOKENS"
-        reading.limits.append(Limit(key="length of a sequence", why=why, settle=settle))
+        limit = Limit(key="length of a sequence", why=why, settle=settle)
+        if most == length:  # the model has no more positions
+            limit = replace(limit, could="less", saves="activations")
+        reading.limits.append(limit)
