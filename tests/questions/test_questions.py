@@ -10,6 +10,30 @@ from tests.questions.asking import CRASHED, TOO_LONG, ask
 from tests.questions.drawing import drawn
 from tests.questions.laws import Checks, plain_laws, result_laws
 from tests.questions.question import RUN, Question, as_text, from_text
+from tests.questions.tally import Tally, lines
+
+
+def tally_of(seed: int, count: int, replay: float) -> Tally:
+    """The tally of a seed."""
+    tally = Tally()
+    for question in drawn(seed, count, replay):
+        tally.count(question, ask(question))
+    return tally
+
+
+@pytest.mark.parametrize("seed", [901, 902])
+def test_questions_keep_every_law(seed: int) -> None:
+    """A sample of them."""
+    tally = tally_of(seed, 25, 0.05)
+    assert not tally.broken, "\n".join(lines(tally))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(1000, 1008))
+def test_many_questions_keep_every_law(seed: int) -> None:
+    """Some thousand of them."""
+    tally = tally_of(seed, 400, 0.2)
+    assert not tally.broken, "\n".join(lines(tally))
 
 
 def test_a_seed_draws_the_same_questions() -> None:

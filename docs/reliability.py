@@ -1,0 +1,133 @@
+"""Writes reliability.md: how many drawn questions kept which law, from stored tallies.
+
+python docs/reliability.py                      the page, from reliability.json
+python docs/reliability.py TALLY.json ...       the tallies of `python -m tests.questions` first
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+STORED, TARGET = HERE / "reliability.json", HERE / "reliability.md"
+RESULTS = HERE.parent / "tests" / "questions" / "results.jsonl"
+KEPT = ("command", "questions", "replayed", "ended", "laws")  # keys of a tally that are stored
+ORDER = ("answered", "cannot tell", "refused", "too long", "traceback")
+INTRO = """# Reliability
+
+Does every question end in an answer or in a sentence, and do the answers agree with themselves?
+Questions are drawn at random, the same ones for the same number: run files of all engines,
+servers and programs,
+commands of every verb with spellings and mistakes as people make them, commands of other tools
+after `check` (public ones, half of them changed), requests to the service. Each is asked in
+process, and laws that hold for any answer are held against it
+([`tests/questions`](../tests/questions)). None of this says that a number is true: see
+[accuracy](accuracy.md).
+"""
+AGAIN = """## Again
+
+    python -m tests.questions --seeds 1-16 --count 250 --replay 0.5 --workers 16 --out tally.json
+    python -m tests.questions --ledger --seeds 1-16 --count 7000 --workers 16 --out ledger.json
+    python docs/reliability.py tally.json ledger.json
+
+The same number draws the same questions every time. The tally has the first questions that broke
+each law;
+`--ask` asks one of them again. `make test` asks a few, `make proof` some thousand.
+"""
+NATURAL = """\
+{every} commands were written down before any of them was run, from README alone. Each answer was
+read: {right} are right (the answer asked for, or one helpful sentence), {unclear} are unclear,
+{wrong} are wrong. All of them are in [`results.jsonl`](../tests/questions/results.jsonl).
+
+| command | judged | why |
+|---|---|---|"""
+
+
+def stored_tallies(paths: list[str]) -> list[dict[str, Any]]:
+    """The tallies of files, condensed and kept in reliability.json; without files the kept ones."""
+    if paths:
+        found = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+        kept = [{key: tally[key] for key in KEPT} for tally in found]
+        for tally in kept:
+            tally["command"] = re.sub(r" --out \S+", "", tally["command"])
+        STORED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    tallies: list[dict[str, Any]] = json.loads(STORED.read_text(encoding="utf-8"))
+    return tallies
+
+
+def outcome_table(tallies: list[dict[str, Any]]) -> list[str]:
+    """Questions by kind, and how they ended."""
+    rows: dict[str, Counter[str]] = {}
+    for tally in tallies:
+        for name, ended in tally["ended"].items():
+            rows.setdefault(name, Counter()).update(ended)
+    lines = [f"| question | number | {' | '.join(ORDER)} |", f"|---|---:|{'---:|' * len(ORDER)}"]
+    every: Counter[str] = Counter()
+    for name, ended in sorted(rows.items()):
+        every.update(ended)
+        lines.append(_row(f"`{name}`", ended))
+    return [*lines, _row("all", every)]
+
+
+def _row(name: str, ended: Counter[str]) -> str:
+    counts = " | ".join(f"{ended[how]:,}" if ended[how] else "" for how in ORDER)
+    return f"| {name} | {ended.total():,} | {counts} |"
+
+
+def law_table(tallies: list[dict[str, Any]]) -> list[str]:
+    """Laws, how often each was looked at, and how often it was broken."""
+    laws: dict[str, Counter[str]] = {}
+    for tally in tallies:
+        for law, (seen, broken) in tally["laws"].items():
+            laws.setdefault(law, Counter()).update(seen=seen, broken=broken)
+    lines = ["| law | looked at | broken |", "|---|---:|---:|"]
+    return lines + [
+        f"| {law} | {n['seen']:,} | {n['broken']:,} |" for law, n in sorted(laws.items())
+    ]
+
+
+def natural_lines() -> list[str]:
+    """The commands that were written down before any was run, as a person judged their answers."""
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    judged = {"right": 0, "unclear": 0, "wrong": 0, **Counter(row["judged"] for row in rows)}
+    shown = [row for row in rows if row["judged"] != "right"]
+    return [
+        NATURAL.format(every=len(rows), **judged),
+        *(f"| `{_cell(row['command'])}` | {row['judged']} | {row['note']} |" for row in shown),
+    ]
+
+
+def _cell(command: str) -> str:
+    """A command in a table's cell."""
+    return command.removeprefix("gpu-mem-calc ").replace("|", "\\|")[:90]
+
+
+def page(tallies: list[dict[str, Any]]) -> str:
+    """The document."""
+    total = sum(tally["questions"] for tally in tallies)
+    replayed = sum(tally["replayed"] for tally in tallies)
+    commands = [f"    {tally['command']}" for tally in tallies]
+    return "\n".join(
+        [
+            INTRO,
+            f"{total:,} questions, {replayed:,} of them run files with a replay:\n",
+            *commands,
+            "\n## How they ended\n",
+            *outcome_table(tallies),
+            "\n## Laws\n",
+            *law_table(tallies),
+            "\n## Commands that people type\n",
+            *natural_lines(),
+            "",
+            AGAIN,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(stored_tallies(sys.argv[1:])), encoding="utf-8")
