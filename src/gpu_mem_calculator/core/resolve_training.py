@@ -94,7 +94,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
     seq, assumed = sequence(file, model.arch, recorded=model.record is not None)
-    precision, by_card = default_precision(file.training, hardware, chosen)
+    precision, card = default_precision(file.training, hardware, chosen)
     training |= precision
     arch = attempt(in_implementation, model.arch, file, chosen, seq)
     if arch is not None and file.training.loss == REWARD:
@@ -135,10 +135,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         hardware=hardware,
         model=model,
         allocator=allocator,
-        assumed=(
-            *(*model.assumed, *assumed, *by_card, *hardware.assumed),
-            *(*outliers, *program.assumed),
-        ),
+        assumed=(*model.assumed, *assumed, *card, *hardware.assumed, *outliers, *program.assumed),
         meant=program.meant,
         decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
         limits=(
