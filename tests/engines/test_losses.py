@@ -84,3 +84,22 @@ def test_masks_are_alive_in_the_final_norm(loss: str) -> None:
     data = small_run("pytorch_ddp", gpus=1, training=training)
     data["model"] = {"config": {**SMALL_LLAMA, **WINDOW, "max_position_embeddings": 8192}}
     equally_high(data)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_stage_3_holds_the_weight_that_the_loss_reads(tied: bool) -> None:
+    """It is a parameter of the model, which runs as long as its layers do; a head that is a module
+    has its weight only while it runs.
+    """
+    small = {"zero_stage": 3, "stage3_max_reuse_distance": 1, "stage3_prefetch_bucket_size": 1}
+    config = {**SMALL_LLAMA, "vocab_size": 20_000, "tie_word_embeddings": tied}
+    held: dict[str, int] = {}
+    for loss in ("full", "chunked"):
+        data = small_run("deepspeed", training={"loss": loss}, engine=small)
+        data["model"] = {"config": config}
+        ledger, asked = rolled_and_written(resolve(read(data)))
+        assert highest(asked) == int(ledger.peak(phases=STEP))
+        gathered = [e for e in ledger.entries if e.name == "gathered parameters"]
+        held[loss] = sum(int(e.bytes) for e in gathered if "backward.0.last" in e.live)
+    table = 2 * 20_000 * 256
+    assert held["chunked"] - held["full"] == (0 if tied else table)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Ledger
 from ...ledger.num import Bytes, Num, holds, larger, sized, smaller
+from ...modelling.huggingface.fused_losses import ON_WEIGHT
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
@@ -201,6 +202,7 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         implementation=run.implementation or "fused",
         pipeline=pipelined(run),
         layers=high - low if pipelined(run) else None,
+        root_head=run.loss in ON_WEIGHT,
         first=first,
         last=last,
     )

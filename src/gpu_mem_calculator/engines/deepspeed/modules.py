@@ -81,6 +81,17 @@ def before_modules(arch: Arch) -> tuple[Module, ...]:
     return ((), (), *_grouped(arch.embedding), *_norm(arch.embedding_norm), ())
 
 
+def root_modules(before: tuple[Module, ...], head: int, *, tied: bool) -> tuple[Module, ...]:
+    """The modules before the layers where the model's own forward reads the head's weight.
+
+    A loss that takes the weight does: deepspeed 0.19.8 zero/parameter_offload.py:88 registers it as
+    an external parameter of the module that runs, so from the second step on it is gathered with
+    the model (zero/partitioned_param_coordinator.py:45), and stays while the model runs.
+    """
+    _, base, table, *rest = before
+    return ((head,), base, table[1:] if tied else table, *rest)
+
+
 def _norm(block: Norm | None) -> Iterator[Module]:
     if block is not None and block.affine:
         yield tuple(int(w.numel) for w in block.weights())

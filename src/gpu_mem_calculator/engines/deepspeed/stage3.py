@@ -11,7 +11,7 @@ from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
 from .layout import BUILD, SETUP, ZeroLayout, always, named, never
-from .modules import after_modules, before_modules, layer_modules
+from .modules import after_modules, before_modules, head_module, layer_modules, root_modules
 from .shards import largest_sub_groups, shard_elements
 from .sizes import FP32, ZeroSizes, norm_bytes
 from .stage0 import FUSED_ADAM, update_entry
@@ -89,8 +89,11 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple((layer_modules(b.layer, adapter), int(b.count), _recompute(b)) for b in blocks)
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
+    before = before_modules(arch)
+    if plan.root_head and not arch.around:
+        before = root_modules(before, head_module(arch)[0], tied=arch.tied)
     return ModuleStack(
-        before_modules(arch),
+        before,
         layers,
         after_modules(arch),
         arch.tied or plan.root_head,
