@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ REFUSED = frozenset(
         "72",
     ]
 )
+# Cards of these are in a cluster's own words alone.
+UNSAID = frozenset(["19", "63"])
 # A partition that a site calls a40x is asked for: it is no card's name.
 ASKED = frozenset(["36"])
 # Several services of which some are known; positions are those among the known ones.
@@ -63,6 +66,23 @@ def test_the_card_of_a_job(row: dict[str, Any]) -> None:
         if gpus is not None and nodes is not None:
             assert hardware.get("num_gpus", 1) == gpus * nodes
             assert hardware.get("num_nodes", 1) in (1, nodes)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in LABELS if row["id"] in REFUSED], ids=sorted(REFUSED)
+)
+def test_what_is_refused_still_says_its_card(row: dict[str, Any]) -> None:
+    """The card of a job whose program is not known is that of the label; none is made up."""
+    try:
+        found = read_source([row["file"]], NamedFiles(FOLDER))
+        problems = [problem for one in found for problem in one.problems]
+    except InputError as error:
+        problems = error.problems
+    said = {name for one in problems for name in re.findall(r"its card: ([^,]+), by", one)}
+    cards = [card_names(name) for name in said]
+    label = card_names(row["card"])
+    assert all(one <= label if label else len(one) != 1 for one in cards)
+    assert bool(cards) or not label or row["id"] in UNSAID
 
 
 @pytest.mark.parametrize("row", SEVERAL, ids=[row["id"] for row in SEVERAL])

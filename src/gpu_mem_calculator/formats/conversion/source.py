@@ -15,6 +15,7 @@ from ...core.yaml_text import parse_yaml_documents
 from ...ledger.secrets import hidden_words, hide_forms
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
+from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
@@ -97,7 +98,8 @@ class _Source(Struct, frozen=True):
         size = self.gpu_bytes
         if size is None and command.card is None:
             size = self.machine_bytes
-        return read_command(replace(command, gpu_bytes=size))
+        with naming_card(command.card):
+            return read_command(replace(command, gpu_bytes=size))
 
     def commands(self, commands: Sequence[Command]) -> list[Reading]:
         """Several commands; one that cannot be read does not hide the others."""

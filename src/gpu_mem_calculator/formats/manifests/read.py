@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ...core.errors import InputError, quoted
 from ..launchers.container import image_version
 from ..launchers.launch import read_launch, within
+from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading
@@ -53,14 +54,15 @@ def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
     notes: list[str] = []
     for container in _containers(documents):
         try:
-            commands = _commands(container, files)
+            with naming_card(container.card):
+                commands = _commands(container, files)
         except InputError as error:
             sentences = error.problems
         else:
             known = [one for one in commands if _is_known(one)]
             taken = known or ([one for one in commands if _may_train(one, container)])
             found += [_with_gpus(one, container, alone=len(taken) == 1) for one in taken]
-            sentences = [] if taken else [f"{commands[0].words[0]!r} starts no tool that is known"]
+            sentences = [] if taken else [_unknown(commands[0], container)]
         if sentences and container.has_gpus:
             problems += [f"{container.name}: {sentence}" for sentence in sentences]
             why = f"is not checked, and it takes GPUs ({container.given_by}): {sentences[0]}"
@@ -73,6 +75,15 @@ def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
     assumed = (*first.assumed, *notes[:MOST_NOTES])
     noted = replace(first, assumed=assumed, limits=(*first.limits, *limits))
     return [noted, *found[1:]]
+
+
+def _unknown(command: Command, container: Container) -> str:
+    """The sentence for a command that starts no known tool."""
+    try:
+        with naming_card(container.card):
+            raise UnknownToolError(f"{command.words[0]!r} starts no tool that is known")
+    except UnknownToolError as error:
+        return error.problems[0]
 
 
 def _containers(documents: Sequence[Any]) -> Iterator[Container]:

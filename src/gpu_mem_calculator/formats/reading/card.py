@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +12,9 @@ from msgspec.structs import replace
 
 from ...catalog import Row
 from ...catalog.cards import meant
+from ...core.errors import InputError
 
+CARD_READ = "its card: "
 PROFILE = re.compile(r"\d+g\.\d+gb")  # of a MIG slice
 
 
@@ -51,6 +54,18 @@ class NamedCard(Struct, frozen=True, kw_only=True):
         from ...core.models import GPUConfig
 
         return find_hardware(GPUConfig(**self.hardware), None).card_bytes
+
+
+@contextmanager
+def naming_card(card: NamedCard | None) -> Iterator[None]:
+    """What cannot be read still says the card that was read, or that nothing names it."""
+    try:
+        yield
+    except InputError as error:
+        if card is None or any(CARD_READ in one for one in error.problems):
+            raise
+        read = f"{card.name or card.memory_gb}, by {card.said}" if card.is_known else "not known"
+        raise type(error)(f"{one} ({CARD_READ}{read})" for one in error.problems) from None
 
 
 def card_of(text: str, said: str, gpus: int | None = None) -> NamedCard:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...core.errors import InputError
 from ..launchers.launch import VISIBLE, read_launch
+from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit
@@ -69,9 +70,10 @@ def read_script(
     seen = [" ".join(one.words[:3]) for one in script.started if one.words[0] not in BUILT_IN]
     names = ", ".join(dict.fromkeys(seen[:MOST_SEEN]))
     saw = f" ({names})" if names else ""
-    raise problem or UnknownToolError(
-        f"the shell script starts no tool that is known{saw}; check its command instead"
-    )
+    with naming_card(allocation.card):
+        raise problem or UnknownToolError(
+            f"the shell script starts no tool that is known{saw}; check its command instead"
+        )
 
 
 def _commands(script: ShellScript, files: NamedFiles) -> tuple[list[Command], InputError | None]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ...catalog.machines import machine, named_by
 from ...core.errors import InputError, quoted
-from ..reading.card import NamedCard, one_of
+from ..reading.card import NamedCard, naming_card, one_of
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
@@ -59,7 +59,8 @@ def read_task(
     files = _after_setup(data, files)
     found: list[Command] = []
     for count, cards in (choices or {None: []}).items():
-        commands = _commands(data, files, one_of(cards), count, nodes)
+        with naming_card(one_of(cards)):
+            commands = _commands(data, files, one_of(cards), count, nodes)
         several = len(choices) > 1
         found += [_chosen(one, cards, several=several) for one in commands]
     return found
