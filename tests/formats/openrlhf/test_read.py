@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.formats.launchers.launch import read_launch
 from gpu_mem_calculator.formats.reading.named_files import NamedFiles
 from gpu_mem_calculator.formats.reading.reading import Reading
@@ -62,3 +63,24 @@ def test_what_is_wrong_is_a_sentence() -> None:
     problems = _read("sft", "--ds.zero_stages", "2").problems
     assert any("--ds.zero_stages" in one for one in problems)
     assert any("model_name_or_path is missing" in one for one in problems)
+
+
+@pytest.mark.parametrize("value", ["$SIZE", "null", "1e400", "[1]", "-1"])
+@pytest.mark.parametrize(
+    "name",
+    ["train.micro_batch_size", "train.batch_size", "data.max_len", "ds.lora.rank", "ds.zero_stage"],
+)
+def test_a_number_that_is_none_is_a_sentence(name: str, value: str) -> None:
+    """What a shell's variable without a value leaves, and less than nothing."""
+    if (name, value) == ("ds.lora.rank", "null"):
+        return  # no adapters
+    with pytest.raises(InputError, match=f"^--{name}=.* must be a whole number"):
+        _read("sft", *SFT, f"--{name}", value)
+
+
+@pytest.mark.parametrize("name", ["num_nodes", "num_gpus_per_node"])
+def test_the_actors_gpus_are_a_number(name: str) -> None:
+    """Those of PPO are options of its own."""
+    words = ("--actor.model_name_or_path", "gpt2", f"--actor.{name}", "$GPUS")
+    with pytest.raises(InputError, match=f"^--actor.{name}=.* must be a whole number"):
+        _read("ppo_ray", *words)

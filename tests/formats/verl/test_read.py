@@ -98,3 +98,35 @@ def test_what_is_wrong_is_a_sentence() -> None:
         _read(*GRPO, "trainer.nnodes=$NODES")
     with pytest.raises(InputError, match="no override of Hydra"):
         _read("nonsense")
+
+
+MICRO, SHARE = f"{ACTOR}.ppo_micro_batch_size", "actor_rollout_ref.rollout.gpu_memory_utilization"
+TENSOR = f"{ACTOR}.megatron.tensor_model_parallel_size"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(f"{MICRO}{of}={value}" for of in ("", "_per_gpu") for value in ("$ALL", "0", "[1]")),
+        *(f"{SHARE}={value}" for value in ("$SHARE", "null", "1e400", "1.5")),
+        *(f"trainer.{key}=0" for key in ("nnodes", "n_gpus_per_node")),
+        f"{TENSOR}=$TP",
+    ],
+)
+def test_a_number_that_is_none_is_a_sentence(word: str) -> None:
+    """What a shell's variable without a value leaves, and zero of what must be there."""
+    words = [one for one in GRPO if MICRO not in one]
+    if word.startswith(TENSOR):
+        words += [f"{ACTOR}.strategy=megatron", f"{MICRO}=8"]
+    elif not word.startswith(f"{MICRO}="):
+        words.append(f"{MICRO}_per_gpu=4")
+    with pytest.raises(InputError, match=f"^{word.partition('=')[0]}=.* must be a .*number"):
+        _read(*words, word)
+
+
+@pytest.mark.parametrize("value", ["$SIZE", "0", "null", "1e400"])
+def test_a_micro_batch_of_fine_tuning_that_is_no_number(value: str) -> None:
+    """The same of the SFT trainer."""
+    words = ("model.partial_pretrain=gpt2", f"data.micro_batch_size_per_gpu={value}")
+    with pytest.raises(InputError, match="must be a whole number of at least 1"):
+        _read(*words, module="verl.trainer.fsdp_sft_trainer")

@@ -15,6 +15,7 @@ from typing import Any
 from ...programs.translation.arguments import argument_table, argument_values
 from ..reading.command import Command
 from ..reading.keys import sort_keys
+from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 from ..reading.tools import FORMATS
@@ -45,11 +46,16 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
+def _whole(values: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """The whole number of an option."""
+    return whole_value(f"--{name}", values[name], least)
+
+
 def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command: Command) -> None:
     prefix = MODELS.get(kind, "model")
     gpus = command.num_gpus
     if kind == "ppo_ray":
-        gpus = int(values["actor.num_nodes"]) * int(values["actor.num_gpus_per_node"])
+        gpus = _whole(values, "actor.num_nodes") * _whole(values, "actor.num_gpus_per_node")
     name = values[f"{prefix}.model_name_or_path"]
     if name is None:
         reading.problems.append(f"--{prefix}.model_name_or_path is missing; name the model")
@@ -68,10 +74,10 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
     - packing: a row holds the tokens of the whole micro-batch
     """
     prefix = MODELS.get(kind, "model")
-    size, length = int(values["train.micro_batch_size"]), int(values["data.max_len"])
+    size, length = _whole(values, "train.micro_batch_size"), _whole(values, "data.max_len")
     if values["train.dynamic_batch_enable"]:
-        size = max(1, int(values["train.max_tokens_per_gpu"]) // length)
-    steps = max(1, int(values["train.batch_size"]) // size // (gpus or 1))
+        size = max(1, _whole(values, "train.max_tokens_per_gpu") // length)
+    steps = max(1, _whole(values, "train.batch_size") // size // (gpus or 1))
     rows = size * (2 if kind in ("dpo", "rm") else 1)
     training: Section = {
         "batch_size": rows,
@@ -95,13 +101,13 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
         training["optimizer"] = "muon"
     if values["ds.lora.rank"]:
         targets = values["ds.lora.target_modules"]
-        training["lora"] = {"r": int(values["ds.lora.rank"]), "target_modules": targets}
+        training["lora"] = {"r": _whole(values, "ds.lora.rank"), "target_modules": targets}
     return training
 
 
 def _engine(values: Mapping[str, Any]) -> Section:
     """DeepSpeed's configuration (utils/deepspeed/deepspeed_utils.py get_train_ds_config)."""
-    engine: Section = {"type": "deepspeed", "zero_stage": int(values["ds.zero_stage"])}
+    engine: Section = {"type": "deepspeed", "zero_stage": _whole(values, "ds.zero_stage", 0)}
     if values["ds.adam_offload"]:
         engine |= {"offload_optimizer": "cpu", "pin_memory": True}
     if values["ds.overlap_comm"]:

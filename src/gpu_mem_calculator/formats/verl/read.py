@@ -17,7 +17,7 @@ from ...programs.translation.arguments import ArgumentTable, argument_table, arg
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.megatron_axes import SIZES
-from ..reading.option_values import DTYPES
+from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Limit, Reading, Section
 from ..reading.tools import FORMATS
 from .overrides import read_overrides
@@ -63,12 +63,9 @@ def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def whole(values: Mapping[str, Any], key: str) -> int:
+def whole(values: Mapping[str, Any], key: str, least: int = 1) -> int:
     """The whole number of a key; a shell's variable that is not known is refused."""
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{key}={quoted(value)} must be a whole number")
-    return value
+    return whole_value(key, values[key], least)
 
 
 def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
@@ -105,13 +102,14 @@ def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) 
     - workers/fsdp_workers.py: ppo_mini_batch_size is of all GPUs, in prompts, times rollout.n
     - use_dynamic_bsz: micro-batches of at most ppo_max_token_len_per_gpu tokens
     """
-    size = values[f"{ACTOR}.ppo_micro_batch_size_per_gpu"]
-    all_gpus = values[f"{ACTOR}.ppo_micro_batch_size"]
+    each, every = f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.ppo_micro_batch_size"
     if values[f"{ACTOR}.use_dynamic_bsz"]:
         size = max(1, whole(values, f"{ACTOR}.ppo_max_token_len_per_gpu") // length)
-    elif size is None and all_gpus is not None:
-        size = max(1, int(all_gpus) // gpus)
-    if size is None:
+    elif values[each] is not None:
+        size = whole(values, each)
+    elif values[every] is not None:
+        size = max(1, whole(values, every) // gpus)
+    else:
         reading.problems.append(
             f"{ACTOR}.ppo_micro_batch_size_per_gpu is missing; {TITLE} refuses to start without it"
         )
@@ -138,7 +136,7 @@ def _precision(stored: Any, compute: Any) -> Section:
 def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     """FSDP as fsdp_workers.py _build_model_optimizer wraps the actor."""
     version = 2 if values[f"{ACTOR}.strategy"] == "fsdp2" else 1
-    size = whole(values, f"{FSDP}.fsdp_size")
+    size = whole(values, f"{FSDP}.fsdp_size", -1)
     reshard = values[f"{FSDP}.reshard_after_forward"]
     hybrid = 0 < size < gpus
     names = {True: "hybrid_shard", False: "hybrid_shard_zero2"} if hybrid else {}
@@ -158,7 +156,10 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
 
 def _megatron(values: Mapping[str, Any], training: Section) -> Section:
     """Megatron-Core as workers/megatron_workers.py builds the actor."""
-    parallelism = {key: values[f"{MEGATRON}.{name}"] or 1 for key, name in SIZES.items()}
+    parallelism = {
+        key: whole_value(f"{MEGATRON}.{name}", values[f"{MEGATRON}.{name}"] or 1, 1)
+        for key, name in SIZES.items()
+    }
     tensor = parallelism["tensor_parallel_size"] > 1
     parallelism["sequence_parallel"] = bool(values[f"{MEGATRON}.sequence_parallel"]) and tensor
     recompute = f"{MEGATRON}.override_transformer_config.recompute"
@@ -188,7 +189,7 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
     if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
         why = "each adapter is an FSDP unit of its own; it is estimated in its layer's unit"
         limits.append(Limit(key=f"{MODEL}.lora_rank", why=why))
-    share = values[f"{ROLLOUT}.gpu_memory_utilization"]
+    share = _share(values)
     name = values[f"{ROLLOUT}.name"] or "the rollout engine"
     sleeps = values[f"{ROLLOUT}.free_cache_engine"]
     why = f"{name} takes {share:g} of the card while it generates, beside the actor's shards"
@@ -205,16 +206,24 @@ def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
     return limits
 
 
+def _share(values: Mapping[str, Any]) -> float:
+    """The part of the card that the rollout takes."""
+    key = f"{ROLLOUT}.gpu_memory_utilization"
+    share = values[key]
+    if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1:
+        return share
+    raise InputError(f"{key}={quoted(share)} must be a number from 0 to 1")
+
+
 def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> None:
     """The SFT trainer: FSDP with 16-bit compute, gradients reduced in fp32."""
     per_node = whole(values, "trainer.n_gpus_per_node")
     gpus = command.num_gpus or whole(values, "trainer.nnodes") * per_node
-    size = values["data.micro_batch_size_per_gpu"]
+    size = whole(values, "data.micro_batch_size_per_gpu")
+    steps = whole(values, "data.train_batch_size") // gpus // size
     training: Section = {
-        "batch_size": int(size),
-        "gradient_accumulation_steps": max(
-            1, whole(values, "data.train_batch_size") // gpus // int(size)
-        ),
+        "batch_size": size,
+        "gradient_accumulation_steps": max(1, steps),
         "seq_len": values["data.max_length"],
         "gradient_clipping": values["optim.clip_grad"],
         "attention": "flash_attention_2",
