@@ -15,6 +15,8 @@ from .model_facts import shape_facts
 from .model_source import find_model
 from .models import ModelConfig, RunFile
 
+RECOMPUTED = ("activation_checkpointing", "recompute")  # of `training`
+
 
 def read_program(values: Any) -> Program:
     """A checked `program` section; raises all problems of its form at once."""
@@ -64,9 +66,11 @@ def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | Non
 
 def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that a program means, and those of the run file in their place; `generation` is
-    joined key by key, because a part of it means nothing without the rest.
+    joined key by key, because a part of it means nothing without the rest. Two keys say what is
+    recomputed: one of the run file stands for both.
     """
-    both = {**keys, **given}
+    own = RECOMPUTED if any(given.get(key) is not None for key in RECOMPUTED) else ()
+    both = {**{key: value for key, value in keys.items() if key not in own}, **given}
     ours, theirs = keys.get("generation"), given.get("generation")
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         both["generation"] = {**ours, **theirs}
