@@ -257,3 +257,15 @@ class KnownCaps(NeedsSearch):
 def test_the_answer_is_below_the_first_probe_that_survives_above_failing_ones() -> None:
     """The probes are 1, 2 and 4 % above 10,000, and only the first fails."""
     assert 10_100 < KnownCaps()._above_failing_probes(10_000, 20_000) <= 10_200
+
+
+def test_tensors_that_grow_with_every_batch() -> None:
+    """Logits of all batches, joined anew: their free blocks do not use up the addresses."""
+    one, batches = 1280 * MIB, 1500
+    sizes = [one * (batch + 1) for batch in range(batches)]
+    events = [event for batch in range(1, batches) for event in (batch, ~(batch - 1))]
+    stream = AllocationStream(sizes, [0, *events], marks=[(2 * batches - 1, "end")])
+    peak = sizes[-1] + sizes[-2]
+    search = NeedsSearch(stream, AllocatorSettings())
+    assert search.unlimited.phases["end"].peak_bytes == peak
+    assert peak <= search.needs_bytes() <= search.unlimited.reserved_bytes

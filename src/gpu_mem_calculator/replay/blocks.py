@@ -15,3 +15,6 @@ SPREAD = ROUND_LARGE + 1
 adjacent free blocks always belong to one segment."""
 NEVER = 1 << 62
 """More units than any size."""
+LARGEST = 1 << SHIFT - 1
+"""Units of the largest card, which stands for none given: half of all addresses. Tensors that grow
+with every batch would otherwise leave free blocks behind until the addresses are used up."""

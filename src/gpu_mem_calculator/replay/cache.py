@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from .addresses import AddressSpace
-from .blocks import ADDRESS, NEVER, SHIFT
+from .blocks import ADDRESS, LARGEST, NEVER, SHIFT
 from .plan import ReplayPlan
 from .rounding import UNIT
 
@@ -62,7 +62,7 @@ class AllocatorState:
 
     def __init__(self, plan: ReplayPlan, cap_bytes: int | None = None) -> None:
         self.plan = plan
-        self.cap = NEVER if cap_bytes is None else cap_bytes // UNIT
+        self.cap = LARGEST if cap_bytes is None else cap_bytes // UNIT
         self.elastic = False  # raise the cap where the run would fail
         self.waits = False  # stop where the cap is first exceeded, before anything is released
         self.segment_changes = 0  # how often segments may have changed

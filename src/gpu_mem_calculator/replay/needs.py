@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .allocator import Footprint, ReplayRun
-from .blocks import NEVER
+from .blocks import LARGEST
 from .plan import ReplayPlan
 from .rounding import UNIT
 from .settings import AllocatorSettings
@@ -81,7 +81,7 @@ class NeedsSearch:
     def _replay_unlimited(self) -> Footprint:
         """The footprint without a cap, continued from where the search starts."""
         player = self.start.copy()
-        player.cache.cap = NEVER
+        player.cache.cap = LARGEST
         player.finish()
         footprint = player.footprint()
         self._add(player)
