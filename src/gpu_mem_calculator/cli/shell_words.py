@@ -11,12 +11,13 @@ from ..core.calculator import Estimate
 from ..core.recipes import recipe_settings
 from ..core.training_defaults import card_dtype
 from ..report.remedy_lines import Commands
-from .training_options import FLAGS, REPLACED
+from .training_options import CHECKPOINTING, FLAGS, POLICIES, REPLACED
 
 if TYPE_CHECKING:
     from ..core.remedies import Remedy
 
 ENGINE, STAGE, RANK = "engine.type", "engine.zero_stage", "training.lora.r"
+RECOMPUTE = "training.recompute"
 OPTIONS: Mapping[str, str] = {
     **FLAGS,
     ENGINE: "--engine",
@@ -52,6 +53,8 @@ class ShellWords(Struct, frozen=True):
         """The arguments of the run with some settings."""
         mesh = _chosen_mesh(estimate.result.run) if self.chooses else {}
         changes = mesh | dict(setting.split("=", 1) for setting in settings)
+        if changes.get(RECOMPUTE) in POLICIES:  # the option takes them, and replaces both keys
+            changes[CHECKPOINTING] = changes.pop(RECOMPUTE)
         if STAGE in changes and "--offload" in self.run:  # it offloads more at another stage
             changes = _offloaded(estimate.result.run) | changes
         words = _without(self.run, changes)
@@ -62,7 +65,8 @@ class ShellWords(Struct, frozen=True):
         if recipe:
             keys = recipe_settings(recipe, None, "")
             changes = {k: v for k, v in changes.items() if k not in keys or k == RANK}
-        removed = {old for key in changes for old in REPLACED.get(key, ())}
+        given = (key for key, value in changes.items() if value != "null")  # null replaces nothing
+        removed = {old for key in given for old in REPLACED.get(key, ())}
         if recipe or "training.precision" in changes:
             removed.add("training.dtype")
         for key, value in changes.items():
