@@ -138,6 +138,19 @@ def test_candidates_are_read_as_every_command_reads_them(
     assert second["engine"]["zero_stage"] == 3
 
 
+def test_a_candidate_without_a_card_is_named(
+    command: Command, asked: Asked, tmp_path: Path
+) -> None:
+    """Memory alone has no speed: the sentence has the file and the option."""
+    own = tmp_path / "run.json"
+    own.write_text('{"model": {"name": "gpt2"}, "hardware": {"gpu_memory_gb": 24}}')
+    answer = command("plan", "--candidates", str(own))
+    assert (answer.code, answer.out, asked) == (2, "", [])
+    assert f"{own} names no GPU" in answer.err
+    assert "add --gpu" in answer.err
+    assert command("plan", "--candidates", str(own), "--gpu", "l40s").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -207,11 +207,12 @@ def _command(question: Question, checks: Checks) -> tuple[str, str]:
 
 
 def _accepted_by_plan(question: Question, checks: Checks, err: str) -> None:
-    """`plan --candidates` takes what an estimate takes."""
+    """`plan --candidates` takes what an estimate takes; without a card it says what is missing."""
     if question.name == "plan --candidates" and question.run is not None:
         with contextlib.suppress(InputError):
-            full_estimate(question.run, replay=False)
-            checks.hold("plan accepts what estimate accepts", False, err[:200])
+            found = full_estimate(question.run, replay=False)
+            named = found.resolved.hardware.card or "names no GPU" not in err
+            checks.hold("plan accepts what estimate accepts", not named, err[:200])
 
 
 def _json(words: tuple[str, ...]) -> tuple[int, Any]:

@@ -203,7 +203,10 @@ def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
     changed = [key for key, value in keys.items() if value is not None]
     stale = [f"{old}=null" for key in changed for old in REPLACED.get(key, ())]
     model = [f"model.name={args.model}"] if args.model else []
-    return with_settings(source.data, (*model, *stale, *own, *args.settings))
+    data = with_settings(source.data, (*model, *stale, *own, *args.settings))
+    if not (data.get("hardware") or {}).get("gpu"):
+        raise InputError(f"{file} names no GPU, so its speed is not known; add --gpu, such as h100")
+    return data
 
 
 def _parts(text: str, option: str) -> tuple[str, str]:

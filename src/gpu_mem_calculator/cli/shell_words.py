@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ..core.calculator import Estimate
+from ..core.hf_names import CHECKPOINTING
 from ..core.recipes import recipe_settings
 from ..core.training_defaults import card_dtype
 from ..report.remedy_lines import Commands
-from .training_options import CHECKPOINTING, FLAGS, POLICIES, REPLACED
+from .training_options import FLAGS, POLICIES, REPLACED
 
 if TYPE_CHECKING:
     from ..core.remedies import Remedy
