@@ -222,3 +222,17 @@ def test_a_run_needs_at_most_what_it_reserves(case: str, conf: str) -> None:
     result = estimate(data)
     assert result.allocated_bytes <= result.needs_bytes <= result.reserved_bytes
     assert result.margin_bytes >= 0
+
+
+def test_needs_are_at_least_what_is_allocated() -> None:
+    """Also where blocks are not split, and so are larger with room than on the least card."""
+    run = {
+        "model": {"name": "codellama-34b", "num_layers": 1},
+        "training": {"seq_len": 1, "pytorch_alloc_conf": "max_split_size_mb:64"},
+        "engine": {"type": "fsdp", "fsdp_version": 2, "forward_prefetch": False},
+        "hardware": {"gpu": "h100", "num_gpus": 8},
+    }
+    result = full_estimate(run).result
+    assert result.needs_bytes is not None
+    assert result.reserved_bytes is not None
+    assert result.allocated_bytes <= result.needs_bytes <= result.reserved_bytes

@@ -55,8 +55,11 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def needs_bytes(self) -> int:
-        """The least bytes with which torch gets through, found by a search."""
-        usual = self.search.needs_bytes()
+        """The least bytes with which torch gets through, found by a search, and at least what is
+        allocated with room: with max_split_size_mb, blocks that are not split take more there than
+        on the least card, where they are released and allocated anew.
+        """
+        usual = max(self.search.needs_bytes(), self.allocated_bytes)
         return usual if self._tight is None else min(usual, self._tight.needs_bytes())
 
     def survives(self, cap: int) -> bool:
