@@ -258,3 +258,17 @@ def test_a_server_that_lowers_its_context_serves_one_user() -> None:
     assert result.serving.users >= 1
     assert result.serving.users_context == result.serving.longest_context < 131072
     assert result.fits_on_gpu
+
+
+def test_what_a_server_takes_is_at_most_the_card() -> None:
+    """A server whose pool, graphs and context are more than is free is not said to fit; where the
+    graphs alone are too much, nobody can tell.
+    """
+    graphs = {"engine": "tgi", "cuda_graphs": [1024, 4096]}
+    model = {"name": "qwen3-vl-30b-a3b", "num_layers": 4}
+    found = estimate({"model": model, "inference": graphs, "hardware": {"gpu": "rtx-3090"}})
+    assert (found.verdict, found.headroom_bytes < 0) == ("cannot_tell", True)
+    free = {"gpu": "w7800", "num_gpus": 4, "available_memory_bytes": 3 * 2**30}
+    model = {"name": "olmoe-1b-7b", "num_layers": 1}
+    found = estimate({"model": model, "inference": {"engine": "sglang"}, "hardware": free})
+    assert found.verdict != "fits"

@@ -179,7 +179,13 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     """Estimate a server. It takes all memory it may, so it fits where it starts and holds the users
     that are asked for; the stage that limits it decides.
     """
-    from .serving_result import cache_use_note, serving_headroom, serving_result, serving_verdict
+    from .serving_result import (
+        cache_use_note,
+        excess_limit,
+        serving_headroom,
+        serving_result,
+        serving_verdict,
+    )
 
     assert resolved.engine.serve is not None
     serve = resolved.engine.serve
@@ -191,7 +197,8 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     outside = sum(size for _, size, _ in limiting.outside)
     result = memory_result(file, resolved, ledgers, peaks, stage, None, outside)
     serving = serving_result(limiting, resolved.model.address, served, resolved.run)
-    taken, word = peaks[stage] + outside, serving_verdict(serving)
+    taken, has = peaks[stage] + outside, result.gpu_memory_bytes
+    word = serving_verdict(serving, has, taken)
     result = replace(
         result,
         serving=serving,
@@ -200,11 +207,12 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
         margin_bytes=0,
         fits_on_gpu=word == FITS,
         verdict=word,
-        headroom_bytes=serving_headroom(serving, limiting, result.gpu_memory_bytes, taken),
+        headroom_bytes=serving_headroom(serving, limiting, has, taken),
         warnings=[*result.warnings, *limiting.notes, *cache_use_note(resolved.run, served)],
         limits=[],
     )
-    result = with_limits(result, resolved.limits, resolved.run)
+    limits = (*resolved.limits, *excess_limit(serving, has, taken))
+    result = with_limits(result, limits, resolved.run)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from ..run.limits import BoundedLimit
 from ..run.run import Run
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerMemory
 from .fit_verdict import FITS, SHORT, headroom_bytes
@@ -81,10 +82,24 @@ def serving_result(
     )
 
 
-def serving_verdict(serving: ServingResult) -> str:
-    """`fits` where the server starts and has memory for the users that are asked for, else one."""
-    enough = serving.users >= (serving.users_asked or 1)
+def serving_verdict(serving: ServingResult, has_bytes: int, taken_bytes: int) -> str:
+    """`fits` where the server starts, takes at most what the card has, and has memory for the users
+    that are asked for, else one.
+    """
+    enough = serving.users >= (serving.users_asked or 1) and taken_bytes <= has_bytes
     return FITS if enough and not serving.problem else SHORT
+
+
+def excess_limit(
+    serving: ServingResult, has_bytes: int, taken_bytes: int
+) -> Iterator[BoundedLimit]:
+    """Of a server that takes more than the card has, beside its pool: graphs and libraries, which
+    are off by half and by more on average (docs/serving.md), so that they could be nothing.
+    """
+    if not serving.problem and taken_bytes > has_bytes:
+        why = "what a server takes beside its pool is more than the card has left, by an estimate"
+        most = serving.graph_bytes + serving.non_torch_bytes
+        yield BoundedLimit(key="graphs and libraries", why=why, adds_bytes=0, saves_bytes=most)
 
 
 def serving_headroom(
@@ -96,4 +111,4 @@ def serving_headroom(
     asked, each = serving.users_asked or 1, served.sequence_bytes(serving.users_context)
     if serving.users < asked:
         return headroom_bytes(SHORT, served.room_bytes - -(-asked // serving.replicas) * each)
-    return headroom_bytes(FITS, has_bytes - taken_bytes)
+    return headroom_bytes(FITS if taken_bytes <= has_bytes else SHORT, has_bytes - taken_bytes)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
 NAMED = 2  # limits that the first line names
 SETTLE = "gpu-mem-calc trace or measure"
+STARTED = "start it once: its log says what it takes"  # of a server
 
 
 class CardVerdict(NamedTuple):
@@ -183,7 +184,8 @@ def undecided(result: MemoryResult) -> list[str]:
         low, high = (gib(size) for size in _margin_range(result))
         survives = f"it survives a replay of torch's allocator with {low} GiB"
         return [f"{survives}, and is certain with {high}; settle it with gpu-mem-calc measure"]
-    return [f"{one} ({bound_words(one)}); settle it: {one.settle or SETTLE}" for one in limits]
+    usual = SETTLE if result.serving is None else STARTED
+    return [f"{one} ({bound_words(one)}); settle it: {one.settle or usual}" for one in limits]
 
 
 def _margin_range(result: MemoryResult) -> tuple[int, int]:
