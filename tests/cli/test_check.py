@@ -70,6 +70,20 @@ def test_bad_input_is_a_sentence(command: Command, words: tuple[str, ...], said:
     assert answer.out == ""
 
 
+def test_a_command_without_a_model_is_asked_for_it(command: Command) -> None:
+    """In the words of the command line."""
+    answer = command("check", "--gpu", "4090", "trl", "sft", "--dataset_name", "x")
+    assert answer.code == 3
+    assert "nothing that was read names the model; add --set model.name=" in answer.err
+
+
+def test_our_options_stand_before_the_command(command: Command) -> None:
+    """One that is after it is the command's, and the sentence says so."""
+    answer = command("check", "vllm", "serve", "Qwen/Qwen3-8B", "--gpu", "h100")
+    assert answer.code == 2
+    assert "write it before: check --gpu" in answer.err
+
+
 def test_json_has_everything(command: Command) -> None:
     """The verdict, the keys by effect, the run file and the result."""
     data: Any = command("check", "--format", "json", "--gpu", "4090", *SERVER).data

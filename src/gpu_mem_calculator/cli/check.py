@@ -34,6 +34,7 @@ exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
 starts no tool that is known, or something that is not modelled could decide"""
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
+NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
 )
@@ -86,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     except UnknownToolError as error:
         print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
         return CANNOT_TELL
+    except InputError as error:
+        raise InputError([*error.problems, *_late_options(args.launch)]) from None
     if len(readings) == 1 and readings[0].problems:
         raise InputError(readings[0].problems)
     code = _report(args, [_check(args, one, given, machine) for one in readings])
@@ -96,6 +99,14 @@ def run(args: argparse.Namespace) -> int:
     if args.run:
         print_to_stderr("not started, because it is not known to fit")
     return code
+
+
+def _late_options(words: Sequence[str]) -> list[str]:
+    """A sentence where an option of ours stands after the command."""
+    late = next((word for word in words if word.partition("=")[0] in ("--gpu", "--gpu-mem")), "")
+    return [f"{late} after the command is the command's; write it before: check {late} ..."] * bool(
+        late
+    )
 
 
 def _severity(code: int) -> int:
@@ -140,6 +151,8 @@ def _check(
     reading = _settled(reading, args.settings)
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
+    if not data.get("model"):
+        return _cannot_tell(reading, [NO_MODEL])
     try:
         estimate = with_other_cards(full_estimate(data))
     except InputError as error:

@@ -90,7 +90,9 @@ def block_pool(
         spare_bytes=spare,
         items=((_pool_name(layout, count), count * block),),
         states_bytes=_state_blocks(run, layout) * block,
-        problem=_length_problem(length, required(length), usable, longest)
+        problem=_length_problem(
+            length, required(length), usable, min(longest, run.arch.max_seq_len)
+        )
         or _states_problem(run, layout, count),
     )
 
