@@ -236,3 +236,26 @@ def test_needs_are_at_least_what_is_allocated() -> None:
     assert result.needs_bytes is not None
     assert result.reserved_bytes is not None
     assert result.allocated_bytes <= result.needs_bytes <= result.reserved_bytes
+
+
+def test_a_ledger_that_is_a_bound_is_kept() -> None:
+    """One layer whose peak is before its first product; 4-bit projections that are recomputed."""
+    hardware = {"gpu": "h100"}
+    served = {"model": {"name": "bloom-560m", "num_layers": 1}, "hardware": hardware}
+    packed = {
+        **{"model": {"name": "mistral-7b", "num_layers": 1}, "hardware": hardware},
+        "training": {
+            **{"seq_len": 544, "precision": "fp16_mixed", "autocast": True},
+            **{"activation_checkpointing": "full", "lora": {"r": 8, "adapter_dtype": "bf16"}},
+            **{"quantization": "nf4", "nf4_compute_dtype": "bf16", "from_pretrained": True},
+            "upcast_unquantized": False,
+        },
+    }
+    section = {"engine": "transformers", "do_sample": False, "dtype": "fp16"}
+    for run in ({**served, "inference": section}, packed):
+        by_ledger = full_estimate(run, replay=False).result.allocated_bytes
+        result = full_estimate(run).result
+        assert result.allocated_bytes >= by_ledger
+        assert sum(msgspec.to_builtins(result.breakdown).values()) == pytest.approx(
+            result.total_memory_per_gpu_gb
+        )

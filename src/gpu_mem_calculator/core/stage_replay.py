@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
-from ..ledger.units import KIB
+from ..ledger.units import KIB, MIB
 from ..replay.allocator import ReplayPhase, replay
 from ..replay.needs import NeedsSearch
 from ..replay.rounding import UNIT
@@ -27,6 +27,8 @@ MICRO_BATCHES = 4
 blocks. All of 36 measured runs that accumulate need and reserve the same with 4 as with more."""
 APART = 64 * KIB
 """Bytes of small tensors by which the peaks of stream and ledger may differ."""
+COARSE = 20
+"""Of the peak, one part in this: by no more is the ledger of 4-bit projections above the replay."""
 MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """Larger runs do not exist, and are not replayed."""
 
@@ -143,16 +145,37 @@ def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageRepl
     outcome = search.unlimited
     _, startup = requests.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
+    least = _least_bytes(resolved, ledger, max(steps))
     return StageReplay(
-        allocated_bytes=max(steps),
+        allocated_bytes=least,
         startup_bytes=outcome.phases[startup].peak_bytes,
-        reserved_bytes=outcome.reserved_bytes,
+        reserved_bytes=max(outcome.reserved_bytes, least),
         phases=outcome.phases,
         asked=requests,
         search=search,
         allocator=resolved.allocator,
         margin_kind=margin_kind(resolved.run, resolved.engine.name),
     )
+
+
+def _least_bytes(resolved: ResolvedRun, ledger: Ledger, replayed: int) -> int:
+    """The peak of the steps: that of the replay, or the ledger's where it is known to have together
+    what comes one after the other, and so is a bound.
+
+    - 4-bit projections that are recomputed: torch's checkpoint stops before the block's last one,
+      whose backward then runs before the block's activations are there again
+    - a single layer: its peak may come before its first product, which allocates the workspace
+    """
+    run, peak = resolved.run, _steps_peak(ledger)
+    beyond = peak - replayed
+    packed = run.quantization == "nf4" and beyond <= peak // COARSE
+    single = len(run.arch.layers) == 1 and beyond <= 32 * MIB + APART
+    return peak if beyond > APART and (packed or single) else replayed
+
+
+def _steps_peak(ledger: Ledger) -> int:
+    """The ledger's peak without start-up."""
+    return int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
 
 
 def too_large(resolved: ResolvedRun, ledger: Ledger) -> bool:
@@ -167,8 +190,7 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     never negative, and at most `slack_bytes` and a few small tensors.
     """
     steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
-    peak = int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
-    beyond = stage.allocated_bytes - peak
+    beyond = stage.allocated_bytes - _steps_peak(ledger)
     # Start-up's end is one of the instants whose highest slack is the bound, and quickly counted.
     if beyond > slack_at_start(stage.asked.usual, stage.search.plan):
         most = stage.slack_bytes + APART
