@@ -83,9 +83,9 @@ def test_what_waits_for_a_tied_table(precision: str, elements: int) -> None:
 
 def test_note_on_reused_buffers() -> None:
     """A checkpointed run says how much inductor may keep: three tensors of 1,024 x 1,024."""
-    notes = _run(LLAMA, activation_checkpointing="full").warnings
-    assert any("at most 6 MiB" in note for note in notes)
-    assert not any("at most" in note for note in _run(LLAMA).warnings)
+    (limit,) = _run(LLAMA, activation_checkpointing="full").limits
+    assert (limit.adds_bytes, limit.saves_bytes) == (6 * 2**20, 0)
+    assert not _run(LLAMA).limits
 
 
 def test_measured_run() -> None:

@@ -197,7 +197,7 @@ def test_a_trace_that_dies_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_torch_the_trace_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, before any row."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(InputError, match=r'pip install "gpu-mem-calculator\[torch\]"'):
+    with pytest.raises(InputError, match=r'pip install -e "\.\[torch\]"'):
         check_rung("trace")
 
 

@@ -209,7 +209,7 @@ def test_the_largest_models_are_one_screen(
     assert lines[0].startswith(f"largest models, {context}: vLLM ")
     found = command("infer", "--largest-model", *words, "--format", "json").data
     assert found[0]["title"] in lines[1] or found[0]["title"] in lines[2]
-    assert (found[0]["version"], found[0]["engine"]) == (1, "vllm")
+    assert (found[0]["version"], found[0]["engine"]) == (2, "vllm")
     assert found[0]["gpu"].startswith("NVIDIA")
     pasted = shlex.split(found[0]["command"])[1:]
     assert command(*pasted, "--check").code == 0

@@ -41,7 +41,7 @@ def test_a_run_is_traced(command: Command, file: Write) -> None:
     """The report goes to stdout, and nothing to stderr."""
     answer = command("trace", "--config", file(), "--steps", "1")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("tiny  107 K parameters")
+    assert "\ntiny  107 K parameters" in answer.out
     assert "largest at the peak" in answer.out
 
 
@@ -165,7 +165,7 @@ def test_a_function_needs_no_run_file(
     monkeypatch.chdir(tmp_path)
     answer = command("trace", "--function", "my_own_net:make", "--steps", "1")
     sys.modules.pop("my_own_net")
-    assert answer.out.startswith("my_own_net:make  1.01 K parameters, bf16 mixed, AdamW\n")
+    assert "\nmy_own_net:make  1.01 K parameters, bf16 mixed, AdamW\n" in answer.out
     assert "my_own_net.py:3" in answer.out
 
 
@@ -187,7 +187,7 @@ def test_models_that_only_transformers_knows(command: Command, file: Write) -> N
     config = {**TINY, "model_type": "stablelm", "qk_layernorm": True}
     path = file(model={"name": "mine", "config": config})
     answer = command("trace", "--config", path, "--steps", "1")
-    assert answer.out.startswith("mine  107 K parameters, bf16 mixed, AdamW, micro-batch 2 × 128\n")
+    assert "\nmine  107 K parameters, bf16 mixed, AdamW, micro-batch 2 × 128\n" in answer.out
     assert "does not know mine" in command("trace", "--config", path, "--diff").err
 
 

@@ -103,7 +103,7 @@ def test_fragments_shorten_the_sequence(
     monkeypatch.setattr(longest_sequence, "_survives", replay)
     resolved = SimpleNamespace(run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
     result = SimpleNamespace(
-        fits_on_gpu=seq < 8192, needs_bytes=9976, margin_bytes=1024, outside_torch_bytes=1000
+        figures_fit=seq < 8192, needs_bytes=9976, margin_bytes=1024, outside_torch_bytes=1000
     )
     estimate: Any = SimpleNamespace(resolved=resolved, result=result)
     found = longest_sequence.longest_sequence(estimate)

@@ -272,3 +272,11 @@ def test_what_a_server_takes_is_at_most_the_card() -> None:
     model = {"name": "olmoe-1b-7b", "num_layers": 1}
     found = estimate({"model": model, "inference": {"engine": "sglang"}, "hardware": free})
     assert found.verdict != "fits"
+
+
+@pytest.mark.parametrize(("engine", "method"), [("sglang", "eagle3"), ("vllm", "mtp")])
+def test_a_draft_of_a_model_without_attention_is_refused(engine: str, method: str) -> None:
+    """A model that was cut before its first layer with attention."""
+    served = {"engine": engine, "speculative_method": method, "num_speculative_tokens": 1}
+    with pytest.raises(InputError, match="no layer with attention"):
+        estimate({"model": {"name": "qwen3.5-9b", "num_layers": 2}, "inference": served})

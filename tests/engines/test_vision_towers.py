@@ -158,7 +158,9 @@ def test_the_answer_names_what_is_not_counted() -> None:
     result = full_estimate(a_run({"type": "pytorch_ddp"}, 1), replay=False).result
     (sentence,) = result.warnings
     assert f"the {TOWER:,} parameters of the vision tower are trained" in sentence
-    assert "its activations, which images add, are not counted" in sentence
+    (limit,) = result.limits
+    assert (limit.key, limit.adds_bytes, limit.saves_bytes) == ("images", None, 0)
+    assert result.verdict == "cannot_tell"
     assert result.num_parameters == result.trainable_parameters == 39_796_608
 
 

@@ -27,15 +27,17 @@ def question_keys(
     return {**keys, "max_seq_len": in_all}
 
 
-def length_problems(engine: Engine, options: Mapping[str, Any], arch: Arch) -> Iterator[str]:
-    """A sentence where a sequence is longer than a server takes of this model if nothing is said;
-    transformers generates beyond it.
+def length_problems(
+    engine: Engine, options: Mapping[str, Any], arch: Arch | None = None
+) -> Iterator[str]:
+    """A sentence where a sequence is longer than what is set, or than a server takes of this model
+    if nothing is; transformers generates beyond it.
     """
     of_request = engine.name == TGI and options.get("max_total_tokens")  # of others: of the pool
     key = "max_total_tokens" if of_request else "max_seq_len"
-    most, own = options.get(key), arch.max_seq_len
+    most, own = options.get(key), arch.max_seq_len if arch is not None else None
     length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
-    if engine.serve is not None and most is None and length > own:
+    if engine.serve is not None and most is None and own is not None and length > own:
         fix = f"lower them, or set inference.{key} to {length}"
         yield f"{LENGTH} is {length}, more than max_seq_len={own} of the model; {fix}"
     elif most is not None and length > most:

@@ -12,6 +12,7 @@ from ..core.model_source import find_model
 from ..core.models import InferenceConfig, ModelConfig
 from ..core.resolve_inference import find_server, inference_options
 from ..core.runfile import section
+from ..core.serving_question import length_problems
 from ..serving.transformers.checks import option_problems
 from .job import World
 from .model import auto_config, import_extra
@@ -38,7 +39,7 @@ def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     problems = Problems()
     options: dict[str, Any] = problems.attempt(inference_options, config)
     chosen = {k: v for k, v in to_builtins(config).items() if k in engine.options and v is not None}
-    problems += option_problems({**engine.options, **chosen})
+    problems += (*option_problems({**engine.options, **chosen}), *length_problems(engine, chosen))
     if problems:
         raise InputError(problems)
     return options

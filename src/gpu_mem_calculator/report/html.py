@@ -199,7 +199,7 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
         f'<p class="says">{sign} {text(words)}</p>',
     ]
     assumed = ", ".join(result.decisive)
-    assumed = f'<p class="small">assumed: {text(assumed)}</p>' if assumed else ""
+    assumed = f'<p class="assumed">assumed: {text(assumed)}</p>' if assumed else ""
     lead = lines if result.serving is None else lines[::-1]
     return (
         f'<div class="verdict {tone}"><div class="line">{"".join(lead)}</div>{assumed}'

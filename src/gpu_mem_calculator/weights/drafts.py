@@ -10,10 +10,17 @@ from ..model.blocks import Attention, LatentAttention
 EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 draft's head, in every draft that is published
 
 
+MIXERS = (Attention, LatentAttention)
+
+
+def has_attention(arch: Arch) -> bool:
+    """Whether some layer has attention, as a model's own draft has."""
+    return any(isinstance(layer.mixer, MIXERS) for layer in arch.layers)
+
+
 def last_attention_layer(arch: Arch) -> Layer:
     """The last layer with attention; a multi-token-prediction layer is like it."""
-    mixers = (Attention, LatentAttention)
-    return next(layer for layer in reversed(arch.layers) if isinstance(layer.mixer, mixers))
+    return next(layer for layer in reversed(arch.layers) if isinstance(layer.mixer, MIXERS))
 
 
 def layers_alone(arch: Arch, layers: tuple[Layer, ...]) -> Arch:

@@ -176,7 +176,7 @@ def test_a_mistake_is_one_sentence(options: dict[str, Any], said: str) -> None:
 def test_without_numpy_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line to type."""
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(InputError, match=r"pip install 'gpu-mem-calculator\[plan\]'"):
+    with pytest.raises(InputError, match=r'pip install -e "\.\[plan\]"'):
         plan("gpt2", gpu="h100", gpus=8)
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
 from ...run.run import Run
-from ...weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
+from ...weights.drafts import EAGLE3_VOCAB, has_attention, last_attention_layer, layers_alone
 from ...weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
@@ -73,6 +73,8 @@ def problems(run: Run) -> Iterator[str]:
             f"{key}={name!r}, but {run.arch.family} has no multi-token-prediction layers; use "
             "'eagle3' with inference.speculative_model"
         )
+    elif name not in ("", NGRAM) and run.draft is None and not has_attention(run.arch):
+        yield f"{key}={name!r}: the model has no layer with attention, as its draft has"
 
 
 def draft_layers(run: Run) -> tuple[Layer, ...]:

@@ -8,6 +8,7 @@ from ...model.blocks import Attention, LatentAttention
 from ...published.served_models import vllm_problem
 from ...run.releases import version_text
 from ...run.run import Run
+from ...weights.drafts import has_attention
 from ...weights.rank_weights import format_problems
 from .defaults import apply_defaults
 from .shards import first_moe
@@ -161,6 +162,8 @@ def speculative_problems(run: Run) -> Iterator[str]:
         yield f"{key}={name!r} is not modelled; use one of {', '.join(METHODS)}"
     elif name == "mtp" and not num_mtp_layers(run.arch):
         yield f"{key}='mtp', but {run.arch.family} predicts one token at a time; use 'ngram'"
+    elif name == "mtp" and not has_attention(run.arch):
+        yield f"{key}='mtp': the model has no layer with attention, as its draft has"
     elif name in ("eagle", "eagle3", "draft_model") and run.draft is None:
         yield f"{key}={name!r} needs inference.speculative_model"
     elif name == "draft_model" and v1(run) and vllm_version < (0, 15, 0):
