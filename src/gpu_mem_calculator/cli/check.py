@@ -294,9 +294,4 @@ def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> d
 
 
 def _read_data(reading: Reading) -> dict[str, Any]:
-    return {
-        "tool": reading.tool,
-        "version": reading.version,
-        "keys": reading.keys,
-        "assumed": reading.assumed,
-    }
+    return {key: getattr(reading, key) for key in ("tool", "version", "keys", "assumed")}
