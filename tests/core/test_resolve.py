@@ -324,3 +324,14 @@ def test_a_sequence_beyond_the_positions_is_noted() -> None:
     assert note == (
         "training.seq_len=131,073 is more than the 131,072 positions that the model was trained for"
     )
+
+
+def test_layers_that_end_in_a_norm_are_refused_under_autocast() -> None:
+    """Their hidden states are fp32 from the second layer on, which ledger and replay count
+    differently.
+    """
+    run = {"model": {"name": "opt-350m"}, "training": {"lora": {"r": 16}}}
+    with pytest.raises(InputError, match="end in a norm return fp32 under autocast"):
+        estimate(run)
+    run["training"]["precision"] = "bf16_mixed"
+    assert estimate(run, replay=False).allocated_bytes

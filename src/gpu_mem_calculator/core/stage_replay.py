@@ -169,7 +169,7 @@ def _least_bytes(resolved: ResolvedRun, ledger: Ledger, replayed: int) -> int:
     run, peak = resolved.run, _steps_peak(ledger)
     beyond = peak - replayed
     packed = run.quantization == "nf4" and beyond <= peak // COARSE
-    single = len(run.arch.layers) == 1 and beyond <= 32 * MIB + APART
+    single = len(run.arch.layers) == 1 and beyond <= 128 * MIB + APART
     return peak if beyond > APART and (packed or single) else replayed
 
 

@@ -252,5 +252,9 @@ def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
     if learned and _positions_used(run) > arch.max_seq_len:
         most = f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}"
         yield f"training.seq_len={run.seq} is longer than the model's {most}"
+    wide = run.autocast and run.precision.endswith("_pure") and arch.layers[0].norm("after_mlp")
+    if wide and run.record is None:
+        what = f"layers of {arch.family} that end in a norm return fp32 under autocast"
+        yield f"{what}, which is not modelled for 16-bit weights; set training.precision=bf16_mixed"
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
