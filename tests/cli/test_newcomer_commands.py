@@ -27,7 +27,10 @@ def _code(command: Command, line: str) -> int:
     answer = command(words[0], *check, "--format", "json", *words[1:])
     if answer.code == 3:
         data = json.loads(answer.out)
-        result = data.get("result") or data
+        if "problems" in data:  # read, and not modelled: the sentences say what
+            return answer.code
+        results = [one.get("result") for one in data.get("answers", [])] or [data.get("result")]
+        result = next((one for one in results if one and one["verdict"] == "cannot_tell"), data)
         room = result["headroom_bytes"]
         key = "adds_bytes" if room >= 0 else "saves_bytes"
         sizes = [one[key] for one in result["limits"]]

@@ -34,6 +34,7 @@ exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
 starts no tool that is known, or something that is not modelled could decide"""
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
+OWN_MODEL = ("megatron", "torchtitan")  # programs whose arguments describe the model
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
@@ -151,7 +152,7 @@ def _check(
     reading = _settled(reading, args.settings)
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
-    if not data.get("model"):
+    if not data.get("model") and (data.get("program") or {}).get("tool") not in OWN_MODEL:
         return _cannot_tell(reading, [NO_MODEL])
     try:
         estimate = with_other_cards(full_estimate(data))
