@@ -93,7 +93,7 @@ def test_a_label_means_cards(key: str, value: str, cards: list[str]) -> None:
     ],
 )
 def test_a_label_without_a_card(key: str, value: str, found: str | None) -> None:
-    """A value that nobody knows is told from a label that says nothing of cards."""
+    """An unknown value of a label for cards differs from a label that is not about cards."""
     assert label_cards(key, value) == found
 
 

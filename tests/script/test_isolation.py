@@ -102,7 +102,7 @@ def test_after_its_time_everything_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_killed_trace_leaves_nothing(tmp_path: Path) -> None:
-    """kill -9 of our process: the supervisor is told, and ends the rest."""
+    """After kill -9 of our process the supervisor gets a signal, and ends the rest."""
     file = tmp_path / "pid"
     words = [sys.executable, "-c", STARTS, str(file), "300"]
     code = f"from gpu_mem_calculator.script.run import run_supervised; run_supervised({words}, 0)"

@@ -55,7 +55,7 @@ def series_cards(name: str) -> str:
 
 
 def memory_size(mebibytes: int, *, more: bool = False) -> float | None:
-    """The size in GB, as marketed, of cards whose memory nvidia-smi shows as so many MiB, or with
+    """The size in GB, as marketed, of cards for which nvidia-smi shows this number of MiB, or with
     `more` of the smallest card that has more; None where no card has it.
     """
     asked = mebibytes * MIB

@@ -105,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
 def _late_options(words: Sequence[str]) -> list[str]:
     """A sentence where an option of ours stands after the command."""
     late = next((word for word in words if word.partition("=")[0] in ("--gpu", "--gpu-mem")), "")
-    return [f"{late} after the command is the command's; write it before: check {late} ..."] * bool(
-        late
-    )
+    why = f"{late} after the command is the command's; write it before: check {late} ..."
+    return [why] if late else []
 
 
 def _severity(code: int) -> int:

@@ -27,7 +27,7 @@ HEAD = ("name", "GB", "usable", "GB/s", "card")
 def arguments(parser: Parser) -> None:
     """Add the options of `gpus`."""
     add_list(parser)
-    parser.option("-m --gpu-mem", "GB", "only cards with so many GB, as marketed", memory)
+    parser.option("-m --gpu-mem", "GB", "only cards with this memory in GB, as marketed", memory)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,9 +13,8 @@ from ..core.models import MemoryResult
 from ..core.verdict_words import total_bytes
 from ..formats.reading.reading import Reading
 from ..ledger.units import gib
-from ..report.lines import BAD, BOLD, GOOD, WARN, Line, line, wrap_lines
-
-STYLES = {FITS: GOOD, SHORT: BAD, UNSURE: WARN}
+from ..report.headline import STYLES
+from ..report.lines import BOLD, Line, line, wrap_lines
 
 
 class Checked(Struct, frozen=True, kw_only=True):

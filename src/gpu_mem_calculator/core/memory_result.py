@@ -53,8 +53,8 @@ from .stage_replay import StageReplay
 from .step_results import failure, step_results
 from .verdict_words import summary
 
-# All phases but start-up.
 COMMON_HOST = 16 * GIB  # host RAM of a GPU in a small machine, such as g5.xlarge of EC2
+# All phases but start-up.
 STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
 
 

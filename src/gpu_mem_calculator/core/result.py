@@ -139,7 +139,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
 
     @property
     def figures_fit(self) -> bool:
-        """Whether what is modelled fits, whatever else `limits` may add."""
+        """Whether what is modelled fits; `limits` may add to it."""
         return self.headroom_bytes >= 0 and self.verdict != "does_not_fit"
 
     def __str__(self) -> str:

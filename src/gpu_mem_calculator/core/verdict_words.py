@@ -181,13 +181,9 @@ def undecided(result: MemoryResult) -> list[str]:
     if not limits and result.needs_bytes is None:
         return ["torch's allocator was not replayed, and takes more than the tensors"]
     if not limits:
-        low, high = (gib(size) for size in _margin_range(result))
-        survives = f"it survives a replay of torch's allocator with {low} GiB"
-        return [f"{survives}, and is certain with {high}; settle it with gpu-mem-calc measure"]
+        found = result_verdict(result)
+        survives = f"it survives a replay of torch's allocator with {gib(found.needs)} GiB"
+        certain = gib(found.needs + found.margin)
+        return [f"{survives}, and is certain with {certain}; settle it with gpu-mem-calc measure"]
     usual = SETTLE if result.serving is None else STARTED
     return [f"{one} ({bound_words(one)}); settle it: {one.settle or usual}" for one in limits]
-
-
-def _margin_range(result: MemoryResult) -> tuple[int, int]:
-    total = total_bytes(result)
-    return total - (result.margin_bytes or 0), total
