@@ -8,6 +8,7 @@ import sys
 from ..ledger.quoting import MOST_QUOTED
 from ..ledger.quoting import quoted as quoted
 from ..ledger.secrets import hide, hide_random
+from ..run.problems import Problem, keys_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
 class InputError(ValueError):
-    """Bad input. `problems` has one sentence for each thing that is wrong, without secrets."""
+    """Bad input. `problems` has one sentence for each thing that is wrong, without secrets; `keys`
+    has the keys of the run file that each is about.
+    """
 
     exit_code = 2  # of a command that it ends
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        sentences = [problems] if isinstance(problems, str) else problems
-        self.problems = [_short(hide_random(hide(sentence))) for sentence in sentences]
+        sentences = [problems] if isinstance(problems, str) else list(problems)
+        self.problems = [_short(hide_random(hide(str(sentence)))) for sentence in sentences]
+        self.keys = [keys_of(sentence) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
 
@@ -87,7 +91,8 @@ class Problems(list[str]):
         try:
             return function(*args)
         except InputError as error:
-            self.extend(error.problems)
+            both = zip(error.problems, error.keys, strict=True)
+            self.extend(Problem(sentence, *keys) for sentence, keys in both)
             return None
 
 
