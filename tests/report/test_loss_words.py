@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from gpu_mem_calculator.core.field_types import Loss
 from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.row_tables import row_names
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.report.loss_words import TITLES, loss_words
 from tests.conftest import small_run
@@ -29,4 +30,4 @@ def test_words(training: dict[str, Any], words: list[str]) -> None:
 
 def test_every_loss_has_a_title() -> None:
     """But the two names of transformers' own."""
-    assert set(TITLES) == {*get_args(Loss)} - {"full", "full_upcast"}
+    assert set(TITLES) == {*row_names(Loss)} - {"full", "full_upcast"}

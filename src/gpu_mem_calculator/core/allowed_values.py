@@ -34,6 +34,7 @@ from .models import TrainingConfig
 from .recompute_policies import LEVELS, NAMES
 from .resolve import resolve
 from .resolve_inference import PRECISIONS
+from .row_tables import row_names
 from .runfile import key_types, parts, read, with_settings
 
 EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
@@ -182,6 +183,7 @@ def _typed_values(path: str, kind: Any) -> list[Any]:
     for part in parts(kind):
         if typing.get_origin(part) is typing.Literal:
             values += typing.get_args(part)
+        values += row_names(part)
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.le is not None and meta.ge is not None:
                 whole = typing.get_args(part)[0] is int

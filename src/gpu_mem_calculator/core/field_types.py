@@ -2,9 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from ..families.config import MOST_LAYERS
+
+
+class RowName(Struct, frozen=True):
+    """In a key's type: its values are the names of the rows of a table (see `row_tables`)."""
+
+    table: str
+
 
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1,000,000,000")]
 Layers = Annotated[
@@ -27,21 +34,7 @@ Parameters = Annotated[
 Card = Annotated[str | int, Meta(description="a card's name")]  # 4090 unquoted is a number
 Offload = Literal["none", "cpu", "nvme"]
 Levels = Literal["none", "selective", "full"] | Annotated[int, Meta(ge=0, le=4)]
-Loss = Literal[
-    "full",
-    "full_upcast",
-    "full_no_upcast",
-    "te_fused",
-    "megatron_fused",
-    "flash_fused",
-    "flash_fused_inplace",
-    "flash_fused_no_upcast",
-    "chunked",
-    "liger",
-    "liger_fused",
-    "cut",
-    "reward",
-]
+Loss = Annotated[str, RowName("losses")]
 Reference = Annotated[bool, Meta(description="true or false")] | Literal["precomputed"]
 Compile = (
     Annotated[bool, Meta(description="true or false")]

@@ -19,6 +19,7 @@ from .errors import InputError, first_problems, nearest, quoted
 from .file_kinds import as_run_file
 from .models import INNER, RunFile
 from .own_names import own_names, with_setting
+from .row_tables import row_names
 from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
 from .sections import parts as parts
@@ -136,10 +137,19 @@ def _convert_all(kind: type[T], given: dict[str, Any]) -> T | None:
         return None
     if any(isinstance(value, (float, list)) for value in given.values()):
         return None
+    types = key_types(kind)
+    if any(isinstance(value, str) and _no_row(value, types[key]) for key, value in given.items()):
+        return None
     try:
         return msgspec.convert(given, kind)
     except (msgspec.ValidationError, OverflowError):
         return None
+
+
+def _no_row(value: Any, kind: Any) -> bool:
+    """Whether a type allows only names of rows, and the value is none of them."""
+    names = row_names(kind)
+    return bool(names) and value not in names
 
 
 def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
@@ -153,6 +163,8 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 def _convert(value: Any, kind: Any) -> Any:
     """A value converted to its type; 8.0 is accepted as a whole number, also in a list."""
+    if _no_row(value, kind):
+        raise msgspec.ValidationError(f"{value!r} is not the name of a row")
     if isinstance(value, list):
         value = [int(v) if type(v) is float and v.is_integer() else v for v in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
@@ -229,6 +241,8 @@ def rule(kind: Any) -> str:
     """What a type allows, in words, for error messages."""
     allowed: list[str] = []
     for part in parts(kind):
+        if names := row_names(part):
+            allowed.append(_or(names))
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.description:
                 allowed.append(meta.description)
@@ -246,7 +260,8 @@ def rule(kind: Any) -> str:
 def allowed_words(kind: Any) -> list[str]:
     """The words that a type allows; empty where it allows any text."""
     choices = [part for part in parts(kind) if typing.get_origin(part) is typing.Literal]
-    return [word for one in choices for word in typing.get_args(one) if isinstance(word, str)]
+    listed = [word for one in choices for word in typing.get_args(one) if isinstance(word, str)]
+    return [*listed, *row_names(kind)]
 
 
 def _or(allowed_words: tuple[Any, ...]) -> str:

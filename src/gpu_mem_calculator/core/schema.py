@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from .models import INNER, RunFile
-from .runfile import SECTIONS
+from .row_tables import row_names
+from .runfile import SECTIONS, key_types
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RUN = RunFile.__name__
@@ -31,7 +32,12 @@ def definitions(template: str) -> dict[str, Any]:
         one["additionalProperties"] = False
     kinds: tuple[type[Struct], ...] = (*INNER.values(), *SECTIONS.values())
     for kind in kinds:
-        _make_nullable(schemas[kind.__name__]["properties"])
+        properties = schemas[kind.__name__]["properties"]
+        for key, type_ in key_types(kind).items():
+            if names := row_names(type_):
+                allowed = {"anyOf": [{"enum": sorted(names)}, NULL]}
+                properties[key] = {**allowed, "default": properties[key]["default"]}
+        _make_nullable(properties)
     sections = schemas[RUN]["properties"]
     model = sections["model"]
     _make_nullable(sections)
