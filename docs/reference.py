@@ -12,7 +12,7 @@ from typing import Any
 from gpu_mem_calculator.core.keys import DEFAULT, MEANING
 from gpu_mem_calculator.core.models import INNER
 from gpu_mem_calculator.core.runfile import SECTIONS, key_types, rule
-from gpu_mem_calculator.engines import ALIASES, engines
+from gpu_mem_calculator.engines import aliases, engines
 from gpu_mem_calculator.run.engine import Engine
 from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
@@ -95,7 +95,7 @@ def examples() -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    spellings = ", ".join(f"`{a}` = `{n}`" for a, n in ALIASES.items())
+    spellings = ", ".join(f"`{a}` = `{n}`" for a, n in aliases().items())
     parts = [
         "# The run file",
         "",

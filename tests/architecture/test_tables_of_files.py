@@ -29,12 +29,10 @@ def test_no_model_type_is_read_by_two_files() -> None:
 
 
 def test_the_names_of_engines_and_servers_are_their_folders() -> None:
-    """A new folder is an engine when its name is in the table."""
-    for package in (engines, serving):
+    """A new folder is an engine: it needs an `engine.py` that exposes `ENGINE`."""
+    for package, names in (engines, engines.engine_names()), (serving, serving.server_names()):
         folder = Path(package.__path__[0])
-        assert (
-            tuple(sorted(path.parent.name for path in folder.glob("*/engine.py"))) == package.NAMES
-        )
+        assert tuple(sorted(path.parent.name for path in folder.glob("*/engine.py"))) == names
 
 
 def test_a_command_imports_neither_other_engines_nor_what_only_files_need() -> None:
@@ -42,7 +40,7 @@ def test_a_command_imports_neither_other_engines_nor_what_only_files_need() -> N
     imported = _imported("quick", "350M")
     unused = {"tempfile", "pathlib", "urllib.parse", "tomllib", "threading", "fractions"}
     ours = {"hub.sources", "hub.checkpoint", "generation.instants", "core.resolve_inference"}
-    ours |= {f"engines.{name}" for name in engines.NAMES if name != "pytorch_ddp"}
+    ours |= {f"engines.{one}.engine" for one in engines.engine_names() if one != engines.DEFAULT}
     assert "gpu_mem_calculator.engines.pytorch_ddp.engine" in imported
     assert not imported & (unused | {f"gpu_mem_calculator.{name}" for name in ours})
 

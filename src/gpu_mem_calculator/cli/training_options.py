@@ -13,7 +13,7 @@ from ..core.hf_names import CHECKPOINTING
 from ..core.recipes import RECIPES, recipe_settings, recipe_words
 from ..core.runfile import with_settings
 from ..core.training_defaults import named_dtype
-from ..engines import engine, spellings
+from ..engines import DEFAULT, engine, spellings
 from .parser import Parser, memory, tokens, whole
 
 GPUS_PER_NODE = 8
@@ -272,7 +272,7 @@ def _engine_name(run: Mapping[str, Any]) -> str:
     from ..core.resolve_training import find_engine
 
     given = (run.get("engine") or {}).get("type")
-    name = spellings().get(str(given or "pytorch").lower())
+    name = spellings().get(str(given or DEFAULT).lower())
     return name or find_engine(EngineConfig(type=str(given))).name
 
 

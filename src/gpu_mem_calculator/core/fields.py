@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from .. import __version__
-from ..engines import ALIASES, engine_names, engines
+from ..engines import aliases as engine_aliases
+from ..engines import engine_names, engines
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
 from ..serving.transformers.checks import ONE_VALUE
@@ -208,7 +209,7 @@ def form() -> dict[str, Any]:
 def _engines(kind: str) -> list[dict[str, Any]]:
     """Engines with their aliases and the axes of parallelism that they have."""
     every = engines() if kind == TRAINING else servers()
-    aliases = ALIASES if kind == TRAINING else SERVER_ALIASES
+    aliases = engine_aliases() if kind == TRAINING else SERVER_ALIASES
     rows: list[dict[str, Any]] = []
     for name, one in every.items():
         options = () if one.serve is None else one.options

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..engines import shorthands
 from ..ledger.quoting import quoted
 from ..programs.huggingface.optimizers import OPTIMIZERS as TRAINER_OPTIMIZERS
 
@@ -132,16 +133,8 @@ OPTIMIZERS: Mapping[str, Settings] = {
 }
 # Other names of engines, with what they say about the engine's options.
 ENGINES: Mapping[str, Settings] = {
-    **{
-        f"{prefix}zero{dash}{stage}": {"engine.type": "deepspeed", "engine.zero_stage": stage}
-        for prefix in ("", "deepspeed-", "deepspeed_")
-        for dash in ("", "-", "_")
-        for stage in (0, 1, 2, 3)
-    },
-    **{name: {"engine.type": "fsdp"} for name in ("fsdp2", "fully_shard")},
-    "fsdp1": {"engine.type": "fsdp", "engine.fsdp_version": 1},
-    **{name: {"engine.type": "pytorch_ddp"} for name in ("torch", "accelerate", "single")},
-    "ds": {"engine.type": "deepspeed"},
+    short: {"engine.type": name, **{f"engine.{key}": value for key, value in options.items()}}
+    for short, (name, options) in shorthands().items()
 }
 VALUES: Mapping[str, Mapping[str, Settings]] = {OPTIMIZER: OPTIMIZERS, "engine.type": ENGINES}
 # Keys that change no byte of the estimate, and are accepted.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..engines import DEFAULT as DEFAULT_ENGINE
 from ..families.plain import DEFAULTS as PLAIN
 from .hardware import DEFAULT_MEMORY_GB
 from .resolve_training import AXES
@@ -47,7 +48,7 @@ DEFAULT: Mapping[str, Any] = {
     "parallelism.virtual_pipeline_size": 1,
     "parallelism.sequence_parallel": False,
     **{f"parallelism.{key}": 1 for key in AXES.values()},
-    "engine.type": "pytorch_ddp",
+    "engine.type": DEFAULT_ENGINE,
     "inference.engine": "transformers",
     "hardware.gpu_memory_gb": int(DEFAULT_MEMORY_GB),
     **{f"model.{key}": value for key, value in PLAIN.items()},

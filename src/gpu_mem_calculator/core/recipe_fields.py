@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..engines import engine_names
+from ..engines import DEFAULT, engine_names
 from .recipes import RECIPES, TITLES, WORDS, recipe_settings
 
-FALLBACK = "pytorch_ddp"  # the engine that has every recipe
 ALL_WEIGHTS = "every weight is trained"
 
 
@@ -28,7 +27,7 @@ def _choice(
     name: str, engine: str, having: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[str, Any]:
     """The engine that a recipe runs on when `engine` is chosen, and its settings there."""
-    for one in (engine, FALLBACK):
+    for one in (engine, DEFAULT):
         settings = recipe_settings(name, engine=one)
         engines = (having[key] for key in settings)
         if all(known is None or one in known for known in engines):

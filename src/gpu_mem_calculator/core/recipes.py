@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..engines import DEFAULT
+
 DEFAULT_RANK = 16
 # Keys of the run file by recipe; `training.lora.r` is set to the rank that is asked for.
 _ADAPTERS: Mapping[str, Any] = {
@@ -57,7 +59,7 @@ WORDS: Mapping[str, Mapping[Any, str]] = {
 
 
 def recipe_settings(
-    name: str, r: int | None = None, engine: str = "pytorch_ddp", dtype: str = "bf16"
+    name: str, r: int | None = None, engine: str = DEFAULT, dtype: str = "bf16"
 ) -> dict[str, Any]:
     """The keys of a run file, as `section.key`, that a recipe sets for an engine; `dtype` is the
     card's 16-bit one.

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cuda.capability import torch_notes
 from ..cuda.runtimes import runtime_notes
-from ..engines import engine, engine_names, engines, spellings
+from ..engines import DEFAULT, engine, engine_names, engines, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
 from ..model.dropout import without_dropout
@@ -161,7 +161,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
 
 def find_engine(config: EngineConfig) -> Engine:
     """The training engine that `engine.type` names."""
-    name = (config.type or "pytorch_ddp").lower()
+    name = (config.type or DEFAULT).lower()
     if name in servers():
         fix = "use inference.engine, or gpu-mem-calc infer"
         raise InputError(f"engine.type={config.type!r} serves models; {fix}")

@@ -1,35 +1,39 @@
 """Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A folder is imported when its engine is used.
+A folder is imported when its engine is used. Its `__init__.py` has the engine's other spellings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from ..run.engine import Engine
-from ..run.registry import load_engine
+from ..run.registry import folder_aliases, folder_names, folder_shorthands, load_engine
 
-NAMES = ("deepspeed", "fsdp", "megatron_deepspeed", "megatron_lm", "pytorch_ddp")
-
-ALIASES = {
-    "pytorch": "pytorch_ddp",
-    "ddp": "pytorch_ddp",
-    "megatron": "megatron_lm",
-    "megatron-lm": "megatron_lm",
-    "megatron-deepspeed": "megatron_deepspeed",
-}
+DEFAULT = "pytorch_ddp"  # of a run that names none
 
 
 def engine_names() -> tuple[str, ...]:
     """Every engine's name, as in a run file."""
-    return NAMES
+    return folder_names(__name__)
+
+
+def aliases() -> dict[str, str]:
+    """Other spellings of engines, and the engine that each means."""
+    return folder_aliases(__name__)
+
+
+def shorthands() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Names that say options, too, such as `zero3`: the engine, and its options."""
+    return folder_shorthands(__name__)
 
 
 @cache
 def spellings() -> dict[str, str]:
     """Every spelling people use, and the engine it means."""
-    return {**{name: name for name in engine_names()}, **ALIASES}
+    return {**{name: name for name in engine_names()}, **aliases()}
 
 
 def engine(name: str) -> Engine:

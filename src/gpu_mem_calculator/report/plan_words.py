@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engines import NAMES, engine, spellings
+from ..engines import DEFAULT, engine, spellings
 from ..ledger.units import gib
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def engine_words(run: Mapping[str, Any]) -> str:
 
         return server(str(served.get("engine", "vllm"))).title
     keys = run.get("engine") or {}
-    name = spellings().get(str(keys.get("type", "pytorch_ddp")).lower(), "")
-    title = engine(name).title if name in NAMES else str(keys.get("type"))
+    name = spellings().get(str(keys.get("type", DEFAULT)).lower(), "")
+    title = engine(name).title if name else str(keys.get("type"))
     if name in ("deepspeed", "megatron_deepspeed") and "zero_stage" in keys:
         return f"{title} ZeRO-{keys['zero_stage']}"
     if name == "fsdp":

@@ -1,11 +1,45 @@
-"""Engines by name: the `engine.py` of a folder exposes `ENGINE`."""
+"""Engines by name: a folder is an engine, and its `engine.py` exposes `ENGINE`.
+
+Its `__init__.py`, which is imported to read any name, has the other spellings and no imports.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from .engine import Engine
+
+
+@cache
+def folder_names(package: str) -> tuple[str, ...]:
+    """The names of a package's engines, which are its folders."""
+    folders = (name for path in sys.modules[package].__path__ for name in os.listdir(path))
+    return tuple(sorted(name for name in folders if "." not in name and name[0] != "_"))
+
+
+@cache
+def folder_aliases(package: str) -> dict[str, str]:
+    """Each engine's `ALIASES`: other spellings, and the engine that they mean."""
+    return {
+        alias: name
+        for name in folder_names(package)
+        for alias in import_module(f"{package}.{name}").ALIASES
+    }
+
+
+@cache
+def folder_shorthands(package: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Each engine's `SHORTHANDS`: names that say options, too: the engine, and those options."""
+    return {
+        short: (name, options)
+        for name in folder_names(package)
+        for short, options in import_module(f"{package}.{name}").SHORTHANDS.items()
+    }
 
 
 @cache

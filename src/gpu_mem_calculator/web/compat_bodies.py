@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.models import EngineConfig
 from ..core.runfile import key_types
-from ..engines import engine, spellings
+from ..engines import DEFAULT, engine, spellings
 
 Section = dict[str, Any]
 # Fields of its engine section, with the values that ask for nothing.
@@ -54,7 +54,7 @@ def _model(section: Section, _body: Mapping[str, Any]) -> Section:
 
 
 def _engine(section: Section, body: Mapping[str, Any]) -> Section:
-    name = spellings().get(str(section.get("type") or "pytorch_ddp").lower())
+    name = spellings().get(str(section.get("type") or DEFAULT).lower())
     options = engine(name).options if name else key_types(EngineConfig)
     whole = section.keys() >= FORM
     engine_section = {}
