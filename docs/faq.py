@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.margin import SHARES
+from gpu_mem_calculator.core.margin import INFERENCE, QUANTIZED
+from gpu_mem_calculator.engines import engine_row
 
 PAGE = Path(__file__).with_name("faq.md")
 GIB = 2**30
@@ -24,8 +25,6 @@ ENGINES = {
     "deepspeed": "DeepSpeed",
     "megatron_lm": "Megatron-LM",
     "megatron_deepspeed": "Megatron-DeepSpeed",
-    "quantized": "quantized weights (QLoRA)",
-    "inference": "inference with transformers",
 }
 
 
@@ -95,7 +94,10 @@ def steps() -> str:
 
 def margins() -> str:
     """The margin of each engine."""
-    lines = [[title, f"{100 * SHARES[engine]:.1f} %"] for engine, title in ENGINES.items()]
+    shares = {title: engine_row(name).margin for name, title in ENGINES.items()}
+    shares["quantized weights (QLoRA)"] = QUANTIZED.share
+    shares["inference with transformers"] = INFERENCE.share
+    lines = [[title, f"{100 * share:.1f} %"] for title, share in shares.items()]
     return table(["", "margin, of needs"], lines)
 
 

@@ -114,7 +114,7 @@ def test_host_memory_counts_libraries(group: str | None, nccl: bool) -> None:
     """What is offloaded and the libraries of the process, NCCL's where it was there."""
     config = small_run("deepspeed", engine={"zero_stage": 2, "offload_optimizer": "cpu"})
     made = full_estimate(config, replay=False)
-    _, libraries, _ = host_libraries(made.resolved.run, "deepspeed", nccl=nccl)
+    _, libraries, _ = host_libraries(made.resolved.run, made.resolved.engine, nccl=nccl)
     held = int(made.ledger.peak(CPU))
     assert held > 0
     around = {"environment": {"process_group": group}} if group else {}

@@ -168,7 +168,7 @@ def test_host_libraries_are_measured_for_each_engine() -> None:
         if "host_bytes" not in measured or run.run.options.get("cpu_offload"):
             continue
         nccl = row["environment"]["process_group"].startswith("nccl")
-        _, size, _ = host_libraries(run.run, run.engine.name, nccl=nccl)
+        _, size, _ = host_libraries(run.run, run.engine, nccl=nccl)
         errors.append(abs(size / measured["host_bytes"] - 1))
     assert len(errors) > 140
     assert max(errors) < 0.26

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_mem_calculator.backtest.predict import by_estimate
 from gpu_mem_calculator.backtest.rows import MeasuredRun
-from gpu_mem_calculator.core.margin import margin_bytes, margin_kind
+from gpu_mem_calculator.core.margin import margin_bytes, margin_of
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.measure.cases_file import MeasureCase
@@ -45,7 +45,7 @@ def predict(case: MeasureCase) -> Prediction:
 def _margin(case: MeasureCase, found: Any) -> int:
     """The margin of the measured rank."""
     resolved = resolve(read(dict(case.config)))
-    kind = margin_kind(resolved.run, resolved.engine.name)
+    kind = margin_of(resolved.run, resolved.engine.name)
     return margin_bytes(kind, found.needs, found.reserved)
 
 

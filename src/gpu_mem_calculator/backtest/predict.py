@@ -85,7 +85,7 @@ def host_bytes(resolved: ResolvedRun, process_group: str | None) -> int:
     if process_group in (None, "nccl"):
         return resolved.host_libraries[1]
     one_rank = process_group == "nccl, 1 rank"
-    return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
+    return host_libraries(resolved.run, resolved.engine, nccl=one_rank)[1]
 
 
 def run_file_of(row: MeasuredRun) -> dict[str, Any]:

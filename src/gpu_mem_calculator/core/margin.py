@@ -3,7 +3,7 @@
 The replay makes the requests of a run in nearly the order in which torch makes them. Where two
 swap, other blocks are split, and the run needs a little more or less. How much was measured: 239
 runs on an NVIDIA H200, each tried under caps at and around what it was predicted to need
-(`tests/capped_runs/trials.jsonl`). The shares below cover all of each kind but two, rounded up. Of
+(`tests/capped_runs/trials.jsonl`). The shares cover all of each kind but two, rounded up. Of
 160 other runs, drawn and tried afterwards, 149 survived with them.
 
 No margin is needed beyond what the run reserves without a cap: then torch never has to release
@@ -14,30 +14,30 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec import Struct
+
+from ..engines import engine_row
 from ..ledger.units import MIB
 from ..run.run import Run
 
-QUANTIZED, INFERENCE = "quantized", "inference"
-SHARES = {
-    "pytorch_ddp": 0.015,
-    "fsdp": 0.015,
-    "deepspeed": 0.012,
-    "megatron_lm": 0.020,
-    "megatron_deepspeed": 0.020,
-    QUANTIZED: 0.040,
-    INFERENCE: 0.010,
-}
-"""Of the memory that a run needs."""
-RESERVED_SHARES = {QUANTIZED: 0.03}
-"""By which a run reserves more than predicted; RESERVED_SHARE for the others."""
-RESERVED_SHARE = 0.010
+
+class Margin(Struct, frozen=True):
+    """The shares of a kind of run: of the memory that it needs, and of what it reserves, by which
+    it may reserve more than predicted.
+    """
+
+    share: float
+    reserved_share: float = 0.010
+
+
+QUANTIZED, INFERENCE = Margin(0.040, 0.03), Margin(0.010)
 SEGMENTS = 22 * MIB
 """One segment of each pool: 2 MiB for small blocks, 20 MiB for large ones."""
 
 
 class _ReplayedRun(Protocol):
     @property
-    def margin_kind(self) -> str: ...
+    def margin(self) -> Margin: ...
     @property
     def needs_bytes(self) -> int: ...
     @property
@@ -52,30 +52,30 @@ class WithMargin:
     @property
     def margin_bytes(self: _ReplayedRun) -> int:
         """Bytes beyond `needs_bytes` with which the run is certain to survive."""
-        return margin_bytes(self.margin_kind, self.needs_bytes, self.reserved_bytes)
+        return margin_bytes(self.margin, self.needs_bytes, self.reserved_bytes)
 
     def most_margin_bytes(self: _ReplayedRun, cap: int) -> int:
         """The most that the margin is where the run needs at most `cap` bytes."""
-        return int(cap * SHARES[self.margin_kind]) + SEGMENTS
+        return int(cap * self.margin.share) + SEGMENTS
 
     @property
     def enough_bytes(self: _ReplayedRun) -> int:
         """Bytes with which it survives in any case, without a search for the least."""
-        return enough_bytes(self.margin_kind, self.reserved_bytes)
+        return enough_bytes(self.margin, self.reserved_bytes)
 
 
-def margin_kind(run: Run, engine: str) -> str:
-    """The kind of a run in the tables."""
+def margin_of(run: Run, engine: str) -> Margin:
+    """The margin of a run: what it computes with or for, else its engine's."""
     if run.new_tokens is not None:
         return INFERENCE
-    return QUANTIZED if run.quantization else engine
+    return QUANTIZED if run.quantization else Margin(engine_row(engine).margin)
 
 
-def enough_bytes(kind: str, reserved: int) -> int:
+def enough_bytes(margin: Margin, reserved: int) -> int:
     """Bytes with which torch never has to release memory, so that the run survives."""
-    return reserved + int(reserved * RESERVED_SHARES.get(kind, RESERVED_SHARE)) + SEGMENTS
+    return reserved + int(reserved * margin.reserved_share) + SEGMENTS
 
 
-def margin_bytes(kind: str, needs: int, reserved: int) -> int:
+def margin_bytes(margin: Margin, needs: int, reserved: int) -> int:
     """Bytes beyond `needs` with which a run is certain to survive."""
-    return min(int(needs * SHARES[kind]) + SEGMENTS, enough_bytes(kind, reserved) - needs)
+    return min(int(needs * margin.share) + SEGMENTS, enough_bytes(margin, reserved) - needs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..engines import DEFAULT
+from ..engines import DEFAULT, engine_row
 
 DEFAULT_RANK = 16
 # Keys of the run file by recipe; `training.lora.r` is set to the rank that is asked for.
@@ -29,15 +29,6 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "training.double_quant": True,
         "training.upcast_unquantized": True,
         "training.optimizer": "paged_adamw_8bit",
-    },
-}
-# What an engine does in place of a recipe's value; None: the engine does not have the key.
-BY_ENGINE: Mapping[str, Mapping[str, Any]] = {
-    "fsdp": {"training.autocast": None, "training.optimizer": "adamw"},
-    "deepspeed": {
-        "training.autocast": None,
-        "training.precision": "bf16_mixed",
-        "training.optimizer": "adamw",
     },
 }
 TITLES: Mapping[str, str] = {"full": "All weights", "lora": "LoRA", "qlora": "QLoRA"}
@@ -64,17 +55,13 @@ def recipe_settings(
     """The keys of a run file, as `section.key`, that a recipe sets for an engine; `dtype` is the
     card's 16-bit one.
     """
-    settings = {**RECIPES[name], **_for_engine(name, engine)}
+    settings, own = RECIPES[name], engine_row(engine).recipe
+    settings = {key: own.get(key, value) for key, value in settings.items()}
     if precision := settings.get("training.precision"):
         settings["training.precision"] = precision.replace("bf16", dtype)
     if r is not None and "training.lora.r" in settings:
         settings["training.lora.r"] = r
     return {key: value for key, value in settings.items() if value is not None}
-
-
-def _for_engine(name: str, engine: str) -> dict[str, Any]:
-    """The values of a recipe that the engine replaces."""
-    return {k: v for k, v in BY_ENGINE.get(engine, {}).items() if k in RECIPES[name]}
 
 
 def recipe_words(name: str, values: Mapping[str, Any], kept: Collection[str]) -> str:

@@ -48,9 +48,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
         """Host memory of the libraries in each rank's process: (name, bytes, source). 0 bytes for
         servers, where it is not known.
         """
-        if self.engine.serve is not None:
-            return "libraries", 0, ""
-        return host_libraries(self.run, self.engine.name, nccl=self.hardware.num_gpus > 1)
+        return host_libraries(self.run, self.engine, nccl=self.hardware.num_gpus > 1)
 
     @property
     def longest_seq(self) -> int | None:

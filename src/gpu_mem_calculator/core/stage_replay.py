@@ -19,7 +19,7 @@ from ..replay.slack import slack_at_start, slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..step.stream import allocation_stream
-from .margin import WithMargin, margin_kind
+from .margin import Margin, WithMargin, margin_of
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
@@ -43,7 +43,7 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
     - asked: the requests that were replayed
     - search: replays of them under caps
     - allocator: the allocator's settings
-    - margin_kind: the kind of the run in the tables of margins
+    - margin: the shares of its margin
     """
 
     allocated_bytes: int
@@ -53,7 +53,7 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
     asked: StageRequests
     search: NeedsSearch
     allocator: AllocatorSettings
-    margin_kind: str
+    margin: Margin
 
     @cached_property
     def needs_bytes(self) -> int:
@@ -154,7 +154,7 @@ def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageRepl
         asked=requests,
         search=search,
         allocator=resolved.allocator,
-        margin_kind=margin_kind(resolved.run, resolved.engine.name),
+        margin=margin_of(resolved.run, resolved.engine.name),
     )
 
 

@@ -22,6 +22,7 @@ from ..model.blocks import Attention, LatentAttention, Moe
 from ..modelling.huggingface.attention_inputs import AttentionInputs
 from ..modelling.huggingface.attention_kernels import has_flash, kernel, prefers_cudnn
 from ..modelling.huggingface.setting import BlockSetting
+from ..run.engine import Engine
 from ..run.run import Run
 from ..run.served import NamedBytes
 from .nccl import STREAMS_BYTES, nccl
@@ -73,21 +74,6 @@ INT8_SOURCE = measured("the cuBLAS handle of bitsandbytes, where a matmul is in 
 # Measured: NCCL in a group of one process: streams, kernels and one communicator of 64 channels;
 # 558 or 560 MiB in 18 of 18 DDP runs.
 NCCL_BYTES = 560 * MIB
-
-
-# Host RAM: peak resident memory, less that before the engine started, and the spread of the runs.
-# An optimizer step on the host (HOST_STEP) loads fewer of the GPU's kernels.
-HOST = {
-    "pytorch_ddp": (780 * MIB, "72 runs, 672 to 860 MiB"),
-    "fsdp": (810 * MIB, "15 runs, 735 to 910 MiB"),
-    "deepspeed": (940 * MIB, "28 runs, 792 to 1039 MiB"),
-    "megatron_lm": (780 * MIB, "11 runs, 674 to 879 MiB"),
-    "transformers": (800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"),
-}
-HOST_STEP = {
-    "fsdp": (650 * MIB, "9 runs, 570 to 736 MiB"),
-    "deepspeed": (830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
-}
 HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 
 
@@ -207,13 +193,16 @@ def outside_torch(
     yield from nccl(run, streams=streams)
 
 
-def host_libraries(run: Run, engine: str, *, nccl: bool) -> NamedBytes:
-    """Host RAM of the libraries in each process: (name, bytes, source).
+def host_libraries(run: Run, engine: Engine, *, nccl: bool) -> NamedBytes:
+    """Host RAM of the libraries in each process: (name, bytes, source); 0 bytes where not measured.
 
     CUDA's part is 126 MiB; the rest is code that is mapped when it is first used.
     """
-    on_host = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
-    table = HOST_STEP if on_host and engine in HOST_STEP else HOST
-    size, spread = table.get(engine, HOST["pytorch_ddp"])
-    size += HOST_EXPERTS_BYTES * has_experts(run) + HOST_NCCL_BYTES * nccl
-    return "libraries on the host", size, str(measured(f"resident pages of libraries: {spread}"))
+    measured_runs = engine.host_libraries
+    if measured_runs is None:
+        return "libraries", 0, ""
+    if run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu":
+        measured_runs = engine.stepping_host or measured_runs
+    size = measured_runs.bytes + HOST_EXPERTS_BYTES * has_experts(run) + HOST_NCCL_BYTES * nccl
+    source = measured(f"resident pages of libraries: {measured_runs.runs}")
+    return "libraries on the host", size, str(source)

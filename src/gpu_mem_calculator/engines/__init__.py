@@ -1,15 +1,18 @@
-"""Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
+"""Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`,
+its `row.py` what is true of it beside its memory, as `ROW`, its `__init__.py` other spellings.
 
-A folder is imported when its engine is used. Its `__init__.py` has the engine's other spellings.
+A folder is imported when its engine is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from ..run.engine import Engine
+from ..run.engine_row import EngineRow
 from ..run.registry import folder_aliases, folder_names, folder_shorthands, load_engine
 
 DEFAULT = "pytorch_ddp"  # of a run that names none
@@ -39,6 +42,18 @@ def spellings() -> dict[str, str]:
 def engine(name: str) -> Engine:
     """One engine by its name."""
     return load_engine(__name__, name)
+
+
+@cache
+def engine_row(name: str) -> EngineRow:
+    """The row of an engine: what is true of it beside its memory."""
+    row: EngineRow = import_module(f"{__name__}.{name}.row").ROW
+    return row
+
+
+def engine_rows() -> dict[str, EngineRow]:
+    """Every engine's row by its name."""
+    return {name: engine_row(name) for name in engine_names()}
 
 
 def engines() -> dict[str, Engine]:

@@ -11,12 +11,13 @@ from msgspec import Struct
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolved_run import ResolvedRun
+from ..engines import engine_row, engine_rows
 from ..run.run import Run
 
 # Engine -> the module of this package whose `train(job)` runs it.
-FUNCTION_TRAINERS = {"pytorch_ddp": "pytorch", "fsdp": "pytorch", "deepspeed": "deepspeed"}
-TRAINERS = {**FUNCTION_TRAINERS, "megatron_lm": "megatron"}
-FUNCTION_ENGINES = tuple(FUNCTION_TRAINERS)  # engines that train a user's model
+TRAINERS = {name: row.job for name, row in engine_rows().items() if row.job}
+# Engines that train a user's model.
+FUNCTION_ENGINES = tuple(name for name in TRAINERS if not engine_row(name).builds_models)
 NONE, FAKE, NCCL = "none", "fake", "nccl"
 
 

@@ -128,7 +128,7 @@ def setup_words(estimate: Estimate) -> Iterator[str]:
     """Words for the engine and its options, the hardware and the mesh."""
     resolved = estimate.resolved
     run, engine, hardware = resolved.run, resolved.engine, resolved.hardware
-    name = "PyTorch" if engine.name == "pytorch_ddp" and hardware.num_gpus == 1 else engine.title
+    name = (engine.alone_title if hardware.num_gpus == 1 else "") or engine.title
     given = dict(estimate.result.run.get("engine", {}))
     stage = run.options.get("zero_stage")
     if stage is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engines import DEFAULT, engine, spellings
+from ..engines import DEFAULT, engine_row, spellings
 from ..ledger.units import gib
 
 if TYPE_CHECKING:
@@ -49,18 +49,13 @@ TITLES = {
     "account_for_embedding_in_pipeline_split": "embedding counts as a layer",
     "account_for_loss_in_pipeline_split": "head counts as a layer",
 }
-# Words and titles of engines that are long in a table.
+# Words and titles of servers that are long in a table.
 SHORT_WORDS = {
     "distributed optimizer": "dist-opt",
     "embedding counts as a layer": "emb-layer",
     "head counts as a layer": "head-layer",
 }
-SHORT_TITLES = {
-    "Megatron-LM": "Megatron",
-    "PyTorch DDP": "DDP",
-    "FSDP2 full shard": "FSDP2",
-    "TensorRT-LLM": "TRT-LLM",
-}
+SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
 HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
 # Keys whose value alone says enough, with what is written after it.
 VALUES = {
@@ -99,20 +94,20 @@ def setup_words(plan: Plan) -> list[str]:
 
 def engine_words(run: Mapping[str, Any]) -> str:
     """The engine, with its ZeRO stage or sharding strategy."""
+    return _titles(run)[0]
+
+
+def _titles(run: Mapping[str, Any]) -> tuple[str, str]:
+    """The engine in words, and in short ones."""
     if (served := run.get("inference")) is not None:
         from ..serving import server
 
-        return server(str(served.get("engine", "vllm"))).title
+        title = server(str(served.get("engine", "vllm"))).title
+        return title, SHORT_TITLES.get(title, title)
     keys = run.get("engine") or {}
-    name = spellings().get(str(keys.get("type", DEFAULT)).lower(), "")
-    title = engine(name).title if name else str(keys.get("type"))
-    if name in ("deepspeed", "megatron_deepspeed") and "zero_stage" in keys:
-        return f"{title} ZeRO-{keys['zero_stage']}"
-    if name == "fsdp":
-        version = keys.get("fsdp_version", 2)
-        strategy = str(keys.get("sharding_strategy", "full_shard")).replace("_", " ")
-        return f"FSDP{version} {strategy}"
-    return title
+    named = str(keys.get("type", DEFAULT))
+    name = spellings().get(named.lower())
+    return (named, named) if name is None else engine_row(name).title_of(keys)
 
 
 def _mesh_words(run: Mapping[str, Any]) -> Iterator[str]:
@@ -206,8 +201,7 @@ def _short_words(plan: Plan) -> Iterator[str]:
     run = plan.run
     if plan.file is not None:
         yield plan.file.rpartition("/")[2]
-    title = engine_words(run)
-    yield SHORT_TITLES.get(title, title.removeprefix("DeepSpeed ").replace(" full shard", ""))
+    yield _titles(run)[1]
     sizes = run.get("parallelism") or run.get("inference") or {}
     for key, word in AXES.items():
         if (size := sizes.get(key) or 1) != 1 and word != "DP":

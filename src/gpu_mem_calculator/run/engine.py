@@ -23,9 +23,17 @@ def no_side_streams(run: Run) -> bool:
     return False
 
 
+class HostLibraries(Struct, frozen=True):
+    """Peak resident memory of a process, less that before the engine started; the runs' spread."""
+
+    bytes: int
+    runs: str
+
+
 class Engine(Struct, frozen=True, kw_only=True):
     """A framework: its options with their defaults, what it refuses, and its ledger.
 
+    - `alone_title`: its title on one GPU, where that is another.
     - `options`: each option's default at the version that is modelled; others are refused.
     - `fixed`: options of which only the default value is modelled.
     - `generations`: for each generation of the framework that has ended, its newest version.
@@ -40,11 +48,14 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `stage_layers`: the number of layers of each stage.
     - `parameters`: elements of this rank's shard of the model.
     - `tower`: what it loads of a vision tower that text does not use; "" for nothing.
+    - `host_libraries`: of each process, where they were measured; `stepping_host`: where the host
+      steps the optimizer, which loads fewer of the GPU's kernels.
     - `serve`: the memory of a server that allocates a pool for its cache.
     """
 
     name: str
     title: str
+    alone_title: str = ""
     options: Mapping[str, Any] = {}
     fixed: tuple[str, ...] = ()
     generations: Mapping[str, str] = {}
@@ -60,4 +71,6 @@ class Engine(Struct, frozen=True, kw_only=True):
     stage_layers: Callable[[Run], list[int]] | None = None
     parameters: Callable[[Run], Num] | None = None
     tower: str = ""
+    host_libraries: HostLibraries | None = None
+    stepping_host: HostLibraries | None = None
     serve: Callable[[Run], ServerMemory] | None = None

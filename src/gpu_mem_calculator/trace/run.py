@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.errors import InputError
-from ..core.margin import WithMargin, margin_kind
+from ..core.margin import Margin, WithMargin, margin_of
 from ..core.models import RunFile
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
@@ -66,9 +66,9 @@ class RunTrace(WithMargin, Struct, frozen=True, kw_only=True):
         return self.footprint.phases
 
     @property
-    def margin_kind(self) -> str:
-        """The kind of the run in the tables of margins."""
-        return margin_kind(self.resolved.run, self.resolved.engine.name)
+    def margin(self) -> Margin:
+        """The shares of its margin."""
+        return margin_of(self.resolved.run, self.resolved.engine.name)
 
     def survives(self, cap: int) -> bool:
         """Whether the run survives when torch may take at most `cap` bytes."""

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Ledger
 from ...ledger.num import Bytes, Num, holds, larger, sized, smaller
+from ...ledger.units import MIB
 from ...modelling.huggingface.fused_losses import ON_WEIGHT
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
-from ...run.engine import Engine
+from ...run.engine import Engine, HostLibraries
 from ...run.run import Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
@@ -242,6 +243,8 @@ ENGINE = Engine(
     options=OPTIONS,
     axes=frozenset({"pp"}),
     optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),
+    host_libraries=HostLibraries(940 * MIB, "28 runs, 792 to 1039 MiB"),
+    stepping_host=HostLibraries(830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...ledger.ledger import LATER, Ledger
-from ...run.engine import Engine
+from ...ledger.units import MIB
+from ...run.engine import Engine, HostLibraries
 from ...run.run import Run
 from ...step.activations import FREE_TOGETHER, KEEP_FOR_STEP
 from ...step.activations import walks as walk_stage
@@ -76,6 +77,8 @@ ENGINE = Engine(
     # norm); bitsandbytes' optimizers, reported to crash on FSDP2 shards; Muon, for which torch
     # gathers whole matrices in a way that is not modelled.
     optimizers=frozenset(("adamw", "adam", "sgd", "sgd_momentum")),
+    host_libraries=HostLibraries(810 * MIB, "15 runs, 735 to 910 MiB"),
+    stepping_host=HostLibraries(650 * MIB, "9 runs, 570 to 736 MiB"),
     problems=problems,
     ledger=ledger,
 )

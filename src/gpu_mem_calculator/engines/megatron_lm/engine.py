@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import Ledger
 from ...ledger.num import Num
-from ...run.engine import Engine
+from ...ledger.units import MIB
+from ...run.engine import Engine, HostLibraries
 from ...run.phases import STARTUP
 from ...run.run import Run
 from ...step.block_events import BlockRun, block_runs
@@ -94,6 +95,7 @@ ENGINE = Engine(
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
     losses=("full", "megatron_fused", "te_fused"),
     complete=complete,
+    host_libraries=HostLibraries(780 * MIB, "11 runs, 674 to 879 MiB"),
     problems=problems,
     ledger=ledger,
     ledgers=ledgers,

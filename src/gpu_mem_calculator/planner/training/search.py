@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...core.machine import machine_of
-from ...core.margin import SHARES, margin_kind
+from ...core.margin import margin_of
 from ...core.resolved_run import ResolvedRun
 from ...run.run import Run
 from ...timing.training.step import step_seconds
@@ -167,7 +167,7 @@ def one_by_one(structure: Structure, global_batch: int) -> Evaluated:
 
 def _share(structure: Structure) -> float:
     """The margin as a share of the bytes that a run needs."""
-    return SHARES[margin_kind(structure.resolved.run, structure.engine)]
+    return margin_of(structure.resolved.run, structure.engine).share
 
 
 def _outside(resolved: ResolvedRun) -> int:

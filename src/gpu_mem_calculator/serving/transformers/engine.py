@@ -16,11 +16,12 @@ from ...generation.stream import GenerationStreamWriter
 from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
 from ...ledger.num import larger
+from ...ledger.units import MIB
 from ...model.arch import Arch
 from ...modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
 from ...modelling.huggingface.quirks import family_quirks
 from ...modelling.huggingface.setting import BlockSetting
-from ...run.engine import Engine
+from ...run.engine import Engine, HostLibraries
 from ...run.phases import STARTUP
 from ...run.run import Run
 from .checks import problems
@@ -153,5 +154,12 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
 
 
 ENGINE = Engine(
-    name="transformers", title="transformers", options=OPTIONS, problems=problems, ledger=ledger
+    name="transformers",
+    title="transformers",
+    options=OPTIONS,
+    host_libraries=HostLibraries(
+        800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"
+    ),
+    problems=problems,
+    ledger=ledger,
 )

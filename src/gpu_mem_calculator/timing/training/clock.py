@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...engines import engine_row
 from ...ledger.num import Num
 from ...run.run import Run
 from ..curves.attention import attention_seconds
@@ -15,7 +16,7 @@ from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE, UNALIGNED
 from .numbers import larger, smaller
 from .operators import EXPERTS, AttentionCall, Matmul
 from .step_seconds import Seconds
-from .tapes import MEGATRONS, precision_of
+from .tapes import precision_of
 from .traffic import MemoryKernel
 
 # How much longer than its bytes at full bandwidth a batch of products for scores takes: 1.3 to 1.5
@@ -57,12 +58,14 @@ class BlockClock:
         transformers' experts (torch 2.11 autocast_mode.h has no _grouped_mm).
         """
         precision = precision_of(self.run, self.engine)
-        return precision.autocast and precision.weights == 32 and self.engine not in MEGATRONS
+        return (
+            precision.autocast and precision.weights == 32 and not engine_row(self.engine).megatron
+        )
 
     @property
     def kernel(self) -> str:
         """The attention kernel: flash-attn 2 where a run asks for it; Megatron has faster ones."""
-        asked = self.run.attention == "flash_attention_2" and self.engine not in MEGATRONS
+        asked = self.run.attention == "flash_attention_2" and not engine_row(self.engine).megatron
         return "flash" if asked else "sdpa"
 
     def product(self, one: Matmul, layout: str) -> Seconds:

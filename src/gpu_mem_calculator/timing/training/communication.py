@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...engines import engine_row
 from ...engines.megatron_lm import options as megatron
 from ...ledger.num import Num, holds, sized
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Moe
+from ...run.engine_row import MEGATRON_2
 from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
@@ -20,7 +22,6 @@ from .estimates import EXPOSED_SHARE, LATE_SECONDS
 from .numbers import without
 from .operators import EqualLayers, local_tokens, tokens_of
 from .step_seconds import Seconds
-from .tapes import MEGATRON_DEEPSPEED, MEGATRONS
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND = "all_to_all", "send"
@@ -43,7 +44,7 @@ def layer_collectives(
     run: Run, engine: str, machine: Machine, kind: EqualLayers, block: BlockSeconds
 ) -> LayerCollectives:
     """The collectives of one layer; `block`: its kernels, which hide a part of them."""
-    if engine not in MEGATRONS:
+    if not engine_row(engine).megatron:
         return LayerCollectives()
     tensor = tensor_parallel(run, engine, machine, kind.layer, block)
     context = context_parallel(run, machine, kind, block)
@@ -84,7 +85,7 @@ def tensor_parallel(
     size, tp = activation_bytes(run), run.mesh.tp
     if not run.sequence_parallel:
         reduced = joined_seconds(machine, ALL_REDUCE, size, tp, 1) * branches
-        alone = engine == MEGATRON_DEEPSPEED
+        alone = engine_row(engine).layers == MEGATRON_2
         return reduced, reduced if alone else without(reduced, block.weights)
     gathered = joined_seconds(machine, ALL_GATHER, size, tp, 1) * branches
     scattered = joined_seconds(machine, REDUCE_SCATTER, size, tp, 1) * branches
@@ -130,7 +131,7 @@ def expert_parallel(run: Run, engine: str, machine: Machine, layer: Layer) -> Se
     All-to-all among the ranks of ep, and a gather and a reduce-scatter among those that share an
     expert; or a gather and a reduce-scatter of all tokens (moe/token_dispatcher.py).
     """
-    if not isinstance(layer.mlp, Moe) or engine == "megatron_deepspeed":
+    if not isinstance(layer.mlp, Moe) or engine_row(engine).layers == MEGATRON_2:
         return 0.0
     ep, etp = run.mesh.ep, megatron.expert_tp(run)
     tokens = sized(local_tokens(run) * run.arch.hidden, megatron.bits(run))
@@ -151,7 +152,7 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
     The embedding reduces its rows; sequence parallelism gathers the head's input twice, and the
     input's gradient is reduced. The loss reduces three numbers a token (cross_entropy.py:25-140).
     """
-    if engine not in MEGATRONS:
+    if not engine_row(engine).megatron:
         return 0.0, 0.0
     size, tp = activation_bytes(run), run.mesh.tp
     rows = joined_seconds(machine, ALL_REDUCE, sized(tokens_of(run), 32), tp, 1) * 3

@@ -7,10 +7,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...engines import engine_row
 from ...engines.megatron_lm.options import expert_tp
 from ...ledger.num import Num, holds, larger, sized, smaller
 from ...model.arch import Layer
 from ...model.blocks import Linear, Moe, Norm
+from ...run.engine_row import MEGATRON_CORE, TRANSFORMERS
 from ...run.run import Run
 from ..curves.machine import Machine
 from .clock import BlockClock
@@ -29,7 +31,7 @@ from .operators import (
 )
 from .recompute import recomputed
 from .step_seconds import Seconds
-from .tapes import MEGATRON, MEGATRONS, head_ops, is_plain_torch, layer_ops, precision_of
+from .tapes import head_ops, is_plain_torch, layer_ops, precision_of
 from .traffic import SCORES, MemoryKernel, Traffic, traffic
 
 # Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
@@ -104,7 +106,7 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) ->
 
 def ring_steps(run: Run, engine: str, calls: tuple[AttentionCall, ...]) -> Num:
     """Steps of a ring of context parallelism after a rank's own keys and values."""
-    return run.mesh.cp - 1 if calls and engine in MEGATRONS else 0
+    return run.mesh.cp - 1 if calls and engine_row(engine).megatron else 0
 
 
 def ring_kernels(
@@ -172,14 +174,15 @@ def has_torch_kernels(run: Run, engine: str) -> bool:
     """
     if run.compile or run.liger:
         return False
-    return engine not in MEGATRONS or (engine == MEGATRON and is_plain_torch(run))
+    layers = engine_row(engine).layers
+    return layers == TRANSFORMERS or (layers == MEGATRON_CORE and is_plain_torch(run))
 
 
 def _unsorted(run: Run, engine: str, layer: Layer) -> dict[str, Num]:
     """1 where a rank of Megatron does not sort the tokens that it receives: all are for its only
     expert, and no other rank shares it (modelling/megatron/feedforward.py).
     """
-    if engine not in MEGATRONS or not isinstance(layer.mlp, Moe):
+    if not engine_row(engine).megatron or not isinstance(layer.mlp, Moe):
         return {}
     single = holds(layer.mlp.num_experts // run.mesh.ep == 1)
     return {"moe.sorted": single * holds(expert_tp(run) == 1), "moe.unsorted": single}
@@ -205,7 +208,7 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     """Seconds of final norm, output layer and loss for one micro-batch."""
     clock = BlockClock(run, engine, machine)
     matmul = head_matmul(run, engine)
-    if engine in MEGATRONS:
+    if engine_row(engine).megatron:
         forward, backward = _megatron_loss(run, engine, matmul)
         work = Traffic((MemoryKernel("loss", forward),), (MemoryKernel("loss", backward),), 12, 8)
     else:
@@ -223,7 +226,9 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
 
 def _megatron_loss(run: Run, engine: str, matmul: Matmul) -> tuple[Num, Num]:
     """Bytes of Megatron's loss: of every logit of this rank."""
-    forward, backward = LOSS_BYTES[run.loss if engine == "megatron_lm" else "full"]
+    forward, backward = LOSS_BYTES[
+        run.loss if engine_row(engine).layers == MEGATRON_CORE else "full"
+    ]
     logits = matmul.m * matmul.n
     return logits * forward, logits * backward
 

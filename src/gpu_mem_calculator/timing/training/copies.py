@@ -6,16 +6,16 @@ bandwidth from the kernels beside them.
 
 from __future__ import annotations
 
-from ...engines.deepspeed import options as deepspeed
+from ...engines import engine_row
 from ...engines.fsdp.options import KEEP_GATHERED
 from ...ledger.num import sized
+from ...run.engine_row import REPLICATE, SHARD_UNITS
 from ...run.run import Run
 from ..curves.elementwise import PLAIN
 from ..curves.machine import Machine
 from .elementwise import elementwise_seconds
 from .parameters import RankParameters
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, MEGATRONS, precision_of
 from .traffic import MemoryKernel
 
 # Bytes of a gradient's element in ZeRO's bucket: copied into it (read and write), divided by the
@@ -25,9 +25,11 @@ BUCKET_BYTES = 8
 
 def copy_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
     """Seconds of the copies of FSDP and ZeRO."""
-    if engine == FSDP:
-        return elementwise_seconds(machine, [MemoryKernel("fsdp.copies", _fsdp_bytes(run, owned))])
-    if engine == DEEPSPEED and int(deepspeed.number(run, "zero_stage")) > 0:
+    row = engine_row(engine)
+    if row.ranks == SHARD_UNITS:
+        copied = _fsdp_bytes(run, owned, row.precision(run).compute // 8)
+        return elementwise_seconds(machine, [MemoryKernel("fsdp.copies", copied)])
+    if row.zero_hooks and run.options.get("zero_stage"):
         return elementwise_seconds(
             machine, [MemoryKernel("zero.bucket", owned.trained * BUCKET_BYTES)]
         )
@@ -38,19 +40,20 @@ def accumulation_seconds(run: Run, engine: str, machine: Machine, owned: RankPar
     """Seconds to add the gradients of a micro-batch to those of the ones before, in place, where
     autograd keeps them.
     """
-    if engine in MEGATRONS or engine in (FSDP, DEEPSPEED):
+    row = engine_row(engine)
+    if row.ranks != REPLICATE:
         return 0.0
-    bits = precision_of(run, engine).weights
+    bits = row.precision(run).weights
     return elementwise_seconds(
         machine, [MemoryKernel("gradient.added", 3 * sized(owned.trained, bits), PLAIN)]
     )
 
 
-def _fsdp_bytes(run: Run, owned: RankParameters) -> Seconds:
+def _fsdp_bytes(run: Run, owned: RankParameters, width: int) -> Seconds:
     """What a gather copies out of its buffer, in forward and unless kept in backward; what a
-    reduction copies into its own (torch 2.11 fsdp/_fully_shard/_fsdp_collectives.py).
+    reduction copies into its own (torch 2.11 fsdp/_fully_shard/_fsdp_collectives.py). `width`:
+    bytes of a gathered element.
     """
-    width = precision_of(run, FSDP).compute // 8
     gathers = 1 if run.options["sharding_strategy"] in KEEP_GATHERED else 2
     reduced = 4 if run.options["reduce_dtype"] == "fp32" else width
     return owned.dense * 2 * width * gathers + owned.trained * (width + reduced)

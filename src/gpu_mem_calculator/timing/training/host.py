@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...engines import engine_row
 from ...engines.deepspeed import options as deepspeed
 from ...model.arch import Layer
 from ...model.blocks import Moe
+from ...run.engine_row import MEGATRON_2, MEGATRON_CORE, SHARD_UNITS, TRANSFORMERS
 from ...run.run import Run
 from ..curves import host
 from ..curves.host import COMPILED, EAGER, HostCosts
@@ -15,7 +17,7 @@ from .compute import BlockSeconds, recomputed_share
 from .estimates import LOCAL_EXPERT, LOCAL_LAYER, MEGATRON_DEEPSPEED_OPERATION
 from .operators import layer_kinds
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, is_plain_torch
+from .tapes import is_plain_torch
 
 FUSED_SECONDS = 8.0e-6  # of one kernel of Transformer Engine's layers
 
@@ -36,13 +38,11 @@ class HostSeconds(Struct, frozen=True, kw_only=True):
 
 def host_costs(run: Run, engine: str) -> HostCosts:
     """The host's seconds for an operation under an engine."""
-    if engine == MEGATRON_DEEPSPEED:
-        each = MEGATRON_DEEPSPEED_OPERATION
-        return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
-    if engine == MEGATRON and not is_plain_torch(run):
-        each = FUSED_SECONDS
-        return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
-    return COMPILED if run.compile else EAGER
+    layers = engine_row(engine).layers
+    if layers == TRANSFORMERS or (layers == MEGATRON_CORE and is_plain_torch(run)):
+        return COMPILED if run.compile else EAGER
+    each = MEGATRON_DEEPSPEED_OPERATION if layers == MEGATRON_2 else FUSED_SECONDS
+    return HostCosts(layer=0.0, operation=each, back_operation=each, ends=0.0, step=0.0)
 
 
 def host_seconds(
@@ -77,11 +77,12 @@ def num_tensors(layer: Layer) -> int:
 
 def _hooks(run: Run, engine: str, layer: Layer, again: Seconds) -> tuple[Seconds, Seconds]:
     """What FSDP and ZeRO do around a layer and its parameters, in forward and in backward."""
-    if engine == FSDP:
+    row = engine_row(engine)
+    if row.ranks == SHARD_UNITS:
         return host.FSDP_UNIT, host.FSDP_BACK_UNIT
-    if engine == MEGATRON and is_plain_torch(run):
+    if row.layers == MEGATRON_CORE and is_plain_torch(run):
         return _megatron_hooks(run, layer)
-    if engine != DEEPSPEED:
+    if not row.zero_hooks:
         return 0.0, 0.0
     stage, tensors = int(deepspeed.number(run, "zero_stage")), num_tensors(layer)
     backward: Seconds = host.ZERO_GRADIENT[stage] * tensors * (not run.frozen)
@@ -103,9 +104,10 @@ def _megatron_hooks(run: Run, layer: Layer) -> tuple[Seconds, Seconds]:
 
 
 def _end_hooks(run: Run, engine: str) -> Seconds:
-    if engine == FSDP:
+    row = engine_row(engine)
+    if row.ranks == SHARD_UNITS:
         return host.FSDP_UNIT + host.FSDP_BACK_UNIT
-    return host.ZERO_ENDS if engine == DEEPSPEED else 0.0
+    return host.ZERO_ENDS if row.zero_hooks else 0.0
 
 
 def _quantized(run: Run, layer: Layer, again: Seconds) -> tuple[Seconds, Seconds]:

@@ -8,21 +8,15 @@ on layers of Megatron's own, three times its estimate, is left out.
 
 from __future__ import annotations
 
+from ...engines import engine_row
 from ...model.blocks import Moe
 from ...run.run import Run
-from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED
 
-PYTORCH, EXPERTS, ADAPTERS = "PyTorch", "experts", "adapters"
-TITLES = {
-    FSDP: "FSDP",
-    DEEPSPEED: "DeepSpeed",
-    MEGATRON: "Megatron-LM",
-    MEGATRON_DEEPSPEED: "Megatron-DeepSpeed",
-}
+EXPERTS, ADAPTERS = "experts", "adapters"
 # class -> (low, high) as factors of the estimate. Megatron-LM: run files often leave out which
 # collectives overlap; without these keys the estimate is up to 16 % too long.
 FACTORS: dict[str, tuple[float, float]] = {
-    PYTORCH: (0.87, 1.3),
+    "PyTorch": (0.87, 1.3),
     "FSDP": (0.93, 1.55),
     "DeepSpeed": (0.9, 1.5),
     "Megatron-LM": (0.84, 1.3),
@@ -36,7 +30,7 @@ def interval_class(run: Run, engine: str) -> str:
     """The class of a run: what it trains, then its engine."""
     if any(isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs):
         return EXPERTS
-    return ADAPTERS if run.frozen else TITLES.get(engine, PYTORCH)
+    return ADAPTERS if run.frozen else engine_row(engine).interval
 
 
 def interval_factors(run: Run, engine: str) -> tuple[float, float]:

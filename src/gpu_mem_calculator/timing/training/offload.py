@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...engines import engine_row
+from ...run.engine_row import SHARD_UNITS
 from ...run.run import Run
 from ..curves import transfers
 from ..curves.machine import Machine
 from .step_seconds import Seconds
-from .tapes import FSDP
 
 # On a node whose ranks all step at once, a rank has its share of cores and of the host's memory.
 SHARED_ADAM = 1.9e-9  # seconds of a parameter: 30 bytes at 16 GB/s
 SHARED_LINK = 2.2e10  # bytes a second of one direction
-GRADIENT_BYTES = {FSDP: 4}  # of a parameter, as it moves; ZeRO's are of 16 bits
-WEIGHT_BYTES = {FSDP: 4}
+WIDE, HALF = 4, 2  # bytes of a gradient or a weight, as it moves: FSDP's, and ZeRO's
 
 
 def offloaded(run: Run) -> bool:
@@ -33,13 +33,14 @@ def offload_seconds(
     """
     if not offloaded(run):
         return 0.0
-    sent, back = GRADIENT_BYTES.get(engine, 2), WEIGHT_BYTES.get(engine, 2)
+    by_units = engine_row(engine).ranks == SHARD_UNITS
+    each = WIDE if by_units else HALF
     if not alone:
-        return elements * ((sent + back) / SHARED_LINK + SHARED_ADAM)
+        return elements * (2 * each / SHARED_LINK + SHARED_ADAM)
     pinned = bool(run.options.get("pin_memory", True))
-    moved = sent / transfers.TO_HOST[pinned] + back / transfers.TO_GPU[pinned]
+    moved = each / transfers.TO_HOST[pinned] + each / transfers.TO_GPU[pinned]
     zero = transfers.CPU_ADAM + transfers.CPU_CAST
-    stepped = transfers.CPU_TORCH if engine == FSDP else zero
+    stepped = transfers.CPU_TORCH if by_units else zero
     return elements * (moved + stepped)
 
 

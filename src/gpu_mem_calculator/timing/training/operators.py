@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...engines import engine_row
 from ...engines.megatron_lm.options import expert_tp
 from ...engines.megatron_lm.shards import local_vocab
 from ...ledger.num import Num, ceil_div, larger, smaller
@@ -14,7 +15,7 @@ from ...model.adapters import adapted_linears
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Linear, Mlp, Moe
 from ...run.run import Run
-from .tapes import MEGATRONS, megatron_setting
+from .tapes import megatron_setting
 
 SHARDED = ("vocab", "heads", "kv_heads", "ffn", "expert_ffn")  # dimensions that tp shards
 ATTENTION, CORE, MLP, EXPERTS, HEAD = "attention", "core", "mlp", "experts", "head"
@@ -107,7 +108,7 @@ def local_tokens(run: Run) -> Num:
 
 def layer_matmuls(run: Run, engine: str, layer: Layer) -> Iterator[Matmul]:
     """The matmuls of one layer by weights; those of core attention are `score_matmuls`."""
-    joined = engine in MEGATRONS
+    joined = engine_row(engine).megatron
     for mixer in layer.mixers:
         if isinstance(mixer, Attention):
             yield from _linears(run, mixer.inputs, ATTENTION, joined=joined)
@@ -161,7 +162,7 @@ def _shard(run: Run, dim: tuple[str, int]) -> Num:
 
 def _moe(run: Run, engine: str, block: Moe) -> Iterator[Matmul]:
     """Router, experts with an even share of the tokens each, shared expert."""
-    joined = engine in MEGATRONS
+    joined = engine_row(engine).megatron
     etp = expert_tp(run) if joined else 1
     local = block.num_experts // run.mesh.ep
     rows = larger(local_tokens(run) * block.top_k * etp // local, 1)
@@ -189,7 +190,7 @@ def _adapters(run: Run, layer: Layer) -> Iterator[Matmul]:
 
 def stores_scores(run: Run, engine: str) -> bool:
     """Whether attention stores its scores: batched matmuls around a softmax."""
-    if engine in MEGATRONS:
+    if engine_row(engine).megatron:
         setting = megatron_setting(run, engine)
         return not (setting.transformer_engine and setting.fused_attention and setting.bits == 16)
     return run.attention == "eager"
@@ -234,6 +235,6 @@ def score_matmuls(run: Run, kind: EqualLayers) -> Iterator[Matmul]:
 
 def head_matmul(run: Run, engine: str) -> Matmul:
     """The output layer."""
-    vocab = local_vocab(run) if engine in MEGATRONS else run.arch.vocab
+    vocab = local_vocab(run) if engine_row(engine).megatron else run.arch.vocab
     tokens = tokens_of(run)
     return Matmul(m=tokens, n=vocab, k=run.arch.hidden, part=HEAD, trained=not run.frozen)

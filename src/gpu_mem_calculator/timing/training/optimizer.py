@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...engines import engine_row
+from ...run.engine_row import REPLICATE, SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from ...step.optimizers import OPTIMIZERS
 from ..curves import optimizers
@@ -15,7 +17,6 @@ from .host import num_tensors
 from .numbers import larger
 from .operators import layer_kinds
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, MEGATRONS
 from .traffic import MemoryKernel
 
 # Bytes of a parameter besides the step: the weight is copied back to 16 bits; ZeRO copies the
@@ -29,21 +30,23 @@ APEX_BYTES, APEX_STATE, APEX_CLIP, APEX_COPY = 12, 8, 12, 2
 
 def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
-    if engine in MEGATRONS and run.implementation != "foreach":
+    traits = engine_row(engine)
+    if traits.megatron and run.implementation != "foreach":
         states = APEX_STATE * OPTIMIZERS[run.optimizer].states
         apex = APEX_BYTES + states + APEX_CLIP * run.clipping + APEX_COPY
         return elementwise_seconds(machine, [MemoryKernel("optimizer", elements * apex)])
     own = own_row(run, engine)
     row = optimizers.TIMED_AS.get(own, own)
-    narrow = int(engine not in (*MEGATRONS, DEEPSPEED, FSDP) and run.precision.endswith("_pure"))
+    narrow = int(traits.ranks == REPLICATE and run.precision.endswith("_pure"))
     num_bytes = optimizers.BYTES[row][narrow] + optimizers.CLIP[narrow] * run.clipping
-    if engine in (*MEGATRONS, DEEPSPEED) and run.precision != "fp32":
-        num_bytes += WEIGHT_COPY + GRADIENT_COPY * (engine == DEEPSPEED)
+    masters = traits.ranks in (ZERO, SHARD_STATES)
+    if masters and run.precision != "fp32":
+        num_bytes += WEIGHT_COPY + GRADIENT_COPY * traits.zero_hooks
     device = elements * num_bytes / machine.memory_bytes_per_second
     if OPTIMIZERS[run.optimizer].matrices:
         device = device + _orthogonalized(run, machine)
     host = _tensors(run) * _tensor_seconds(run, engine, row)
-    if row[0] in optimizers.WAITS and engine not in (*MEGATRONS, DEEPSPEED):
+    if row[0] in optimizers.WAITS and not masters:
         return device + host
     return larger(device, host)
 
@@ -51,7 +54,11 @@ def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) ->
 def own_row(run: Run, engine: str) -> optimizers.Row:
     """The row of a run's optimizer: what the run chooses, else what the engine or torch does."""
     name, row = run.optimizer, OPTIMIZERS[run.optimizer]
-    if engine == DEEPSPEED and run.implementation != "foreach" and name in ("adam", "adamw"):
+    if (
+        engine_row(engine).zero_hooks
+        and run.implementation != "foreach"
+        and name in ("adam", "adamw")
+    ):
         return name, "deepspeed"
     if name == "lion" or not row.implementations:  # bitsandbytes' and transformers' own
         return name, ""
@@ -60,7 +67,7 @@ def own_row(run: Run, engine: str) -> optimizers.Row:
 
 def timed_as(run: Run, engine: str) -> str:
     """The optimizer whose time a run's takes, where its own was not measured; else empty."""
-    if engine in MEGATRONS and run.implementation != "foreach":
+    if engine_row(engine).megatron and run.implementation != "foreach":
         return ""
     return " ".join(optimizers.TIMED_AS.get(own_row(run, engine), ("",))).strip()
 
@@ -81,11 +88,12 @@ def _orthogonalized(run: Run, machine: Machine) -> Seconds:
 
 def _tensor_seconds(run: Run, engine: str, row: optimizers.Row) -> float:
     """Seconds of the host for one tensor."""
-    if engine == DEEPSPEED:
+    traits = engine_row(engine)
+    if traits.zero_hooks:
         return ZERO_STEP[int(run.options.get("zero_stage") or 0)]
-    if engine in MEGATRONS:
+    if traits.megatron:
         return 0.0
-    return optimizers.TENSOR[row] + FSDP_STEP * (engine == FSDP)
+    return optimizers.TENSOR[row] + FSDP_STEP * (traits.ranks == SHARD_UNITS)
 
 
 def _tensors(run: Run) -> Seconds:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...engines import engine_row
+from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
-from .tapes import DEEPSPEED, FSDP, MEGATRON
 
 
 class Overlap(Struct, frozen=True):
@@ -48,13 +49,14 @@ MEGATRON_ROW = Overlap(
 
 def overlap_of(run: Run, engine: str) -> Overlap:
     """What overlaps in a run."""
-    if engine == FSDP:
+    ranks = engine_row(engine).ranks
+    if ranks == SHARD_UNITS:
         return FSDP_ROW
-    if engine == MEGATRON:
+    if ranks == SHARD_STATES:
         reduces = bool(run.options.get("overlap_grad_reduce"))
         gathers = bool(run.options.get("overlap_param_gather"))
         return Overlap(reduces, False, gathers, MEGATRON_ROW.source)
-    if engine == DEEPSPEED or engine.startswith("megatron"):
+    if ranks == ZERO:
         row = ZERO_ROWS[int(run.options.get("zero_stage") or 0)]
         given = run.options.get("overlap_comm")
         return row if given is None else Overlap(bool(given), row.every, row.gathers, row.source)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines.deepspeed import options as deepspeed
+from ...engines import engine_row
 from ...engines.fsdp.options import shard_ranks
 from ...engines.megatron_lm import options as megatron
 from ...engines.megatron_lm.shards import after_shard, embedding_shard, layer_shard, stepped_shares
 from ...ledger.num import Num, ceil_div, holds
 from ...model.adapters import total_adapter_parameters
+from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from .operators import EqualLayers
-from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRON_DEEPSPEED, MEGATRONS
 
 
 class RankParameters(Struct, frozen=True, kw_only=True):
@@ -35,17 +35,18 @@ def rank_parameters(
     """The parameters of the first stage, which has `counts` layers of each kind: it is the last to
     finish its backward.
     """
-    if engine not in MEGATRONS:
+    if not engine_row(engine).megatron:
         return _whole_model(run, engine)
     shard = embedding_shard(run) + after_shard(run, 1).times(holds(run.mesh.pp == 1))
     for kind, count in zip(kinds, counts, strict=True):
         shard += layer_shard(run, kind.layer).times(count)
     dense, experts = shard.dense, shard.experts
     stepped: Num = dense + experts
-    if engine == MEGATRON and megatron.option(run, "distributed_optimizer"):
+    ranks = engine_row(engine).ranks
+    if ranks == SHARD_STATES and megatron.option(run, "distributed_optimizer"):
         share, expert_share = stepped_shares(run, dense, experts)
         stepped = share + expert_share
-    if engine == MEGATRON_DEEPSPEED and run.options.get("zero_stage", 0) > 0:
+    if ranks == ZERO and run.options.get("zero_stage", 0) > 0:
         stepped = ceil_div(dense, run.mesh.dp)
     return RankParameters(dense=dense, experts=experts, trained=dense, stepped=stepped)
 
@@ -58,8 +59,9 @@ def _whole_model(run: Run, engine: str) -> RankParameters:
         trained = total_adapter_parameters(run.arch, one.rank, one.targets, dora=one.dora)
         total = total + trained
     stepped = trained
-    if engine == FSDP:
+    ranks = engine_row(engine).ranks
+    if ranks == SHARD_UNITS:
         stepped = ceil_div(trained, shard_ranks(run))
-    elif engine == DEEPSPEED and deepspeed.number(run, "zero_stage") > 0:
+    elif ranks == ZERO and run.options.get("zero_stage", 0) > 0:
         stepped = ceil_div(trained, run.mesh.dp)
     return RankParameters(dense=total, experts=0, trained=trained, stepped=stepped)

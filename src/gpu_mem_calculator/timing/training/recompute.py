@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...engines import engine_row
 from ...run.recompute import ATTENTION as KEEPS_ATTENTION
 from ...run.recompute import EVERY_SECOND_MM
 from ...run.run import Run
 from .clock import BlockClock
 from .operators import ATTENTION, CORE, EXPERTS, MLP
 from .step_seconds import Seconds
-from .tapes import MEGATRONS
 from .traffic import MemoryKernel
 
 # Parts of recompute_modules: which matmuls run again, and which other kernels by their names.
@@ -36,7 +36,7 @@ def recomputed(run: Run, engine: str) -> Recompute:
     if run.recompute == "op":
         return lambda *block: _by_operation(run, *block)
     if run.recompute == "full":
-        stops = engine not in MEGATRONS and run.rule.early_stop and not run.reentrant
+        stops = not engine_row(engine).megatron and run.rule.early_stop and not run.reentrant
         return lambda *block: _everything(stops, *block)
     modules = run.rule.modules or ("core_attn",)
     return lambda *block: _modules(modules, *block)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...engines import engine_row
 from ...engines.fsdp import options as fsdp
 from ...engines.megatron_lm import options as megatron
 from ...ledger.num import larger, sized
 from ...ledger.units import MIB
+from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
@@ -16,7 +18,7 @@ from .numbers import without
 from .overlap import Overlap, overlap_of
 from .parameters import RankParameters
 from .step_seconds import Seconds
-from .tapes import DEEPSPEED, FSDP, MEGATRON, MEGATRONS, precision_of
+from .tapes import precision_of
 
 DDP_BUCKET = 25 * MIB  # bytes (torch 2.13 nn/parallel/distributed.py bucket_cap_mb)
 
@@ -48,11 +50,12 @@ def synchronization(
     run: Run, engine: str, machine: Machine, owned: RankParameters
 ) -> Synchronization:
     """The collectives of a run over its data-parallel ranks."""
-    if engine == MEGATRON:
+    ranks = engine_row(engine).ranks
+    if ranks == SHARD_STATES:
         return _megatron(run, machine, owned)
-    if engine == FSDP:
+    if ranks == SHARD_UNITS:
         return _fsdp(run, machine, owned)
-    if engine == DEEPSPEED or engine in MEGATRONS:
+    if ranks == ZERO:
         return _zero(run, engine, machine, owned)
     bits = precision_of(run, engine).weights
     size = sized(owned.trained, bits)

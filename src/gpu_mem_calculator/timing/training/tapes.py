@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from ...autograd.compiled import compiled_tape
 from ...autograd.tape import Op, Tape
-from ...engines.deepspeed import options as deepspeed
-from ...engines.fsdp import options as fsdp
-from ...engines.megatron_deepspeed import layer as megatron_deepspeed_layer
+from ...engines import engine_row
+from ...engines.megatron_deepspeed.layer import run_layer as run_megatron_2_layer
 from ...engines.megatron_lm import options as megatron
-from ...engines.pytorch_ddp import options as ddp
 from ...ledger.remember import remembered
 from ...model.arch import Layer
 from ...modelling.huggingface.head import head_walk
@@ -22,42 +20,27 @@ from ...modelling.huggingface.layer import run_layer as run_transformers_layer
 from ...modelling.huggingface.setting import BlockSetting
 from ...modelling.megatron.layer import run_layer as run_megatron_layer
 from ...modelling.megatron.ops import MegatronSetting
+from ...run.engine_row import MEGATRON_2
 from ...run.run import Precision, Run
 from ...step.activations import setting as transformers_setting
-
-MEGATRON, MEGATRON_DEEPSPEED, DEEPSPEED, FSDP = (
-    "megatron_lm",
-    "megatron_deepspeed",
-    "deepspeed",
-    "fsdp",
-)
-MEGATRONS = (MEGATRON, MEGATRON_DEEPSPEED)
 
 
 def precision_of(run: Run, engine: str) -> Precision:
     """Bits of the weights that layers read, and of activations."""
-    if engine in MEGATRONS:
-        bits = megatron.bits(run)
-        return Precision(bits, bits)
-    if engine == FSDP:
-        _, compute = fsdp.PRECISIONS[run.precision]
-        return Precision(compute, compute)
-    if engine == DEEPSPEED:
-        return deepspeed.PRECISIONS[run.precision]
-    return ddp.PRECISIONS[run.precision]
+    return engine_row(engine).precision(run)
 
 
 def block_setting(run: Run, engine: str) -> BlockSetting:
     """How transformers' blocks run under an engine."""
-    precision = precision_of(run, engine)
-    seen = fsdp.as_computed(run) if engine == FSDP else run
-    own_linear = engine == DEEPSPEED and deepspeed.number(run, "zero_stage") == 3
-    return replace(transformers_setting(seen, precision), own_linear=own_linear)
+    row = engine_row(engine)
+    own_linear = row.zero_hooks and run.options.get("zero_stage") == 3
+    setting = transformers_setting(row.as_computed(run), row.precision(run))
+    return replace(setting, own_linear=own_linear)
 
 
 def megatron_setting(run: Run, engine: str) -> MegatronSetting:
     """How Megatron's layers run under an engine."""
-    if engine == MEGATRON_DEEPSPEED:
+    if engine_row(engine).layers == MEGATRON_2:
         run = replace(run, options={"transformer_implementation": megatron.LOCAL, **run.options})
     return megatron.setting(run, selective=False)
 
@@ -70,22 +53,21 @@ def is_plain_torch(run: Run) -> bool:
 
 def layer_ops(run: Run, engine: str, layer: Layer, *, masked: bool = False) -> tuple[Op, ...]:
     """The operations of one layer."""
-    if engine in MEGATRONS:
-        return _megatron_ops(megatron_setting(run, engine), layer, engine)
+    row = engine_row(engine)
+    if row.megatron:
+        return _megatron_ops(megatron_setting(run, engine), layer, row.layers)
     setting = block_setting(run, engine)
     return _transformers_ops(setting, layer, masked or setting.compiled)
 
 
 @remembered(64)
-def _megatron_ops(setting: MegatronSetting, layer: Layer, engine: str) -> tuple[Op, ...]:
+def _megatron_ops(setting: MegatronSetting, layer: Layer, layers: str) -> tuple[Op, ...]:
     tape = Tape()
     x = tape.value("layer.input", setting.local_tokens * setting.hidden, setting.bits)
-    recorder = run_megatron_layer
-    if engine == MEGATRON_DEEPSPEED:
-        recorder = megatron_deepspeed_layer.run_layer
-    recorder(tape, setting, x, layer)
-    if engine == MEGATRON_DEEPSPEED:
+    if layers == MEGATRON_2:
+        run_megatron_2_layer(tape, setting, x, layer)
         return tuple(op for op in tape.ops if not _fused_by_jit(op))
+    run_megatron_layer(tape, setting, x, layer)
     return tuple(tape.ops)
 
 
