@@ -37,7 +37,7 @@ proof: programs
 	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
 
 mutants: $(VENV)/reference
-	$(BIN)/python -m tools.mutants
+	$(BIN)/python -m maintenance.mutants
 
 programs: $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
 
@@ -62,7 +62,7 @@ compare-traces: $(VENV)/reference
 	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
 
 drift: $(VENV)/base
-	$(BIN)/python -m tools.drift
+	$(BIN)/python -m maintenance.drift
 
 gptlite-bench: $(VENV)/reference
 	cd examples/gptlite && ../../$(BIN)/python bench.py predict ../../docs/gptlite

@@ -13,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.replay.recorded import load
+from tests.pytorch.replay.recorded import load
 
-from gpu_mem_calculator.replay.allocator import replay
-from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.settings import AllocatorSettings
-from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
+from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 
 ROUNDS = 5
 EVENTS = 50_000

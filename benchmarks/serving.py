@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.serving_capacity import matrix
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.serving.capacity import matrix
 from gpu_mem_calculator.serving import server_names
 
 ROUNDS = 15

@@ -19,8 +19,8 @@ import group_pages
 import scores
 import served
 
-from gpu_mem_calculator.backtest.score import Comparison, Refusal, RowScore, summary
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.backtest.score import Comparison, Refusal, RowScore, summary
 from gpu_mem_calculator.report.headline import headline, setup_words
 
 DATA = scores.ROOT / "src" / "gpu_mem_calculator" / "web" / "static" / "accuracy.json"

@@ -1,6 +1,6 @@
 """Writes the tables of check.md: where a card is read, and how many public configurations are read.
 
-python docs/check.py            about five minutes (tests/formats/corpora)
+python docs/check.py            about five minutes (tests/tools/corpora)
 python docs/check.py --cards    only where a card is read
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.formats.corpora import score  # noqa: E402  (after its folder is on the path)
+from tests.tools.corpora import score  # noqa: E402  (after its folder is on the path)
 
 from gpu_mem_calculator.catalog.machines import labels, machines  # noqa: E402
 

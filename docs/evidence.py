@@ -29,7 +29,7 @@ import scores
 import served
 from scores import FILES, GROUPS, METRICS, ROOT
 
-from gpu_mem_calculator.backtest.score import BacktestReport, summary
+from gpu_mem_calculator.lab.backtest.score import BacktestReport, summary
 from gpu_mem_calculator.report.backtest_picture import picture
 
 README, INDEX = ROOT / "README.md", ROOT / "docs" / "accuracy.md"

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.margin import INFERENCE, QUANTIZED
-from gpu_mem_calculator.engines import engine_row
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.estimates.margin import INFERENCE, QUANTIZED
+from gpu_mem_calculator.training.engines import engine_row
 
 PAGE = Path(__file__).with_name("faq.md")
 GIB = 2**30

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.weights import find_format
-from gpu_mem_calculator.weights.ggml_types import BLOCKS, UNQUANTIZED, bits_per_weight
-from gpu_mem_calculator.weights.gguf import tensors
-from gpu_mem_calculator.weights.gguf_types import FILE_TYPES, NEEDS_IMATRIX
-from gpu_mem_calculator.weights.quantization_config import READERS
-from gpu_mem_calculator.weights.recipes import RECIPES
-from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
+from gpu_mem_calculator.models.arch.arch import Arch
+from gpu_mem_calculator.run.weights import find_format
+from gpu_mem_calculator.run.weights.ggml_types import BLOCKS, UNQUANTIZED, bits_per_weight
+from gpu_mem_calculator.run.weights.gguf import tensors
+from gpu_mem_calculator.run.weights.gguf_types import FILE_TYPES, NEEDS_IMATRIX
+from gpu_mem_calculator.run.weights.quantization_config import READERS
+from gpu_mem_calculator.run.weights.recipes import RECIPES
+from gpu_mem_calculator.run.weights.shards import ServerShard, ShardedParameter, held
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 
 TARGET = Path(__file__).with_name("formats.md")
 MATRIX = ShardedParameter("layer.weight", (4096, 4096), "linear", 0)
@@ -101,7 +101,7 @@ def page() -> str:
         *format_table(),
         "",
         "gpt-oss-20b in MXFP4 is 13,761,264,768 bytes here and in its published index; AWQ and",
-        "GPTQ checkpoints agree with the sizes on their pages (`tests/weights/test_formats.py`).",
+        "GPTQ checkpoints agree with the sizes on their pages (`tests/run/weights/test_formats.py`).",
         "",
         "## After vLLM has loaded them",
         "",

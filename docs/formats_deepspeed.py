@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.formats.deepspeed import rules
-from gpu_mem_calculator.formats.deepspeed.keys import TOP
-from gpu_mem_calculator.formats.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
+from gpu_mem_calculator.tools.deepspeed import rules
+from gpu_mem_calculator.tools.deepspeed.keys import TOP
+from gpu_mem_calculator.tools.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
 
 VERSION = rules.VERSION
 TARGET = Path(__file__).with_name("formats-deepspeed.md")
@@ -225,7 +225,7 @@ def page() -> str:
         "",
         "```python",
         "from gpu_mem_calculator import estimate",
-        "from gpu_mem_calculator.formats.deepspeed.read import read, run_file",
+        "from gpu_mem_calculator.tools.deepspeed.read import read, run_file",
         "",
         'sections = read("ds_config.json", num_gpus=8)  # training, parallelism, engine, ...',
         'run = run_file("ds_config.json", model="gpt2", settings=["hardware.num_gpus=8"])',

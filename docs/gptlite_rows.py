@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.formats.deepspeed.read import read
-from gpu_mem_calculator.published import zero_tables
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.published import zero_tables
+from gpu_mem_calculator.tools.deepspeed.read import read
 
 FOLDER = Path(__file__).with_name("gptlite")
 CONFIGS = FOLDER.parents[1] / "examples" / "gptlite" / "configs"

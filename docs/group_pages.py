@@ -12,7 +12,7 @@ import scores
 from msgspec import Struct
 from scores import FILES, GROUPS, METRICS
 
-from gpu_mem_calculator.backtest.score import RowScore, summary
+from gpu_mem_calculator.lab.backtest.score import RowScore, summary
 
 CAUSES = Path(__file__).with_name("causes.toml")
 LIMITS = {

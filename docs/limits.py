@@ -15,8 +15,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 TARGET, README = ROOT / "docs" / "limits.md", ROOT / "README.md"

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from gpu_mem_calculator.measure.cases_file import MeasureCase
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.measurement import CaseResult, measurement_report
 

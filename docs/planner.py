@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpu_mem_calculator.engines import engine
-from gpu_mem_calculator.planner.training.axes import BATCH, ENGINES, KEYS
+from gpu_mem_calculator.advice.planner.training.axes import BATCH, ENGINES, KEYS
+from gpu_mem_calculator.training.engines import engine
 
 PAGE = Path(__file__).with_name("planner.md")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU
-from gpu_mem_calculator.programs.translation.arguments import FREE, MEMORY, REFUSED, argument_table
-from gpu_mem_calculator.programs.translation.tools import TOOLS
 from gpu_mem_calculator.report.svg import svg_text
+from gpu_mem_calculator.tools.translation.arguments import FREE, MEMORY, REFUSED, argument_table
+from gpu_mem_calculator.tools.translation.tools import TOOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "programs.md", ROOT / "docs" / "programs.svg"

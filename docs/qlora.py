@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from textwrap import wrap
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.recipes import recipe_settings
-from gpu_mem_calculator.core.runfile import with_settings
-from gpu_mem_calculator.core.verdict_words import total_bytes
-from gpu_mem_calculator.formats.conversion.other_tools import OtherTool, other_tools
+from gpu_mem_calculator.advice.training.other_tools import OtherTool, other_tools
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.recipe_words import PREPARED
+from gpu_mem_calculator.runfile.keys.recipes import recipe_settings
+from gpu_mem_calculator.runfile.read import with_settings
 
 TARGET = Path(__file__).with_name("qlora.md")
 MODELS = ("llama3.2-1b", "qwen2.5-7b", "llama3.1-8b", "qwen3-30b-a3b")

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_mem_calculator.core.keys import DEFAULT, MEANING
-from gpu_mem_calculator.core.models import INNER
-from gpu_mem_calculator.core.runfile import SECTIONS, key_types, rule
-from gpu_mem_calculator.engines import aliases, engines
 from gpu_mem_calculator.run.engine import Engine
+from gpu_mem_calculator.runfile.config import INNER
+from gpu_mem_calculator.runfile.keys.keys import DEFAULT, MEANING
+from gpu_mem_calculator.runfile.read import SECTIONS, key_types, rule
 from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
+from gpu_mem_calculator.training.engines import aliases, engines
 
 TARGET = Path(__file__).with_name("run-file.md")
 CONFIGS = TARGET.parents[1] / "configs"

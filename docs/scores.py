@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator import __version__
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import BacktestReport, RowScore, backtest, summary
+from gpu_mem_calculator.lab.backtest.rows import read_rows
+from gpu_mem_calculator.lab.backtest.score import BacktestReport, RowScore, backtest, summary
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "ground_truth"

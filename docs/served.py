@@ -9,8 +9,8 @@ from pathlib import Path
 import samples
 from msgspec import Struct
 
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import BacktestReport, RowScore, backtest, summary
+from gpu_mem_calculator.lab.backtest.rows import read_rows
+from gpu_mem_calculator.lab.backtest.score import BacktestReport, RowScore, backtest, summary
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "ground_truth"

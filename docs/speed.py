@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_speed import find_card_rates, serving_replica
+from gpu_mem_calculator.estimates.serving.speed import find_card_rates, serving_replica
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
 from gpu_mem_calculator.timing.serving.roofline import ServingReplica, prompts, requests

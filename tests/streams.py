@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import allocation_stream
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.training.step.stream import allocation_stream
 
 
 def highest(asked: AllocationStream) -> int:

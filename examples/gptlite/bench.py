@@ -24,14 +24,14 @@ from msgspec import to_builtins
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from gpu_mem_calculator.backtest.predict import outside_bytes
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read as read_run
-from gpu_mem_calculator.core.stage_replay import replay_stage, survives
-from gpu_mem_calculator.formats.deepspeed.read import read
-from gpu_mem_calculator.jobs.function import run_without_model
+from gpu_mem_calculator.lab.backtest.predict import outside_bytes
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.read import read as read_run
+from gpu_mem_calculator.estimates.stage_replay import replay_stage, survives
+from gpu_mem_calculator.tools.deepspeed.read import read
+from gpu_mem_calculator.lab.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ def module_run(data: dict[str, Any]) -> ResolvedRun:
 
 def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> ModuleRecord:
     """The record of a rung. Equal blocks do the same: two are run, and stand for all."""
-    from gpu_mem_calculator.trace.record import record
+    from gpu_mem_calculator.lab.trace.record import record
 
     resolved = module_run(data)
     run = resolved.run
@@ -146,7 +146,7 @@ def maker(name: str) -> str:
 
 def predicted(name: str) -> dict[str, Any]:
     """Everything that is said of a configuration before it runs."""
-    from gpu_mem_calculator.trace.run import trace
+    from gpu_mem_calculator.lab.trace.run import trace
 
     data, room = run_file(name), ROOMS[name]
     engine = {k: v for k, v in data["engine"].items() if k != "partition_activations"}

@@ -12,7 +12,7 @@ import torch
 from pipeline import largest_stage
 from torch import nn
 
-from gpu_mem_calculator.published import zero_tables
+from gpu_mem_calculator.estimates.published import zero_tables
 
 GPUS = 8  # a node
 GIB = zero_tables.GIB

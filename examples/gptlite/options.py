@@ -16,7 +16,7 @@ import deepspeed
 from deepspeed.runtime.config_utils import dict_raise_error_on_duplicate_keys
 from gptlite import SIZES
 
-from gpu_mem_calculator.formats.deepspeed import read as deepspeed_reader
+from gpu_mem_calculator.tools.deepspeed import read as deepspeed_reader
 
 CHECKPOINTING = {
     "partition_activations": "partition_activations",

@@ -6,11 +6,10 @@ TYPE_CHECKING = False  # typing takes as long to import as all of bare Python's 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core.calculator import GPUMemoryCalculator, estimate
-    from .core.errors import InputError
-    from .planner.asking.ask import plan
-    from .published.estimator import Estimator
-    from .published.zero_tables import (
+    from .advice.planner.asking.ask import plan
+    from .estimates.calculator import GPUMemoryCalculator, estimate
+    from .estimates.published.estimator import Estimator
+    from .estimates.published.zero_tables import (
         estimate_zero2_model_states_mem_needs,
         estimate_zero2_model_states_mem_needs_all_cold,
         estimate_zero2_model_states_mem_needs_all_live,
@@ -18,21 +17,22 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_cold,
         estimate_zero3_model_states_mem_needs_all_live,
     )
+    from .runfile.text.errors import InputError
 
 __version__ = "0.9.0"
 
 _HOME = {
-    "Estimator": "published.estimator",
-    "GPUMemoryCalculator": "core.calculator",
-    "InputError": "core.errors",
-    "estimate": "core.calculator",
-    "estimate_zero2_model_states_mem_needs": "published.zero_tables",
-    "estimate_zero2_model_states_mem_needs_all_cold": "published.zero_tables",
-    "estimate_zero2_model_states_mem_needs_all_live": "published.zero_tables",
-    "estimate_zero3_model_states_mem_needs": "published.zero_tables",
-    "estimate_zero3_model_states_mem_needs_all_cold": "published.zero_tables",
-    "estimate_zero3_model_states_mem_needs_all_live": "published.zero_tables",
-    "plan": "planner.asking.ask",
+    "Estimator": "estimates.published.estimator",
+    "GPUMemoryCalculator": "estimates.calculator",
+    "InputError": "runfile.text.errors",
+    "estimate": "estimates.calculator",
+    "estimate_zero2_model_states_mem_needs": "estimates.published.zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_live": "estimates.published.zero_tables",
+    "estimate_zero3_model_states_mem_needs": "estimates.published.zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_live": "estimates.published.zero_tables",
+    "plan": "advice.planner.asking.ask",
 }
 
 __all__ = [

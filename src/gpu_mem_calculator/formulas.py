@@ -1,8 +1,8 @@
-"""Published closed forms, each with its citation: see `published/formulas.py`."""
+"""Published closed forms, each with its citation: see `estimates/published/formulas.py`."""
 
 from __future__ import annotations
 
-from .published.formulas import (
+from .estimates.published.formulas import (
     adam_state_bytes,
     layer_activation_bytes,
     parameter_bytes,

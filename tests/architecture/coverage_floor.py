@@ -16,9 +16,14 @@ FLOOR = 95.0
 # Code that no test of `make test` can reach in its own process: it needs a GPU, a package that is
 # not installed there, or a process of its own; `make proof` and measured runs exercise it.
 ELSEWHERE = (
-    *("jobs/megatron.py", "jobs/quantized.py", "jobs/program_trl.py", "jobs/program_lightning.py"),
-    *("trace/compiled.py", "trace/inductor.py", "measure/torchrun.py"),
-    *("script/hub_datasets.py", "script/hub_tokenizers.py", "script/hub_models.py"),
+    *(
+        "lab/jobs/megatron.py",
+        "lab/jobs/quantized.py",
+        "lab/jobs/program_trl.py",
+        "lab/jobs/program_lightning.py",
+    ),
+    *("lab/trace/compiled.py", "lab/trace/inductor.py", "lab/measure/torchrun.py"),
+    *("lab/script/hub_datasets.py", "lab/script/hub_tokenizers.py", "lab/script/hub_models.py"),
 )
 
 

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from gpu_mem_calculator import engines, families, serving
+from gpu_mem_calculator import serving
+from gpu_mem_calculator.models import families
+from gpu_mem_calculator.training import engines
 
 
 def test_the_table_of_families_has_the_model_types_of_every_file() -> None:
@@ -41,7 +43,7 @@ def test_a_command_imports_neither_other_engines_nor_what_only_files_need() -> N
     unused = {"tempfile", "pathlib", "urllib.parse", "tomllib", "threading", "fractions"}
     ours = {"hub.sources", "hub.checkpoint", "generation.instants", "core.resolve_inference"}
     ours |= {f"engines.{one}.engine" for one in engines.engine_names() if one != engines.DEFAULT}
-    assert "gpu_mem_calculator.engines.pytorch_ddp.engine" in imported
+    assert "gpu_mem_calculator.training.engines.pytorch_ddp.engine" in imported
     assert not imported & (unused | {f"gpu_mem_calculator.{name}" for name in ours})
 
 

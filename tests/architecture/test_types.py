@@ -12,12 +12,12 @@ from tests.conftest import ROOT
 
 # A line that mypy must refuse ends with the code of its error; the other lines must pass.
 SNIPPETS = """
-from gpu_mem_calculator.autograd.events import EventRecorder
-from gpu_mem_calculator.autograd.tape import Tape, Value
+from gpu_mem_calculator.pytorch.autograd.events import EventRecorder
+from gpu_mem_calculator.pytorch.autograd.tape import Tape, Value
 from gpu_mem_calculator.ledger.ledger import PARAM, Entry
 from gpu_mem_calculator.ledger.num import Bytes, Num, larger, sized
 from gpu_mem_calculator.ledger.source import ARITHMETIC
-from gpu_mem_calculator.modelling.huggingface.quirks import Quirks
+from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import Quirks
 
 
 def entry(size: Bytes) -> Entry:

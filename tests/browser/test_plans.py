@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from gpu_mem_calculator.report.plan_page import plan_page
+from gpu_mem_calculator.report.plan.page import plan_page
 from tests.report.plans_fixture import some_plans
 
 from .chrome import Visit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import STEP, Estimate, full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.jobs.megatron_config import refusals as megatron_refusals
+from gpu_mem_calculator.estimates.calculator import STEP, Estimate, full_estimate
+from gpu_mem_calculator.lab.jobs.megatron_config import refusals as megatron_refusals
+from gpu_mem_calculator.lab.measure.program import program
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.measure.program import program
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 from .models import model_name
 from .runs import GROUPS, RunDict

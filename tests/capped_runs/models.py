@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 from tests.random_runs.sizes import Config, flip, log_uniform
 
 PUBLISHED = (

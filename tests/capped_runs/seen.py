@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.program import program
+from gpu_mem_calculator.lab.backtest.rows import read_rows
+from gpu_mem_calculator.lab.measure.program import program
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 from .draw import LEAST, MOST, SEED
 

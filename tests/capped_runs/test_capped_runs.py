@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from maintenance.capped_trials.cases import read_trial_cases
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.measure.program import program
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.measure.program import program
 from tests.corpus import sampled
-from tools.capped_trials.cases import read_trial_cases
 
 from .__main__ import HERE
 from .draw import DRAWS, SEED, draw_cases

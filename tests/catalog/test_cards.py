@@ -6,9 +6,9 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.cards import find_card, meant
-from gpu_mem_calculator.core.card_name import named_card
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.runfile.config import GPUConfig
+from gpu_mem_calculator.runfile.resolve.card_name import named_card
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 # What is typed, and the one card that it means.
 ONE: dict[str | int, str] = {
@@ -141,7 +141,7 @@ def test_a_card_is_found_by_its_own_name_title_and_aliases(row: catalog.Row) -> 
 
 def test_a_size_alone_means_no_laptop_slice_or_unified_memory() -> None:
     """`--gpu-mem 16` is a card of 16 GB, not a Mac."""
-    from gpu_mem_calculator.core.hardware import find_hardware
+    from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
 
     assert find_hardware(GPUConfig(gpu_memory_gb=16), None).card_bytes > 15e9
 
@@ -149,7 +149,7 @@ def test_a_size_alone_means_no_laptop_slice_or_unified_memory() -> None:
 @pytest.mark.parametrize("name", ["apple-m3-max-36gb", "jetson-orin-nx-8gb", "1g.10gb"])
 def test_a_gpu_without_a_link_is_alone(name: str) -> None:
     """Macs, Jetsons and slices of a card run no job over several GPUs."""
-    from gpu_mem_calculator.core.hardware import find_hardware
+    from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
 
     with pytest.raises(InputError, match="a run has one of them; set num_gpus=1"):
         find_hardware(GPUConfig(gpu=name, num_gpus=2), None)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 
 MODELS = list(catalog.rows("index"))
 GPUS = list(catalog.rows("gpus"))

@@ -8,9 +8,9 @@ import pytest
 
 from gpu_mem_calculator import catalog, estimate
 from gpu_mem_calculator.catalog.model_names import similar
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 # What is typed, the preset's title, and what is assumed ("" where nothing is).
 TYPED = {

@@ -29,8 +29,8 @@ def test_own_cards_come_first(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text(WHOLE, encoding="utf-8")
     code = (
-        "from gpu_mem_calculator.core.hardware import find_hardware as find;"
-        "from gpu_mem_calculator.core.models import GPUConfig as G;"
+        "from gpu_mem_calculator.runfile.resolve.hardware import find_hardware as find;"
+        "from gpu_mem_calculator.runfile.config import GPUConfig as G;"
         "print(find(G(gpu='My Card'), None).card_bytes, find(G(gpu='rtx-4090'), None).card_bytes)"
     )
     words = [sys.executable, "-c", code]

@@ -7,8 +7,8 @@ import pytest
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.siblings import _known, is_known, own_config
 from gpu_mem_calculator.catalog.variants import variant
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 
 UNKNOWN = 84  # aliases whose own config.json is not known: they are "taken as" a preset
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.variants import variant
-from gpu_mem_calculator.weights import find_format
+from gpu_mem_calculator.run.weights import find_format
 
 
 @pytest.mark.parametrize(

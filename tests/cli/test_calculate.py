@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import yaml
 
-from gpu_mem_calculator.core.calculator import estimate
-from gpu_mem_calculator.core.models import MemoryResult
+from gpu_mem_calculator.estimates.calculator import estimate
+from gpu_mem_calculator.runfile.config import MemoryResult
 
 from .conftest import Command
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpu_mem_calculator.cli.export import FORMATS
-from gpu_mem_calculator.formats.writing.writers import WRITERS
+from gpu_mem_calculator.tools.writing.writers import WRITERS
 
 from .conftest import Command
 

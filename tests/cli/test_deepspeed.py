@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.cli.deepspeed import base_model_counts
-from gpu_mem_calculator.published.zero_tables import zero3_table
+from gpu_mem_calculator.estimates.published.zero_tables import zero3_table
 
 from .conftest import Command
 

@@ -12,8 +12,8 @@ import pytest
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.cli.parser import Parser, add_run
 from gpu_mem_calculator.cli.run_source import run_data, run_words
-from gpu_mem_calculator.core.calculator import estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 FILE: dict[str, Any] = {
     "train_batch_size": 64,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.hub import sources
-from tests.hub.buckets import SECRET, Bucket, bucket
-from tests.hub.models import OWN_CODE
-from tests.hub.servers import Hub, hub
+from gpu_mem_calculator.catalog.hub import sources
+from tests.catalog.hub.buckets import SECRET, Bucket, bucket
+from tests.catalog.hub.models import OWN_CODE
+from tests.catalog.hub.servers import Hub, hub
 
 from .conftest import Command
 from .test_deepspeed import LLAMA_70B

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.cli.failures import wants_json
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.files import read_text
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.runfile.text.files import read_text
 
 from .conftest import Command
 

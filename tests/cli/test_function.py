@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli.function import named_values, scalar
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 from .conftest import Command
 

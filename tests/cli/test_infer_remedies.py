@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.advice.serving.answers import answers
 from gpu_mem_calculator.cli.infer import KEYS
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.infer_command import FLAGS, infer_command
-from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.serving.infer_command import FLAGS, infer_command
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.serving import MOST_LINES, short_answer
+from gpu_mem_calculator.report.serving.answer import MOST_LINES, short_answer
 
 from .conftest import Command
 

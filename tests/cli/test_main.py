@@ -170,7 +170,7 @@ def test_a_servers_status_line_cannot_steer_the_terminal(
 ) -> None:
     """What is not HTTP is quoted without its control bytes."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("gpu_mem_calculator.hub.request.TRIES", 1)
+    monkeypatch.setattr("gpu_mem_calculator.catalog.hub.request.TRIES", 1)
 
     class Rude(BaseRequestHandler):
         def handle(self) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure import card, ranks, worker
-from gpu_mem_calculator.measure.cases_file import MeasureCase
-from gpu_mem_calculator.measure.child_process import Tell
-from gpu_mem_calculator.measure.program import program
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.measure import card, ranks, worker
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
+from gpu_mem_calculator.lab.measure.child_process import Tell
+from gpu_mem_calculator.lab.measure.program import program
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.conftest import small_run
 
 from .conftest import Command
@@ -226,7 +226,7 @@ def test_ctrl_c_says_where_it_stopped(
     command: Command, cases: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finished cases are kept, and the exit code is the shell's for an interrupt."""
-    from gpu_mem_calculator.measure import cases as module
+    from gpu_mem_calculator.lab.measure import cases as module
 
     real = module.measure_one
 

@@ -10,9 +10,9 @@ import pytest
 
 from gpu_mem_calculator.cli import ranks
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.measure import card, worker
-from gpu_mem_calculator.measure.cases_file import MeasureCase
-from gpu_mem_calculator.measure.child_process import Tell
+from gpu_mem_calculator.lab.measure import card, worker
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
+from gpu_mem_calculator.lab.measure.child_process import Tell
 from tests.conftest import small_run
 
 from .conftest import Command

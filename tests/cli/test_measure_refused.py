@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.cli import measure as verb
-from gpu_mem_calculator.measure import card
+from gpu_mem_calculator.lab.measure import card
 
 from .conftest import Command
 from .test_measure import GIB

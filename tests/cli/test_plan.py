@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.planner.answers.plans import Plans
+from gpu_mem_calculator.advice.planner.answers.plans import Plans
 from tests.report.plans_fixture import no_plan_fits, some_plans
 
 from .conftest import Command

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.core.calculator import estimate
+from gpu_mem_calculator.estimates.calculator import estimate
 from tests.corpus import sampled
 
 from .conftest import Command

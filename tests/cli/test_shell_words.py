@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpu_mem_calculator.advice.training.remedies import Remedy
 from gpu_mem_calculator.cli.shell_words import ShellWords
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.remedies import Remedy
+from gpu_mem_calculator.estimates.calculator import full_estimate
 
 RUN = {"model": {"name": "gpt2"}, "hardware": {"gpu": "t4"}}
 OFFLOADED = ("training.recompute=full_offloaded", "training.activation_checkpointing=null")

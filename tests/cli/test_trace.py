@@ -16,9 +16,9 @@ pytest.importorskip("torch")
 
 from gpu_mem_calculator.cli import trace as verb
 from gpu_mem_calculator.cli.parser import Parser
-from gpu_mem_calculator.core.errors import InputError
-from tests.trace.conftest import TINY, tiny_run
-from tests.trace.test_foreign_model import CONFIG as STABLELM
+from gpu_mem_calculator.runfile.text.errors import InputError
+from tests.lab.trace.conftest import TINY, tiny_run
+from tests.lab.trace.test_foreign_model import CONFIG as STABLELM
 
 from .conftest import Command
 

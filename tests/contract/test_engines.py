@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import estimate, full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.models import EngineConfig
-from gpu_mem_calculator.engines import aliases, engine, engine_names, spellings
+from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.runfile.config import EngineConfig
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.engines import aliases, engine, engine_names, spellings
 from tests.conftest import small_run
 
 NAMES = engine_names()

@@ -13,8 +13,8 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.core.calculator import verdict
-from gpu_mem_calculator.core.models import MemoryResult
+from gpu_mem_calculator.estimates.calculator import verdict
+from gpu_mem_calculator.runfile.config import MemoryResult
 from gpu_mem_calculator.web.tasks import answer
 from gpu_mem_calculator.web.worker_messages import TaskRequest
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.engines import engine_names
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import SMALL_LLAMA, small_run
 
 NAMES = engine_names()

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.hub.buckets import KEY, SECRET, bucket
-from tests.hub.servers import serving
+from tests.catalog.hub.buckets import KEY, SECRET, bucket
+from tests.catalog.hub.servers import serving
 from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, Case, documents

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.hub.buckets import bucket
+from tests.catalog.hub.buckets import bucket
 
 from .cases import CASES, SMALL_RUN, Case
 from .pods import Objects

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.hub.buckets import KEY, SECRET, bucket
-from tests.hub.servers import hub
+from tests.catalog.hub.buckets import KEY, SECRET, bucket
+from tests.catalog.hub.servers import hub
 from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, Case, documents, rendered

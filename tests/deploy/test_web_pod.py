@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.catalog.hub.servers import hub
 from tests.corpus import sampled
-from tests.hub.servers import hub
 from tests.services import free_port
 
 from .cases import CASES, SMALL_RUN, documents, rendered

@@ -11,7 +11,7 @@ import re
 import shlex
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.formats.writing.writers import WRITERS
+from gpu_mem_calculator.tools.writing.writers import WRITERS
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "convert.md"

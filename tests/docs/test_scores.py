@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import __version__
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import backtest
+from gpu_mem_calculator.lab.backtest.rows import read_rows
+from gpu_mem_calculator.lab.backtest.score import backtest
 from tests.conftest import ROOT
 
 from .test_documents import README, script

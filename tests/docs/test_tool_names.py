@@ -7,12 +7,12 @@ import typing
 
 import pytest
 
-from gpu_mem_calculator.core.keys import MEANING
-from gpu_mem_calculator.core.models import EngineConfig, ModelConfig, TrainingConfig
-from gpu_mem_calculator.core.recompute_policies import FRAMEWORKS, NAMES
-from gpu_mem_calculator.core.runfile import key_types, parts
-from gpu_mem_calculator.engines import engine_names
-from gpu_mem_calculator.modelling.huggingface.liger import KERNELS
+from gpu_mem_calculator.pytorch.modelling.huggingface.liger import KERNELS
+from gpu_mem_calculator.runfile.config import EngineConfig, ModelConfig, TrainingConfig
+from gpu_mem_calculator.runfile.keys.keys import MEANING
+from gpu_mem_calculator.runfile.read import key_types, parts
+from gpu_mem_calculator.runfile.resolve.recompute_policies import FRAMEWORKS, NAMES
+from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import ROOT
 
 SECTION = (ROOT / "docs" / "engines.md").read_text("utf-8").partition("## Names in other tools")[2]

@@ -72,7 +72,7 @@ def test_deeper_is_the_same_module() -> None:
 
     import bench_model
 
-    from gpu_mem_calculator.trace.record import record
+    from gpu_mem_calculator.lab.trace.record import record
 
     data = bench.run_file("zero2_bf16")
     whole = record(partial(bench_model.plain, number=4), bench.module_run(data), "")

@@ -15,12 +15,12 @@ import classifier  # noqa: E402
 import gptlite  # noqa: E402
 from msgspec import to_builtins  # noqa: E402
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate  # noqa: E402
-from gpu_mem_calculator.core.resolve import resolve  # noqa: E402
-from gpu_mem_calculator.core.runfile import read  # noqa: E402
-from gpu_mem_calculator.jobs.function import run_without_model  # noqa: E402
-from gpu_mem_calculator.trace.record import record  # noqa: E402
-from gpu_mem_calculator.trace.run import RunTrace, trace  # noqa: E402
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate  # noqa: E402
+from gpu_mem_calculator.lab.jobs.function import run_without_model  # noqa: E402
+from gpu_mem_calculator.lab.trace.record import record  # noqa: E402
+from gpu_mem_calculator.lab.trace.run import RunTrace, trace  # noqa: E402
+from gpu_mem_calculator.runfile.read import read  # noqa: E402
+from gpu_mem_calculator.runfile.resolve.resolve import resolve  # noqa: E402
 from tests.corpus import sampled  # noqa: E402
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}

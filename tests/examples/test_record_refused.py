@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-from gpu_mem_calculator.core.calculator import full_estimate  # noqa: E402
-from gpu_mem_calculator.core.errors import InputError  # noqa: E402
+from gpu_mem_calculator.estimates.calculator import full_estimate  # noqa: E402
+from gpu_mem_calculator.runfile.text.errors import InputError  # noqa: E402
 
 from .test_record import RUNS, deepspeed_run, encoder, recorded, recorded_in_fp32  # noqa: E402
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gpu_mem_calculator.formats.deepspeed import read as deepspeed_reader
+from gpu_mem_calculator.tools.deepspeed import read as deepspeed_reader
 
 from .conftest import ENVIRONMENT, GPTLITE, Start, shipped
 

@@ -11,15 +11,15 @@ from random import Random
 import gpu_mem_calculator.serving
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.variants import ENDINGS
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.inference_config import InferenceConfig
-from gpu_mem_calculator.published.frameworks import numbers
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.ledger.frameworks import numbers
 from gpu_mem_calculator.run.releases import version_text
+from gpu_mem_calculator.runfile.inference_config import InferenceConfig
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server
-from tests.families.test_shapes import CASES
 from tests.golden.drawn_values import drawn_setting, joined, values
 from tests.golden.stored_runs import run_file
+from tests.models.families.test_shapes import CASES
 
 FOLDER = Path(gpu_mem_calculator.serving.__file__).parent
 RELEASE = re.compile(r"\((\d+), (\d+), (\d+)\)")

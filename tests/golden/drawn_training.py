@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.allowed_values import COMPANIONS
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.engines import engine
-from tests.families.test_shapes import CASES
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.keys.allowed_values import COMPANIONS
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.engines import engine
 from tests.golden.drawn_values import drawn_setting, joined, values
 from tests.golden.stored_runs import TRAINING, run_file
+from tests.models.families.test_shapes import CASES
 
 SECTIONS = ("training", "training.lora", "parallelism", "engine")
 WEIGHTS = (6, 1, 2, 5)  # how often a section is drawn

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Meta, Struct
 
-from gpu_mem_calculator.core.allowed_values import choices
-from gpu_mem_calculator.core.runfile import key_types, parts
+from gpu_mem_calculator.runfile.keys.allowed_values import choices
+from gpu_mem_calculator.runfile.read import key_types, parts
 
 FEW = (1, 2, 2, 3, 4, 4, 7, 8)
 # Whole numbers by a part of the key's name; the first that fits.

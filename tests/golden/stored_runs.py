@@ -1,6 +1,6 @@
 """Many runs in a text file, one a line: its settings, then its figures.
 
-A model is a preset's name, or a case of tests/families/cases.json as `model.case=NAME`. Other
+A model is a preset's name, or a case of tests/models/families/cases.json as `model.case=NAME`. Other
 keys are without their section.
 """
 
@@ -14,8 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.models import (
+from gpu_mem_calculator.runfile.config import (
     EngineConfig,
     GPUConfig,
     InferenceConfig,
@@ -23,8 +22,9 @@ from gpu_mem_calculator.core.models import (
     ParallelismConfig,
     TrainingConfig,
 )
-from gpu_mem_calculator.core.runfile import with_settings
-from tests.families.test_shapes import CASES
+from gpu_mem_calculator.runfile.read import with_settings
+from gpu_mem_calculator.runfile.text.errors import InputError
+from tests.models.families.test_shapes import CASES
 
 BETWEEN = " | "
 HERE = Path(__file__).parent

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.families import families, read_config
-from gpu_mem_calculator.families.config import ConfigError
-from gpu_mem_calculator.model.arch import Arch
-from tests.families.test_shapes import CASES
+from gpu_mem_calculator.models.arch.arch import Arch
+from gpu_mem_calculator.models.families import families, read_config
+from gpu_mem_calculator.models.families.config import ConfigError
 from tests.golden.stored_runs import BETWEEN, HERE, digest, stored_lines
+from tests.models.families.test_shapes import CASES
 from tests.serving.every_family import NEEDED
 
 PATH = HERE / "families.txt"

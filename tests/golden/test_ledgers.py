@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU
 from tests.properties.test_engines import RUNS
 

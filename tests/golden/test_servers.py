@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.inference_config import ServingResult, SpeedResult
-from gpu_mem_calculator.core.serving_capacity import matrix
-from gpu_mem_calculator.core.serving_speed import no_speed, speed
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.estimates.serving.capacity import matrix
+from gpu_mem_calculator.estimates.serving.speed import no_speed, speed
+from gpu_mem_calculator.runfile.inference_config import ServingResult, SpeedResult
 from gpu_mem_calculator.serving import server, server_names
 from tests.golden.stored_runs import HERE, check, digest, rounded, stored_settings, write
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.engines import engine, engine_names
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.training.engines import engine, engine_names
 from tests.golden.stored_runs import HERE, check, digest, stored_settings, write
 
 PARTS = 5  # tests for each engine, so that a changed formula fails one early

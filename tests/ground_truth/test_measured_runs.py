@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from tests.conftest import measured_runs
 
 SERVING_LOGS = {"serving", "llamacpp", "vllm", "speeds"}  # start-up logs and speeds, no runs

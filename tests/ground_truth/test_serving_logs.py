@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import BacktestReport, backtest
+from gpu_mem_calculator.lab.backtest.rows import read_rows
+from gpu_mem_calculator.lab.backtest.score import BacktestReport, backtest
 
 HERE = Path(__file__).parent
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpu_mem_calculator.core.calculator import Estimate
-from gpu_mem_calculator.core.inference_config import ServingResult
-from gpu_mem_calculator.core.result import MemoryResult
+from gpu_mem_calculator.estimates.calculator import Estimate
+from gpu_mem_calculator.estimates.result import MemoryResult
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, NVME, UNIFIED, Ledger
 from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.runfile.inference_config import ServingResult
 
 FITS = "fits"
 PLACES = (GPU, CPU, NVME, UNIFIED)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import FIRST, FIRST_STEP, LAST, LATER, instant
 from gpu_mem_calculator.run.phases import STARTUP
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from tests.properties.test_engines import RUNS
 
 

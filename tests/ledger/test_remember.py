@@ -8,11 +8,11 @@ import numpy
 import pytest
 from msgspec import Struct
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.remember import forget, only_ints, remembered
 from gpu_mem_calculator.ledger.sym import Sym
-from gpu_mem_calculator.model.symbolic import symbolic
+from gpu_mem_calculator.models.arch.symbolic import symbolic
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from tests.properties.test_engines import RUNS
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.measure.program import program
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.measure.program import program
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 SEED, COUNT = 20261118, 75
 MOST = 55 * GIB

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase, read_cases
+from gpu_mem_calculator.lab.measure.program import program
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.measure.cases_file import MeasureCase, read_cases
-from gpu_mem_calculator.measure.program import program
 from tests.corpus import sampled
 
 FILES = sorted(Path(__file__).parent.glob("*.jsonl"))

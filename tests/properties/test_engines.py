@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.calculator import STEP, full_estimate
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines import engine_names
+from gpu_mem_calculator.estimates.calculator import STEP, full_estimate
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, NVME, Ledger
 from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import small_run
 
 # Runs that between them reach every engine's ways of keeping things.

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.calculator import STEP
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.corpus import sampled
-from tests.families.test_shapes import CASES
+from tests.models.families.test_shapes import CASES
 from tests.streams import highest, rolled_and_written
 
 STAGES = {"pipeline_parallel_size": 2}

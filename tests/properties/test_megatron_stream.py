@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.calculator import STEP
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.streams import highest, rolled_and_written
 
 NUM_RUNS = 60

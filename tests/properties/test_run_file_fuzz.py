@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.core.calculator import estimate, full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.explain import explain
-from gpu_mem_calculator.core.models import EngineConfig
-from gpu_mem_calculator.core.runfile import SECTIONS, key_types, parts
-from gpu_mem_calculator.engines import engine, engine_names, spellings
+from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.estimates.explain.explain import explain
+from gpu_mem_calculator.runfile.config import EngineConfig
+from gpu_mem_calculator.runfile.read import SECTIONS, key_types, parts
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.engines import engine, engine_names, spellings
 
 # `make proof` sets another profile, with more examples than a change can wait for
 EXAMPLES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 120

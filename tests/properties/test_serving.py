@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.inference_config import ServingResult
-from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.advice.serving.answers import answers
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.data import answers_data, to_json, to_yaml
-from gpu_mem_calculator.report.serving_html import serving_page
+from gpu_mem_calculator.report.serving.html import serving_page
 from gpu_mem_calculator.run.served import WEIGHTS
+from gpu_mem_calculator.run.weights.rank_weights import ROUNDED
+from gpu_mem_calculator.runfile.inference_config import ServingResult
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server, server_names
-from gpu_mem_calculator.weights.rank_weights import ROUNDED
 
 from .serving_choices import CARDS, CHOICES, FIXED, NAMED, VERSIONS
 

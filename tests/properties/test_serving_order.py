@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.core.calculator import Estimate
-from gpu_mem_calculator.core.serving_capacity import matrix
+from gpu_mem_calculator.estimates.calculator import Estimate
+from gpu_mem_calculator.estimates.serving.capacity import matrix
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.model.blocks import Attention
+from gpu_mem_calculator.models.arch.blocks import Attention
 from gpu_mem_calculator.run.served import WEIGHTS
 from gpu_mem_calculator.serving import server
 

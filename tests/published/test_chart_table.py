@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_mem_calculator.published.zero_tables import (
+from gpu_mem_calculator.estimates.published.zero_tables import (
     estimate_zero2_model_states_mem_needs_all_cold,
     zero2_table,
 )

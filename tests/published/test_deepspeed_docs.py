@@ -6,7 +6,7 @@ Where the documentation is older than the code (ZeRO-2 without offload: 4P + 16P
 
 import pytest
 
-from gpu_mem_calculator.published.zero_tables import (
+from gpu_mem_calculator.estimates.published.zero_tables import (
     estimate_zero2_model_states_mem_needs,
     estimate_zero2_model_states_mem_needs_all_cold,
     estimate_zero3_model_states_mem_needs,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_mem_calculator.published.estimator import Estimator
+from gpu_mem_calculator.estimates.published.estimator import Estimator
 
 
 def _small() -> Estimator:

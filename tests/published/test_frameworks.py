@@ -6,8 +6,9 @@ import re
 from datetime import date
 
 import pytest
+from maintenance.drift.citations import files, mentions, unread
 
-from gpu_mem_calculator.published.frameworks import (
+from gpu_mem_calculator.ledger.frameworks import (
     FRAMEWORKS,
     LLAMA_CPP,
     MEGATRON_DEEPSPEED,
@@ -23,7 +24,6 @@ from gpu_mem_calculator.published.frameworks import (
 )
 from gpu_mem_calculator.serving import servers
 from tests.conftest import ROOT
-from tools.drift.citations import files, mentions, unread
 
 PINS = re.compile(r"^([\w.-]+)==(\S+)$", re.MULTILINE)
 LEAST = re.compile(r'"([\w-]+)(?:\[\w+\])?>=([\d.]+)')

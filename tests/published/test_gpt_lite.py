@@ -10,8 +10,8 @@ from itertools import chain, count
 
 import pytest
 
-from gpu_mem_calculator.published.formulas import parameter_bytes
-from gpu_mem_calculator.published.zero_tables import (
+from gpu_mem_calculator.estimates.published.formulas import parameter_bytes
+from gpu_mem_calculator.estimates.published.zero_tables import (
     estimate_zero2_model_states_mem_needs,
     estimate_zero2_model_states_mem_needs_all_live,
     estimate_zero3_model_states_mem_needs,

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from gpu_mem_calculator.published.formulas import (
+from gpu_mem_calculator.estimates.published.formulas import (
     Technique,
     korthikanti_first_stage_bytes,
     korthikanti_layer_bytes,

@@ -5,7 +5,7 @@ Its "GB" are 2**30 bytes, but for the ZeRO paper's, which are 10**9.
 
 import pytest
 
-from gpu_mem_calculator.published.formulas import (
+from gpu_mem_calculator.estimates.published.formulas import (
     adam_state_bytes,
     kv_cache_bytes,
     layer_activation_bytes,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.core.resolve_inference import resolve_inference
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import WEIGHTS, ServerMemory
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
 
 CARD_BYTES = 99_896_338_021  # (91,182.071808 - 21,254.635520) MB / 0.7

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.published.formulas import zero_communication_volume, zero_model_states
+from gpu_mem_calculator.estimates.published.formulas import (
+    zero_communication_volume,
+    zero_model_states,
+)
 
 DATA = Path(__file__).parent / "data" / "zero_paper.jsonl"
 V100_BYTES = 32 * 10**9

@@ -21,9 +21,9 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.remember import forget
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.questions.laws import FITS, SHORT, UNSURE, Checks, plain_laws, result_laws
 from tests.questions.question import COMMAND, REST, Question
 

@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.formats.writing.writers import WRITERS
+from gpu_mem_calculator.tools.writing.writers import WRITERS
 from tests.questions import run_files
 from tests.questions.question import COMMAND, Question
 

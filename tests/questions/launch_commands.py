@@ -7,9 +7,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from tests.formats.corpora.score import rows
 from tests.questions.command_lines import card, hub_ids, misspelt
 from tests.questions.question import COMMAND, Question
+from tests.tools.corpora.score import rows
 
 TOOLS = (
     *("axolotl", "deepspeed", "huggingface", "llamacpp", "llamafactory", "manifests", "megatron"),

@@ -13,13 +13,13 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
+from gpu_mem_calculator.advice.planner.training.search import Evaluated, evaluate
+from gpu_mem_calculator.advice.planner.training.space import base_file, structures
+from gpu_mem_calculator.advice.planner.training.structures import Structure, run_file
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.remember import forget
-from gpu_mem_calculator.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.planner.training.search import Evaluated, evaluate
-from gpu_mem_calculator.planner.training.space import base_file, structures
-from gpu_mem_calculator.planner.training.structures import Structure, run_file
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.questions.asking import (
     ANSWERED,
     LIMIT,

@@ -12,22 +12,22 @@ from typing import Any
 from msgspec import Struct
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.evaluation_config import EvaluationConfig
-from gpu_mem_calculator.core.generation_config import GenerationConfig
-from gpu_mem_calculator.core.inference_config import InferenceConfig
-from gpu_mem_calculator.core.models import (
+from gpu_mem_calculator.runfile.config import (
     EngineConfig,
     LoraConfig,
     ParallelismConfig,
     TrainingConfig,
 )
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines import engine, engine_names
+from gpu_mem_calculator.runfile.evaluation_config import EvaluationConfig
+from gpu_mem_calculator.runfile.generation_config import GenerationConfig
+from gpu_mem_calculator.runfile.inference_config import InferenceConfig
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server, server_names
+from gpu_mem_calculator.training.engines import engine, engine_names
 from tests.golden.drawn_values import values
-from tests.programs import draw as programs
+from tests.tools import draw as programs
 
 RunData = dict[str, Any]
 SMALL, MIDDLE, LARGE = 3e9, 9e9, 80e9  # parameters

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import allocation_stream
-from gpu_mem_calculator.trace.run import trace
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.lab.trace.run import trace
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.training.step.stream import allocation_stream
 
 from .runs import RunDict, run_file
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.planner.answers.plans import (
+from gpu_mem_calculator.advice.planner.answers.plans import (
     KnobEffect,
     Plan,
     Plans,
@@ -14,6 +13,7 @@ from gpu_mem_calculator.planner.answers.plans import (
     SearchedSpace,
     SmallestChange,
 )
+from gpu_mem_calculator.ledger.units import GIB
 
 HARDWARE = {"gpu": "h100-80gb-sxm", "num_gpus": 64}
 CARD = 79.11  # GiB, nearly

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.explain import explain
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.estimates.explain.explain import explain
 from gpu_mem_calculator.report.explanation import explanation_lines
 from gpu_mem_calculator.report.lines import plain
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import STEP, Estimate, full_estimate
+from gpu_mem_calculator.estimates.calculator import STEP, Estimate, full_estimate
 from gpu_mem_calculator.ledger.ledger import CACHE, KINDS, Instant
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.headline import card_verdict, needs_words

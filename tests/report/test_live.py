@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.fit_verdict import CLEAR
-from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.advice.serving.answers import answers
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.estimates.fit_verdict import CLEAR
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.instants import KindSlice
 from gpu_mem_calculator.report.live import LISTED, entries_of, look
-from gpu_mem_calculator.report.serving_html import serving_page
+from gpu_mem_calculator.report.serving.html import serving_page
 from tests.report.test_html import RUNS, SMALL, read
 
 SERVERS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.report.plan_figures import plan_axes
-from gpu_mem_calculator.report.plan_page import plan_body, plan_page
+from gpu_mem_calculator.report.plan.figures import plan_axes
+from gpu_mem_calculator.report.plan.page import plan_body, plan_page
 
 from .plans_fixture import no_plan_fits, some_plans
 

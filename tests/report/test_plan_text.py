@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.plan_amounts import duration_text
-from gpu_mem_calculator.report.plan_question_words import question_words
-from gpu_mem_calculator.report.plan_text import plan_lines
-from gpu_mem_calculator.report.plan_words import change_words, setup_words, short_setups
+from gpu_mem_calculator.report.plan.amounts import duration_text
+from gpu_mem_calculator.report.plan.question_words import question_words
+from gpu_mem_calculator.report.plan.text import plan_lines
+from gpu_mem_calculator.report.plan.words import change_words, setup_words, short_setups
 
 from .plans_fixture import no_plan_fits, some_plans
 
@@ -143,7 +143,7 @@ def test_durations_have_the_unit_that_people_use() -> None:
 
 def test_the_needs_of_a_plan_are_those_of_the_card() -> None:
     """Needs, margin and what is outside torch, as in every other command."""
-    from gpu_mem_calculator.report.plan_amounts import card, card_bytes
+    from gpu_mem_calculator.report.plan.amounts import card, card_bytes
 
     plan = some_plans().plans[0]
     has = card(plan.run["hardware"]).memory_bytes

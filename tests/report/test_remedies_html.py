@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.training_answers import TrainingAnswers, training_answers
+from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training_answers
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.report.remedies_html import remedies_section
 
 

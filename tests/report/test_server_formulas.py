@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.explain import Explanation, explain
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.explain.explain import Explanation, explain
 from gpu_mem_calculator.ledger.formula import SIMULATED, added, numbers_of
 from gpu_mem_calculator.report.explanation import explanation_lines
 from gpu_mem_calculator.report.lines import plain

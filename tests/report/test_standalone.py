@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.report.standalone import THEMES, _paragraph, rules, standalone, tokens
 from tests.report.test_html import ON_ONE, SMALL
 from tests.report.test_live import ALL, estimated

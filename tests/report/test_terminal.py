@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from gpu_mem_calculator.report import parts, serving_parts, steps
+from gpu_mem_calculator.report import parts, steps
 from gpu_mem_calculator.report.lines import BAD, BOLD, DIM, GOOD, WARN, colour_text
 from gpu_mem_calculator.report.progress_bar import ERASE_LINE, ProgressBar, columns, shorten
+from gpu_mem_calculator.report.serving import parts as serving_parts
 from gpu_mem_calculator.report.terminal import paint, takes_escapes, wants_colour
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.calculator import Estimate, estimate, full_estimate
-from gpu_mem_calculator.core.longest_sequence import longest_sequence
-from gpu_mem_calculator.core.models import OutOfMemory
-from gpu_mem_calculator.core.remedies import Remedy, remedies
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read, with_settings
-from gpu_mem_calculator.core.stage_replay import survives
-from gpu_mem_calculator.core.training_answers import TrainingAnswers, training_answers
+from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training_answers
+from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
+from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_estimate
+from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
+from gpu_mem_calculator.estimates.stage_replay import survives
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
 from gpu_mem_calculator.report.headline import card_bytes, sentence
@@ -33,6 +30,9 @@ from gpu_mem_calculator.report.longest_sequence import failure_words, longest_se
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.remedy_lines import Commands, remedy_words
 from gpu_mem_calculator.report.text import text_report
+from gpu_mem_calculator.runfile.config import OutOfMemory
+from gpu_mem_calculator.runfile.read import read, with_settings
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from tests.conftest import small_run
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
+from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT
 from gpu_mem_calculator.ledger.ledger import ACT, OPTIM, RUNTIME
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.tracing import LARGEST, WIDTH, TraceReport, _largest

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.serving_capacity import CapacityMatrix
-from gpu_mem_calculator.report import backtest, parts, serving_long, trace_diff
+from gpu_mem_calculator.estimates.serving.capacity import CapacityMatrix
+from gpu_mem_calculator.lab.trace.diff import DiffSide
+from gpu_mem_calculator.report import backtest, parts, trace_diff
 from gpu_mem_calculator.report.columns import columns
 from gpu_mem_calculator.report.lines import command, count, plain, size
 from gpu_mem_calculator.report.progress_bar import shorten
-from gpu_mem_calculator.trace.diff import DiffSide
+from gpu_mem_calculator.report.serving import long as serving_long
 
 
 @pytest.mark.parametrize(

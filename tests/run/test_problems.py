@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from gpu_mem_calculator.core.errors import InputError, Problems
 from gpu_mem_calculator.run.problems import Problem, keys_of
+from gpu_mem_calculator.runfile.text.errors import InputError, Problems
 
 LOSS = "training.loss"
 

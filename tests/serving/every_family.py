@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gpu_mem_calculator.families import families, read_config
-from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.models.arch.arch import Arch
+from gpu_mem_calculator.models.families import families, read_config
 
 NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},

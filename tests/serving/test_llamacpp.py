@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve_inference import resolve_inference
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
 from gpu_mem_calculator.serving.llamacpp.cache import CacheCells
 from gpu_mem_calculator.serving.llamacpp.engine import serve

@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.published.served_models import (
+from gpu_mem_calculator.run.served_models import (
     AS_TRANSFORMERS,
     NOT_IN_SGLANG,
     NOT_IN_TENSORRT_LLM_TORCH,
@@ -19,6 +15,10 @@ from gpu_mem_calculator.published.served_models import (
     VLLM_UNTIL,
     WITHOUT_PAGES_IN_TGI,
 )
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.serving.every_family import NAMES, NEEDED, family
 
 KNOWN = {family(name).family for name in NAMES}

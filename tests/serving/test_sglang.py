@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, POOL, SERVING, WEIGHTS, ServerMemory
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 ROWS = Path(__file__).parents[1] / "ground_truth" / "serving_sglang.jsonl"
 # Mean and worst of the absolute error over public logs, in percent. A pool of 0.24 GiB is printed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.units import GIB
 
 from .test_sglang import ROWS, item, served

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.tgi.activations import least_bytes, warm_tokens, warm_up_bytes
 from gpu_mem_calculator.serving.tgi.command import notes
 from gpu_mem_calculator.serving.tgi.defaults import attention_kernels, prefill_tokens, wiggle_room

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.inference_config import ServingResult
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.inference_config import ServingResult
 
 TOWER = 676_550_144  # parameters of Qwen2.5-VL's tower
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.replay.allocator import replay
-from gpu_mem_calculator.replay.settings import AllocatorSettings
-from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from tests.corpus import sampled
 from tests.serving.conftest import FAMILIES, assisted, served
 
@@ -54,14 +54,14 @@ def on_a_gpu() -> Iterator[None]:
     """torch and generate as on a GPU, for a program on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from gpu_mem_calculator.trace.attention import AttentionKernels
-    from gpu_mem_calculator.trace.cuda import as_on_cuda
-    from gpu_mem_calculator.trace.huggingface import (
+    from gpu_mem_calculator.lab.trace.attention import AttentionKernels
+    from gpu_mem_calculator.lab.trace.cuda import as_on_cuda
+    from gpu_mem_calculator.lab.trace.huggingface import (
         as_if_real,
         simulated_generate,
         without_warnings,
     )
-    from gpu_mem_calculator.trace.modules import convertible_modules
+    from gpu_mem_calculator.lab.trace.modules import convertible_modules
 
     with ExitStack() as stack:
         for one in (
@@ -79,10 +79,10 @@ def on_a_gpu() -> Iterator[None]:
 @cache
 def traced(family: str, case: str) -> AllocationStream:
     """What the program asks of the allocator."""
-    from gpu_mem_calculator.jobs.inference import infer
-    from gpu_mem_calculator.jobs.job import World
-    from gpu_mem_calculator.step.workspaces import cublas_bytes
-    from gpu_mem_calculator.trace.recorder import Recorder
+    from gpu_mem_calculator.lab.jobs.inference import infer
+    from gpu_mem_calculator.lab.jobs.job import World
+    from gpu_mem_calculator.lab.trace.recorder import Recorder
+    from gpu_mem_calculator.training.step.workspaces import cublas_bytes
 
     config = served(family, **{**CASES, **MORE}[case])
     recorder = Recorder(cublas_bytes("9.0"))

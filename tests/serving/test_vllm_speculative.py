@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.serving.vllm.cache import block_pool
 from gpu_mem_calculator.serving.vllm.checks import speculative_problems
 from gpu_mem_calculator.serving.vllm.speculative import (

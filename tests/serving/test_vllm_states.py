@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.generation.kv_cache import STATE
 from gpu_mem_calculator.serving.vllm.cache import block_pool, states_outside_pool
 from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
+from gpu_mem_calculator.training.generation.kv_cache import STATE
 from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
 
 MODELS = {row["id"]: row["model"] for row in logs()}

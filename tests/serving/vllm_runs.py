@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.weights.shards import ServerShard
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool
-from gpu_mem_calculator.weights.shards import ServerShard
 
 GIB = 2**30
 OPTIONS: dict[str, Any] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.core.resolve_inference import resolve_inference
-from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
 
 R1 = {

@@ -9,8 +9,8 @@ from itertools import groupby
 from msgspec import Struct
 
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.replay.rounding import block_bytes
-from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.pytorch.replay.rounding import block_bytes
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 
 LARGE = MIB  # larger blocks are in the allocator's large pool
 

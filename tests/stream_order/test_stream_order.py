@@ -10,10 +10,10 @@ import warnings
 
 import pytest
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.stage_replay import stage_requests
-from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.estimates.stage_replay import stage_requests
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from tests.corpus import sampled
 from tests.stream_order.compare import LARGE, differences, equal
 from tests.stream_order.runs import run_file
@@ -42,7 +42,7 @@ def streams(name: str) -> tuple[AllocationStream, AllocationStream]:
     """The estimated and the traced stream of a run."""
     pytest.importorskip("torch")
     pytest.importorskip("deepspeed" if "ZeRO" in name else "peft")
-    from gpu_mem_calculator.trace.run import trace
+    from gpu_mem_calculator.lab.trace.run import trace
 
     run = run_file(name)
     with warnings.catch_warnings():

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web.compat import REFERENCE
 from gpu_mem_calculator.web.compat_bodies import from_reference
 

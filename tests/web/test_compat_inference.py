@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.fit_verdict import FITS, SHORT
+from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import compat_inference
 
 from .bodies import SERVED, Body, ask, changed

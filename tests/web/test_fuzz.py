@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.serving import server_names
+from gpu_mem_calculator.training.engines import engine_names
 from gpu_mem_calculator.web.addresses import CALCULATIONS, SLOW
 from gpu_mem_calculator.web.compat import EXPORTS, UNSUPPORTED
 from gpu_mem_calculator.web.routes import openapi

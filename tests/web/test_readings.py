@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.run_changes import ledger_bytes
-from gpu_mem_calculator.core.runfile import SECTIONS
+from gpu_mem_calculator.advice.training.run_changes import ledger_bytes
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.read import SECTIONS
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import app
 from gpu_mem_calculator.web.changes import offered_changes
 from gpu_mem_calculator.web.compat import _references

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from gpu_mem_calculator.core.calculator import estimate
+from gpu_mem_calculator.estimates.calculator import estimate
 
 RUN: dict[str, Any] = {
     "model": {"name": "llama2-7b"},

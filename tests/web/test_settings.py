@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import run
 from gpu_mem_calculator.web.settings import PREFIX, ServiceSettings, environment, from_environment
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..core.errors import InputError, printable
+from ..runfile.text.errors import InputError, printable
 from .output import show, write
 from .parser import Parser, add_output, whole
 
@@ -37,8 +37,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict every measured run, compare, and report the score."""
-    from ..backtest.rows import read_rows
-    from ..backtest.score import as_data, backtest
+    from ..lab.backtest.rows import read_rows
+    from ..lab.backtest.score import as_data, backtest
 
     if args.picture is not None and Path(args.picture).suffix.lower() not in PICTURES:
         raise InputError(f"--picture {args.picture} must end in .svg or .html")

@@ -6,9 +6,9 @@ import argparse
 
 from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate, with_other_cards
-from ..core.infer_command import InferCommand
-from ..core.training_answers import TrainingAnswers, training_answers
+from ..advice.training.answers import TrainingAnswers, training_answers
+from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from ..estimates.serving.infer_command import InferCommand
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
 from .export import add_export, check_export, export_estimate
@@ -108,7 +108,7 @@ def show_estimate(
 
 def _export(args: argparse.Namespace, estimate: Estimate, name: str) -> int:
     if estimate.served:
-        from ..report.serving_words import sentence as serving_sentence
+        from ..report.serving.words import sentence as serving_sentence
 
         return export_estimate(args, estimate, serving_sentence(estimate))
     from ..report.headline import sentence

@@ -9,7 +9,7 @@ from typing import Any
 from .. import catalog
 from ..catalog import cards
 from ..catalog.variants import variant
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .output import show, write
 from .parser import Parser, add_output
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.errors import InputError, print_to_stderr
-from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
-from ..formats.reading.reading import Reading
-from ..formats.reading.tools import CARD_KEYS
+from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..run.limits import Limit
+from ..runfile.text.errors import InputError, print_to_stderr
+from ..tools.reading.reading import Reading
+from ..tools.reading.tools import CARD_KEYS
 from .fit_check import EXIT_CODES
 from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, whole
@@ -74,9 +74,9 @@ def separated(words: Sequence[str]) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Read the command, estimate it, and report whether it fits."""
-    from ..formats.conversion.source import read_source
-    from ..formats.reading.named_files import NamedFiles
-    from ..formats.reading.tools import UnknownToolError
+    from ..tools.conversion.source import read_source
+    from ..tools.reading.named_files import NamedFiles
+    from ..tools.reading.tools import UnknownToolError
 
     if args.run:
         from .start import check_startable
@@ -139,9 +139,9 @@ def _check(
     args: argparse.Namespace, reading: Reading, given: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> Checked:
     """The answer for one reading."""
-    from ..core.calculator import full_estimate, with_other_cards
-    from ..core.memory_result import with_limits
-    from ..core.runfile import with_settings
+    from ..estimates.calculator import full_estimate, with_other_cards
+    from ..estimates.memory_result import with_limits
+    from ..runfile.read import with_settings
 
     if reading.problems:
         problems = tuple(reading.problems)
@@ -220,8 +220,8 @@ def _gpu_bytes(hardware: Mapping[str, Any]) -> int | None:
         return None
     from msgspec import convert
 
-    from ..core.hardware import find_hardware
-    from ..core.models import GPUConfig
+    from ..runfile.config import GPUConfig
+    from ..runfile.resolve.hardware import find_hardware
 
     return find_hardware(convert(hardware, GPUConfig), None).card_bytes
 
@@ -243,15 +243,15 @@ def _cannot_tell(reading: Reading, problems: Sequence[str]) -> Checked:
 def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:
     """The short answer of `calculate` or `infer`, or with --long the whole report."""
     if estimate.served:
-        from ..core.infer_command import infer_command
-        from ..core.serving_answers import answers
+        from ..advice.serving.answers import answers
+        from ..estimates.serving.infer_command import infer_command
 
         asked = infer_command(estimate.result.run)
         found = answers(estimate, (), (), command=asked)
         from .serving import serving_text
 
         return serving_text(args, estimate, found, asked)
-    from ..core.training_answers import training_answers
+    from ..advice.training.answers import training_answers
     from ..report.remedy_lines import Commands
     from .calculate import training_text
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 
 
 def check_options(args: argparse.Namespace) -> None:

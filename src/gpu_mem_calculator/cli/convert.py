@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from ..catalog.variants import variant
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .export import FORMATS, write_export
 from .parser import Parser, add_run
 from .run_source import is_command, run_data
@@ -39,7 +39,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the run of the options in the format of --to."""
-    from ..formats.writing.writers import find_format
+    from ..tools.writing.writers import find_format
 
     form = find_format(args.to)
     if args.source is not None and not _is_source(args.source):

@@ -10,12 +10,12 @@ import argparse
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.errors import InputError, print_to_stderr
+from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
 from .parser import Parser, add_output, add_settings, positive, whole
 
 if TYPE_CHECKING:
-    from ..core.model_source import ResolvedModel
+    from ..runfile.find_model.model_source import ResolvedModel
 
 EXAMPLES = """\
 examples:
@@ -50,7 +50,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print DeepSpeed's table of the stage."""
-    from ..published.zero_tables import zero2_table, zero3_table
+    from ..estimates.published.zero_tables import zero2_table, zero3_table
 
     total, largest = _counts(args)
     setup = (args.gpus_per_node, args.nodes, args.buffer_factor)
@@ -92,7 +92,7 @@ def table_rows(table: str) -> list[dict[str, str | float]]:
 
 def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     """Parameters of the model and of its largest module."""
-    from ..core.parameter_count import parameter_count
+    from ..runfile.text.parameter_count import parameter_count
 
     if args.num_parameters is None and args.model_path is None:
         raise InputError("give one of --num-parameters N and --model-path P")
@@ -116,7 +116,7 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
 
 def _print_count(args: argparse.Namespace, counted: BaseModelCount) -> None:
     """Print the parameter count to stderr; stdout has only the table."""
-    from ..hub.names import printable_name
+    from ..catalog.hub.names import printable_name
 
     model = counted.model
     what = ", ".join(filter(None, (printable_name(args.model_path), model.source)))
@@ -150,8 +150,8 @@ def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     """
     from msgspec.structs import replace
 
-    from ..core.model_source import find_model
-    from ..core.runfile import read, with_settings
+    from ..runfile.find_model.model_source import find_model
+    from ..runfile.read import read, with_settings
 
     file = read(with_settings({"model": {"name": name}}, settings))
     model = find_model(file.model)

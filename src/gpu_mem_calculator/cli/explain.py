@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .output import show, write
 from .parser import Parser, add_output, add_run, add_source
 from .recorded import add_recorded, recorded_source
 from .training_options import add_training_options
 
 if TYPE_CHECKING:
-    from ..core.calculator import Estimate
+    from ..estimates.calculator import Estimate
 
 EXAMPLES = """\
 examples:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
     """Run the engine again on symbols, and show each entry's formula with its numbers."""
-    from ..core.explain import explain
+    from ..estimates.explain.explain import explain
 
     explanation = explain(estimate)
     if args.format == "json":

@@ -6,16 +6,16 @@ import argparse
 import os
 from typing import Any
 
-from ..core.errors import InputError, print_to_stderr
-from ..core.files import read_text
+from ..runfile.text.errors import InputError, print_to_stderr
+from ..runfile.text.files import read_text
 from ..serving import server_names
 from .output import write
 from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..core.calculator import Estimate
-    from ..formats.writing.written import Written
+    from ..estimates.calculator import Estimate
+    from ..tools.writing.written import Written
 
 FORMATS = (
     "deepspeed, accelerate, transformers, trl, axolotl, llamafactory, megatron; vllm, sglang, "
@@ -32,7 +32,7 @@ def add_export(parser: Parser) -> None:
 
 def check_export(args: argparse.Namespace) -> None:
     """Raise for a format that does not exist, and for options of an answer beside --export."""
-    from ..formats.writing.writers import find_format
+    from ..tools.writing.writers import find_format
 
     find_format(args.export)
     for name, value in ANSWER.items():
@@ -52,9 +52,9 @@ def export_estimate(args: argparse.Namespace, estimate: Estimate, sentence: str)
 
 def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
     """Write a run in the format of a name to stdout or a file, with the files that it names."""
-    from ..core.resolve import resolve
-    from ..core.runfile import read
-    from ..formats.writing.writers import write_run
+    from ..runfile.read import read
+    from ..runfile.resolve.resolve import resolve
+    from ..tools.writing.writers import write_run
 
     file = read(data)
     written = write_run(name, file, resolve(file, headers=False), output=output)

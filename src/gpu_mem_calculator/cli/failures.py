@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from traceback import extract_tb, format_exception
 
-from ..core.errors import InputError, OutputError, print_to_stderr
+from ..runfile.text.errors import InputError, OutputError, print_to_stderr
 
 FAULT = 70  # EX_SOFTWARE of sysexits.h
 TRACEBACK = "GPU_MEM_CALC_TRACEBACK"  # the variable that asks for the traceback

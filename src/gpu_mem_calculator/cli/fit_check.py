@@ -6,10 +6,10 @@ import argparse
 import json
 import re
 
-from ..core.calculator import Estimate
-from ..core.errors import InputError, print_to_stderr
-from ..core.fit_verdict import FITS, SHORT, UNSURE
+from ..estimates.calculator import Estimate
+from ..estimates.fit_verdict import FITS, SHORT, UNSURE
 from ..ledger.units import GIB
+from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
 
 EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .parser import Parser
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..core.calculator import Estimate, full_estimate, with_other_cards
-from ..core.errors import InputError, quoted
-from ..core.infer_command import InferCommand, value_text
-from ..core.inference_config import InferenceConfig
-from ..core.resolve_inference import find_server
-from ..core.runfile import with_settings
-from ..core.serving_question import question_keys
-from ..core.text_data import load_text
+from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from ..estimates.serving.infer_command import InferCommand, value_text
+from ..runfile.inference_config import InferenceConfig
+from ..runfile.read import with_settings
+from ..runfile.resolve.resolve_inference import find_server
+from ..runfile.resolve.serving_question import question_keys
+from ..runfile.text.errors import InputError, quoted
+from ..runfile.text.text_data import load_text
 from ..serving import server_names
 from .calculate import add_check
 from .explain import add_parts, show_explanation
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     estimate = with_other_cards(full_estimate(data))
     save_run(args, estimate)
     if args.export:
-        from ..report.serving_words import sentence
+        from ..report.serving.words import sentence
 
         return export_estimate(args, estimate, sentence(estimate))
     if args.explain:
@@ -214,8 +214,8 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
     if size is None:
         return data
     if size == ALL:  # over all ranks
-        from ..core.resolve import resolve
-        from ..core.runfile import read
+        from ..runfile.read import read
+        from ..runfile.resolve.resolve import resolve
 
         mesh = resolve(read(data), headers=False).run.mesh
         size = str(int(mesh.tp * mesh.dp))
@@ -236,8 +236,8 @@ def _load_run(path: str) -> dict[str, Any]:
 
 
 def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.serving_changes import Server, fewest_gpus
-    from ..report.serving_lists import fewest_lines
+    from ..advice.serving.changes import Server, fewest_gpus
+    from ..report.serving.lists import fewest_lines
 
     estimate = full_estimate(data, replay=False)
     change = fewest_gpus(Server(estimate, _command(args, data)))
@@ -250,8 +250,8 @@ def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
 
 
 def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.serving_changes import largest_models
-    from ..report.serving_lists import largest_lines
+    from ..advice.serving.changes import largest_models
+    from ..report.serving.lists import largest_lines
 
     asked = _command(args, data)
     changes = largest_models(data, command=asked)
@@ -271,7 +271,7 @@ def _show_changes(
     from ..report.data import to_json, to_yaml
 
     if args.format in ("json", "yaml"):
-        from ..report.serving_lists import server_facts
+        from ..report.serving.lists import server_facts
 
         facts = server_facts(server) if server is not None else {}
         data = [{**msgspec.to_builtins(change), **facts} for change in changes]

@@ -137,7 +137,7 @@ def is_run_file(word: str) -> bool:
 
 def _is_model(word: str) -> bool:
     """Whether a word names a model; a word that is nearly a verb does not."""
-    from ..core.errors import InputError, nearest
+    from ..runfile.text.errors import InputError, nearest
 
     if word.startswith("-") or nearest(word, VERBS):
         return False
@@ -156,7 +156,7 @@ def _is_model(word: str) -> bool:
 
 def _verb(verb: str, words: list[str]) -> int:
     if verb not in VERBS:
-        from ..core.errors import InputError, nearest
+        from ..runfile.text.errors import InputError, nearest
 
         what = "option" if verb.startswith("-") else "command"
         hint = nearest(verb, [*VERBS, "--help", "--version"]) or f"; see {PROG} --help"

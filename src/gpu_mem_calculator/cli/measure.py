@@ -10,13 +10,13 @@ import re
 
 from msgspec.structs import replace
 
-from ..core.errors import InputError, print_to_stderr
-from ..core.runfile import with_settings
+from ..lab.measure.cases import CaseResult, measure_cases
+from ..lab.measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
+from ..lab.measure.ray_cluster import ClusterShape
+from ..lab.measure.runs_file import RunsFile
 from ..ledger.units import GIB, KIB, MIB
-from ..measure.cases import CaseResult, measure_cases
-from ..measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
-from ..measure.ray_cluster import ClusterShape
-from ..measure.runs_file import RunsFile
+from ..runfile.read import with_settings
+from ..runfile.text.errors import InputError, print_to_stderr
 from .conditions import check_options, conditions, run_name
 from .function import add_function, function_values
 from .output import show, write
@@ -101,7 +101,7 @@ def memory_range(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the run or the cases of the options, and report."""
-    from ..measure.ranks import launched_rank
+    from ..lab.measure.ranks import launched_rank
 
     place = launched_rank()
     if place is not None:
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     if not todo:
         return 0
     tell_unused(todo)
-    from ..measure.card import find_card, import_once
+    from ..lab.measure.card import find_card, import_once
 
     card = find_card()
     if args.cap is not None and args.cap > card.memory_bytes:
@@ -133,8 +133,8 @@ def run(args: argparse.Namespace) -> int:
 
 def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
     """The case of --config, --preset or --function, checked before anything starts."""
-    from ..measure.program import program
-    from ..measure.worker import check_rank
+    from ..lab.measure.program import program
+    from ..lab.measure.worker import check_rank
 
     values, data = function_values(args), run_data(args)
     check_rank(args.rank or 0, program(data, args.function, values).num_ranks)
@@ -161,7 +161,7 @@ def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
 
 def tell_unused(cases: list[MeasureCase]) -> None:
     """Print once which keys of the run files are not used, because a function replaces them."""
-    from ..jobs.function import run_without_model, unused_sentence
+    from ..lab.jobs.function import run_without_model, unused_sentence
 
     configs = [case.config for case in cases if case.function]
     keys = dict.fromkeys(key for config in configs for key in run_without_model(config)[1])
@@ -183,7 +183,7 @@ def cases_to_measure(
 
 def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
     """Measure one case and report it in full; returns 1 where the run failed."""
-    from ..measure.worker import measure_case
+    from ..lab.measure.worker import measure_case
 
     with progress(cases) as (on_phase, _):
         settings = {"file": file, "minimum": args.find_minimum, "on_phase": on_phase}
@@ -203,7 +203,7 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
 
 def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
     """Measure many cases, one line each; a case that fails is a result, too."""
-    from ..measure.worker import measure_case
+    from ..lab.measure.worker import measure_case
     from ..report.lines import plain
     from ..report.measurement import case_line
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core.errors import OutputError, print_to_stderr, printable
 from ..report.lines import WIDTH, colour_text, plain
 from ..report.terminal import wants_colour
+from ..runfile.text.errors import OutputError, print_to_stderr, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check_files(args: argparse.Namespace) -> None:
         paths.pop("record")  # without --function, the record is read
     for name, path in paths.items():
         if path:
-            from ..core.files import check_writable
+            from ..runfile.text.files import check_writable
 
             check_writable(path, f"--{name.replace('_', '-')}")
 
@@ -87,7 +87,7 @@ def write(text: str, output: str | None = None, option: str = "--output") -> Non
     """
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
-        from ..core.files import write_file
+        from ..runfile.text.files import write_file
 
         write_file(output, text.encode("utf-8"), option)
         print_to_stderr(f"wrote {output}", begins="")

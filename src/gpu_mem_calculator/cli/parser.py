@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..core.counts import whole_count
-from ..core.errors import InputError, nearest
-from ..core.own_names import is_setting
+from ..runfile.own_names import is_setting
+from ..runfile.text.counts import whole_count
+from ..runfile.text.errors import InputError, nearest
 from .words import AXES, known_words
 
 RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"

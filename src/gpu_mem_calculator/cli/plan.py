@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError, print_to_stderr
-from ..core.parameter_count import parameter_count
-from ..planner.asking.ask import Progress, plan, with_files
+from ..advice.planner.asking.ask import Progress, plan, with_files
 from ..report.terminal import takes_escapes
+from ..runfile.text.errors import InputError, print_to_stderr
+from ..runfile.text.parameter_count import parameter_count
 from .export import add_export, check_export, write_export
 from .output import screen_width, show, write
 from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
 
 if TYPE_CHECKING:
-    from ..planner.answers.plans import Plans
+    from ..advice.planner.answers.plans import Plans
 
 EXAMPLES = """\
 examples:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if args.export:
         return export_best(args, plans)
     if args.format == "table":
-        from ..report.plan_text import plan_lines
+        from ..report.plan.text import plan_lines
 
         show(
             plan_lines(plans, next_words(args) if plans.plans else [], screen_width(args.output)),
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
         write(json.dumps(to_builtins(plans), indent=2, ensure_ascii=False), args.output)
     else:
-        from ..report.plan_page import plan_page
+        from ..report.plan.page import plan_page
 
         write(plan_page(plans), args.output)
     return 0
@@ -182,7 +182,7 @@ def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
 
 def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
     """The run of one of --candidates, with MODEL and --gpu, --gpus, --seq-len and --set."""
-    from ..core.runfile import with_settings
+    from ..runfile.read import with_settings
     from .run_source import run_source
     from .training_options import REPLACED
 
@@ -248,7 +248,7 @@ def save_runs(plans: Plans, folder: str) -> None:
     """Write the run file of each plan."""
     import os
 
-    from ..core.files import write_file
+    from ..runfile.text.files import write_file
 
     for one in plans.plans:
         path = os.path.join(folder, f"plan-{one.rank}.json")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..core.hardware import find_hardware
-from ..core.models import GPUConfig
 from ..report.lines import count
+from ..runfile.config import GPUConfig
+from ..runfile.resolve.hardware import find_hardware
 from .catalogue import add_list, matching_rows, show_rows
 from .parser import Parser
 

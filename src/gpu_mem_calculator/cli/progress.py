@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..core.errors import print_to_stderr, printable
-from ..measure.cases_file import MeasureCase
+from ..lab.measure.cases_file import MeasureCase
 from ..report.progress_bar import ProgressBar
 from ..report.terminal import takes_escapes
+from ..runfile.text.errors import print_to_stderr, printable
 from .output import write
 
 OnPhase = Callable[[MeasureCase, str], None]

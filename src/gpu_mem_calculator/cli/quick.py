@@ -6,8 +6,8 @@ import argparse
 
 from msgspec.structs import replace
 
-from ..core.calculator import full_estimate, with_other_cards
-from ..core.errors import InputError
+from ..estimates.calculator import full_estimate, with_other_cards
+from ..runfile.text.errors import InputError
 from .calculate import add_check, show_estimate
 from .explain import add_parts, show_explanation
 from .export import check_export

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from ..core.errors import InputError
-from ..measure.card import require_torch
-from ..measure.cases_file import MeasureCase, fresh_id
-from ..measure.program import program
-from ..measure.ranks import RankPlace, check_ranks, measure_rank
-from ..measure.ray_cluster import run_over_ray
-from ..measure.runs_file import RunsFile
-from ..measure.torchrun import end_with_torchrun, leave_problems
+from ..lab.measure.card import require_torch
+from ..lab.measure.cases_file import MeasureCase, fresh_id
+from ..lab.measure.program import program
+from ..lab.measure.ranks import RankPlace, check_ranks, measure_rank
+from ..lab.measure.ray_cluster import run_over_ray
+from ..lab.measure.runs_file import RunsFile
+from ..lab.measure.torchrun import end_with_torchrun, leave_problems
+from ..runfile.text.errors import InputError
 from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
 from .output import show, write

@@ -6,9 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from ..core.errors import InputError
-from ..core.files import write_file
-from ..core.record_file import load_record
+from ..runfile.record_file import load_record
+from ..runfile.text.errors import InputError
+from ..runfile.text.files import write_file
 from .function import add_function, function_values, function_words
 from .parser import Parser
 from .run_source import RunSource, run_source, run_words
@@ -57,10 +57,10 @@ def _record(
     needs_torch("calculate --function")
     from msgspec import to_builtins
 
-    from ..core.resolve import resolve
-    from ..core.runfile import read
-    from ..jobs.function import UserFunction, run_without_model, user_errors
-    from ..trace.record import record
+    from ..lab.jobs.function import UserFunction, run_without_model, user_errors
+    from ..lab.trace.record import record
+    from ..runfile.read import read
+    from ..runfile.resolve.resolve import resolve
 
     run, _ = run_without_model(data)
     resolved = resolve(read(run))

@@ -6,15 +6,15 @@ import argparse
 import os
 from typing import Any, NamedTuple
 
-from ..core.errors import InputError, print_to_stderr
-from ..core.runfile import with_settings
 from ..ledger.secrets import printed_words
 from ..run.limits import Limit
+from ..runfile.read import with_settings
+from ..runfile.text.errors import InputError, print_to_stderr
 from .training_options import chosen_settings, option_words, settings_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..formats.reading.reading import Reading
+    from ..tools.reading.reading import Reading
 
 
 class RunSource(NamedTuple):
@@ -47,10 +47,10 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
 
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
-    from ..core.file_kinds import as_run_file, is_model_config
-    from ..core.text_data import load_text
-    from ..formats.deepspeed.detect import is_deepspeed
-    from ..formats.reading.tools import file_format
+    from ..runfile.file_kinds import as_run_file, is_model_config
+    from ..runfile.text.text_data import load_text
+    from ..tools.deepspeed.detect import is_deepspeed
+    from ..tools.reading.tools import file_format
 
     name_source(args)
     if args.config is None and args.preset is None and needs_model:
@@ -103,8 +103,8 @@ def _foreign(args: argparse.Namespace, data: Any) -> RunSource:
     """The run of another tool's file, with the options."""
     from pathlib import Path
 
-    from ..formats.reading.named_files import NamedFiles
-    from ..formats.reading.tools import read_data
+    from ..tools.reading.named_files import NamedFiles
+    from ..tools.reading.tools import read_data
 
     folder = Path(args.config).parent if args.config != "-" else Path()
     reading = read_data(data, NamedFiles(folder))
@@ -114,7 +114,7 @@ def _foreign(args: argparse.Namespace, data: Any) -> RunSource:
 
 def is_command(text: str) -> bool:
     """Whether a text is a command in quotes, or names a script or a Modelfile."""
-    from ..formats.reading.named_files import MODELFILE, SCRIPTS
+    from ..tools.reading.named_files import MODELFILE, SCRIPTS
 
     name = os.path.basename(text)
     script = text.lower().endswith(SCRIPTS) or name.startswith(MODELFILE)
@@ -125,8 +125,8 @@ def _command(args: argparse.Namespace) -> RunSource:
     """The run of a command or a script, with the options."""
     import shlex
 
-    from ..formats.conversion.source import read_source
-    from ..formats.reading.named_files import NamedFiles
+    from ..tools.conversion.source import read_source
+    from ..tools.reading.named_files import NamedFiles
 
     try:
         words = [args.config] if os.path.exists(args.config) else shlex.split(args.config)
@@ -156,7 +156,7 @@ def _read(args: argparse.Namespace, reading: Reading) -> RunSource:
 
 def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
     """The run of DeepSpeed's JSON and --model."""
-    from ..formats.deepspeed.read import run_file
+    from ..tools.deepspeed.read import run_file
 
     chosen = chosen_settings(args, {"engine": {"type": "deepspeed"}})
     settings = [*chosen.settings, *args.settings]

@@ -19,8 +19,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    from ..core.schema import schema
     from ..report.data import to_json
+    from ..runfile.keys.schema import schema
 
     write(to_json(schema()), args.output)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .parser import Parser, natural, tokens
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ def read_shapes(texts: list[str]) -> dict[str, int | str]:
 
 def script_report(args: argparse.Namespace) -> TraceReport:
     """The report of a script's trace."""
-    from ..core.calculator import full_estimate
-    from ..replay.advice import advise
+    from ..estimates.calculator import full_estimate
+    from ..lab.script.launch import read_launch
+    from ..lab.script.run import STEPS, script_run_file, trace_script
+    from ..pytorch.replay.advice import advise
     from ..report.tracing import TraceReport
-    from ..script.launch import read_launch
-    from ..script.run import STEPS, script_run_file, trace_script
 
     shapes, data = read_shapes(args.shapes), _run_file(args)
     launch = read_launch(args.script)
@@ -95,7 +95,7 @@ def script_report(args: argparse.Namespace) -> TraceReport:
 
 def _run_file(args: argparse.Namespace) -> dict[str, Any]:
     """The hardware and the allocator's settings, which a script does not say."""
-    from ..core.runfile import with_settings
+    from ..runfile.read import with_settings
 
     for name in NOT_WITH_SCRIPT:
         if getattr(args, name, None):

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from .. import catalog
-from ..core.errors import InputError
 from ..ledger.extras import install
+from ..runfile.text.errors import InputError
 from .parser import Parser, whole
 
 EXAMPLES = """\

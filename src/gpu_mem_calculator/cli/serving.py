@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..core.calculator import Estimate
-from ..core.infer_command import InferCommand, infer_command
+from ..estimates.calculator import Estimate
+from ..estimates.serving.infer_command import InferCommand, infer_command
 from ..report.lines import Line
 from .fit_check import check
 from .output import show, write
 
 if TYPE_CHECKING:
-    from ..core.serving_answers import Answers
+    from ..advice.serving.answers import Answers
 
 
 def serving_answer(
@@ -28,8 +28,8 @@ def serving_answer(
     Returns the exit code: with --check, 1 where it does not fit. `asked` is the command that asks
     about this server; by default that of its run file.
     """
-    from ..core.serving_answers import answers
-    from ..report.serving_words import sentence
+    from ..advice.serving.answers import answers
+    from ..report.serving.words import sentence
 
     if args.quiet:
         return check(args, estimate, sentence(estimate))
@@ -38,7 +38,7 @@ def serving_answer(
     if args.format == "table":
         show(serving_text(args, estimate, found, asked), args.output)
     elif args.format == "html":
-        from ..report.serving_html import serving_page
+        from ..report.serving.html import serving_page
 
         write(serving_page(estimate, found), args.output)
     else:
@@ -54,9 +54,9 @@ def serving_text(
 ) -> list[Line]:
     """The answer on one screen, or with --long the whole report."""
     if args.long:
-        from ..report.serving_long import long_report
+        from ..report.serving.long import long_report
 
         return list(long_report(estimate, found, asked))
-    from ..report.serving import short_answer
+    from ..report.serving.answer import short_answer
 
     return short_answer(estimate, found, asked)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..core.calculator import Estimate
-from ..core.hf_names import CHECKPOINTING
-from ..core.recipes import recipe_settings
-from ..core.training_defaults import card_dtype
+from ..estimates.calculator import Estimate
 from ..report.remedy_lines import Commands
+from ..runfile.hf_names import CHECKPOINTING
+from ..runfile.keys.recipes import recipe_settings
+from ..runfile.resolve.training_defaults import card_dtype
 from .training_options import FLAGS, POLICIES, REPLACED
 
 if TYPE_CHECKING:
-    from ..core.remedies import Remedy
+    from ..advice.training.remedies import Remedy
 
 ENGINE, STAGE, RANK = "engine.type", "engine.zero_stage", "training.lora.r"
 RECOMPUTE = "training.recompute"

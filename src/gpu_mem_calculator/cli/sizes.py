@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate
-from ..core.errors import InputError
-from ..core.model_size import sized_model
-from ..core.runfile import with_settings
+from ..estimates.calculator import Estimate, full_estimate
+from ..runfile.find_model.model_size import sized_model
+from ..runfile.read import with_settings
+from ..runfile.text.errors import InputError
 
 DEEPEST = 512  # pipeline stages; no model has more layers
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from shutil import which
 from typing import NoReturn
 
-from ..core.errors import InputError
-from ..formats.conversion.source import DATA
-from ..formats.launchers.wrappers import without_variables
-from ..formats.reading.named_files import MODELFILE, SCRIPTS
+from ..runfile.text.errors import InputError
+from ..tools.conversion.source import DATA
+from ..tools.launchers.wrappers import without_variables
+from ..tools.reading.named_files import MODELFILE, SCRIPTS
 
 # Python ignores these, and a program inherits that; subprocess restores the same ones.
 IGNORED = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.bounds import bounded_verdict
-from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
-from ..core.models import MemoryResult
-from ..core.verdict_words import total_bytes
-from ..formats.reading.reading import Reading
+from ..estimates.bounds import bounded_verdict
+from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..estimates.verdict_words import total_bytes
 from ..ledger.units import gib
 from ..report.headline import STYLES
 from ..report.lines import BOLD, Line, line, wrap_lines
+from ..runfile.config import MemoryResult
+from ..tools.reading.reading import Reading
 
 
 class Checked(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import InputError, print_to_stderr
 from ..ledger.extras import install
+from ..runfile.text.errors import InputError, print_to_stderr
 from .function import add_function, function_values
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, whole
@@ -21,12 +21,12 @@ from .run_source import run_data
 from .script import add_script, check_no_script_options, script_report
 
 if TYPE_CHECKING:
-    from ..core.calculator import Estimate
-    from ..jobs.function import UserFunction
+    from ..estimates.calculator import Estimate
+    from ..lab.jobs.function import UserFunction
+    from ..lab.trace.diff import LedgerDiff
+    from ..lab.trace.foreign_model import ForeignModel
+    from ..lab.trace.run import RunTrace
     from ..report.tracing import TraceReport
-    from ..trace.diff import LedgerDiff
-    from ..trace.foreign_model import ForeignModel
-    from ..trace.run import RunTrace
 
 EXAMPLES = """\
 examples:
@@ -69,7 +69,7 @@ def write_report(args: argparse.Namespace, report: TraceReport) -> int:
     """Write the report, and the snapshot where it is wanted."""
     result = report.trace
     if args.snapshot:
-        from ..trace.snapshot import write_snapshot
+        from ..lab.trace.snapshot import write_snapshot
 
         write_snapshot(args.snapshot, result.stream, result.makers, result.resolved.allocator)
     if args.format == "json":
@@ -110,8 +110,8 @@ def trace_input(args: argparse.Namespace) -> TraceInput:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:
         return _function_input(args, data, values)
-    from ..trace.foreign_model import find_foreign_model
-    from ..trace.run import device_of
+    from ..lab.trace.foreign_model import find_foreign_model
+    from ..lab.trace.run import device_of
 
     with _errors_as_sentence():
         maker = find_foreign_model(data.get("model"), trust=args.trust_remote_code)
@@ -129,8 +129,13 @@ def trace_input(args: argparse.Namespace) -> TraceInput:
 def _function_input(
     args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
 ) -> TraceInput:
-    from ..jobs.function import UserFunction, run_without_model, unused_sentence, values_sentence
-    from ..trace.run import device_of
+    from ..lab.jobs.function import (
+        UserFunction,
+        run_without_model,
+        unused_sentence,
+        values_sentence,
+    )
+    from ..lab.trace.run import device_of
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
@@ -158,7 +163,7 @@ def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
     """The estimate of the traced run; `exact` replays the allocator, for a comparison."""
-    from ..core.calculator import full_estimate
+    from ..estimates.calculator import full_estimate
 
     return full_estimate(data, replay=exact)
 
@@ -176,8 +181,8 @@ def needs_torch(what: str) -> None:
 
 def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
     """Trace the run; shows the phases on a terminal, and raises a sentence for a model's error."""
-    from ..jobs.function import UserFunction, user_errors
-    from ..trace.run import STEPS, trace
+    from ..lab.jobs.function import UserFunction, user_errors
+    from ..lab.trace.run import STEPS, trace
 
     maker = job.maker
     with (
@@ -192,7 +197,7 @@ def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
 
 def _program_trace(job: TraceInput, steps: int, rank: int) -> RunTrace:
     """Trace a program; a model that is not known to the estimate has no tool that runs it."""
-    from ..script.program import trace_program
+    from ..lab.script.program import trace_program
 
     if job.maker is not None:
         why = f"the program makes its model itself, and {job.maker.title} is another one"
@@ -231,7 +236,7 @@ def _phase_line() -> Iterator[Callable[[str], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from ..trace.ledger import title
+    from ..lab.trace.ledger import title
 
     def show_phase(name: str) -> None:
         print(f"\r\033[Ktraced {title(name)}", end="", file=sys.stderr, flush=True)
@@ -245,7 +250,7 @@ def _phase_line() -> Iterator[Callable[[str], None] | None]:
 
 def report_of(args: argparse.Namespace, job: TraceInput, traced: RunTrace) -> TraceReport:
     """The trace with its advice, notes and comparison."""
-    from ..replay.advice import advise
+    from ..pytorch.replay.advice import advise
     from ..report.tracing import TraceReport
 
     maker, result, run = job.maker, job.estimate.result, job.estimate.resolved.run
@@ -263,9 +268,9 @@ def report_of(args: argparse.Namespace, job: TraceInput, traced: RunTrace) -> Tr
 
 
 def _difference(estimate: Estimate, traced: RunTrace) -> LedgerDiff:
-    from ..backtest.phases import phase_peaks, replayed_peaks
+    from ..lab.backtest.phases import phase_peaks, replayed_peaks
+    from ..lab.trace.diff import difference
     from ..report.tracing import peak_phase_instant
-    from ..trace.diff import difference
 
     micro_batches, names = int(estimate.resolved.run.micro_batches), tuple(traced.phases)
     peaks = phase_peaks(estimate.ledger, names, micro_batches)

@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..core.errors import InputError
-from ..core.hf_names import CHECKPOINTING
-from ..core.recipes import RECIPES, recipe_settings, recipe_words
-from ..core.runfile import with_settings
-from ..core.training_defaults import named_dtype
-from ..engines import DEFAULT, engine, spellings
+from ..runfile.hf_names import CHECKPOINTING
+from ..runfile.keys.recipes import RECIPES, recipe_settings, recipe_words
+from ..runfile.read import with_settings
+from ..runfile.resolve.training_defaults import named_dtype
+from ..runfile.text.errors import InputError
+from ..training.engines import DEFAULT, engine, spellings
 from .parser import Parser, memory, tokens, whole
 
 GPUS_PER_NODE = 8
@@ -56,7 +56,7 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
         "recompute activations: full (default), selective, op, ...",
     ),
 )
-# Levels of --checkpointing that are policies of training.recompute (core/recompute_policies.py).
+# Levels of --checkpointing that are policies of training.recompute (runfile/resolve/recompute_policies.py).
 POLICIES = ("op", "every_2nd_layer", "attention_kept", "full_offloaded", "core_attn")
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, fsdp1, megatron"
 # Keys of a file that an option replaces together with its own.
@@ -268,8 +268,8 @@ def _run(data: Mapping[str, Any], settings: Mapping[str, Any], own: Any) -> dict
 
 def _engine_name(run: Mapping[str, Any]) -> str:
     """The engine of a run; an unknown one is refused."""
-    from ..core.models import EngineConfig
-    from ..core.resolve_training import find_engine
+    from ..runfile.config import EngineConfig
+    from ..runfile.resolve.resolve_training import find_engine
 
     given = (run.get("engine") or {}).get("type")
     name = spellings().get(str(given or DEFAULT).lower())

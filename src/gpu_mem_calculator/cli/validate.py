@@ -32,14 +32,14 @@ def run(args: argparse.Namespace) -> int:
 
     A DeepSpeed JSON without a model is checked with a stand-in: what holds for any model.
     """
-    from ..core.resolve import resolve
-    from ..core.runfile import read
+    from ..runfile.read import read
+    from ..runfile.resolve.resolve import resolve
 
     source = run_source(args, needs_model=False)
     alone = source.deepspeed and "model" not in source.data
     data = source.data
     if alone:
-        from ..formats.deepspeed.read import ANY_MODEL
+        from ..tools.deepspeed.read import ANY_MODEL
 
         data = {"model": ANY_MODEL, **data}
     resolved = resolve(read(data), headers=False)

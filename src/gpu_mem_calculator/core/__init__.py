@@ -1,0 +1,1 @@
+"""Names that users import, each from the room that has it: `calculator`, `models`, `errors`."""

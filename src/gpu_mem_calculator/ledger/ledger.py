@@ -45,7 +45,7 @@ BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-
 
 
 class Script(Protocol):
-    """Events that allocate and free tensors (autograd/events.py has them)."""
+    """Events that allocate and free tensors (pytorch/autograd/events.py has them)."""
 
     @property
     def forward(self) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class Script(Protocol):
 
 
 class Play(Protocol):
-    """A block that runs at an instant (step/block_events.py has them)."""
+    """A block that runs at an instant (training/step/block_events.py has them)."""
 
     @property
     def script(self) -> Script:
@@ -61,7 +61,7 @@ class Play(Protocol):
 
 
 class Writer(Protocol):
-    """Writes a stream (step/stream_writer.py has the usual one)."""
+    """Writes a stream (training/step/stream_writer.py has the usual one)."""
 
     def visit(self, name: str) -> None:
         """Write what is allocated and freed at the instant of this name."""
@@ -78,7 +78,7 @@ class Entry(Struct, frozen=True, gc=False):
     - tensors: returns the bytes of each tensor; None for a single tensor
     - since: a phase; in the first step the entry is allocated only when that phase has begun
     - cuda_stream: the CUDA stream that it is allocated on; 0 is torch's default
-    - script: the events (autograd/events.py) by which its tensors are allocated, where others are
+    - script: the events (pytorch/autograd/events.py) by which its tensors are allocated, where others are
       allocated and freed in between
     - formula: how `bytes` is computed, where it is written in words (ledger/formula.py)
     - role: one of the roles above, or ""

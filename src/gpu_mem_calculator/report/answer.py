@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..core.calculator import Estimate
-from ..core.training_answers import TrainingAnswers
+from ..advice.training.answers import TrainingAnswers
+from ..estimates.calculator import Estimate
 from .bars import bar
 from .headline import asked_words, verdict
 from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, wrap_lines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..backtest.phases import SERVED, WORDS, title
-from ..backtest.rows import METRICS
-from ..backtest.score import BacktestReport, summary, verdict_score
+from ..lab.backtest.phases import SERVED, WORDS, title
+from ..lab.backtest.rows import METRICS
+from ..lab.backtest.score import BacktestReport, summary, verdict_score
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
 
 TITLES = {

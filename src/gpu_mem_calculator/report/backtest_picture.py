@@ -12,9 +12,9 @@ from html import escape
 
 from msgspec import Struct
 
-from ..backtest.score import DANGEROUS_PCT, BacktestReport
-from ..core.errors import InputError
+from ..lab.backtest.score import DANGEROUS_PCT, BacktestReport
 from ..ledger.units import GIB
+from ..runfile.text.errors import InputError
 from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count

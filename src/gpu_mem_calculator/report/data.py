@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from ..core.calculator import Estimate, full_estimate
-from ..core.models import MemoryResult
-from ..core.remedies import Remedy
-from ..core.runfile import with_settings
-from ..core.serving_answers import Answers
-from ..core.training_answers import TrainingAnswers
-from ..core.verdict_words import total_bytes
+from ..advice.serving.answers import Answers
+from ..advice.training.answers import TrainingAnswers
+from ..advice.training.remedies import Remedy
+from ..estimates.calculator import Estimate, full_estimate
+from ..estimates.verdict_words import total_bytes
+from ..runfile.config import MemoryResult
+from ..runfile.read import with_settings
 from .longest_sequence import failure_words
 from .remedy_lines import Commands
 

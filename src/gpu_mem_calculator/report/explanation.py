@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.calculator import Estimate
-from ..core.explain import LETTERS, ExplainedEntry, Explanation
+from ..estimates.calculator import Estimate
+from ..estimates.explain.explain import LETTERS, ExplainedEntry, Explanation
 from .headline import card_bytes, headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrap_lines
 from .parts import KIND_TITLES, rest_words

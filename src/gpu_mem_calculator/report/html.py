@@ -13,9 +13,9 @@ from importlib.resources import files
 from itertools import groupby
 from string import Template
 
-from ..core.calculator import STEP, Estimate
-from ..core.fit_verdict import FITS, SHORT, UNSURE, WORDS
-from ..core.models import MemoryResult
+from ..estimates.calculator import STEP, Estimate
+from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..runfile.config import MemoryResult
 from .headline import (
     card_verdict,
     needs_words,
@@ -41,7 +41,7 @@ from .loss_words import loss_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
 from .recompute_words import recompute_words
-from .serving_users import users_notes, users_words
+from .serving.users import users_notes, users_words
 
 TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
 from ..ledger.units import count as count
 from ..ledger.units import gib as gib
+from ..runfile.text.errors import printable
 from .terminal import paint
 
 TYPE_CHECKING = False

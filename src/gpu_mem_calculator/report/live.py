@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ..core.calculator import Estimate
-from ..core.serving_answers import Answers
+from ..advice.serving.answers import Answers
+from ..estimates.calculator import Estimate
 from .html import estimate_page, key_rows, legend, remarks, setup, verdict
 from .html_tables import (
     EstimatePage,
@@ -24,7 +24,7 @@ from .html_tables import (
 from .instants import InstantColumn, KindSlice
 from .patterns import TITLES, defs
 from .picture import TITLE, Drawing, drawing, hit_areas
-from .serving_html import WIDTH, serving_parts
+from .serving.html import WIDTH, serving_parts
 
 LOWEST, HIGHEST, ASPECT = 260, 420, 0.36  # bounds of the plot's height; height divided by width
 LISTED = 12  # entries of a slice that are listed

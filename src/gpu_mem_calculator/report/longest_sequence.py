@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.calculator import Estimate
-from ..core.models import MemoryResult
+from ..estimates.calculator import Estimate
 from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING
+from ..runfile.config import MemoryResult
 
 PHASES = {
     GENERATION: "generation",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..modelling.huggingface.liger import CROSS_ENTROPY, FUSED
+from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
 from ..run.run import Run
-from ..step.reference import BASE, COPY, PRECOMPUTED
+from ..training.step.reference import BASE, COPY, PRECOMPUTED
 
 TITLES = {
     "full_no_upcast": "loss without upcast",

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..backtest.predict import by_estimate
-from ..backtest.rows import METRICS, rows_from
-from ..core.calculator import Estimate, full_estimate
-from ..core.errors import InputError
+from ..estimates.calculator import Estimate, full_estimate
+from ..lab.backtest.predict import by_estimate
+from ..lab.backtest.rows import METRICS, rows_from
+from ..lab.measure.cases import CaseResult
+from ..lab.measure.probe import in_step
 from ..ledger.units import GIB
-from ..measure.cases import CaseResult
-from ..measure.probe import in_step
+from ..runfile.text.errors import InputError
 from .backtest import TITLES
 from .bars import bar
 from .columns import columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..cuda.runtimes import CUDA, in_words_of
+from ..run.cuda.runtimes import CUDA, in_words_of
 from .lines import BOLD, DIM, Line, gib, line
 
 NAME, FIGURE = 14, 9

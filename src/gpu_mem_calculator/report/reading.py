@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..core.bounds import deciding
-from ..core.fit_verdict import UNSURE
-from ..core.models import MemoryResult
-from ..core.verdict_words import bound_words
-from ..formats.reading.reading import Reading
+from ..estimates.bounds import deciding
+from ..estimates.fit_verdict import UNSURE
+from ..estimates.verdict_words import bound_words
 from ..run.limits import BoundedLimit
+from ..runfile.config import MemoryResult
+from ..tools.reading.reading import Reading
 from .headline import MOST_UNDECIDED
 from .lines import DIM, WARN, WIDTH, Line, line, wrap_lines
 

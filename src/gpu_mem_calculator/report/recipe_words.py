@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..core.calculator import Estimate
-from ..core.training_rules import quantized_experts_note
-from ..formats.conversion.other_tools import other_tools
+from ..advice.training.other_tools import other_tools
+from ..estimates.calculator import Estimate
+from ..runfile.resolve.training_rules import quantized_experts_note
 from .lines import gib
 
 PAGE = "docs/qlora.md"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ..core.calculator import Estimate
-from ..core.remedies import Remedy
-from ..core.training_answers import TrainingAnswers
+from ..advice.training.answers import TrainingAnswers
+from ..advice.training.remedies import Remedy
+from ..estimates.calculator import Estimate
 from .html_tables import text
 from .longest_sequence import longest_sequence_words
 from .remedy_lines import Commands, remedy_words

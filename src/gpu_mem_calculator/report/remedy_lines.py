@@ -9,7 +9,7 @@ from ..ledger.units import GIB
 from .lines import WIDTH, Line, command, gib, wrap_lines
 
 if TYPE_CHECKING:
-    from ..core.remedies import Remedy
+    from ..advice.training.remedies import Remedy
 
 FITS, MAY_FIT = "fits with ", "may fit with "
 

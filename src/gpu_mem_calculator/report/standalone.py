@@ -13,15 +13,15 @@ from textwrap import wrap
 
 from msgspec import Struct
 
-from ..core.calculator import Estimate
-from ..core.serving_capacity import CONCURRENCIES, matrix
+from ..estimates.calculator import Estimate
+from ..estimates.serving.capacity import CONCURRENCIES, matrix
 from .headline import card_bytes, card_verdict, needs_words, setup_words
 from .html import asset, estimate_page, verdict_parts
 from .html_tables import text
 from .lines import gib
 from .patterns import patterns, titles
 from .picture import CHARACTER, TITLE, drawing
-from .serving_html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, cell_map, has_cache_space
+from .serving.html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, cell_map, has_cache_space
 
 THEMES = ("light", "dark")
 TONES = {"fits": "good", "unsure": "warn", "fails": "bad"}

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.calculator import Estimate
-from ..core.models import StageResult
+from ..estimates.calculator import Estimate
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+from ..runfile.config import StageResult
 from .bars import LIMIT, stack_widths
 from .lines import BOLD, DIM, Line, gib, line
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..core.calculator import Estimate
-from ..core.training_answers import TrainingAnswers
-from ..cuda.runtimes import in_words_of
+from ..advice.training.answers import TrainingAnswers
+from ..estimates.calculator import Estimate
+from ..run.cuda.runtimes import in_words_of
 from .headline import basis, headline, remarks, verdict
 from .lines import Line, command, gib, line, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words

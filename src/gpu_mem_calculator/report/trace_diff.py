@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ..lab.trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from ..ledger.units import MIB
-from ..trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from .columns import columns
 from .lines import BOLD, DIM, WIDTH, Line, line, wrap_lines
 from .parts import KIND_TITLES

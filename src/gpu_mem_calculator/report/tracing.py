@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..core.calculator import Estimate
-from ..core.fit_verdict import FITS, headroom_bytes, replay_verdict
-from ..core.verdict_words import card_summary
+from ..estimates.calculator import Estimate
+from ..estimates.fit_verdict import FITS, headroom_bytes, replay_verdict
+from ..estimates.verdict_words import card_summary
+from ..lab.trace.diff import LedgerDiff
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..run.phases import STARTUP
-from ..trace.diff import LedgerDiff
 from .headline import OPTIMIZER_TITLES, CardVerdict, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
@@ -23,7 +23,7 @@ from .steps import picture
 from .trace_diff import difference_lines
 
 if TYPE_CHECKING:
-    from ..trace.run import RunTrace
+    from ..lab.trace.run import RunTrace
 
 LARGEST = 10
 

@@ -20,7 +20,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     """A training engine's row.
 
     - `title_of`: its title with keys of its section, and a short one for tables
-    - `margin`: of the memory that a run needs (core/margin.py)
+    - `margin`: of the memory that a run needs (estimates/margin.py)
     - `job`: the module of `jobs` whose `train` runs it; `no_job`: why none does
     - `builds_models`: it makes the model itself, so that a user's function cannot
     - `recipe`: what it does in place of a recipe's value; None: it does not have the key

@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert
 
-from ..autograd.events import BlockEvents
-from ..model.arch import Arch, Buffer, Layer
-from ..model.blocks import Weight
+from ..models.arch.arch import Arch, Buffer, Layer
+from ..models.arch.blocks import Weight
+from ..pytorch.autograd.events import BlockEvents
 
 Shape = tuple[int, ...]
 ModuleGroups = tuple[tuple[tuple[int, ...], ...], ...]

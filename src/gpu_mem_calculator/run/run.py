@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
-from ..model.adapters import Adapter
-from ..model.arch import Arch
-from ..model.blocks import Weight
+from ..models.arch.adapters import Adapter
+from ..models.arch.arch import Arch
+from ..models.arch.blocks import Weight
 from .evaluation import Evaluation
 from .recompute import EVERYTHING, RecomputeRule
 from .record import ModuleRecord

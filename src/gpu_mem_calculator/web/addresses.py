@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..core.schema import RUN
+from ..runfile.keys.schema import RUN
 from .compat import REFERENCE
 from .compat_schema import INFERENCE
 from .openapi import ANYTHING, SERVER, RouteDocument

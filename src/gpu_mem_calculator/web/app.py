@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .addresses import QUICK, SLOW
 from .guard import RequestGuard
 from .logs import start_logs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.calculator import Estimate
-from ..core.fit_verdict import FITS
-from ..core.remedies import remedies
-from ..core.run_changes import all_changes, ledger_bytes
-from ..core.serving_changes import Server, taken
-from ..core.serving_remedies import remedies as serving_remedies
+from ..advice.serving.changes import Server, taken
+from ..advice.serving.server_remedies import remedies as serving_remedies
+from ..advice.training.remedies import remedies
+from ..advice.training.run_changes import all_changes, ledger_bytes
+from ..estimates.calculator import Estimate
+from ..estimates.fit_verdict import FITS
 
 Change = dict[str, Any]
 

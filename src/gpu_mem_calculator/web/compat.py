@@ -12,26 +12,26 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate, needed_bytes
-from ..core.errors import InputError, nearest
-from ..core.explain import ExplainedEntry, explain
-from ..core.fit_verdict import UNSURE
-from ..core.models import MemoryResult, RunFile, TrainingConfig
-from ..core.resolve import resolve
-from ..core.resolved_run import ResolvedRun
-from ..core.runfile import as_dict, key_types, parts, read
-from ..engines import engines as every_engine
-from ..formats.deepspeed import write as deepspeed
-from ..formats.writing.writers import write_run
+from ..estimates.calculator import Estimate, full_estimate, needed_bytes
+from ..estimates.explain.explain import ExplainedEntry, explain
+from ..estimates.fit_verdict import UNSURE
 from ..ledger.dtypes import BITS
+from ..ledger.frameworks import BY_NAME
 from ..ledger.ledger import GPU, RUNTIME
 from ..ledger.units import GIB
-from ..published.frameworks import BY_NAME
 from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
 from ..report.parts import CERTAIN, MARGIN, REST, rest_words
-from ..step.optimizers import OPTIMIZERS
+from ..runfile.config import MemoryResult, RunFile, TrainingConfig
+from ..runfile.read import as_dict, key_types, parts, read
+from ..runfile.resolve.resolve import resolve
+from ..runfile.resolve.resolved_run import ResolvedRun
+from ..runfile.text.errors import InputError, nearest
+from ..tools.deepspeed import write as deepspeed
+from ..tools.writing.writers import write_run
+from ..training.engines import engines as every_engine
+from ..training.step.optimizers import OPTIMIZERS
 from .compat_bodies import from_reference
 from .compat_inference import inference
 from .compat_models import fetch_model

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.models import EngineConfig
-from ..core.runfile import key_types
-from ..engines import DEFAULT, engine, spellings
+from ..runfile.config import EngineConfig
+from ..runfile.read import key_types
+from ..training.engines import DEFAULT, engine, spellings
 
 Section = dict[str, Any]
 # Fields of its engine section, with the values that ask for nothing.

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import InputError, quoted
-from ..core.inference_config import InferenceConfig
+from ..runfile.inference_config import InferenceConfig
+from ..runfile.text.errors import InputError, quoted
 from ..serving import server, spellings
 from .compat_bodies import among, from_reference
 

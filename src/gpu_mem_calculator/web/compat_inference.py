@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.calculator import STEP, Estimate, full_estimate, resolved_verdict
-from ..core.fit_verdict import FITS
-from ..core.model_source import find_model
-from ..core.models import GPUConfig, RunFile
-from ..core.runfile import read
-from ..core.serving_capacity import matrix
-from ..core.serving_speed import find_card_rates, no_speed, serving_replica
+from ..estimates.calculator import STEP, Estimate, full_estimate, resolved_verdict
+from ..estimates.fit_verdict import FITS
+from ..estimates.serving.capacity import matrix
+from ..estimates.serving.speed import find_card_rates, no_speed, serving_replica
 from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
+from ..runfile.config import GPUConfig, RunFile
+from ..runfile.find_model.model_source import find_model
+from ..runfile.read import read
 from ..serving import server
 from ..timing.serving.roofline import step_rates
 from .compat_fields import inference_run

@@ -7,15 +7,15 @@ from functools import cache
 from typing import Any
 
 from .. import catalog
+from ..catalog.hub.names import is_hub_name
 from ..catalog.model_names import spellings
-from ..core.errors import InputError
-from ..core.model_facts import expert_facts
-from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
-from ..core.models import ModelConfig
-from ..core.training_defaults import default_sequence
-from ..hub.names import is_hub_name
-from ..published.served_models import serving_section
 from ..report.lines import count
+from ..run.served_models import serving_section
+from ..runfile.config import ModelConfig
+from ..runfile.find_model.model_facts import expert_facts
+from ..runfile.find_model.model_source import SAME_KEYS, ResolvedModel, find_model
+from ..runfile.resolve.training_defaults import default_sequence
+from ..runfile.text.errors import InputError
 
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 REQUIRED = ("num_parameters", *FIELDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.schema import RUN, definitions, nullable
+from ..runfile.keys.schema import RUN, definitions, nullable
 from .compat_fields import COMMON_FIELDS, ENGINE_FIELDS, ReferenceField
 
 Schema = dict[str, Any]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import __version__
-from ..core.schema import RUN
+from ..runfile.keys.schema import RUN
 from .compat_schema import INFERENCE, body_schemas
 from .options import QUERY, WORDS
 from .response_types import TYPES

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .compat import EXPORTS, UNSUPPORTED
 
 Options = Mapping[str, str]

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import catalog
-from ..core.errors import InputError
-from ..core.file_kinds import is_model_config
-from ..core.from_program import translation, with_program
-from ..core.runfile import LIMITS, SECTIONS, read
-from ..core.text_data import parse_any_text
-from ..formats.conversion.source import PASTED
-from ..formats.conversion.source import read_pasted as read_foreign
-from ..formats.deepspeed.detect import is_deepspeed
-from ..formats.deepspeed.read import sections
-from ..formats.reading.tools import file_format
-from ..hub.bounds import HubError
-from ..hub.names import hub_name, page
-from ..programs.translation.program import Translation
+from ..catalog.hub.bounds import HubError
+from ..catalog.hub.names import hub_name, page
+from ..runfile.file_kinds import is_model_config
+from ..runfile.program import Translation
+from ..runfile.read import LIMITS, SECTIONS, read
+from ..runfile.text.errors import InputError
+from ..runfile.text.text_data import parse_any_text
+from ..tools.conversion.source import PASTED
+from ..tools.conversion.source import read_pasted as read_foreign
+from ..tools.deepspeed.detect import is_deepspeed
+from ..tools.deepspeed.read import sections
+from ..tools.program_section import translation, with_program
+from ..tools.reading.tools import file_format
 
 KINDS = "a run file, a config.json, a command, another tool's file, or a model's name"
 NAME = re.compile(r"[^\s{}\[\]:=,]+|https?://\S+")  # one word, or an address

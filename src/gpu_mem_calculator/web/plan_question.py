@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
 
-from ..core.errors import InputError
-from ..core.field_types import Card, Count, Object, Parameters, Positive, Text
-from ..core.runfile import section
-from ..planner.answers.plans import Plans
-from ..planner.asking.ask import plan
-from ..report.plan_page import plan_body
+from ..advice.planner.answers.plans import Plans
+from ..advice.planner.asking.ask import plan
+from ..report.plan.page import plan_body
+from ..runfile.field_types import Card, Count, Object, Parameters, Positive, Text
+from ..runfile.read import section
+from ..runfile.text.errors import InputError
 
 Name = Annotated[str | dict[str, Any], Meta(description="a model's name, or a `model` section")]
 Listed = Annotated[

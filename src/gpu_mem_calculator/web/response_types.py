@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ..core.explain import Explanation
-from ..core.fields import RunFileField
-from ..core.models import MemoryBreakdown, MemoryResult
-from ..core.serving_answers import Answers
+from ..advice.serving.answers import Answers
+from ..estimates.explain.explain import Explanation
+from ..runfile.config import MemoryBreakdown, MemoryResult
+from ..runfile.keys.fields import RunFileField
 from .plan_question import PlanAsked, PlansReply
 
 

@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .. import catalog
-from ..core.fields import form
-from ..core.schema import RUN, schema
+from ..runfile.keys.fields import form
+from ..runfile.keys.schema import RUN, schema
 from .addresses import CALCULATIONS, SLOW, Address
 from .compat import dtypes, engines, optimizers
 from .compat_models import preset, presets

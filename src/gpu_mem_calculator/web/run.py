@@ -8,7 +8,7 @@ import tempfile
 
 import uvicorn
 
-from ..core.errors import InputError
+from ..runfile.text.errors import InputError
 from .observability import SHARED
 from .settings import ServiceSettings, environment
 

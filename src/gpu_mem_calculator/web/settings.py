@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ..core.errors import InputError
 from ..ledger.units import GIB, MIB
+from ..runfile.text.errors import InputError
 
 PREFIX = "GPU_MEM_CALC_"
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port, 0 to 65535")]

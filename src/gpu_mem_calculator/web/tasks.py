@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.calculator import Estimate, full_estimate, with_other_cards
-from ..core.errors import InputError
-from ..core.explain import explain
-from ..core.json_text import parse_json
-from ..core.runfile import with_settings
-from ..core.serving_answers import Answers, answers
-from ..core.training_answers import longest_length, training_answers
+from ..advice.serving.answers import Answers, answers
+from ..advice.training.answers import longest_length, training_answers
+from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from ..estimates.explain.explain import explain
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
 from ..report.longest_sequence import longest_sequence_words
 from ..report.remedies_html import remedies_section
-from ..report.serving_html import serving_page
+from ..report.serving.html import serving_page
 from ..report.standalone import standalone
+from ..runfile.read import with_settings
+from ..runfile.text.errors import InputError
+from ..runfile.text.json_text import parse_json
 from .changes import offered_changes
 from .compat import REFERENCE
 from .compat_bodies import from_reference

@@ -17,9 +17,9 @@ from typing import IO
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import InputError
-from ..hub.access import Access, allow, endpoint
+from ..catalog.hub.access import Access, allow, endpoint
 from ..ledger.units import MIB
+from ..runfile.text.errors import InputError
 from .compat import UnsupportedFieldError
 from .logs import log_fault, start_logs
 from .settings import ServiceSettings, from_environment

@@ -8,7 +8,7 @@ from statistics import mean
 from msgspec import Struct
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.timing.training.flops import mfu, model_flops
 
 from .translate import TimedRun

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.timing.training.step import step_seconds
 
 from .baseline import Utilised, utilised

@@ -13,10 +13,10 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from gpu_mem_calculator.backtest.rows import rows_from
-from gpu_mem_calculator.backtest.score import backtest
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.lab.backtest.rows import rows_from
+from gpu_mem_calculator.lab.backtest.score import backtest
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.interval import interval_class
 
 from .rows import FOLDER

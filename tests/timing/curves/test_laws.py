@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.timing.curves.collectives import KINDS, collective_seconds
 from gpu_mem_calculator.timing.curves.machine import Machine
 

@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.core.hardware import find_hardware
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.config import GPUConfig
+from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
 from gpu_mem_calculator.timing.curves.attention import attention_seconds
 from gpu_mem_calculator.timing.curves.collectives import KINDS, collective_seconds
 from gpu_mem_calculator.timing.curves.grid import Axis, Grid

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.catalog.curve_files import curve
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.hardware import find_hardware
-from gpu_mem_calculator.core.machine import NETWORK_SHARE, machine_of
-from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.estimates.machine import NETWORK_SHARE, machine_of
+from gpu_mem_calculator.runfile.config import GPUConfig
+from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.timing.curves.attention import attention_seconds
 from gpu_mem_calculator.timing.curves.collectives import RINGS, collective_seconds
 from gpu_mem_calculator.timing.curves.matmul import grouped_matmul_seconds, matmul_seconds

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from maintenance.curves.page import PAGE, page
 from msgspec import json
 
 from gpu_mem_calculator.catalog.curve_files import FOLDER, cards, curve
 from gpu_mem_calculator.timing.curves.attention import attention_seconds
 from gpu_mem_calculator.timing.curves.matmul import matmul_seconds
-from tools.curves.page import PAGE, page
 
 from .test_lookups import machine
 
@@ -64,7 +64,7 @@ def test_a_file_states_its_source_and_licence(kind: str) -> None:
 
 
 def test_the_page_has_the_errors_of_the_files() -> None:
-    """`python -m tools.curves.page` writes them."""
+    """`python -m maintenance.curves.page` writes them."""
     text = PAGE.read_text("utf-8")
     assert page(text) == text
 
@@ -76,7 +76,7 @@ def test_the_page_has_the_errors_of_the_files() -> None:
 )
 def test_the_files_follow_from_the_wheel() -> None:
     """Every file, and the rows beside this test."""
-    from tools.curves.__main__ import SAMPLES, files, samples, text
+    from maintenance.curves.__main__ import SAMPLES, files, samples, text
 
     wheel = Path(str(WHEEL))
     for path, content in files(wheel):

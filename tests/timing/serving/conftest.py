@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.core.models import RunFile
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_speed import serving_replica
+from gpu_mem_calculator.estimates.serving.speed import serving_replica
+from gpu_mem_calculator.runfile.config import RunFile
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.serving.card import CardRates
 from gpu_mem_calculator.timing.serving.roofline import ServingReplica
 

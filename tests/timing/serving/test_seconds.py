@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.models import GPUConfig
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_speed import find_card_rates, timed_replica
+from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_replica
+from gpu_mem_calculator.runfile.config import GPUConfig
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.timing.serving.engine_costs import AMD_SHARE, COSTS, V0
 from gpu_mem_calculator.timing.serving.kernels import reduction_seconds

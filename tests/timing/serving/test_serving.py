@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.models import GPUConfig
-from gpu_mem_calculator.core.serving_speed import find_card_rates, no_speed, speed
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.serving.speed import find_card_rates, no_speed, speed
+from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.timing.serving.card import QUANTIZED, SHORT_SUM, CardRates
 from gpu_mem_calculator.timing.serving.roofline import (
     COMPUTE,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.alone import alone_seconds, finished
 from gpu_mem_calculator.timing.training.offload import saving_seconds
 

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.timing.training.step import step_seconds
 from gpu_mem_calculator.timing.training.step_seconds import PARTS, StepSeconds
 from tests.conftest import SMALL_LLAMA, small_run

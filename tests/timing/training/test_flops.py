@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.models.arch.arch import Arch
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.flops import (
     mfu,
     mixing_flops,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class, interval_factors
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.timing.curves.machine import Machine
 from gpu_mem_calculator.timing.training.clock import sustained_share
 from gpu_mem_calculator.timing.training.step import step_seconds

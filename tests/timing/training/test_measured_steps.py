@@ -11,8 +11,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 
-from gpu_mem_calculator.backtest.rows import rows_from
-from gpu_mem_calculator.backtest.score import backtest
+from gpu_mem_calculator.lab.backtest.rows import rows_from
+from gpu_mem_calculator.lab.backtest.score import backtest
 
 FILE = Path(__file__).parents[2] / "ground_truth" / "timing" / "steps.jsonl"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines import engines
-from gpu_mem_calculator.step.optimizers import OPTIMIZERS
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.curves.optimizers import BYTES, TENSOR, TIMED_AS
 from gpu_mem_calculator.timing.training.optimizer import optimizer_seconds, own_row, timed_as
+from gpu_mem_calculator.training.engines import engines
+from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
 
 from .test_step import file
 

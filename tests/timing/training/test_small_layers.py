@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.step import step_seconds
 
 

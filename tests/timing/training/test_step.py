@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.machine import machine_of
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved_run import ResolvedRun
-from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.estimates.machine import machine_of
+from gpu_mem_calculator.runfile.read import read
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.timing.training.operators import layer_kinds
 from gpu_mem_calculator.timing.training.pipeline import bubble, slowest, stages
 from gpu_mem_calculator.timing.training.step import step_seconds
@@ -177,9 +177,9 @@ def test_one_run_needs_no_numpy() -> None:
     """numpy is an extra: a single estimate does not import it."""
     code = (
         "import sys, json\n"
-        "from gpu_mem_calculator.core.machine import machine_of\n"
-        "from gpu_mem_calculator.core.resolve import resolve\n"
-        "from gpu_mem_calculator.core.runfile import read\n"
+        "from gpu_mem_calculator.estimates.machine import machine_of\n"
+        "from gpu_mem_calculator.runfile.resolve.resolve import resolve\n"
+        "from gpu_mem_calculator.runfile.read import read\n"
         "from gpu_mem_calculator.timing.training.step import step_seconds\n"
         f"found = resolve(read({file('megatron_lm')!r}))\n"
         "step_seconds(found.run, found.engine.name, machine_of(found.hardware))\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...ledger.remember import remembered
-from ...model.arch import Arch
+from ...models.arch.arch import Arch
 from .allocator import GraphAllocation
 from .graph import graph
 from .graph_inputs import GraphBuilder, GraphRun, LayerDevices, slides

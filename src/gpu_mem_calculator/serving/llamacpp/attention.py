@@ -7,7 +7,7 @@ Legend: a heads, g key-value heads, d head size, t tokens, c cells, s streams.
 from __future__ import annotations
 
 from ...ledger.words import words
-from ...model.blocks import Attention, Linear, Norm
+from ...models.arch.blocks import Attention, Linear, Norm
 from .attention_scores import Heads, attend, store_rows, value_view
 from .graph_inputs import GraphBuilder, slides
 from .graph_tensors import GraphTensor, mul_mat, new_op, op_like, quantized, reshape, view

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...model.arch import Arch
-from ...model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
-from ...weights.ggml_types import BLOCKS, ggml_bytes
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
+from ...run.weights.ggml_types import BLOCKS, ggml_bytes
 from .graph_inputs import slides
 from .graph_tensors import quantized
 from .state_space import row_sizes

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from math import inf
 
 from ...ledger.words import words
-from ...model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, Recurrence, StateSpace
+from ...models.arch.blocks import (
+    Attention,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    Recurrence,
+    StateSpace,
+)
 from ...run.run import Run
-from ...weights import gguf
+from ...run.weights import gguf
 from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES

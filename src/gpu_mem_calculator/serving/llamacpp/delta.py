@@ -6,7 +6,7 @@ Legend: h value heads, g key heads, d size of a head, t tokens of each of q sequ
 
 from __future__ import annotations
 
-from ...model.blocks import Recurrence
+from ...models.arch.blocks import Recurrence
 from .graph_inputs import GraphBuilder
 from .graph_tensors import GraphTensor, contiguous, new_op, op_like, reshape, view, write_into
 from .state_space import convolve, state, state_rows

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...ledger.formula import SIMULATED, Formula
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
+from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import (

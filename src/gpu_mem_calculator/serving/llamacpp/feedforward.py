@@ -6,7 +6,7 @@ llama.cpp b10586 src/llama-graph.cpp build_ffn, build_moe_ffn.
 from __future__ import annotations
 
 from ...ledger.words import words
-from ...model.blocks import Mlp, Moe
+from ...models.arch.blocks import Mlp, Moe
 from . import graph_tensors as ggml
 from .attention import project
 from .graph_inputs import GraphBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ...ledger.formula import SIMULATED
-from ...weights.ggml_types import BLOCKS
+from ...run.weights.ggml_types import BLOCKS
 from .cache import cached_widths, layer_bytes, layer_rows
 from .layout import POOL_PAGE, TILE, ServerLayout, is_plain, layer_kinds, pool_elements
 from .weights import model_buffers, placed_tensors

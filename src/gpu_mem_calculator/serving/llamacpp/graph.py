@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.arch import Layer
-from ...model.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
 from .attention import apply_norm, attention
 from .delta import delta_net
 from .feedforward import dense, experts

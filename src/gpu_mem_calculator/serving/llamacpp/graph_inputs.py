@@ -8,7 +8,7 @@ from copy import copy
 from msgspec import Struct
 
 from ...ledger.words import words
-from ...model.arch import Arch
+from ...models.arch.arch import Arch
 from .graph_tensors import ComputeGraph, GraphTensor, buffer_tensor, graph_input, mul_mat, new_op
 from .versions import HALF_MASK, NEWEST, PLAIN_MASK
 

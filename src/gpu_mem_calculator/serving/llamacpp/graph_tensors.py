@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...ledger.words import words
-from ...weights.ggml_types import BLOCKS, UNQUANTIZED
+from ...run.weights.ggml_types import BLOCKS, UNQUANTIZED
 
 Sizes = tuple[int, int, int, int]
 # Ops that may write their result over a source (ggml-alloc.c ggml_op_can_inplace).

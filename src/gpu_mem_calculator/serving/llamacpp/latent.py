@@ -5,7 +5,7 @@ llama.cpp b10586 src/models/deepseek2.cpp.
 
 from __future__ import annotations
 
-from ...model.blocks import LatentAttention
+from ...models.arch.blocks import LatentAttention
 from .attention import apply_norm, project
 from .attention_scores import Heads, attend, store_rows, value_view
 from .graph_inputs import GraphBuilder

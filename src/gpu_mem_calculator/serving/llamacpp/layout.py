@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.remember import remembered
-from ...model.blocks import Attention, LatentAttention, Moe
+from ...models.arch.blocks import Attention, LatentAttention, Moe
 from .activations import compute_buffers
 from .attention_scores import has_flash_kernel
 from .cache import CacheCells, layer_bytes, pad

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...run.run import Run
-from ...weights import gguf
-from ...weights.ggml_types import BLOCKS
+from ...run.weights import gguf
+from ...run.weights.ggml_types import BLOCKS
 from .layout import CACHE_TYPES, ServerLayout, has_flash
 from .versions import FEW_OUTPUTS, FLASH_AUTO, NEWEST, PADDED_256, build_number
 from .weights import ALL, ModelFile

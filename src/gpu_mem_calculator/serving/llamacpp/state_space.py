@@ -7,7 +7,7 @@ q sequences, t tokens of each.
 
 from __future__ import annotations
 
-from ...model.blocks import Recurrence, StateSpace
+from ...models.arch.blocks import Recurrence, StateSpace
 from . import graph_tensors as ggml
 from .graph_inputs import GraphBuilder
 from .graph_tensors import GraphTensor, op_like, reshape, view, write_into

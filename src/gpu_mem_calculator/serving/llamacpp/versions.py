@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ...published.frameworks import LLAMA_CPP
+from ...ledger.frameworks import LLAMA_CPP
 
 NEWEST = LLAMA_CPP.numbers[0]  # August 2026
 # March 2024: since then micro-batches, offloaded products and masks are the same

@@ -13,10 +13,10 @@ from itertools import accumulate
 from msgspec import Struct
 
 from ...ledger.remember import remembered
-from ...model.arch import Arch
+from ...models.arch.arch import Arch
 from ...run.run import StoredTensor
-from ...weights import gguf
-from ...weights.ggml_types import BLOCKS
+from ...run.weights import gguf
+from ...run.weights.ggml_types import BLOCKS
 from .versions import OUTPUT_FIRST
 
 ALIGNMENT = 128  # of a tensor in a CUDA buffer

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from ...ledger.formula import Term, added, total
 from ...ledger.source import Source, code
 from ...ledger.units import MIB
-from ...model.arch import Layer
-from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Recurrence, StateSpace
-from ...step.workspaces import cublas_bytes
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Attention, LatentAttention, Mlp, Moe, Recurrence, StateSpace
+from ...training.step.workspaces import cublas_bytes
 from . import speculative
 from .options import EXTRA_CONTEXT, FLASHINFER, TRTLLM, SglangOptions
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from ...generation import kv_cache
-from ...generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from ...ledger.num import round_up
 from ...ledger.words import words
-from ...model.blocks import Attention, Indexer, LatentAttention
+from ...models.arch.blocks import Attention, Indexer, LatentAttention
+from ...training.generation import kv_cache
+from ...training.generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from . import speculative
 from .options import SglangOptions
 from .segments import STEP

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ...generation.kv_cache import has_cache
 from ...ledger.units import GIB
-from ...model.blocks import Recurrence, StateSpace
-from ...published.served_models import NOT_IN_SGLANG, other_engine
+from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_text
 from ...run.run import Run
-from ...weights.rank_weights import format_problems
+from ...run.served_models import NOT_IN_SGLANG, other_engine
+from ...run.weights.rank_weights import format_problems
+from ...training.generation.kv_cache import has_cache
 from . import speculative, versions
 from .cache import SglangPool
 from .options import OPTIONS, SglangOptions

@@ -17,17 +17,17 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from ...cuda import libraries
-from ...cuda.nccl import nccl
 from ...ledger.formula import SIMULATED
 from ...ledger.ledger import CPU
 from ...ledger.mesh import Mesh
 from ...ledger.source import ARITHMETIC, code
-from ...published.served_models import borrowed_notes
 from ...run import served
+from ...run.cuda import libraries
+from ...run.cuda.nccl import nccl
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from ...run.served_models import borrowed_notes
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
 from .cache import SglangPool, build_pool, largest_pool, rounding_bytes, slots_of_a_request

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention
+from ...models.arch.blocks import Attention, LatentAttention
 from . import speculative
 from .activations import Named
 from .options import FLASHINFER, TRITON, SglangOptions

@@ -7,11 +7,11 @@ from functools import cached_property
 from msgspec import Struct
 
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention, Mixer
+from ...models.arch.blocks import Attention, LatentAttention, Mixer
 from ...run.releases import Version, version_text
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
 from . import defaults, speculative
 from .defaults import CardMemory
 from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version

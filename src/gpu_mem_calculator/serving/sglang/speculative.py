@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
-from ...model.arch import Arch, Layer
+from ...models.arch.arch import Arch, Layer
 from ...run.run import Run
-from ...weights.drafts import EAGLE3_VOCAB, has_attention, last_attention_layer, layers_alone
-from ...weights.shards import ServerShard, ShardedParameter, held
+from ...run.weights.drafts import EAGLE3_VOCAB, has_attention, last_attention_layer, layers_alone
+from ...run.weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
 METHODS = (EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM)  # a flag's values, in capitals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...published.frameworks import SGLANG
+from ...ledger.frameworks import SGLANG
 from ...run.releases import Version, version_text
 from ...run.run import Run
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...cuda.libraries import KERNELS_SOURCE, kernels_bytes
 from ...ledger.formula import SIMULATED, Formula, bytes_each
 from ...ledger.source import ARITHMETIC, Source, code
 from ...ledger.units import GIB
-from ...model.blocks import LatentAttention
-from ...weights import rank_weights
-from ...weights.rank_weights import BITS, rotary_formulas, run_format, weight_items
-from ...weights.shards import LINEAR, held
-from ...weights.weight_formulas import less, weight_formulas
+from ...models.arch.blocks import LatentAttention
+from ...run.cuda.libraries import KERNELS_SOURCE, kernels_bytes
+from ...run.weights import rank_weights
+from ...run.weights.rank_weights import BITS, rotary_formulas, run_format, weight_items
+from ...run.weights.shards import LINEAR, held
+from ...run.weights.weight_formulas import less, weight_formulas
 from .options import SglangOptions
 from .segments import reserved_bytes
 from .speculative import draft_parameters

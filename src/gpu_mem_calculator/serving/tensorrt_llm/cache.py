@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...generation.kv_cache import CROSS, INDEX, STATE, RowBytes, layer_cache, unscaled_row
 from ...ledger.num import ceil_div
-from ...model.arch import Arch
+from ...models.arch.arch import Arch
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import CROSS, INDEX, STATE, RowBytes, layer_cache, unscaled_row
 from .defaults import beams, max_seq_len, tokens_per_block
 from .versions import TORCH, backend, version
 

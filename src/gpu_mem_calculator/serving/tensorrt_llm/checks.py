@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import has_cache
-from ...model.blocks import Recurrence, StateSpace
-from ...published.served_models import NOT_IN_TENSORRT_LLM_TORCH, TENSORRT_ENGINES, other_engine
+from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_problems
 from ...run.run import Run
-from ...weights.rank_weights import format_problems
+from ...run.served_models import NOT_IN_TENSORRT_LLM_TORCH, TENSORRT_ENGINES, other_engine
+from ...run.weights.rank_weights import format_problems
+from ...training.generation.kv_cache import has_cache
 from . import cache
 from .defaults import max_batch_size, max_num_tokens
 from .versions import ENGINES, OLDEST, TORCH, backend

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...cuda.process import process_items
+from ...ledger.frameworks import TENSORRT_LLM
 from ...ledger.source import code
 from ...ledger.units import GIB
-from ...published.frameworks import TENSORRT_LLM
+from ...run.cuda.process import process_items
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
 from . import cache, tensorrt_backend, torch_backend, weights
 from .checks import FORMATS, SPECULATION, problems
 from .command import command, settings_note

@@ -15,8 +15,8 @@ from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, NON_TORCH, ServerItem
-from ...weights.layer_widths import LayerWidths, distinct_widths
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import LayerWidths, distinct_widths
+from ...run.weights.shards import ServerShard
 from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len
 from .versions import row_of_version, version
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import STATE, layer_cache
 from ...ledger.formula import Term, added, total
 from ...ledger.num import ceil_div
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention
+from ...models.arch.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
-from ...weights.layer_widths import LayerWidths, distinct_widths
-from ...weights.rank_weights import run_format
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import LayerWidths, distinct_widths
+from ...run.weights.rank_weights import run_format
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import STATE, layer_cache
 from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block
 from .versions import version
 from .weights import ALIGNED, MXFP4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...published.frameworks import TENSORRT_LLM
+from ...ledger.frameworks import TENSORRT_LLM
 from ...run.releases import Version, modelled_version
 from ...run.run import Run
 

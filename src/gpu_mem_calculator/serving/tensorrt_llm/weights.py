@@ -8,11 +8,11 @@ from functools import partial
 from ...ledger.source import ARITHMETIC, code
 from ...run.run import Run
 from ...run.served import WEIGHTS, ServerItem
-from ...weights import find_format
-from ...weights.rank_weights import BITS, run_format, stored, weight_items
-from ...weights.server_adapters import adapter_items
-from ...weights.shards import ServerShard, held
-from ...weights.weight_formulas import parameters_formula, weight_formulas
+from ...run.weights import find_format
+from ...run.weights.rank_weights import BITS, run_format, stored, weight_items
+from ...run.weights.server_adapters import adapter_items
+from ...run.weights.shards import ServerShard, held
+from ...run.weights.weight_formulas import parameters_formula, weight_formulas
 from .versions import TORCH, backend
 
 MXFP4, ALIGNED = "mxfp4", 128  # quantization.py MXFP4WeightCutlassFusedMoEMethod

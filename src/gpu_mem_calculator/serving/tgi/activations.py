@@ -15,14 +15,14 @@ from msgspec import Struct
 from ...ledger.num import ceil_div
 from ...ledger.remember import remembered
 from ...ledger.units import MIB
-from ...replay.allocator import history
-from ...replay.needs import needs_bytes
-from ...replay.stream import AllocationStream
+from ...pytorch.replay.allocator import history
+from ...pytorch.replay.needs import needs_bytes
+from ...pytorch.replay.stream import AllocationStream
 from ...run.run import Run
-from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import LayerWidths, distinct_widths
-from ...weights.rank_weights import run_format
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import LayerWidths, distinct_widths
+from ...run.weights.rank_weights import run_format
+from ...run.weights.shards import ServerShard
+from ...training.step.workspaces import cublas_bytes
 from . import defaults
 from .defaults import prefill_tokens
 from .events import StreamRecorder

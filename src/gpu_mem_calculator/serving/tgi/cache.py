@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...ledger.num import ceil_div
-from ...model.blocks import Attention, LatentAttention
+from ...models.arch.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights.rank_weights import BITS
-from ...weights.shards import ServerShard
+from ...run.weights.rank_weights import BITS
+from ...run.weights.shards import ServerShard
 
 
 def token_bytes(run: Run, shard: ServerShard) -> int:

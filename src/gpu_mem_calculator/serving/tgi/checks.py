@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import has_cache
-from ...model.blocks import Attention, LatentAttention
-from ...published.served_models import WITHOUT_PAGES_IN_TGI, other_engine
+from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_problems
 from ...run.run import Run
-from ...weights.rank_weights import format_problems
+from ...run.served_models import WITHOUT_PAGES_IN_TGI, other_engine
+from ...run.weights.rank_weights import format_problems
+from ...training.generation.kv_cache import has_cache
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens
 from .versions import OLDEST
 

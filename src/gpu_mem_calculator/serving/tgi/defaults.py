@@ -6,7 +6,7 @@ Files are those of text-generation-inference 3.3.7.
 from __future__ import annotations
 
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention, Moe
+from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 from .versions import version
 

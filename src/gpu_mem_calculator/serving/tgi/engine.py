@@ -9,11 +9,11 @@ eetq. Files are those of text-generation-inference 3.3.7.
 
 from __future__ import annotations
 
-from ...cuda.process import process_items
 from ...ledger.formula import SIMULATED
+from ...ledger.frameworks import TGI
 from ...ledger.source import code
 from ...ledger.units import GIB
-from ...published.frameworks import TGI
+from ...run.cuda.process import process_items
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, COMMON_OPTIONS, POOL, ServerItem, ServerMemory

@@ -8,9 +8,9 @@ from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...run.run import Run
 from ...run.served import GRAPHS, ServerItem
-from ...weights.layer_widths import distinct_widths
-from ...weights.rank_weights import BITS
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import distinct_widths
+from ...run.weights.rank_weights import BITS
+from ...run.weights.shards import ServerShard
 from .defaults import BY_MODEL, block_size
 from .versions import version
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from itertools import groupby
 
 from ...ledger.remember import remembered
-from ...replay.allocator import history
-from ...replay.stream import AllocationStream
+from ...pytorch.replay.allocator import history
+from ...pytorch.replay.stream import AllocationStream
 from ...run.run import Run
-from ...weights import WeightFormat
-from ...weights.rank_weights import BITS
-from ...weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
+from ...run.weights import WeightFormat
+from ...run.weights.rank_weights import BITS
+from ...run.weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
 from .events import StreamRecorder
 
 

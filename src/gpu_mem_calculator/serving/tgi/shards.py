@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
 
 
 def rank_shard(run: Run) -> ServerShard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...published.frameworks import TGI
+from ...ledger.frameworks import TGI
 from ...run.releases import Version, modelled_version
 from ...run.run import Run
 

@@ -11,11 +11,11 @@ from ...ledger.num import ceil_div
 from ...ledger.source import ARITHMETIC, code
 from ...run.run import Run
 from ...run.served import NON_TORCH, WEIGHTS, ServerItem
-from ...weights import WeightFormat
-from ...weights.rank_weights import BITS, run_format, weight_items
-from ...weights.server_adapters import adapter_items
-from ...weights.shards import ServerShard
-from ...weights.weight_formulas import weight_formulas
+from ...run.weights import WeightFormat
+from ...run.weights.rank_weights import BITS, run_format, weight_items
+from ...run.weights.server_adapters import adapter_items
+from ...run.weights.shards import ServerShard
+from ...run.weights.weight_formulas import weight_formulas
 from .graphs import tokens_ahead
 from .loading import left_over_bytes
 

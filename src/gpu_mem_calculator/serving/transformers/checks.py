@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...ledger.frameworks import TRANSFORMERS
 from ...ledger.quoting import quoted
-from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, StateSpace
-from ...modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
-from ...published.frameworks import TRANSFORMERS
+from ...models.arch.arch import Arch, Layer
+from ...models.arch.blocks import Attention, StateSpace
+from ...pytorch.modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ...run.run import Run
-from ...weights.rank_weights import format_problems
+from ...run.weights.rank_weights import format_problems
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation import assisted, entries, model_inputs
-from ...generation.case import build_case
-from ...generation.decode_steps import CacheMode, DecodeStep, layer_kinds
-from ...generation.entries import GenerationCase
-from ...generation.stream import GenerationStreamWriter
-from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
 from ...ledger.num import larger
 from ...ledger.units import MIB
-from ...model.arch import Arch
-from ...modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
-from ...modelling.huggingface.quirks import family_quirks
-from ...modelling.huggingface.setting import BlockSetting
+from ...models.arch.arch import Arch
+from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
+from ...pytorch.modelling.huggingface.quirks import family_quirks
+from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine, HostLibraries
 from ...run.phases import STARTUP
 from ...run.run import Run
+from ...training.generation import assisted, entries, model_inputs
+from ...training.generation.case import build_case
+from ...training.generation.decode_steps import CacheMode, DecodeStep, layer_kinds
+from ...training.generation.entries import GenerationCase
+from ...training.generation.stream import GenerationStreamWriter
+from ...training.generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from .checks import problems
 from .options import OPTIONS
 from .weights import weight_entries, workspace_entries

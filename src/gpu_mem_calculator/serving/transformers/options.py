@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...published.frameworks import TRANSFORMERS
+from ...ledger.frameworks import TRANSFORMERS
 from ...run.served import COMMON_OPTIONS
 
 OPTIONS = COMMON_OPTIONS | {

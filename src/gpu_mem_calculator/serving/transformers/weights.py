@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...generation.entries import GenerationCase
-from ...generation.instants import MASKS, GenerationInstant
 from ...ledger.ledger import PARAM, RUNTIME, Entry
 from ...ledger.num import EMPTY, Num, sized
 from ...ledger.source import ARITHMETIC, code
 from ...ledger.units import MIB
-from ...model.adapters import linears
-from ...replay.rounding import block_bytes
+from ...models.arch.adapters import linears
+from ...pytorch.replay.rounding import block_bytes
 from ...run.run import Precision
-from ...step.quantization import loading_events
-from ...step.weights import base_bytes, base_tensors
-from ...step.workspaces import WORKSPACES, cublas_bytes
+from ...training.generation.entries import GenerationCase
+from ...training.generation.instants import MASKS, GenerationInstant
+from ...training.step.quantization import loading_events
+from ...training.step.weights import base_bytes, base_tensors
+from ...training.step.workspaces import WORKSPACES, cublas_bytes
 
 BITSANDBYTES = code("bitsandbytes 0.50.2 nn/modules.py Params4bit, Int8Params")
 

@@ -24,12 +24,12 @@ from msgspec import Struct
 from ...ledger.formula import Term, added, total
 from ...ledger.source import Source, code, measured
 from ...ledger.units import GIB, MIB
-from ...model.arch import Layer
-from ...model.blocks import Attention, LatentAttention
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import LayerWidths, distinct_widths, layer_widths, mixer_widths
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import LayerWidths, distinct_widths, layer_widths, mixer_widths
+from ...run.weights.shards import ServerShard
+from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
 from .experts import PERSISTENT_FROM, workspace_part

@@ -14,10 +14,10 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
-from ...weights import find_format
-from ...weights.rank_weights import ROUNDED, run_format
-from ...weights.shards import ServerShard
-from ...weights.weight_formulas import less, parameters_formula
+from ...run.weights import find_format
+from ...run.weights.rank_weights import ROUNDED, run_format
+from ...run.weights.shards import ServerShard
+from ...run.weights.weight_formulas import less, parameters_formula
 from .activations import element_bytes, profile_peak
 from .cache import BlockPool
 from .formats import loaded_format

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from ...generation.kv_cache import LATENT, STATE
 from ...ledger.units import GIB
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import LATENT, STATE
 from .cache_groups import UnsupportedCacheError, block_bytes, manages_hybrids, sequence_blocks
 from .cache_layers import GROWING, LayerPage, cache_slots, layer_pages
 from .cache_layout import PoolLayout, pool_layout, token_bytes

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...generation.kv_cache import CROSS, FULL, LATENT, STATE, WINDOW
 from ...ledger.num import ceil_div
 from ...run.run import Run
+from ...training.generation.kv_cache import CROSS, FULL, LATENT, STATE, WINDOW
 from .cache_layers import CHUNK, GROWING, CacheSlot, LayerPage, state_mode
 from .speculative import EAGLE, method, tokens_ahead
 from .versions import Version, uses_second_runner, version

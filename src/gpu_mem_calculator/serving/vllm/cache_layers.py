@@ -15,13 +15,21 @@ from math import lcm
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...generation.kv_cache import FULL, INDEX, LATENT, STATE, WINDOW, mixer_cache, state_bytes
 from ...ledger.num import ceil_div
 from ...ledger.words import words
-from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention, StateSpace
+from ...models.arch.arch import Arch, Layer
+from ...models.arch.blocks import Attention, LatentAttention, StateSpace
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import (
+    FULL,
+    INDEX,
+    LATENT,
+    STATE,
+    WINDOW,
+    mixer_cache,
+    state_bytes,
+)
 from .cache_rows import BITS, cache_dtype, cache_row, latent_bytes, state_bits, with_draft_inputs
 from .speculative import draft_layers, tokens_ahead
 from .versions import v1, version

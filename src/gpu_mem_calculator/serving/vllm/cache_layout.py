@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...generation.kv_cache import STATE
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import STATE
 from .cache_groups import BlockNeeds, CacheGroup, block_bytes, block_needs, cache_groups
 from .cache_layers import GROWING, CacheSlot, base_block_size, cache_slots
 from .versions import version

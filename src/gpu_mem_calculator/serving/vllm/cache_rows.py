@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...generation.kv_cache import RowBytes, unscaled_row
 from ...ledger.num import ceil_div
-from ...model.blocks import LatentAttention, Mixer, Recurrence, StateSpace
+from ...models.arch.blocks import LatentAttention, Mixer, Recurrence, StateSpace
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
+from ...training.generation.kv_cache import RowBytes, unscaled_row
 from .speculative import tokens_ahead
 from .versions import version
 

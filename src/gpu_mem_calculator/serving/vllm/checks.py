@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...model.blocks import Attention, LatentAttention
-from ...published.served_models import vllm_problem
+from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_text
 from ...run.run import Run
-from ...weights.drafts import has_attention
-from ...weights.rank_weights import format_problems
+from ...run.served_models import vllm_problem
+from ...run.weights.drafts import has_attention
+from ...run.weights.rank_weights import format_problems
 from .defaults import apply_defaults
 from .shards import first_moe
 from .speculative import METHODS, method, num_mtp_layers, tokens_ahead

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger.units import GIB
-from ...model.arch import Arch
-from ...model.blocks import Recurrence, StateSpace
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.run import Run
 from .versions import Version, v1, version
 

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
-from ...published.served_models import borrowed_notes
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
-from ...weights.rank_weights import run_format
+from ...run.served_models import borrowed_notes
+from ...run.weights.rank_weights import run_format
 from . import cache, speculative, versions
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
 from .cache import BlockPool, block_pool

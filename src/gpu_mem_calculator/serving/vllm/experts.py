@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ...ledger.source import code
 from ...run.run import Run
-from ...weights.layer_widths import LayerWidths
+from ...run.weights.layer_widths import LayerWidths
 from .sampler import SourcedBytes
 from .versions import Version, version
 

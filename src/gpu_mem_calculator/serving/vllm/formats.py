@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...weights.recipes import NF4_PLAIN
-from ...weights.scheme import WeightFormat
+from ...run.weights.recipes import NF4_PLAIN
+from ...run.weights.scheme import WeightFormat
 from .versions import Version
 
 TRITON_FROM, SCALES_FREED_FROM = (0, 11, 0), (0, 25, 0)

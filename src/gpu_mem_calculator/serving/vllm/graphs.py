@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from ...ledger.formula import added, total
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention, Moe
+from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
-from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import distinct_widths
-from ...weights.shards import ServerShard
+from ...run.weights.layer_widths import distinct_widths
+from ...run.weights.shards import ServerShard
+from ...training.step.workspaces import cublas_bytes
 from .activations import compiled_widths, element_bytes
 from .sampler import SourcedBytes
 from .speculative import tokens_ahead

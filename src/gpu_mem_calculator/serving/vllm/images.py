@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from ...ledger.num import ceil_div
 from ...ledger.source import code
-from ...model.arch import Arch
-from ...model.blocks import Weight
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Weight
 from ...run.run import Run
 from .sampler import SourcedBytes
 from .versions import v1, version

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...ledger.words import words
-from ...model.blocks import Moe
+from ...models.arch.blocks import Moe
 from ...run.run import Run
-from ...weights.shards import LINEAR, ROUTER, ServerShard, held
+from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from .sampler import SourcedBytes
 from .versions import version
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...cuda import nccl
-from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
+from ...run.cuda import nccl
+from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.run import Run
 from ...run.served import NamedBytes
 from .activations import is_compiled

@@ -6,9 +6,9 @@ FusedMoEParallelConfig.make, vllm/model_executor/layers/vocab_parallel_embedding
 
 from __future__ import annotations
 
-from ...model.blocks import Moe
+from ...models.arch.blocks import Moe
 from ...run.run import Run
-from ...weights.shards import ServerShard
+from ...run.weights.shards import ServerShard
 from .versions import version
 
 VOCAB_MULTIPLE = 64

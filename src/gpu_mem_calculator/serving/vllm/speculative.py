@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...ledger.source import code
-from ...model.arch import Arch, Layer
+from ...models.arch.arch import Arch, Layer
 from ...run.run import Run
-from ...weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
-from ...weights.shards import ServerShard, ShardedParameter, held
+from ...run.weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
+from ...run.weights.shards import ServerShard, ShardedParameter, held
 from .sampler import SourcedBytes
 from .versions import v1, version
 

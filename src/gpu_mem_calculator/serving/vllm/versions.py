@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from ...model.arch import Layer
-from ...model.blocks import Attention, LatentAttention, Moe
-from ...published.frameworks import VLLM
+from ...ledger.frameworks import VLLM
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 
 Version = tuple[int, int, int]

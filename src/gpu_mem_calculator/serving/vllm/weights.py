@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from ...ledger.formula import Formula
 from ...ledger.words import words
-from ...model.arch import Arch
-from ...model.blocks import LatentAttention
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import LatentAttention
 from ...run.run import Run
-from ...weights import WeightFormat
-from ...weights.rank_weights import (
+from ...run.weights import WeightFormat
+from ...run.weights.rank_weights import (
     BITS,
     Item,
     rotary_formulas,
@@ -23,8 +23,8 @@ from ...weights.rank_weights import (
     run_format,
     weight_items,
 )
-from ...weights.shards import ServerShard, held
-from ...weights.weight_formulas import weight_formulas
+from ...run.weights.shards import ServerShard, held
+from ...run.weights.weight_formulas import weight_formulas
 from .formats import loaded_format
 from .versions import Version, version
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...ledger.num import ceil_div
-from ...model.arch import Arch
-from ...model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
-from ...weights.shards import ServerShard
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
+from ...run.weights.shards import ServerShard
 
 # Products with the whole state for each token: one updates it, one reads it; the delta rule first
 # reads the value that the state has for the key.

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...model.arch import Arch
-from ...model.blocks import Moe
-from ...weights.shards import (
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Moe
+from ...run.weights.shards import (
     EMBEDDING,
     EXPERT,
     EXPERTS,

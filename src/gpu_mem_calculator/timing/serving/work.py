@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...generation.kv_cache import LATENT, LayerState
+from ...training.generation.kv_cache import LATENT, LayerState
 from .mixing import MixerWork
 from .parts import ALWAYS, ENCODING, LAST, WeightUse, products, read_bytes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...engines import engine_row
 from ...ledger.num import Num
 from ...run.run import Run
+from ...training.engines import engine_row
 from ..curves.attention import attention_seconds
 from ..curves.machine import Machine
 from ..curves.matmul import NARROW, grouped_matmul_seconds, matmul_seconds

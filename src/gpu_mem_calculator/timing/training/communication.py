@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.megatron_lm import options as megatron
 from ...ledger.num import Num, holds, sized
-from ...model.arch import Layer
-from ...model.blocks import Attention, LatentAttention, Moe
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...run.engine_row import MEGATRON_2
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.megatron_lm import options as megatron
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds

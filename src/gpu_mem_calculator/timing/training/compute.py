@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.megatron_lm.options import expert_tp
 from ...ledger.num import Num, holds, larger, sized, smaller
-from ...model.arch import Layer
-from ...model.blocks import Linear, Moe, Norm
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Linear, Moe, Norm
 from ...run.engine_row import MEGATRON_CORE, TRANSFORMERS
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.megatron_lm.options import expert_tp
 from ..curves.machine import Machine
 from .clock import BlockClock
 from .elementwise import elementwise_seconds
@@ -180,7 +180,7 @@ def has_torch_kernels(run: Run, engine: str) -> bool:
 
 def _unsorted(run: Run, engine: str, layer: Layer) -> dict[str, Num]:
     """1 where a rank of Megatron does not sort the tokens that it receives: all are for its only
-    expert, and no other rank shares it (modelling/megatron/feedforward.py).
+    expert, and no other rank shares it (pytorch/modelling/megatron/feedforward.py).
     """
     if not engine_row(engine).megatron or not isinstance(layer.mlp, Moe):
         return {}

@@ -6,11 +6,11 @@ bandwidth from the kernels beside them.
 
 from __future__ import annotations
 
-from ...engines import engine_row
-from ...engines.fsdp.options import KEEP_GATHERED
 from ...ledger.num import sized
 from ...run.engine_row import REPLICATE, SHARD_UNITS
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.fsdp.options import KEEP_GATHERED
 from ..curves.elementwise import PLAIN
 from ..curves.machine import Machine
 from .elementwise import elementwise_seconds

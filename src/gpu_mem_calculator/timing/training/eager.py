@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...autograd.tape import Op
 from ...ledger.num import Num
+from ...pytorch.autograd.tape import Op
 from ..curves import elementwise as shares
 
 # Bytes of backward besides those of the operation's gradients and saved tensors, in units of its

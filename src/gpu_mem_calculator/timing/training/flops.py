@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from ...ledger.num import Num, smaller
-from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention, Moe, Weight
+from ...models.arch.arch import Arch, Layer
+from ...models.arch.blocks import Attention, LatentAttention, Moe, Weight
 from .step_seconds import Seconds
 
 Flops: TypeAlias = Any  # a float for one run, an array of floats for several at once

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.deepspeed import options as deepspeed
-from ...model.arch import Layer
-from ...model.blocks import Moe
+from ...models.arch.arch import Layer
+from ...models.arch.blocks import Moe
 from ...run.engine_row import MEGATRON_2, MEGATRON_CORE, SHARD_UNITS, TRANSFORMERS
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.deepspeed import options as deepspeed
 from ..curves import host
 from ..curves.host import COMPILED, EAGER, HostCosts
 from ..curves.machine import Machine

@@ -8,9 +8,9 @@ on layers of Megatron's own, three times its estimate, is left out.
 
 from __future__ import annotations
 
-from ...engines import engine_row
-from ...model.blocks import Moe
+from ...models.arch.blocks import Moe
 from ...run.run import Run
+from ...training.engines import engine_row
 
 EXPERTS, ADAPTERS = "experts", "adapters"
 # class -> (low, high) as factors of the estimate. Megatron-LM: run files often leave out which

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engines import engine_row
 from ...run.engine_row import SHARD_UNITS
 from ...run.run import Run
+from ...training.engines import engine_row
 from ..curves import transfers
 from ..curves.machine import Machine
 from .step_seconds import Seconds

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.megatron_lm.options import expert_tp
-from ...engines.megatron_lm.shards import local_vocab
 from ...ledger.num import Num, ceil_div, larger, smaller
-from ...model.adapters import adapted_linears
-from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention, Linear, Mlp, Moe
+from ...models.arch.adapters import adapted_linears
+from ...models.arch.arch import Arch, Layer
+from ...models.arch.blocks import Attention, LatentAttention, Linear, Mlp, Moe
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.megatron_lm.options import expert_tp
+from ...training.engines.megatron_lm.shards import local_vocab
 from .tapes import megatron_setting
 
 SHARDED = ("vocab", "heads", "kv_heads", "ffn", "expert_ffn")  # dimensions that tp shards

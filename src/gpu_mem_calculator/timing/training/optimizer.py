@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engines import engine_row
 from ...run.engine_row import REPLICATE, SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
-from ...step.optimizers import OPTIMIZERS
+from ...training.engines import engine_row
+from ...training.step.optimizers import OPTIMIZERS
 from ..curves import optimizers
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines import engine_row
 from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
+from ...training.engines import engine_row
 
 
 class Overlap(Struct, frozen=True):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.fsdp.options import shard_ranks
-from ...engines.megatron_lm import options as megatron
-from ...engines.megatron_lm.shards import after_shard, embedding_shard, layer_shard, stepped_shares
 from ...ledger.num import Num, ceil_div, holds
-from ...model.adapters import total_adapter_parameters
+from ...models.arch.adapters import total_adapter_parameters
 from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.fsdp.options import shard_ranks
+from ...training.engines.megatron_lm import options as megatron
+from ...training.engines.megatron_lm.shards import (
+    after_shard,
+    embedding_shard,
+    layer_shard,
+    stepped_shares,
+)
 from .operators import EqualLayers
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...engines import engine_row
 from ...run.recompute import ATTENTION as KEEPS_ATTENTION
 from ...run.recompute import EVERY_SECOND_MM
 from ...run.run import Run
+from ...training.engines import engine_row
 from .clock import BlockClock
 from .operators import ATTENTION, CORE, EXPERTS, MLP
 from .step_seconds import Seconds

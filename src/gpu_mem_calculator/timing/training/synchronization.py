@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...engines import engine_row
-from ...engines.fsdp import options as fsdp
-from ...engines.megatron_lm import options as megatron
 from ...ledger.num import larger, sized
 from ...ledger.units import MIB
 from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
+from ...training.engines import engine_row
+from ...training.engines.fsdp import options as fsdp
+from ...training.engines.megatron_lm import options as megatron
 from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .communication import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER

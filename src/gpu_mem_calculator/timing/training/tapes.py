@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...autograd.compiled import compiled_tape
-from ...autograd.tape import Op, Tape
-from ...engines import engine_row
-from ...engines.megatron_deepspeed.layer import run_layer as run_megatron_2_layer
-from ...engines.megatron_lm import options as megatron
 from ...ledger.remember import remembered
-from ...model.arch import Layer
-from ...modelling.huggingface.head import head_walk
-from ...modelling.huggingface.layer import residual_bits
-from ...modelling.huggingface.layer import run_layer as run_transformers_layer
-from ...modelling.huggingface.setting import BlockSetting
-from ...modelling.megatron.layer import run_layer as run_megatron_layer
-from ...modelling.megatron.ops import MegatronSetting
+from ...models.arch.arch import Layer
+from ...pytorch.autograd.compiled import compiled_tape
+from ...pytorch.autograd.tape import Op, Tape
+from ...pytorch.modelling.huggingface.head import head_walk
+from ...pytorch.modelling.huggingface.layer import residual_bits
+from ...pytorch.modelling.huggingface.layer import run_layer as run_transformers_layer
+from ...pytorch.modelling.huggingface.setting import BlockSetting
+from ...pytorch.modelling.megatron.layer import run_layer as run_megatron_layer
+from ...pytorch.modelling.megatron.ops import MegatronSetting
 from ...run.engine_row import MEGATRON_2
 from ...run.run import Precision, Run
-from ...step.activations import setting as transformers_setting
+from ...training.engines import engine_row
+from ...training.engines.megatron_deepspeed.layer import run_layer as run_megatron_2_layer
+from ...training.engines.megatron_lm import options as megatron
+from ...training.step.activations import setting as transformers_setting
 
 
 def precision_of(run: Run, engine: str) -> Precision:

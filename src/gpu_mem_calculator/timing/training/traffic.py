@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from ...autograd.tape import ATTENTION, MM, Op, Value
 from ...ledger.num import Num, holds
+from ...pytorch.autograd.tape import ATTENTION, MM, Op, Value
 from ..curves.elementwise import ELSEWHERE, PLAIN, ROWS
 from . import eager
 

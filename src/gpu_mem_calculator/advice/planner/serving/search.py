@@ -1,0 +1,91 @@
+"""Evaluates every set-up of a server: by memory, then with every number of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from ....models.arch.arch import Arch
+from ....runfile.find_model.model_source import find_model
+from ....runfile.read import read
+from ..answers.question import FEWEST_GPUS, LONGEST_CONTEXT
+from ..answers.serving_question import ServingQuestion
+from .context import longest_context
+from .points import MOST_GPUS, ServingPoint, fewest_servers, meets, order, points_on
+from .set_up import Lengths, ServedSetup, lengths_of, served_setup
+from .space import ServingSetup, serving_setups
+
+Progress = Callable[[int, int, str], None]  # set-ups done, set-ups in all, what is evaluated
+
+
+class ServingSearch(Struct, frozen=True, kw_only=True):
+    """What a search found: every point that fits, and how many set-ups were tried."""
+
+    question: ServingQuestion
+    lengths: Lengths
+    gpus: int
+    setups: list[ServingSetup]
+    served: list[ServedSetup]
+    points: list[ServingPoint]
+
+
+def search_servers(question: ServingQuestion, progress: Progress | None = None) -> ServingSearch:
+    """Evaluate every set-up: by memory, then with every number of users."""
+    arch = model_arch(question)
+    lengths = lengths_of(question, arch.max_seq_len)
+    gpus = question.hardware.get("num_gpus") or (MOST_GPUS if question.goal == FEWEST_GPUS else 1)
+    setups = serving_setups(question, arch, gpus)
+    served, points = [], []
+    for number, setup in enumerate(setups):
+        if progress is not None:
+            progress(number, len(setups), setup.engine)
+        found = served_setup(question, setup, lengths)
+        if found is not None:
+            served.append(found)
+            points += set_up_points(question, found, lengths, gpus)
+    return ServingSearch(
+        question=question, lengths=lengths, gpus=gpus, setups=setups, served=served, points=points
+    )
+
+
+def set_up_points(
+    question: ServingQuestion, served: ServedSetup, lengths: Lengths, gpus: int
+) -> list[ServingPoint]:
+    """The points of one set-up by the question's goal."""
+    if question.goal == FEWEST_GPUS:
+        fewest = fewest_servers(question, served, lengths, gpus)
+        return [] if fewest is None else [fewest]
+    if question.goal == LONGEST_CONTEXT:
+        longest = longest_context(question, served, lengths, gpus)
+        return [] if longest is None else [longest]
+    return list(points_on(question, served, lengths, gpus))
+
+
+def chosen_points(search: ServingSearch) -> list[ServingPoint]:
+    """The best point of each set-up that meets the targets, best first."""
+    question = search.question
+    best: dict[int, ServingPoint] = {}
+    for one in search.points:
+        if not meets(question, one):
+            continue
+        now = best.get(id(one.served))
+        if now is None or order(question, one) < order(question, now):
+            best[id(one.served)] = one
+    return sorted(best.values(), key=lambda one: order(question, one))
+
+
+def model_arch(question: ServingQuestion) -> Arch:
+    """The architecture of the question's model."""
+    return find_model(read({"model": question.model}).model).arch
+
+
+def searched_axes(setups: list[ServingSetup]) -> dict[str, list[Any]]:
+    """Each axis with the values that were tried."""
+    axes: dict[str, list[Any]] = {"engine": []}
+    for one in setups:
+        for key, value in {"engine": one.engine, **one.keys}.items():
+            if value not in axes.setdefault(key, []):
+                axes[key].append(value)
+    return axes

@@ -1,0 +1,284 @@
+"""Changes of a run that may be worth trying: what saves memory, and what uses free memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...estimates.calculator import Estimate
+from ...pytorch.modelling.huggingface.liger import FUSED, LIGER
+from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
+from ...runfile.resolve.training_defaults import card_dtype
+from ...training.engines import engine
+from .candidate import Candidate as Candidate
+from .rollout_changes import rollout_savings
+
+SHARDS = "shards model states across GPUs; more communication"
+CPU_STEP = "slower optimizer step"
+ADAPTER = "trains an adapter, not the model"
+RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
+NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
+
+
+def savings(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that save memory and give the same training or inference, cheapest in speed first."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    if run.new_tokens is not None:
+        yield from _inference_savings(estimate)
+        return
+    adam, megatron = run.optimizer in ("adam", "adamw"), name.startswith("megatron")
+    if run.implementation != "fused" and adam:
+        title = {"adam": "fused Adam", "adamw": "fused AdamW"}[run.optimizer]
+        yield Candidate(title, ("training.optimizer_implementation=fused",))
+    yield from rollout_savings(run)
+    yield from _smaller_losses(estimate)
+    yield from _sharding(estimate)
+    if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
+        yield Candidate("sequence parallel", ("parallelism.sequence_parallel=true",))
+    if run.batch > 1:
+        batch, micro_batches = int(run.batch), int(run.micro_batches)
+        half, twice = batch // 2, -(-batch * micro_batches // (batch // 2))
+        yield _batch(half, twice, "same total batch")
+    yield from _more_recompute(estimate)
+    if adam and name in ("pytorch_ddp", "fsdp"):
+        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states", 2)
+    yield from _model_parallel(estimate)
+    if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
+        to_cpu = "engine.offload_optimizer=cpu"
+        yield Candidate("optimizer to CPU", (to_cpu,), CPU_STEP, 2)
+        if run.options.get("zero_stage") == 3:
+            yield Candidate(
+                "optimizer and weights to CPU",
+                (to_cpu, "engine.offload_param=cpu"),
+                "slower forward, backward and optimizer step",
+                3,
+            )
+
+
+def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
+    """Losses that never hold all logits, for a run with transformers' own loss."""
+    run, framework = estimate.resolved.run, estimate.resolved.engine
+    if not framework.transformers or run.loss != "full" or run.label_smoothing or run.liger:
+        return
+    has = LIGER.get(run.arch.family)
+    if has is not None and FUSED in has.default:
+        yield Candidate("Liger kernels", ("training.liger=true",), "needs liger-kernel")
+    else:
+        yield Candidate("cut cross entropy", ("training.loss=cut",), "needs cut-cross-entropy")
+
+
+def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
+    return Candidate(
+        f"batch {size} × {micro_batches} micro-batch{'es' * (micro_batches > 1)}",
+        (f"training.batch_size={size}", f"training.gradient_accumulation_steps={micro_batches}"),
+        cost,
+    )
+
+
+def _more_recompute(estimate: Estimate) -> Iterator[Candidate]:
+    """Policies that recompute more than the run does, or keep less of it on the GPU."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    every = run.recompute == "full" and run.recompute_quarters == 4
+    every = every and run.rule.every == 1 and run.rule.first_layers is None
+    if run.recompute != "selective" and name.startswith("megatron"):
+        yield _recompute(estimate, "selective", "little extra compute")
+    if not every:
+        yield _recompute(estimate, "full", "33 % more compute", 2)
+    elif name in ("pytorch_ddp", "fsdp") and not run.rule.offload and run.record is None:
+        title, cost = "full recompute, inputs on CPU", "slower forward and backward"
+        yield _policy(estimate, title, "full_offloaded", cost)
+    modelled = run.adapter is None and run.record is None and not run.liger
+    if run.recompute == "none" and name == "fsdp" and modelled:  # torchtitan's engine
+        cost = "less extra compute than full recompute"
+        yield _policy(estimate, "recompute by operation", "op", cost)
+
+
+def _policy(estimate: Estimate, title: str, policy: str, cost: str) -> Candidate:
+    """A policy by its name; the coarser key is removed where the run has it."""
+    settings = (f"training.recompute={policy}", *_removed(estimate, "activation_checkpointing"))
+    return Candidate(title, settings, cost, 2)
+
+
+def _removed(estimate: Estimate, key: str) -> tuple[str, ...]:
+    """A setting that removes a key of the training section, where the run has it."""
+    given = estimate.result.run.get("training") or {}
+    return (f"training.{key}=null",) if key in given else ()
+
+
+def _recompute(estimate: Estimate, level: str, cost: str = "", weight: int = 1) -> Candidate:
+    settings = (f"training.activation_checkpointing={level}", *_removed(estimate, "recompute"))
+    return Candidate(f"{RECOMPUTE[level]} recompute", settings, cost, weight)
+
+
+def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that save memory in an inference run."""
+    run = estimate.resolved.run
+    if run.attention == "eager":
+        yield Candidate("SDPA", ("inference.attention=sdpa",))
+    if run.precision == "fp32":
+        yield Candidate("bf16", ("inference.dtype=bf16",), "16-bit weights and cache")
+    if run.batch > 1:
+        half = run.batch // 2
+        yield Candidate(
+            f"batch {half}", (f"inference.batch_size={half}",), "fewer concurrent sequences", 4
+        )
+
+
+def _sharding(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that shard more of the states over the data-parallel ranks."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    if run.mesh.dp == 1:
+        return
+    if name == "pytorch_ddp":
+        yield Candidate("FSDP", ("engine.type=fsdp",), SHARDS, 2)
+    stage = run.options.get("zero_stage")
+    if stage is not None:
+        for higher in range(stage + 1, 4):
+            cost = "more communication" if higher == 3 else ""
+            yield Candidate(
+                f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost, higher // 2 + 1
+            )
+    if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
+        yield Candidate(
+            "full shard", ("engine.sharding_strategy=full_shard",), "more communication"
+        )
+    if run.options.get("distributed_optimizer") is False:
+        yield Candidate("distributed optimizer", ("engine.distributed_optimizer=true",))
+
+
+def to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
+    """Settings that select another engine and remove the options that it does not have."""
+    given, known = estimate.result.run.get("engine", {}), engine(name).options
+    foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
+    return (f"engine.type={name}", *settings, *foreign)
+
+
+def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
+    """Twice the tensor or pipeline parallelism, with half the data-parallel ranks."""
+    run, axes = estimate.resolved.run, estimate.resolved.engine.axes
+    if run.mesh.dp % 2:
+        return
+    half = f"parallelism.data_parallel_size={run.mesh.dp // 2}"
+    if "tp" in axes and run.mesh.tp * 2 <= run.gpus_per_node:
+        size = run.mesh.tp * 2
+        yield Candidate(
+            f"tp {size}",
+            (
+                f"parallelism.tensor_parallel_size={size}",
+                half,
+                "parallelism.sequence_parallel=true",
+            ),
+            "more communication",
+            2,
+        )
+    if "pp" in axes:
+        size = run.mesh.pp * 2
+        yield Candidate(
+            f"pp {size}",
+            (f"parallelism.pipeline_parallel_size={size}", half),
+            "a longer pipeline",
+            2,
+        )
+
+
+def further_savings(estimate: Estimate) -> Iterator[Candidate]:
+    """What saves memory and trains otherwise: another framework, precision, adapters, more GPUs."""
+    run, framework = estimate.resolved.run, estimate.resolved.engine
+    if framework.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
+        yield from _frameworks(estimate)
+    if "cp" in framework.axes and run.mesh.dp % 2 == 0:
+        size = run.mesh.cp * 2
+        yield Candidate(
+            f"cp {size}",
+            (
+                f"parallelism.context_parallel_size={size}",
+                f"parallelism.data_parallel_size={run.mesh.dp // 2}",
+            ),
+            "shards sequences across GPUs; more communication",
+            2,
+        )
+    if run.attention == "eager" and framework.transformers:
+        yield Candidate("SDPA", ("training.attention=sdpa",))
+    if run.options.get("cpu_offload") is False:
+        yield Candidate("states to CPU", ("engine.cpu_offload=true",), CPU_STEP, 3)
+    yield from _precision(estimate)
+    if run.adapter is None:
+        yield adapters(estimate, "lora")
+    if run.adapter is None or run.quantization is None:
+        yield adapters(estimate, "qlora")
+    yield more_gpus(estimate)
+
+
+def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
+    """Other engines that shard the states of the same model."""
+    name, cost = estimate.resolved.engine.name, "more communication"
+    if name != "fsdp":
+        yield Candidate("FSDP", to_engine(estimate, "fsdp"), SHARDS, 2)
+    if name != "deepspeed":
+        for stage in (2, 3):
+            settings = to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
+            yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "", 2)
+
+
+def _precision(estimate: Estimate) -> Iterator[Candidate]:
+    """Precisions with fewer bits; `training.dtype` is removed, because it would contradict."""
+    precision = estimate.resolved.run.precision
+    given = estimate.result.run.get("training", {})
+    no_dtype = ("training.dtype=null",) if "dtype" in given else ()
+    if precision == "fp32":
+        yield Candidate(
+            "bf16 mixed", ("training.precision=bf16_mixed", *no_dtype), "16-bit matmuls"
+        )
+    if not precision.endswith("_pure"):
+        kind = "fp16" if precision.startswith("fp16") else "bf16"
+        yield Candidate(
+            f"{kind} pure",
+            (f"training.precision={kind}_pure", *no_dtype),
+            "weights and states in 16 bits: small updates get lost",
+            6,
+        )
+
+
+def adapters(estimate: Estimate, recipe: str, on: str = "") -> Candidate:
+    """The usual settings for LoRA or QLoRA, `on` another engine if that is given; an adapter that
+    the run has keeps its rank.
+    """
+    run, name = estimate.resolved.run, on or estimate.resolved.engine.name
+    rank = DEFAULT_RANK if run.adapter is None else int(run.adapter.rank)
+    keys = recipe_settings(recipe, rank, name, card_dtype(estimate.resolved.hardware))
+    settings = [f"{key}={_text(value)}" for key, value in keys.items()]
+    settings += ["training.dtype=null"] * ("dtype" in estimate.result.run.get("training", {}))
+    title = f"{TITLES[recipe]} r={rank}" if recipe == "lora" else TITLES[recipe]
+    cost = ADAPTER if run.adapter is None else "4-bit base"
+    return Candidate(title, tuple(settings), cost, 4 if recipe == "lora" else 5)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def more_gpus(estimate: Estimate, times: int = 2, *settings: str, title: str = "") -> Candidate:
+    """Several times the GPUs, all of them data-parallel; keys for nodes are removed."""
+    given, count = estimate.result.run, times * estimate.resolved.hardware.num_gpus
+    changes = [*settings, f"hardware.num_gpus={count}"]
+    changes += [f"hardware.{key}=null" for key in NODES if key in given.get("hardware", {})]
+    if "data_parallel_size" in given.get("parallelism", {}):
+        changes.append(f"parallelism.data_parallel_size={times * estimate.resolved.run.mesh.dp}")
+    cost = "twice the GPUs" if times == 2 else f"{times} times the GPUs"
+    weight = 2 + times.bit_length() - 1
+    return Candidate(f"{title}{count} GPUs", tuple(changes), cost, weight)
+
+
+def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that take more memory and are wanted where some is free."""
+    run = estimate.resolved.run
+    if run.recompute != "none":
+        yield _recompute(estimate, "none", "faster")
+    if run.micro_batches % 2 == 0:
+        half = int(run.micro_batches // 2)
+        yield _batch(int(2 * run.batch), half, "same batch in fewer micro-batches")
+    else:
+        yield Candidate(
+            f"batch {2 * run.batch}",
+            (f"training.batch_size={2 * run.batch}",),
+            "a batch twice as large",
+        )

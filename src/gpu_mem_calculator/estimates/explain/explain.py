@@ -1,0 +1,261 @@
+"""The ledger with formulas: the same engine is run again with letters for the sizes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.formula import formula_text, numbers_of
+from ...ledger.ledger import CPU, GPU, Entry, Ledger
+from ...ledger.mesh import Mesh
+from ...ledger.num import Num
+from ...ledger.sym import Sym
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Share
+from ...models.arch.scaling import with_share
+from ...models.arch.symbolic import symbolic
+from ...run.cuda.runtimes import renamed_ledger
+from ...run.run import Run
+from ...run.served import SERVE
+from ..calculator import STEP, Estimate
+from ..stage_replay import with_block_rounding
+from .token_formula import token_formula
+from .worked_formula import AliveGroup, group_term
+
+LETTERS = {
+    "b": "micro-batch",
+    "s": "sequence",
+    "n": "new tokens",
+    "m": "micro-batches a step",
+    "P": "parameters given",
+    "N": "parameters of the architecture",
+    "h": "hidden size",
+    "v": "vocabulary",
+    "f": "feed-forward size",
+    "a": "heads",
+    "g": "key-value heads",
+    "d": "head size",
+    "e": "experts",
+    "k": "experts a token",
+    "d_v": "value head size",
+    "d_n": "head size without rotary",
+    "d_r": "rotary head size",
+    "r_kv": "key-value rank",
+    "r_q": "query rank",
+    "dp": "data-parallel ranks",
+    "tp": "tensor-parallel ranks",
+    "pp": "pipeline stages",
+    "cp": "context-parallel ranks",
+    "ep": "expert-parallel ranks",
+}
+LOG = logging.getLogger(__name__)
+AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+class ExplainedEntry(Struct, frozen=True, kw_only=True):
+    """One entry: what it is, its formula with letters and with numbers, when, and who says so.
+
+    `words` is the arithmetic of all copies at the peak, `6.74 B parameters × 4 bytes / 8 GPUs =
+    3.14 GiB`; empty where no such product gives the bytes.
+    `alive` gives the copies at each instant, by the instant's title, in the order of a step;
+    `parts` what one copy is made of: name, bytes, formula.
+    """
+
+    name: str
+    kind: str
+    place: str
+    bytes: int
+    formula: str
+    numbers: str
+    copies_at_peak: int
+    bytes_at_peak: int
+    alive: dict[str, int]
+    always: bool
+    source: str
+    parts: tuple[tuple[str, int, str], ...] = ()
+    words: str = ""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Every entry of the busiest stage's ledger; those alive at the peak first, largest first.
+
+    `letters` are the sizes that formulas name, `meanings` what they stand for. `symbolic` is False
+    where the engine's formulas are not written with letters: a server's are words and numbers, and
+    `token_formula` is its KV cache of one token; others show plain numbers.
+    """
+
+    peak: str
+    stage: int
+    num_stages: int
+    allocated_bytes: int
+    outside_torch_bytes: int
+    symbolic: bool
+    letters: dict[str, int]
+    meanings: dict[str, str]
+    entries: tuple[ExplainedEntry, ...]
+    token_formula: str = ""
+
+
+def explain(estimate: Estimate) -> Explanation:
+    """The explanation of the busiest pipeline stage of an estimate."""
+    ledger = None if estimate.served else _symbolic_ledger(estimate)
+    shown = ledger or estimate.ledger
+    peak = shown.peak_instant(phases=STEP)
+    entries = _merge_entries([_explain_entry(e, shown, peak.name) for e in shown.entries])
+    entries = [_with_words(estimate, entry) for entry in entries]
+    entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
+    outside = [_outside_entry(GPU, *part) for part in estimate.outside_torch]
+    outside.append(_outside_entry(CPU, *estimate.resolved.host_libraries))
+    outside = [entry for entry in outside if entry.bytes]
+    letters = _letters(shown)
+    return Explanation(
+        peak=peak.title,
+        stage=estimate.result.busiest_stage,
+        num_stages=len(estimate.ledgers),
+        allocated_bytes=estimate.result.allocated_bytes,
+        outside_torch_bytes=estimate.result.outside_torch_bytes,
+        symbolic=ledger is not None,
+        letters=letters,
+        meanings={name: LETTERS[name] for name in letters if name in LETTERS},
+        entries=(*entries, *outside),
+        token_formula=token_formula(estimate),
+    )
+
+
+def _with_words(estimate: Estimate, entry: ExplainedEntry) -> ExplainedEntry:
+    """The entry with the arithmetic of its bytes at the peak."""
+    name = entry.name.rpartition(": ")[2]
+    alive = AliveGroup(entry.kind, name, entry.copies_at_peak, entry.bytes_at_peak)
+    term = group_term(estimate, alive) if entry.bytes_at_peak else None
+    return replace(entry, words=f"{term.product} {term.figure}") if term and term.product else entry
+
+
+def _outside_entry(place: str, name: str, size: int, source: str) -> ExplainedEntry:
+    """An entry for memory outside torch, on the GPU or on the host."""
+    return ExplainedEntry(
+        name=name,
+        kind="outside torch",
+        place=place,
+        bytes=size,
+        formula=f"{size:,}",
+        numbers=f"{size:,}",
+        copies_at_peak=1,
+        bytes_at_peak=size,
+        alive={},
+        always=True,
+        source=source,
+    )
+
+
+def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
+    """The ledger with letters; None where its bytes would differ from the plain one's."""
+    run = replace(estimate.resolved.run, stage=estimate.result.busiest_stage)
+    engine = estimate.resolved.engine
+    try:
+        ledger = renamed_ledger(run, engine.ledger(_symbolic_run(run)))
+    except TypeError:  # an operation that letters do not have
+        LOG.info("%s: formulas take numbers only", engine.name, exc_info=True)
+        return None
+    if _heights(ledger) != _heights(engine.ledger(run)):
+        return None
+    return ledger if estimate.replayed is None else with_block_rounding(ledger, estimate.replayed)
+
+
+def _heights(ledger: Ledger) -> list[int]:
+    """The bytes at each instant that is present in the run."""
+    return [int(ledger.at(i)) for i in ledger.instants if int(i.present)]
+
+
+def _symbolic_run(run: Run) -> Run:
+    """The run with a letter for each size; an axis with one rank stays the number 1."""
+    mesh = run.mesh
+    axes = {axis: getattr(mesh, axis) for axis in AXES}
+    given = run.parameters_given
+    return replace(
+        run,
+        arch=_arch(run),
+        batch=Sym.named(run.batch, "b"),
+        seq=Sym.named(run.seq, "s"),
+        new_tokens=Sym.named(run.new_tokens, "n") if run.new_tokens else run.new_tokens,
+        micro_batches=Sym.named(run.micro_batches, "m") if run.micro_batches > 1 else 1,
+        mesh=Mesh(**{a: Sym.named(n, a) if n > 1 else n for a, n in axes.items()}),
+        parameters_given=None if given is None else Sym.named(given, "P"),
+    )
+
+
+def _arch(run: Run) -> Arch:
+    """The architecture with letters. Where a parameter count P is given, its own count is N."""
+    arch, given = symbolic(run.arch), run.parameters_given
+    if given is None:
+        return arch
+    share = (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N"))
+    return with_share(arch, cast(Share, share))  # a model's sizes are typed as ints
+
+
+def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
+    present = [i for i in ledger.instants if int(i.present)]
+    alive: dict[str, int] = {}
+    for instant in present:
+        copies = int(entry.live.get(instant.name, 0))
+        if copies:
+            alive[instant.title] = max(copies, alive.get(instant.title, 0))
+    served = any(i.phase == SERVE for i in present)
+    step = {i.title for i in present if served or i.phase in STEP}
+    text = formula_text(entry.formula)
+    copies = int(entry.live.get(peak, 0))
+    return ExplainedEntry(
+        name=entry.name,
+        kind=entry.kind,
+        place=entry.place,
+        bytes=int(entry.bytes),
+        formula=text or _formula(entry.bytes),
+        numbers=numbers_of(text) if text else _numbers(entry.bytes),
+        copies_at_peak=copies,
+        bytes_at_peak=copies * int(entry.bytes),
+        alive=alive,
+        always=step <= alive.keys() and set(alive.values()) == {1},
+        source=str(entry.source),
+        parts=tuple((name, int(size), _formula(size)) for name, size in entry.parts),
+    )
+
+
+def _merge_entries(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
+    """Merge equal entries of different instants, and leave out entries without bytes."""
+    merged: dict[tuple[Any, ...], ExplainedEntry] = {}
+    for entry in entries:
+        key = (entry.name, entry.kind, entry.place, entry.formula, entry.source)
+        if entry.bytes == 0 or not entry.alive:
+            continue
+        if key in merged:
+            first = merged[key]
+            copies = first.copies_at_peak + entry.copies_at_peak
+            merged[key] = replace(
+                first,
+                alive=first.alive | entry.alive,
+                copies_at_peak=copies,
+                bytes_at_peak=copies * first.bytes,
+            )
+        else:
+            merged[key] = entry
+    return list(merged.values())
+
+
+def _formula(number: Num) -> str:
+    return number.formula if isinstance(number, Sym) else f"{int(number):,}"
+
+
+def _numbers(number: Num) -> str:
+    return number.numbers if isinstance(number, Sym) else f"{int(number):,}"
+
+
+def _letters(ledger: Ledger) -> dict[str, int]:
+    """The letters that the formulas of a ledger use, with their values."""
+    used: dict[str, int] = {}
+    for entry in ledger.entries:
+        if isinstance(entry.bytes, Sym) and entry.bytes.value:
+            used |= {n: v for n, v in entry.bytes.names.items() if re.fullmatch(r"\w+", n)}
+    return {name: used[name] for name in (*LETTERS, *sorted(used)) if name in used}

@@ -1,0 +1,235 @@
+"""The figures of a result, from the ledgers and the replay of its busiest stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..ledger.ledger import (
+    ACT,
+    CACHE,
+    CPU,
+    GRAD,
+    NVME,
+    OPTIM,
+    PARAM,
+    RANK_0,
+    UNIFIED,
+    Instant,
+    Ledger,
+)
+from ..ledger.units import GIB, gib
+from ..models.arch.adapters import total_adapter_parameters
+from ..run.limits import BoundedLimit, Limit
+from ..run.phases import (
+    BACKWARD,
+    DECODE,
+    EVALUATION,
+    FORWARD,
+    GENERATION,
+    OPTIMIZER,
+    PREFILL,
+    SAVING,
+    STARTUP,
+)
+from ..run.run import Run
+from ..run.served import SERVE
+from ..runfile.config import MemoryBreakdown, MemoryResult, RunFile, StageResult
+from ..runfile.read import as_dict
+from ..runfile.resolve.resolved_run import ResolvedRun
+from .bounds import bounded, bounded_verdict
+from .fit_verdict import (
+    FITS,
+    SHORT,
+    UNSURE,
+    clear_verdict,
+    gap_warning,
+    headroom_bytes,
+    replay_verdict,
+)
+from .stage_replay import StageReplay
+from .step_results import failure, step_results
+from .verdict_words import summary
+
+COMMON_HOST = 16 * GIB  # host RAM of a GPU in a small machine, such as g5.xlarge of EC2
+# All phases but start-up.
+STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
+
+
+def memory_result(
+    file: RunFile,
+    resolved: ResolvedRun,
+    ledgers: tuple[Ledger, ...],
+    peaks: list[int],
+    busiest: int,
+    replayed: StageReplay | None,
+    outside: int,
+) -> MemoryResult:
+    """The result of a run.
+
+    - ledgers, peaks: of each pipeline stage; peaks in bytes
+    - busiest: the stage whose figures are reported
+    - replayed: its replay; None where only the ledger was computed
+    - outside: bytes outside torch on one GPU
+    """
+    run, hardware = resolved.run, resolved.hardware
+    ledger = ledgers[busiest]
+    unified = int(ledger.peak(UNIFIED))
+    highest = [one.peak_instant(phases=STEP) for one in ledgers]
+    peak = highest[busiest]
+    allocated = peaks[busiest] if replayed is None else replayed.allocated_bytes
+    needs = None if replayed is None else replayed.needs_bytes
+    margin = None if replayed is None else replayed.margin_bytes
+    card = (allocated if needs is None else needs) + (margin or 0) + outside
+    has = hardware.memory_bytes
+    reserved = 0 if replayed is None else replayed.reserved_bytes
+    on_card = None if replayed is None else _on_card(replayed, has - outside, unified)
+    taken = (on_card or reserved) + outside + unified
+    evicted = max(taken - has, 0) if on_card else 0  # of paged states, to the host
+    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
+    if replayed is None:
+        word = clear_verdict(card, max(allocated, *starts, 0) + outside, has)
+        gap, beyond = "", has - card
+    else:
+        word = replay_verdict(replayed, has - outside)
+        gap = gap_warning(word, replayed, has - outside, outside)
+        beyond = min(has - card, -1) if word == UNSURE else has - card
+    _, libraries, _ = resolved.host_libraries
+    host = _host_bytes(ledgers, hardware.gpus_per_node)
+    host += (libraries + evicted) * hardware.gpus_per_node
+    disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
+    result = MemoryResult(
+        total_memory_per_gpu_gb=card / GIB,
+        total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
+        cpu_memory_gb=host / GIB,
+        fits_on_gpu=word == FITS,
+        verdict=word,
+        headroom_bytes=headroom_bytes(word, beyond),
+        memory_utilization_percent=100 * card / has,
+        breakdown=_breakdown(ledger, peak, card),
+        allocated_bytes=allocated,
+        startup_bytes=max(starts, default=None) if replayed is None else replayed.startup_bytes,
+        reserved_bytes=reserved or None,
+        needs_bytes=needs,
+        margin_bytes=margin,
+        reserved_on_card_bytes=on_card,
+        device_bytes=None if replayed is None else taken - evicted,
+        outside_torch_bytes=outside,
+        gpu_memory_bytes=has,
+        host_bytes_per_node=host,
+        disk_bytes_per_node=disk,
+        peak_phase=peak.phase,
+        peak_instant=peak.title,
+        num_parameters=_parameters(run),
+        trainable_parameters=_trainable(resolved),
+        busiest_stage=busiest,
+        stages=_stages(resolved, highest, peaks),
+        timeline=_timeline(ledger),
+        assumed=list(resolved.assumed),
+        warnings=[*resolved.warnings, *filter(None, [gap])],
+        run=as_dict(file),
+        steps=[] if replayed is None else step_results(replayed.phases),
+        fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
+        decisive=[*resolved.decisive, *_host_words(host, hardware.gpus_per_node)],
+    )
+    return with_limits(result, resolved.limits, run)
+
+
+def _on_card(replayed: StageReplay, most: int, unified: int) -> int | None:
+    """Bytes that torch reserves on a card with `most` bytes for it and for paged states; None where
+    it does not survive.
+
+    Pages of managed memory (`unified` bytes) take what is left: those that find no room stay on the
+    host, and cudaMalloc evicts them (CUDA C++ programming guide, unified memory, oversubscription).
+    """
+    beside = replayed.reserved_under(most - unified)
+    return beside if beside is not None or not unified else replayed.reserved_under(most)
+
+
+def _host_words(host: int, ranks: int) -> list[str]:
+    """Host RAM of a node, which nobody has said, where it is more than a common machine has."""
+    return [f"{gib(host)} GiB of host RAM a node"] if host > ranks * COMMON_HOST else []
+
+
+def with_limits(
+    result: MemoryResult, limits: Sequence[Limit | BoundedLimit], run: Run | None = None
+) -> MemoryResult:
+    """A result with more that is not modelled, and its verdict with all bounds; `run` has the
+    shapes that some bounds need.
+    """
+    more = [bounded(one, result, run) if isinstance(one, Limit) else one for one in limits]
+    every = [*result.limits, *more]
+    word = bounded_verdict(result.verdict, result.headroom_bytes, every)
+    result = replace(result, limits=every, verdict=word, fits_on_gpu=word == FITS)
+    return replace(result, summary=summary(result))
+
+
+def _parameters(run: Run) -> int:
+    """Parameters of the whole model in training, of the text model in inference."""
+    tower = run.arch.tower_parameters if run.new_tokens is None else 0
+    return run.parameters_given or run.arch.num_parameters + tower
+
+
+def _trainable(resolved: ResolvedRun) -> int:
+    run = resolved.run
+    if run.new_tokens is not None:
+        return 0
+    if run.adapter is None:
+        return _parameters(run) - (run.arch.tower_parameters if run.freeze_vision_tower else 0)
+    adapter = run.adapter
+    return total_adapter_parameters(run.arch, adapter.rank, adapter.targets, dora=adapter.dora)
+
+
+def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
+    """Five parts, as alive at the peak; they add up to `card`, the bytes the card must have."""
+    parts = ledger.parts(peak)
+    named = [int(parts[kind]) for kind in (PARAM, GRAD, OPTIM, ACT)]
+    named[3] += int(parts[CACHE])
+    return MemoryBreakdown(
+        model_params_gb=named[0] / GIB,
+        gradients_gb=named[1] / GIB,
+        optimizer_states_gb=named[2] / GIB,
+        activations_gb=named[3] / GIB,
+        overhead_gb=(card - sum(named)) / GIB,
+    )
+
+
+def _host_bytes(ledgers: tuple[Ledger, ...], gpus: int) -> int:
+    """The highest bytes on the host of a node with `gpus` ranks, of which one may be rank 0."""
+    highest = 0
+    for ledger in ledgers:
+        every, first = ledger.heights(CPU), ledger.heights(RANK_0)
+        highest = max(highest, *(int(every[name]) * gpus + int(first[name]) for name in every))
+    return highest
+
+
+def _highest_bytes(ledgers: tuple[Ledger, ...], place: str) -> int:
+    """The highest bytes of any stage in a place other than the GPU."""
+    return max(int(ledger.peak(place)) for ledger in ledgers)
+
+
+def _stages(resolved: ResolvedRun, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
+    run, engine = resolved.run, resolved.engine
+    layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
+    return [
+        StageResult(
+            stage=i, num_layers=layers[i], allocated_bytes=peaks[i], peak_phase=instant.title
+        )
+        for i, instant in enumerate(highest)
+    ]
+
+
+def _timeline(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each instant with its bytes by kind, in the order of time."""
+    return [
+        {
+            "instant": instant.name,
+            "title": instant.title,
+            "phase": instant.phase,
+            "bytes": {k: int(v) for k, v in ledger.parts(instant).items()},
+        }
+        for instant in ledger.instants
+        if instant.present
+    ]

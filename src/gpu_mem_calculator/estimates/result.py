@@ -1,0 +1,155 @@
+"""The result of an estimate. `*_gb` is GiB (2³⁰ bytes), `*_bytes` an exact integer."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from ..run.limits import BoundedLimit
+from ..runfile.inference_config import ServingResult
+from .result_views import html_table, one_line, short_text
+
+
+class MemoryBreakdown(Struct, frozen=True, kw_only=True):
+    """What the card must have, by what it is for; the parts add up to the whole."""
+
+    model_params_gb: float
+    gradients_gb: float
+    optimizer_states_gb: float
+    activations_gb: float
+    overhead_gb: float
+
+    @property
+    def total_memory_gb(self) -> float:
+        """The sum of the parts."""
+        return (
+            self.model_params_gb
+            + self.gradients_gb
+            + self.optimizer_states_gb
+            + self.activations_gb
+            + self.overhead_gb
+        )
+
+
+class StageResult(Struct, frozen=True, kw_only=True):
+    """One pipeline stage."""
+
+    stage: int
+    num_layers: int
+    allocated_bytes: int
+    peak_phase: str
+
+
+class PhaseResult(Struct, frozen=True, kw_only=True):
+    """One phase of a step: torch's max_memory_allocated and max_memory_reserved."""
+
+    phase: str
+    micro_batch: int | None
+    peak_bytes: int
+    reserved_bytes: int
+
+
+class StepResult(Struct, frozen=True, kw_only=True):
+    """One of the first steps: its peak, the phase that has it, and every phase."""
+
+    step: int
+    peak_bytes: int
+    peak_phase: str
+    phases: list[PhaseResult]
+
+
+class OutOfMemory(Struct, frozen=True, kw_only=True):
+    """Where a run that does not fit runs out of memory; step 0 is start-up."""
+
+    step: int
+    phase: str
+
+
+class OtherCard(Struct, frozen=True, kw_only=True):
+    """A card that the name of the run's GPU can also mean, and on which the verdict is another."""
+
+    gpu: str
+    title: str
+    memory_gb: float
+    verdict: str
+
+
+class MemoryResult(Struct, frozen=True, kw_only=True):
+    """The answer: four numbers that are never mixed up, the verdict, and the parts.
+
+    - `allocated_bytes`: the most that tensors take at once in a step, on the busiest rank;
+      torch's max_memory_allocated. `startup_bytes` is the same while the model is set up.
+    - `reserved_bytes`: what torch reserves for that on a GPU with more memory than it needs;
+      max_memory_reserved. `reserved_on_card_bytes` is the same on this card, None where the run
+      does not survive on it.
+    - `needs_bytes`: the least that torch must be given for start-up and steps to survive.
+      `margin_bytes` is what must be added to be sure that they do.
+    - `device_bytes`: what nvidia-smi shows: reserved_on_card_bytes (reserved_bytes where that is
+      None) and what CUDA takes outside torch, `outside_torch_bytes`; pages of a paged optimizer as
+      far as the card has room, the others are on the host.
+
+    The last three come from a replay of torch's allocator, and are None where nothing was
+    replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
+    replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or `cannot_tell`
+    (within the margin, not replayed, or something in `limits` could decide); `summary` is the
+    verdict in one line, `decisive` what is assumed and could turn it; `other_cards` those that the
+    GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
+    the total, negative where it is short. `host_bytes_per_node` counts the libraries of every
+    process. `steps` are the first steps, as the replay has them: optimizer states exist from
+    the end of the first. `fails_at` is where a run that does not fit runs out of
+    memory. `version` is that of these fields, to which a version only adds.
+    """
+
+    total_memory_per_gpu_gb: float
+    total_memory_all_gpus_gb: float
+    cpu_memory_gb: float
+    fits_on_gpu: bool
+    verdict: str
+    headroom_bytes: int
+    memory_utilization_percent: float
+    breakdown: MemoryBreakdown
+    allocated_bytes: int
+    startup_bytes: int | None
+    reserved_bytes: int | None
+    reserved_on_card_bytes: int | None
+    needs_bytes: int | None
+    margin_bytes: int | None
+    device_bytes: int | None
+    outside_torch_bytes: int
+    gpu_memory_bytes: int
+    host_bytes_per_node: int
+    disk_bytes_per_node: int
+    peak_phase: str
+    peak_instant: str
+    num_parameters: int
+    trainable_parameters: int
+    busiest_stage: int
+    stages: list[StageResult]
+    timeline: list[dict[str, Any]]
+    assumed: list[str]
+    warnings: list[str]
+    run: dict[str, Any]
+    serving: ServingResult | None = None  # where a server has a pool for its cache
+    steps: list[StepResult] = []
+    fails_at: OutOfMemory | None = None
+    limits: list[BoundedLimit] = []
+    decisive: list[str] = []
+    other_cards: list[OtherCard] = []
+    summary: str = ""
+    version: int = 2
+
+    @property
+    def figures_fit(self) -> bool:
+        """Whether what is modelled fits; `limits` may add to it."""
+        return self.headroom_bytes >= 0 and self.verdict != "does_not_fit"
+
+    def __str__(self) -> str:
+        """The verdict and the parts in a few lines."""
+        return short_text(self)
+
+    def __repr__(self) -> str:
+        """The verdict and the total in one line."""
+        return one_line(self)
+
+    def _repr_html_(self) -> str:
+        """A small table and a bar, for notebooks."""
+        return html_table(self)

@@ -1,0 +1,222 @@
+"""A server's speed on its GPUs, prefill and decode: an estimate, and a bound by the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ... import catalog
+from ...run.cuda.runtimes import ROCM
+from ...runfile.config import GPUConfig
+from ...runfile.inference_config import DecodeSpeed, ExpectedSpeed, SpeedResult
+from ...runfile.resolve.card_name import named_card
+from ...runfile.resolve.hardware import Hardware, ports_per_gpu
+from ...runfile.resolve.resolved_run import ResolvedRun
+from ...timing.serving.card import CardRates
+from ...timing.serving.engine_costs import AMD_SHARE, COSTS, V0
+from ...timing.serving.kernels import ServingGpu
+from ...timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER
+from ...timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
+from ...timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
+from ..calculator import Estimate
+from ..machine import machine_of
+from .roofline_stages import stage_work
+
+PROMPT, ANSWER = 1024, 256  # tokens, where a run does not give them
+# Links whose switches reduce in the network (NVLink SHARP).
+ADDING = frozenset({"nvlink4", "nvlink4-h800", "nvlink5"})
+# The most tokens of a prompt in one pass: the option that sets it, and the smallest default of the
+# engine.
+CHUNKS = {"llamacpp": ("n_ubatch", 512), "sglang": ("chunked_prefill_size", 2048)}
+CHUNK = ("max_num_batched_tokens", 2048)
+UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
+
+
+def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
+    """The rates of the GPU that a hardware section names; None where they are not known.
+
+    `interconnect` is the link between the `ranks` that share a layer, unless it is a network and
+    all of them are in one node.
+    """
+    found = named_card(config, fast=True)
+    row = found[0] if found else None
+    if row is None or "tflops" not in row or not row["bandwidth_gb_per_s"]:
+        return None
+    named = catalog.find("links", config.interconnect or "")
+    if named is not None and named["scope"] == "node" and ranks <= per_node:
+        named = None
+    link = named or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
+    ports = (
+        ports_per_gpu(link, config.nics_per_node, per_node) if link.get("scope") == "node" else 1.0
+    )
+    return CardRates(
+        flops={name: 1e12 * rate for name, rate in row["tflops"].items()},
+        memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
+        link_bytes_per_second=1e9 * link["bandwidth_gb_per_s"] * ports,
+        link_seconds=1e-6 * link["latency_us"],
+        adds_up=link.get("name") in ADDING,
+    )
+
+
+def no_speed(estimate: Estimate) -> str:
+    """A sentence on why no speed is computed; empty where it is."""
+    if find_card_rates(_section(estimate)) is None:
+        if _section(estimate).gpu is None:
+            return "speed not estimated: no GPU given (add --gpu NAME)"
+        return "speed not estimated: the rates of this GPU are not known"
+    slow = next(on_host(estimate.resolved), "")
+    return f"speed not estimated: {slow}, whose bandwidth is not known" if slow else ""
+
+
+def on_host(resolved: ResolvedRun) -> Iterator[str]:
+    """What a pass reads from host memory, a sentence part for each."""
+    options, layers = resolved.run.options, len(resolved.run.arch.layers)
+    gpu_layers = options.get("n_gpu_layers")
+    if gpu_layers is not None and gpu_layers <= layers:
+        yield f"{layers + 1 - gpu_layers} of {layers + 1} layers are in host memory"
+    if options.get("n_cpu_moe"):
+        yield f"the experts of {options['n_cpu_moe']} layers are in host memory"
+    if options.get("no_kv_offload"):
+        yield "the KV cache is in host memory"
+    if options.get("cpu_offload_gb"):
+        yield f"{options['cpu_offload_gb']:g} GiB of weights are in host memory"
+
+
+def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
+    """One replica of the server: the work of one rank of each stage, and its GPU."""
+    name = resolved.engine.name
+    return ServingReplica(
+        card=card, stages=stage_work(resolved.run, resolved.engine), overlapped=name != "llamacpp"
+    )
+
+
+def timed_replica(resolved: ResolvedRun, section: GPUConfig, card: CardRates) -> TimedReplica:
+    """The replica with what its seconds depend on; `section` is the run's `hardware`."""
+    hardware = resolved.hardware
+    return TimedReplica(
+        replica=serving_replica(resolved, card),
+        gpu=ServingGpu(
+            machine=machine_of(hardware, section.interconnect),
+            rates=card,
+            capability=hardware.compute_capability,
+        ),
+        costs=COSTS[_costs_name(resolved)],
+        chunk=prompt_chunk(resolved),
+        share=AMD_SHARE if hardware.runtime == ROCM else 1.0,
+    )
+
+
+def _costs_name(resolved: ResolvedRun) -> str:
+    """The engine in the table of costs; vLLM's V0 engine has its own row."""
+    name = resolved.engine.name
+    if name != "vllm":
+        return name
+    from ...serving.vllm.versions import v1
+
+    return name if v1(resolved.run) else V0
+
+
+def prompt_chunk(resolved: ResolvedRun) -> int:
+    """The most tokens of a prompt in one pass."""
+    option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
+    return int(resolved.run.options.get(option) or fewest)
+
+
+def speed(estimate: Estimate) -> SpeedResult | None:
+    """Estimates and upper bounds; None where a rate is not known (see `no_speed`)."""
+    resolved = estimate.resolved
+    run, hardware = resolved.run, resolved.hardware
+    card = find_card_rates(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
+    if card is None or any(on_host(resolved)):
+        return None
+    timed = timed_replica(resolved, _section(estimate), card)
+    serving = timed.replica
+    prompt, context = sequence_lengths(estimate)
+    first = first_token_time(serving.alone, prompt, prompt_chunk(resolved))
+    rate, bound = prompt_rate(serving, prompt)
+    copies = int(run.mesh.dp)
+    return SpeedResult(
+        engine=resolved.engine.name,
+        prompt_len=prompt,
+        context=context,
+        first_token_seconds=first.seconds,
+        prefill_tokens_per_second=copies * rate,
+        prefill_bound=bound,
+        decode=list(_decode(estimate, timed, context)),
+        notes=list(_notes(resolved, hardware)),
+        expected_prefill=_expected(
+            prompt_seconds(timed, prompt),
+            copies * prompt,
+            copies * rate,
+            _figures(resolved.engine.name, PROMPTS),
+        ),
+    )
+
+
+def _expected(seconds: ServingSeconds, tokens: float, bound: float, figures: int) -> ExpectedSpeed:
+    """Tokens per second from the seconds that they take, none above the bound."""
+    return ExpectedSpeed(
+        median=min(bound, tokens / seconds.estimate),
+        least=min(bound, tokens / seconds.high),
+        most=min(bound, tokens / seconds.low),
+        figures=figures,
+    )
+
+
+def _figures(engine: str, kind: str) -> int:
+    """How many published benchmarks of an engine the estimate was compared with."""
+    share = SHARES.get(engine, {}).get(kind)
+    return 0 if share is None else share.count
+
+
+def sequence_lengths(estimate: Estimate) -> tuple[int, int]:
+    """Tokens of a prompt, and of prompt and answer: as given, else within the longest sequence."""
+    run = estimate.resolved.run
+    prompt, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER
+    if prompt:
+        return prompt, prompt + new
+    longest = estimate.served[0].max_seq_len if estimate.served else run.arch.max_seq_len
+    context = min(PROMPT + new, longest)
+    return max(1, context - new), context
+
+
+def _section(estimate: Estimate) -> GPUConfig:
+    return GPUConfig(**estimate.result.run.get("hardware", {}))
+
+
+def _decode(estimate: Estimate, timed: TimedReplica, context: int) -> Iterator[DecodeSpeed]:
+    copies, serving = int(estimate.resolved.run.mesh.dp), timed.replica
+    engine = estimate.resolved.engine.name
+    for sequences in _decode_batches(estimate, context):
+        replicas, replica = (copies, serving) if sequences > 1 else (1, serving.alone)
+        together, each, bound = step_rates(replica, context, sequences)
+        yield DecodeSpeed(
+            sequences=replicas * sequences,
+            tokens_per_second=replicas * together,
+            tokens_per_second_each=each,
+            bound=bound,
+            expected=_expected(
+                step_seconds(timed, context, sequences),
+                replicas * sequences,
+                replicas * together,
+                _figures(engine, TOGETHER if sequences > 1 else ALONE),
+            ),
+        )
+
+
+def _decode_batches(estimate: Estimate, context: int) -> list[int]:
+    """Batches to decode on each replica: one sequence, and as many as fit."""
+    if not estimate.served:
+        return sorted({1, int(estimate.resolved.run.batch)})
+    most = min(min(int(one.sequences(context)), one.most_sequences) for one in estimate.served)
+    return sorted({1, most}) if most else [1]
+
+
+def _notes(resolved: ResolvedRun, hardware: Hardware) -> Iterator[str]:
+    """What the figures leave out, a sentence for each."""
+    run = resolved.run
+    if run.options.get("speculative_method") or run.draft is not None:
+        yield "without speculative decoding, which can generate several tokens per pass"
+    if (run.options.get("num_beams") or 1) > 1:
+        yield "without beam search"
+    if int(run.mesh.tp) > hardware.gpus_per_node:
+        yield "with the interconnect of one node, although tensor parallelism spans nodes"

@@ -1,0 +1,208 @@
+"""Replays a stage's allocation stream through the model of torch's allocator: reserved, needs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..ledger.ledger import RUNTIME, Entry, Ledger
+from ..ledger.num import sized
+from ..ledger.source import code
+from ..ledger.units import KIB, MIB
+from ..pytorch.replay.allocator import ReplayPhase, replay
+from ..pytorch.replay.needs import NeedsSearch
+from ..pytorch.replay.rounding import UNIT
+from ..pytorch.replay.settings import AllocatorSettings
+from ..pytorch.replay.slack import slack_at_start, slack_bytes
+from ..pytorch.replay.stream import AllocationStream
+from ..run.phases import STARTUP
+from ..runfile.resolve.resolved_run import ResolvedRun
+from ..training.step.stream import allocation_stream
+from .margin import Margin, WithMargin, margin_of
+
+MICRO_BATCHES = 4
+"""At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
+blocks. All of 36 measured runs that accumulate need and reserve the same with 4 as with more."""
+APART = 64 * KIB
+"""Bytes of small tensors by which the peaks of stream and ledger may differ."""
+COARSE = 20
+"""Of the peak, one part in this: by no more is the ledger of 4-bit projections above the replay."""
+MOST_BYTES, MOST_LAYERS = 2**46, 2**11
+"""Larger runs do not exist, and are not replayed."""
+
+
+class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
+    """The replay of one pipeline stage.
+
+    - allocated_bytes: the peak of the steps, torch's max_memory_allocated
+    - startup_bytes: the peak of start-up
+    - reserved_bytes: torch's max_memory_reserved
+    - phases: the same statistics for each phase
+    - asked: the requests that were replayed
+    - search: replays of them under caps
+    - allocator: the allocator's settings
+    - margin: the shares of its margin
+    """
+
+    allocated_bytes: int
+    startup_bytes: int
+    reserved_bytes: int
+    phases: dict[str, ReplayPhase]
+    asked: StageRequests
+    search: NeedsSearch
+    allocator: AllocatorSettings
+    margin: Margin
+
+    @cached_property
+    def needs_bytes(self) -> int:
+        """The least bytes with which torch gets through, found by a search, and at least what is
+        allocated with room: with max_split_size_mb, blocks that are not split take more there than
+        on the least card, where they are released and allocated anew.
+        """
+        usual = max(self.search.needs_bytes(), self.allocated_bytes)
+        return usual if self._tight is None else min(usual, self._tight.needs_bytes())
+
+    def survives(self, cap: int) -> bool:
+        """Whether the stage gets through when torch may take at most `cap` bytes."""
+        return self.reserved_under(cap) is not None
+
+    def reserved_under(self, cap: int) -> int | None:
+        """Bytes that torch reserves when it may take at most `cap`; None where it does not get
+        through.
+        """
+        searches = [self.search] if self._tight is None else [self.search, self._tight]
+        enough = (search for search in searches if search.survives(cap // UNIT))
+        return next((one.outcome(cap // UNIT).peak_reserved * UNIT for one in enough), None)
+
+    def fails_in(self, cap: int) -> str | None:
+        """The mark of the phase that runs out of memory when torch may take at most `cap` bytes;
+        None where none does.
+        """
+        return (self._tight or self.search).fails_in(cap // UNIT)
+
+    @cached_property
+    def _tight(self) -> NeedsSearch | None:
+        """Replays of the requests on a small GPU, which matter where start-up takes more than the
+        steps.
+        """
+        if self.asked.ledger.tight is None or self.startup_bytes <= self.allocated_bytes:
+            return None
+        return NeedsSearch(self.asked.tight, self.allocator)
+
+    @cached_property
+    def slack_bytes(self) -> int:
+        """The most bytes by which the live blocks of the steps can be larger than their tensors."""
+        return slack_bytes(self.asked.usual, self.search.plan)
+
+
+class StageRequests(Struct, frozen=True, dict=True):
+    """The requests of a stage to the allocator: the usual ones, and those on a small GPU."""
+
+    ledger: Ledger
+    micro_batches: int
+
+    @cached_property
+    def usual(self) -> AllocationStream:
+        """The requests on a GPU with enough memory."""
+        return allocation_stream(self.ledger, self.micro_batches)
+
+    @cached_property
+    def tight(self) -> AllocationStream:
+        """The requests on a GPU that is too small for the usual ones."""
+        return allocation_stream(self.ledger, self.micro_batches, tight=True)
+
+
+def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
+    """The requests of a stage, from its ledger with every layer unrolled."""
+    run = resolved.run
+    group = int(run.micro_batch_group or run.mesh.pp)
+    rest = int(run.micro_batches) % group if run.virtual_stages > 1 else 0  # a smaller last group
+    count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
+    run = replace(run, stage=stage, unrolled=True, micro_batches=count)
+    ledger = replace(resolved.engine.ledger(run), scaled=run.parameters_given is not None)
+    return StageRequests(ledger, count)
+
+
+def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
+    """Whether a stage gets through when torch may take at most `cap` bytes."""
+    requests, settings = stage_requests(resolved, stage), resolved.allocator
+    if replay(requests.usual, settings, cap).failed_at is None:
+        return True
+    return (
+        requests.ledger.tight is not None
+        and replay(requests.tight, settings, cap).failed_at is None
+    )
+
+
+def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:
+    """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
+    if too_large(resolved, ledger):
+        return None
+    requests = stage_requests(resolved, stage)
+    search = NeedsSearch(requests.usual, resolved.allocator)
+    outcome = search.unlimited
+    _, startup = requests.usual.marks[0]
+    steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
+    least = _least_bytes(resolved, ledger, max(steps))
+    return StageReplay(
+        allocated_bytes=least,
+        startup_bytes=outcome.phases[startup].peak_bytes,
+        reserved_bytes=max(outcome.reserved_bytes, least),
+        phases=outcome.phases,
+        asked=requests,
+        search=search,
+        allocator=resolved.allocator,
+        margin=margin_of(resolved.run, resolved.engine.name),
+    )
+
+
+def _least_bytes(resolved: ResolvedRun, ledger: Ledger, replayed: int) -> int:
+    """The peak of the steps: that of the replay, or the ledger's where it is known to have together
+    what comes one after the other, and so is a bound.
+
+    - 4-bit projections that are recomputed: torch's checkpoint stops before the block's last one,
+      whose backward then runs before the block's activations are there again
+    - a single layer: its peak may come before its first product, which allocates the workspace
+    """
+    run, peak = resolved.run, _steps_peak(ledger)
+    beyond = peak - replayed
+    packed = run.quantization == "nf4" and beyond <= peak // COARSE
+    single = len(run.arch.layers) == 1 and beyond <= 128 * MIB + APART
+    return peak if beyond > APART and (packed or single) else replayed
+
+
+def _steps_peak(ledger: Ledger) -> int:
+    """The ledger's peak without start-up."""
+    return int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
+
+
+def too_large(resolved: ResolvedRun, ledger: Ledger) -> bool:
+    """Whether a run is larger than the model of the allocator can handle."""
+    return len(resolved.run.arch.layers) > MOST_LAYERS or int(ledger.peak()) > MOST_BYTES
+
+
+def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
+    """The ledger with an entry for the bytes by which blocks are larger than their tensors.
+
+    The figure is that of the peak, and is used at every instant of the steps. It is only rounding:
+    never negative, and at most `slack_bytes` and a few small tensors.
+    """
+    steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
+    beyond = stage.allocated_bytes - _steps_peak(ledger)
+    # Start-up's end is one of the instants whose highest slack is the bound, and quickly counted.
+    if beyond > slack_at_start(stage.asked.usual, stage.search.plan):
+        most = stage.slack_bytes + APART
+        assert beyond <= most, f"blocks have {beyond:,} B beyond their tensors"
+    assert beyond >= -APART, f"blocks have {-beyond:,} B less than their tensors"
+    blocks = Entry(
+        name="blocks larger than their tensors",
+        kind=RUNTIME,
+        bytes=sized(max(beyond, 0), 8),
+        live=steps,
+        source=code(
+            "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, replayed"
+        ),
+    )
+    return replace(ledger, entries=(*ledger.entries, blocks))

@@ -1,0 +1,189 @@
+"""The verdict on a card in words, and the figures it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..ledger.units import gib
+from ..run.limits import BoundedLimit
+from ..run.served import KEEPS_FEWER
+from .bounds import deciding
+from .fit_verdict import CLEAR, SHORT, UNSURE, WORDS
+
+if TYPE_CHECKING:
+    from ..runfile.inference_config import ServingResult
+    from .result import MemoryResult
+
+GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
+NAMED = 2  # limits that the first line names
+SETTLE = "gpu-mem-calc trace or measure"
+STARTED = "start it once: its log says what it takes"  # of a server
+
+
+class CardVerdict(NamedTuple):
+    """The verdict on a card, in bytes.
+
+    - needs: what the card must have; margin: what must be added to be certain
+    - has: what it has
+    - headroom: what it has beyond both
+    - most: where nothing was replayed, the most that the card may have to have; `needs` is then the
+      tensors alone
+    """
+
+    word: str
+    needs: int
+    margin: int
+    has: int
+    headroom: int
+    most: int | None = None
+
+
+def result_verdict(result: MemoryResult) -> CardVerdict:
+    """The verdict of a result."""
+    card, margin = total_bytes(result), result.margin_bytes or 0
+    has, most = result.gpu_memory_bytes, None
+    if result.needs_bytes is None:
+        highest = max(card, (result.startup_bytes or 0) + result.outside_torch_bytes)
+        most = int(highest * CLEAR)
+    return CardVerdict(result.verdict, card - margin, margin, has, result.headroom_bytes, most)
+
+
+def total_bytes(result: MemoryResult) -> int:
+    """Bytes that the card must have: what torch needs with its margin (the peak where nothing was
+    replayed), and what is outside torch. For a server, what it takes.
+    """
+    if result.serving is not None or result.needs_bytes is None:
+        return result.allocated_bytes + result.outside_torch_bytes
+    return result.needs_bytes + (result.margin_bytes or 0) + result.outside_torch_bytes
+
+
+def needs_words(found: CardVerdict) -> str:
+    """What the card must have, the margin included; where the card has the one and not the other,
+    both. Where nothing was replayed, the bounds.
+    """
+    least, certain = gib(found.needs), gib(found.needs + found.margin)
+    if found.most is not None:
+        return f"at least {least}" if found.word == SHORT else f"about {least} to {gib(found.most)}"
+    within = found.needs <= found.has < found.needs + found.margin
+    return f"{least} to {certain}" if within and least != certain else certain
+
+
+def spare_words(found: CardVerdict) -> str:
+    """How much memory is spare or short; empty where that is not what decides."""
+    if found.word == UNSURE and (found.most is not None or found.headroom >= 0):
+        return ""
+    if -GAP < found.headroom < 0:
+        return ""
+    figure = gib(abs(found.headroom))
+    figure = "<0.1" if figure == "0.0" else figure
+    return f"{figure} GiB {'short' if found.headroom < 0 else 'to spare'}"
+
+
+def verdict_words(found: CardVerdict) -> str:
+    """The verdict in words, such as `fits, 8.7 GiB to spare`."""
+    return ", ".join(filter(None, (WORDS[found.word], spare_words(found))))
+
+
+def card_summary(
+    found: CardVerdict, decisive: Sequence[str] = (), limits: Sequence[BoundedLimit] = ()
+) -> str:
+    """The verdict in one line: the outcome, the figures, what decides, what is assumed.
+
+    - decisive: the assumptions that could turn it, in a few words each
+    - limits: what is not modelled and keeps it open
+    """
+    figures = f"needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
+    spare = spare_words(found)
+    if found.word == UNSURE:
+        why = "torch's allocator was not replayed" if found.most else "within the margin"
+        spare = "" if limits else why
+    line = ", ".join(filter(None, (f"{WORDS[found.word]}: {figures}", spare)))
+    return line + _tail(decisive, limits if found.word == UNSURE else ())
+
+
+def summary(result: MemoryResult, also: str = "") -> str:
+    """The verdict of a result in one line; `also`: more users of a server, in words."""
+    limits = deciding(result) if result.verdict == UNSURE else []
+    if result.serving is None:
+        return card_summary(result_verdict(result), result.decisive, limits)
+    line = f"{_server_word(result)}: {server_words(result.serving)}{also}"
+    spare = f"{gib(abs(result.headroom_bytes))} GiB {_server_spare(result)}"
+    figures = "" if result.serving.problem else f", {spare}"
+    return f"{line.removesuffix('.')}{figures}{_tail(result.decisive, limits)}"
+
+
+def _server_word(result: MemoryResult) -> str:
+    assert result.serving is not None
+    problem = result.serving.problem
+    starts = result.verdict != SHORT or not problem or KEEPS_FEWER in problem
+    return WORDS[result.verdict] if starts else "will not start"
+
+
+def _server_spare(result: MemoryResult) -> str:
+    return "free" if result.headroom_bytes >= 0 else "short"
+
+
+def users_words(users: int, context: int) -> str:
+    """`27 users at 16,384 tokens`."""
+    return f"{users:,} user{'s' * (users != 1)} at {context:,} tokens"
+
+
+def server_words(serving: ServingResult) -> str:
+    """How many users a server takes at which context, or why it does not start."""
+    if serving.problem:
+        return serving.problem
+    asked = serving.users_asked
+    if asked is not None and serving.users < asked:
+        waits = f"{serving.users:,} of {asked:,} users at {serving.users_context:,} tokens"
+        return f"{waits} run concurrently, the others wait"
+    if asked is not None:
+        most = f" each ({serving.users:,} would)" if serving.users > asked else " each"
+        return f"{users_words(asked, serving.users_context)}{most}"
+    if not serving.kv_tokens:
+        return f"no KV cache; up to {serving.most_sequences:,} concurrent sequences"
+    if serving.users:
+        return f"{users_words(serving.users, serving.users_context)} each"
+    whole = f"not one user at {serving.users_context:,} tokens"
+    return f"{whole}, sequences of up to {serving.longest_context:,}"
+
+
+def _tail(decisive: Sequence[str], limits: Sequence[BoundedLimit]) -> str:
+    names = [one.key for one in limits[:NAMED]]
+    more = len(limits) - len(names)
+    keys = " and ".join([*names, *([f"{more} more"] if more else [])])
+    decides = f"; open: {keys}" if keys else ""
+    return decides + (f"; assumed: {', '.join(decisive)}" if decisive else "")
+
+
+def bound_words(limit: BoundedLimit) -> str:
+    """What a limit can add or save at most."""
+    adds, saves = limit.adds_bytes, limit.saves_bytes
+    words = {
+        "adds": "" if adds == 0 else "an unknown amount" if adds is None else _at_most(adds),
+        "saves": "" if saves == 0 else "an unknown amount" if saves is None else _at_most(saves),
+    }
+    given = {name: size for name, size in words.items() if size}
+    if len(set(given.values())) == 1 and len(given) == 2:
+        return f"adds or saves {given['adds']}"
+    return ", ".join(f"{name} {size}" for name, size in given.items()) or "changes nothing"
+
+
+def _at_most(size: int) -> str:
+    return f"at most {gib(size, 2)} GiB"
+
+
+def undecided(result: MemoryResult) -> list[str]:
+    """Where the verdict is open: what decides, a sentence each, with the way to settle it."""
+    if result.verdict != UNSURE:
+        return []
+    limits = deciding(result)
+    if not limits and result.needs_bytes is None:
+        return ["torch's allocator was not replayed, and takes more than the tensors"]
+    if not limits:
+        found = result_verdict(result)
+        survives = f"it survives a replay of torch's allocator with {gib(found.needs)} GiB"
+        certain = gib(found.needs + found.margin)
+        return [f"{survives}, and is certain with {certain}; settle it with gpu-mem-calc measure"]
+    usual = SETTLE if result.serving is None else STARTED
+    return [f"{one} ({bound_words(one)}); settle it: {one.settle or usual}" for one in limits]

@@ -1,1 +1,0 @@
-"""Configurations of other programs, from a run file."""

@@ -1,1 +1,0 @@
-"""TrainingArguments of transformers, and a run as a program of Hugging Face's tools."""

@@ -1,1 +1,0 @@
-"""The file of `trl sft`."""

@@ -1,0 +1,138 @@
+"""Measures one case in this process: sets the conditions, runs the job, and makes the row."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from ...runfile.read import as_dict
+from ...runfile.resolve.megatron_defaults import with_script_defaults
+from ...runfile.text.errors import InputError
+from ...runfile.text.files import write_file
+from ..jobs.job import FAKE, NCCL, World
+from . import environment
+from .card_state import host_state
+from .cases_file import MeasureCase
+from .child_process import Tell
+from .probe import Probe
+from .program import program
+from .runs_file import Row
+
+ONE_RANK = "nccl, 1 rank"  # one process cannot be several ranks of a real process group
+HISTORY = 2_000_000  # events that a snapshot keeps
+
+
+def measure_case(case: MeasureCase, tell: Tell) -> Row:
+    """Measure a case: this process plays one rank. `tell` gets each phase as it ends."""
+    job = program(case.config, case.function, case.values)
+    check_rank(case.rank, job.num_ranks)
+    kind = job.process_group
+    conf = set_allocator(case.alloc_conf or job.alloc_conf)
+    probe = case_probe(case, tell)
+    known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
+    head = {"environment": known, "group": job.group, "context_bytes": probe.context_bytes}
+    tell({**head, "phases": job.phases(case.steps)})
+    set_cap(case.cap_bytes, probe.total)
+    rank = case.rank if kind == FAKE else 0
+    steps = probe.clock.steps if probe.clock else case.steps
+    world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=steps)
+    try:
+        run_with_snapshot(lambda: job.start(world), case.snapshot)
+    except Exception:
+        with suppress(Exception):  # a broken CUDA context counts nothing
+            tell({"died": probe.counters()})
+        raise
+    return finished_row(case, job.group, probe, known)
+
+
+def case_probe(case: MeasureCase, tell: Tell) -> Probe:
+    """The probe of a case; `tell` gets each phase with its figures."""
+    steps = case.steps if case.averages and not case.snapshot else None
+    timed = 0 if case.snapshot or case.cap_bytes is not None else case.timed
+    return Probe(
+        lambda name, figures: tell({"phase": name, **figures}),
+        steps,
+        probed=case.steps,
+        timed=0 if case.config.get("inference") is not None else timed,
+    )
+
+
+def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
+    """Run a job; write torch's memory snapshot to the file `snapshot`, also where the job fails."""
+    if snapshot is None:
+        job()
+        return
+    memory = import_module("torch").cuda.memory
+    memory._record_memory_history(max_entries=HISTORY, stacks="python")
+    try:
+        job()
+    finally:
+        write_file(snapshot, pickle.dumps(memory._snapshot()), "--snapshot")
+
+
+def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, Any]) -> Row:
+    """The row of a case that did not fail."""
+    pinned = probe.pinned_bytes()
+    known = {**known, **environment.versions()}
+    if probe.clock and probe.clock.measured():
+        known |= {"timed_steps": probe.clock.timed, **host_state(), **probe.clock.state}
+    if pinned:
+        known["host_pinned_bytes"] = pinned
+    figures = {"measured": probe.measured(), "phases": probe.phases, "environment": known}
+    return {**row_head(case, group), **figures}
+
+
+def row_head(case: MeasureCase, group: str) -> Row:
+    """The first keys of every row of a case."""
+    function = {"function": case.function, "with": dict(case.values)} if case.function else {}
+    config = with_script_defaults(as_dict(case.config))
+    name = case.group or group
+    return {"id": case.id, "group": name, "config": config, **function, "rank": case.rank}
+
+
+def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
+    """The `environment` of a row, as far as it is known before the job runs."""
+    known: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
+    if conf:
+        known["alloc_conf"] = conf
+    if case.cap_bytes is not None:
+        known["cap_bytes"] = case.cap_bytes
+    return known
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """Raise where the job has no such rank."""
+    if not 0 <= rank < ranks:
+        known = f"{ranks} rank{'s' * (ranks > 1)}; use 0{f' to {ranks - 1}' * (ranks > 1)}"
+        raise InputError(f"--rank {rank}: the job has {known}")
+
+
+def set_allocator(conf: str | None) -> str | None:
+    """Set the allocator's settings before CUDA starts; returns those in force, the shell's too."""
+    if not conf:
+        return environment.allocator_setting()
+    torch = import_module("torch")
+    os.environ["PYTORCH_ALLOC_CONF"] = conf
+    set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    try:
+        (set_settings or torch.cuda.memory._set_allocator_settings)(conf)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"alloc_conf={conf!r} is not what torch takes: {reason}") from None
+    return conf
+
+
+def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
+    """Limit torch to this many bytes, as a smaller card would."""
+    if cap_bytes is None:
+        return
+    if cap_bytes > total_bytes:
+        fix = f"{total_bytes}; give less"
+        raise InputError(f"--cap {cap_bytes} bytes is more than this card has, {fix}")
+    # torch rounds the product of share and total down, so half a byte more keeps the cap whole
+    share = min(1.0, (cap_bytes + 0.5) / total_bytes)
+    import_module("torch").cuda.set_per_process_memory_fraction(share)

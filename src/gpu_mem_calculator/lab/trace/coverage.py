@@ -1,0 +1,74 @@
+"""Checks that a trace covers a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...pytorch.modelling.huggingface.attention_kernels import FLASH
+from ...run.run import Run
+from ...runfile.resolve.resolved_run import ResolvedRun
+from ...runfile.text.errors import InputError
+from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
+from ..jobs.optimizers import TORCH, TRANSFORMERS
+
+ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
+INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
+
+
+def check_covered(resolved: ResolvedRun, rank: int) -> None:
+    """Raise a sentence for each choice of the run that a trace does not cover."""
+    problems = [*_uncovered(resolved)]
+    ranks = resolved.hardware.num_gpus
+    if rank >= ranks:
+        few = "one rank, 0" if ranks == 1 else f"the ranks 0 to {ranks - 1}"
+        problems.append(f"rank {rank} is not in the run, which has {few}")
+    if problems:
+        raise InputError(problems)
+
+
+def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
+    run, engine = resolved.run, resolved.engine
+    section = "training" if run.new_tokens is None else "inference"
+    fake = "know no fake tensors"
+    if engine.serve is not None:
+        instead = "gpu-mem-calc infer estimates it, and 'transformers' is traced"
+        yield f"inference.engine={engine.name!r} is not traced; {instead}"
+    elif engine.name not in ENGINES:
+        why = f"{engine.title} asks the GPU what to do as it runs"
+        yield f"engine.type={engine.name!r} is not traced: {why}; {INSTEAD}"
+    if engine.name == "deepspeed" and run.options.get("partition_activations"):
+        why = "DeepSpeed reads sizes back from tensors"
+        fix = "leave it out, without tensor parallelism it saves nothing"
+        yield f"engine.partition_activations=true is not traced: {why}; {fix}"
+    if run.options.get("fsdp_version") == 2 and run.options["init_device"] == "cpu":
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        yield f"engine.init_device='cpu' is not traced for FSDP version 2: {why}; {INSTEAD}"
+    if run.options.get("sync_module_states"):
+        why = "torch asks whether the weights are on a GPU, and a trace has none"
+        fix = "leave it out, it adds no memory at the peak"
+        yield f"engine.sync_module_states=true is not traced: {why}; {fix}"
+    if run.attention in FLASH:
+        fix = "'sdpa' takes torch's own flash kernel where a card does"
+        yield f"{section}.attention={run.attention!r} is not traced: its kernels {fake}; {fix}"
+    if run.rule.offload:
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        yield f"training.recompute.offload=true is not traced: {why}; {INSTEAD}"
+    if run.quantization:
+        why = f"bitsandbytes' kernels {fake}"
+        yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"
+    if engine.name == "deepspeed":
+        yield from _deepspeed(run)
+    elif run.optimizer not in TORCH and run.optimizer not in TRANSFORMERS:
+        why = f"it is bitsandbytes', whose kernels {fake}"
+        yield f"training.optimizer={run.optimizer!r} is not traced: {why}; {INSTEAD}"
+
+
+def _deepspeed(run: Run) -> Iterator[str]:
+    for key in ("offload_optimizer", "offload_param"):
+        if run.options.get(key) == "nvme":
+            why = "DeepSpeed's asynchronous I/O writes real tensors"
+            fix = "'cpu' is traced, and takes as much of the GPU"
+            yield f"engine.{key}='nvme' is not traced: {why}; {fix}"
+    if run.optimizer not in DEEPSPEED:
+        known = f"it runs {', '.join(DEEPSPEED)}"
+        yield f"training.optimizer={run.optimizer!r} has no DeepSpeed optimizer; {known}"

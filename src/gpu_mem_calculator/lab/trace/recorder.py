@@ -1,0 +1,291 @@
+"""Records every storage that a torch program allocates and frees, and what allocated it.
+
+A dispatch mode sees each operation below autograd, on the tensors that own memory. A storage is
+alive as long as its Python object, which torch keeps as long as the storage.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...ledger.units import MIB
+from ...pytorch.replay.stream import AllocationStream
+from . import shapes
+from .host_storages import HostStorages
+from .storage_makers import StorageMaker as StorageMaker
+from .storage_makers import calling_line
+from .workspaces import MATMULS, workspaces
+
+SUM = torch.ops.aten.add.Tensor
+SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
+WITH_BIAS = torch.ops.aten.addmm.default
+DEVICE = torch.ops.prim.device.default
+CPU = torch.device("cpu")
+CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
+
+
+class Recorder(TorchDispatchMode):
+    """Records storages of fake tensors as a stream of allocations and frees."""
+
+    def __init__(self, cublas_bytes: int) -> None:
+        super().__init__()
+        self._cublas_bytes = cublas_bytes
+        self._handles: set[tuple[str, bool, int]] = set()
+        self.sizes: list[int] = []
+        self.events: list[int] = []
+        self.streams: list[int] = []
+        self.makers: list[StorageMaker] = []
+        self.marks: list[tuple[int, str]] = []
+        self.module = ""
+        self._streams: dict[Any, int] = {}  # the first one with a block is the default
+        self.empties: list[int] = []
+        self.sides = HostStorages()
+        self.ids: dict[int, int] = {}  # storage -> number of its block, while it is alive
+        self._alive: dict[int, Any] = {}
+        self._paused = 0
+        self.sums: dict[int, int] = {}  # a sum of gradients -> its first term
+        self._forward: dict[int, tuple[str, str]] = {}  # autograd's sequence number -> module, line
+
+    def recorded(self) -> AllocationStream:
+        """The stream so far, as the allocator would see it."""
+        events, before = sums_in_place(self.events, self.sums)
+        return AllocationStream(
+            sizes=self.sizes,
+            events=events,
+            streams=self.streams,
+            marks=[(before[at], name) for at, name in self.marks],
+            empties=[before[at] for at in self.empties],
+        )
+
+    def mark(self, name: str) -> None:
+        """End a phase."""
+        self.marks.append((len(self.events), name))
+
+    def make(self, size: int, op: str) -> int:
+        """Allocate a block; returns the number that frees it."""
+        number = len(self.sizes)
+        self.sizes.append(size)
+        self.streams.append(self._stream())
+        self.makers.append(self._maker(op))
+        self.events.append(number)
+        return number
+
+    def _stream(self) -> int:
+        """The number of torch's current CPU stream: it does nothing, but is distinct."""
+        return self._streams.setdefault(torch.cpu.current_stream(), len(self._streams))
+
+    def free(self, number: int) -> None:
+        """Free a block."""
+        self.events.append(~number)
+
+    def empty_cache(self) -> None:
+        """Record that the allocator returns its unused segments to the driver."""
+        self.empties.append(len(self.events))
+
+    def alive_bytes(self) -> int:
+        """Bytes of all storages that are alive."""
+        return sum(self.sizes[number] for number in self.ids.values())
+
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's block; None where it has none."""
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return self.ids.get(local.untyped_storage()._cdata)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # device names are for programs: see device_names.py
+            return self._dispatched(func, types, args, kwargs)
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is DEVICE:
+            return getattr(args[0], "fake_device", CPU)
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it desugars into operations on its local tensor
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._scalar(args[0])
+        result = shapes.result(func, args, kwargs or {})
+        if self._paused or shapes.in_place(func):
+            return result
+        host = self.sides.makes_host(args, kwargs)
+        for one, times in shapes.outputs(func, result):
+            self._record_output(one, func, times, host)
+        if host:
+            return result
+        if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
+            self._note_sum(result, *args[:2])
+        elif func is SCATTERED and not torch.is_grad_enabled():
+            self._note_sum(result, args[0], args[0])
+        elif func in MATMULS:
+            self.matmul(with_bias=func is WITH_BIAS)
+        extra = [
+            self.make(size, f"{func._schema.name} workspace") for size in workspaces(func, args)
+        ]
+        for number in extra:
+            self.free(number)
+        return result
+
+    def _note_sum(self, result: torch.Tensor, old: Any, new: Any) -> None:
+        """Note that two gradients of one tensor were added: see `sums_in_place`.
+
+        Not for a view: autograd keeps its base alive, which owns the memory.
+        """
+        if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
+            return  # a number and a tensor, in a layer that is recomputed
+        if old.shape == new.shape and old.dtype == new.dtype and not old._is_view():
+            total, before = self.number_of(result), self.number_of(old)
+            if total is not None and before is not None:
+                self.sums[total] = before
+
+    def matmul(self, *, with_bias: bool) -> None:
+        """Allocate cuBLAS's workspace at the first matmul of each thread and CUDA stream; it is
+        never freed. cuBLASLt, which adds a bias, has another of 1 MiB.
+
+        On a GPU, backward runs in a separate thread (CublasHandlePool.cpp).
+        """
+        thread = (torch._C._current_autograd_node() is not None, self._stream())
+        sizes = {CUBLAS: self._cublas_bytes}
+        if with_bias:
+            sizes[CUBLAS_LT] = MIB
+        for name, size in sizes.items():
+            if (name, *thread) not in self._handles:
+                self._handles.add((name, *thread))
+                self.make(size, name)
+
+    def _scalar(self, tensor: torch.Tensor) -> Any:
+        """The result of `.item()` on a fake tensor, so that every check passes.
+
+        `all` and `==` are true and other booleans false: a model then takes the branch for full
+        sequences and finite numbers.
+        """
+        number = self.number_of(tensor)
+        on_host = self.sides.host.get(tensor.untyped_storage()._cdata, "")
+        op = on_host if number is None else self.makers[number].op
+        if tensor.dtype in (torch.bool, torch.uint8):
+            return op.endswith(("all", "eq"))
+        return 1.0 if tensor.dtype.is_floating_point else 1
+
+    def _record_output(self, tensor: torch.Tensor, func: Any, times: int, host: bool) -> None:
+        if getattr(tensor, "fake_device", CPU) != CPU:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        if host:
+            self.sides.host[key] = func._schema.name
+            self._alive[key] = weakref.ref(storage, partial(self._freed, key))
+            return
+        size = storage.nbytes() * times
+        if size == 0:
+            return
+        self._alive[key] = weakref.ref(storage, partial(self._freed, key))
+        self.ids[key] = self.make(size, func._schema.name)
+
+    def _freed(self, key: int, _: Any) -> None:
+        self._alive.pop(key, None)
+        self.sides.host.pop(key, None)
+        number = self.ids.pop(key, None)
+        if number is not None:
+            self.free(number)
+
+    def _maker(self, op: str) -> StorageMaker:
+        node = torch._C._current_autograd_node()
+        where, comm = calling_line()
+        if node is None:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, where)
+            return StorageMaker(op, self.module, where, False, comm)
+        module, forward_line = self._forward.get(node._sequence_nr(), (self.module, where))
+        return StorageMaker(op, module, forward_line, True, comm)
+
+    def resized(self, storage: Any, new: int, resize: Callable[[Any, int], Any]) -> Any:
+        """Record `storage.resize_`, by which FSDP2 frees and allocates its buffers."""
+        key, old = storage._cdata, storage.nbytes()
+        result = resize(storage, new)
+        if key in self._alive and new != old:
+            if key in self.ids:
+                self.free(self.ids.pop(key))
+            if new:
+                self.ids[key] = self.make(new, "storage.resize_")
+        return result
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the operations that run inside."""
+        resize = torch.UntypedStorage.resize_
+        propagate = {
+            name: getattr(ShardingPropagator, name)
+            for name in dir(ShardingPropagator)
+            if name.startswith("_propagate_tensor_meta")
+            or name == "propagate_op_sharding_non_cached"
+        }
+
+        def paused(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self._paused += 1
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._paused -= 1
+
+            return call
+
+        torch.UntypedStorage.resize_ = lambda s, n: self.resized(s, n, resize)
+        for name, function in propagate.items():
+            setattr(ShardingPropagator, name, paused(function))
+        try:
+            with self:
+                yield
+        finally:
+            torch.UntypedStorage.resize_ = resize
+            for name, function in propagate.items():
+                setattr(ShardingPropagator, name, function)
+
+
+def sums_in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:
+    """The events with sums of gradients written into their first term; and for each old position,
+    the number of new events before it.
+
+    csrc/autograd/input_buffer.cpp adds in place where it holds the last reference, but never to
+    a tensor that looks like a subclass, as fake ones do. So where the first term is freed directly
+    after the sum was allocated, the sum takes the term's memory.
+    """
+    owner = memory_owners(events, sums)
+    taken = {sums[total] for total in owner}  # terms whose memory a sum took
+    kept: list[int] = []
+    before: list[int] = [0]
+    for event in events:
+        if event >= 0 and event not in owner:
+            kept.append(event)
+        elif event < 0 and ~event not in taken:
+            kept.append(~owner.get(~event, ~event))
+        before.append(len(kept))
+    return kept, before
+
+
+def memory_owners(events: list[int], sums: dict[int, int]) -> dict[int, int]:
+    """Sums that are written into a term -> the tensor whose memory they have."""
+    owner_of: dict[int, int] = {}
+    for index, event in enumerate(events):
+        term = sums.get(event, -1)
+        if term >= 0 and _freed_next(events, index, term):
+            owner_of[event] = owner_of.get(term, term)
+    return owner_of
+
+
+def _freed_next(events: list[int], index: int, number: int) -> bool:
+    """Whether a block is freed before the next allocation."""
+    for event in islice(events, index + 1, None):
+        if event >= 0:
+            return False
+        if ~event == number:
+            return True
+    return False

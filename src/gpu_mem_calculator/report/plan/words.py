@@ -1,0 +1,247 @@
+"""Plans in words: a set-up, and its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...ledger.units import gib
+from ...training.engines import DEFAULT, engine_row, spellings
+
+if TYPE_CHECKING:
+    from ...advice.planner.answers.plans import Plan
+
+AXES = {
+    "tensor_parallel_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "context_parallel_size": "CP",
+    "expert_parallel_size": "EP",
+    "data_parallel_size": "DP",
+}
+RECOMPUTE = {
+    "none": "no recompute",
+    "0": "no recompute",
+    "1": "selective recompute",
+    "2": "full recompute on half of the layers",
+    "3": "full recompute on three quarters of the layers",
+    "4": "full recompute",
+}
+# Other changes of one key, with their value.
+CHANGES = {
+    "training.batch_size": "micro-batch {}",
+    "training.gradient_accumulation_steps": "{} micro-batches a step",
+    "training.recompute.recompute_num_layers": "layers recomputed: {}",
+    "parallelism.virtual_pipeline_size": "{} chunks a stage",
+    "hardware.num_gpus": "{} GPUs",
+    "hardware.gpu": "GPU {}",
+    "engine.zero_stage": "ZeRO-{}",
+    "engine.type": "engine {}",
+    "inference.batch_size": "{} users",
+    "inference.engine": "engine {}",
+    "users": "{} users",
+    "latency": "{} s per output token",
+    "first_token": "{} s to the first token",
+    "throughput": "{} tokens/s",
+    "context": "a context of {}",
+}
+# Settings that are on, in words.
+TITLES = {
+    "account_for_embedding_in_pipeline_split": "embedding counts as a layer",
+    "account_for_loss_in_pipeline_split": "head counts as a layer",
+}
+# Words and titles of servers that are long in a table.
+SHORT_WORDS = {
+    "distributed optimizer": "dist-opt",
+    "embedding counts as a layer": "emb-layer",
+    "head counts as a layer": "head-layer",
+}
+SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
+HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
+# Keys whose value alone says enough, with what is written after it.
+VALUES = {
+    "training.optimizer_implementation": "optimizer",
+    "training.loss": "loss",
+    "training.precision": "",
+    "training.attention": "attention",
+    "inference.kv_cache_dtype": "KV cache",
+    "inference.quantization": "weights",
+}
+# Keys that the words of a set-up say, so that they are not written as `key=value`.
+SAID = {
+    *["type", "engine", "zero_stage", "sharding_strategy", "fsdp_version", "offload_optimizer"],
+    *["offload_param", "cpu_offload", "batch_size", "gradient_accumulation_steps", "recompute"],
+    *["activation_checkpointing", "virtual_pipeline_size", "sequence_parallel"],
+    *["replicas", "servers", "users", "max_num_seqs", "max_seq_len", "prompt_len", "new_tokens"],
+    *AXES,
+    *(path.rpartition(".")[2] for path in VALUES),
+}
+
+
+def setup_words(plan: Plan) -> list[str]:
+    """The words of a set-up: engine, mesh, micro-batches, recompute, and what else it sets."""
+    run = plan.run
+    words = [
+        *([plan.file] if plan.file is not None else []),
+        engine_words(run),
+        *_mesh_words(run),
+        *(_user_words(plan) if plan.serving else _batch_words(run)),
+        *_recompute_words(run.get("training") or {}),
+        *_offload_words(run.get("engine") or {}),
+        *_host_words(plan),
+    ]
+    return [*words, *_value_words(run), *_other_words(plan.settings)]
+
+
+def engine_words(run: Mapping[str, Any]) -> str:
+    """The engine, with its ZeRO stage or sharding strategy."""
+    return _titles(run)[0]
+
+
+def _titles(run: Mapping[str, Any]) -> tuple[str, str]:
+    """The engine in words, and in short ones."""
+    if (served := run.get("inference")) is not None:
+        from ...serving import server
+
+        title = server(str(served.get("engine", "vllm"))).title
+        return title, SHORT_TITLES.get(title, title)
+    keys = run.get("engine") or {}
+    named = str(keys.get("type", DEFAULT))
+    name = spellings().get(named.lower())
+    return (named, named) if name is None else engine_row(name).title_of(keys)
+
+
+def _mesh_words(run: Mapping[str, Any]) -> Iterator[str]:
+    sizes = run.get("parallelism") or run.get("inference") or {}
+    for key, word in AXES.items():
+        size = sizes.get(key) or 1
+        if size != 1:
+            yield f"{word} {size}"
+    if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
+        yield f"{chunks} chunks a stage"
+    if sizes.get("sequence_parallel"):
+        yield "SP"
+
+
+def _batch_words(run: Mapping[str, Any]) -> Iterator[str]:
+    training = run.get("training") or {}
+    steps = training.get("gradient_accumulation_steps") or 1
+    yield f"micro-batch {training.get('batch_size', 1)} × {steps}"
+
+
+def _user_words(plan: Plan) -> Iterator[str]:
+    """The replicas of a server, and the users of each."""
+    assert plan.serving is not None
+    if plan.serving.replicas > 1:
+        yield f"{plan.serving.replicas:,} replicas"
+    yield f"{plan.serving.users_per_replica:,} users each"
+
+
+def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
+    level = training.get("recompute") or training.get("activation_checkpointing")
+    if isinstance(level, Mapping):  # with a framework's own keys
+        layers = level.get("recompute_num_layers")
+        which = f" of {layers} layer{'' if layers == 1 else 's'}" if layers else ""
+        yield f"{level.get('recompute_granularity', 'own')} recompute{which}"
+    elif level is not None:
+        text = str(level).lower()
+        yield RECOMPUTE.get(text, f"{text.replace('_', ' ')} recompute")
+
+
+def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
+    for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        if (place := keys.get(key) or "none") != "none":
+            yield f"{what} on the {HOSTS.get(place, place)}"
+    if keys.get("cpu_offload"):
+        yield "weights and optimizer on the CPU"
+
+
+def _host_words(plan: Plan) -> Iterator[str]:
+    """Host RAM of a node, where the plan offloads: nobody says how much a node has."""
+    if plan.host_bytes_per_node and any(_offload_words(plan.run.get("engine") or {})):
+        yield f"{gib(plan.host_bytes_per_node, 0)} GiB of host RAM a node"
+
+
+def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
+    for path, noun in VALUES.items():
+        name, _, key = path.partition(".")
+        value = (run.get(name) or {}).get(key)
+        if value is not None and value not in ("none", "auto"):
+            yield f"{str(value).replace('_', ' ')} {noun}".rstrip()
+
+
+def _other_words(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that a plan sets and no other word says."""
+    for path, value in settings.items():
+        key = path.rpartition(".")[2]
+        if key in SAID or path.startswith("hardware.") or value in (None, False):
+            continue
+        title = TITLES.get(key, key.replace("_", " "))
+        yield title if value is True else f"{key}={value_text(value)}"
+
+
+def short_setups(plans: Sequence[Plan]) -> list[str]:
+    """Each plan's set-up for a table, in short words: `Megatron TP4 PP2 2×64 full`.
+
+    Words that all plans share are left out, but for the engine.
+    """
+    return [" ".join(words) for words in _apart([list(_short_words(plan)) for plan in plans])]
+
+
+def setups_apart(plans: Sequence[Plan]) -> list[list[str]]:
+    """The words of each plan's set-up that not all of them share; the engine always."""
+    return _apart([setup_words(plan) for plan in plans])
+
+
+def _apart(words: Sequence[Sequence[str]]) -> list[list[str]]:
+    shared = set.intersection(*map(set, words)) if len(words) > 1 else set()
+    return [[one[0], *(w for w in one[1:] if w not in shared)] for one in words]
+
+
+def _short_words(plan: Plan) -> Iterator[str]:
+    run = plan.run
+    if plan.file is not None:
+        yield plan.file.rpartition("/")[2]
+    yield _titles(run)[1]
+    sizes = run.get("parallelism") or run.get("inference") or {}
+    for key, word in AXES.items():
+        if (size := sizes.get(key) or 1) != 1 and word != "DP":
+            yield f"{word}{size}"
+    if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
+        yield f"VP{chunks}"
+    if plan.serving is None:
+        yield from (w.removeprefix("micro-batch ").replace(" ", "") for w in _batch_words(run))
+    elif plan.serving.replicas > 1:
+        yield f"{plan.serving.replicas}×"
+    for words in _recompute_words(run.get("training") or {}):
+        level, _, layers = words.partition(" recompute of ")
+        level = level.removesuffix(" recompute")
+        yield f"{level}:{layers.split()[0]}" if layers else "none" if level == "no" else level
+    if any(_offload_words(run.get("engine") or {})):
+        yield "".join(["offload", *(f":{words.split()[0]}GiB" for words in _host_words(plan))])
+    for words in (*_value_words(run), *_other_words(plan.settings)):
+        first, _, noun = words.rpartition(" ")
+        short = noun in ("loss", "optimizer") and words not in SHORT_WORDS
+        yield first.split()[0] if short else SHORT_WORDS.get(words, words.removesuffix(" cache"))
+
+
+def change_words(change: Mapping[str, Any]) -> str:
+    """A change of keys in words: `TP 4`, `full recompute`, `key=value`."""
+    return ", ".join(_changed(path, value) for path, value in change.items())
+
+
+def _changed(path: str, value: Any) -> str:
+    key = path.rpartition(".")[2]
+    if key in AXES:
+        return f"{AXES[key]} {value}"
+    if path in ("training.activation_checkpointing", "training.recompute"):
+        return next(_recompute_words({key: value}))
+    if path in VALUES and value not in (None, "auto", "none"):
+        return f"{str(value).replace('_', ' ')} {VALUES[path]}".rstrip()
+    if path in CHANGES:
+        return CHANGES[path].format(value)
+    return next(_offload_words({key: value}), f"{key}={value_text(value)}")
+
+
+def value_text(value: Any) -> str:
+    """A value as `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,136 @@
+"""Cards that are not NVIDIA's: the words of their software, and what is taken from NVIDIA's.
+
+Memory outside tensors was measured on NVIDIA cards alone. An answer for another card has the same
+bytes under that card's own words, and a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import Ledger
+from ..engine import Engine
+from ..run import Run
+from ..served import NamedBytes, ServerMemory
+
+CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
+VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
+_NO_CONTEXT = (("CUDA context", "driver and runtime"), ("CUDA's", "the runtime's"))
+_NO_LIBRARY = (("cuBLASLt", "matmul"), ("cuBLAS", "matmul"), ("cuDNN attention", "attention"))
+# What to write instead of NVIDIA's words, in this order.
+WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    CUDA: (),
+    ROCM: (
+        ("cuBLASLt", "hipBLASLt"),
+        ("cuBLAS", "hipBLAS"),
+        ("cuDNN attention", "attention"),
+        ("NCCL", "RCCL"),
+        ("nvidia-smi", "rocm-smi"),
+        ("CUDA", "HIP"),
+    ),
+    XPU: (
+        ("CUDA context", "Level Zero context"),
+        ("cuBLASLt", "oneMKL"),
+        ("cuBLAS", "oneMKL"),
+        ("cuDNN attention", "attention"),
+        ("NCCL", "oneCCL"),
+        ("nvidia-smi", "xpu-smi"),
+        ("CUDA", "XPU"),
+    ),
+    GAUDI: (
+        *_NO_CONTEXT,
+        *_NO_LIBRARY,
+        ("NCCL", "HCCL"),
+        ("nvidia-smi", "hl-smi"),
+        ("CUDA", "HPU"),
+    ),
+    TPU: (
+        *_NO_CONTEXT,
+        *_NO_LIBRARY,
+        ("NCCL", "collectives"),
+        ("nvidia-smi", "tpu-info"),
+        ("CUDA", "XLA"),
+    ),
+    METAL: (
+        *_NO_CONTEXT,
+        *_NO_LIBRARY,
+        ("NCCL", "collectives"),
+        ("nvidia-smi", "Activity Monitor"),
+        ("CUDA", "Metal"),
+    ),
+}
+# Engines with kernels for some runtimes alone: TensorRT-LLM is NVIDIA's, llama.cpp has HIP, SYCL
+# and Metal (b10586 ggml/src), bitsandbytes 0.50.2 CUDA, ROCm, XPU and Gaudi, DeepSpeed 0.19.8
+# (accelerator/) no TPU; Megatron-LM and Transformer Engine are CUDA's. A Mac has one GPU, and
+# vLLM, SGLang and TGI have no kernels for it.
+_NOT_METAL = (CUDA, ROCM, XPU, GAUDI, TPU)
+ONLY = {
+    "tensorrt_llm": (CUDA,),
+    "vllm": _NOT_METAL,
+    "sglang": _NOT_METAL,
+    "tgi": _NOT_METAL,
+    "fsdp": _NOT_METAL,
+    "llamacpp": (CUDA, ROCM, XPU, METAL),
+    "megatron_lm": (CUDA, ROCM),
+    "megatron_deepspeed": (CUDA, ROCM),
+    "deepspeed": (CUDA, ROCM, XPU, GAUDI),
+}
+INSTEAD = {"tensorrt_llm": "vllm", "llamacpp": "vllm"}
+ON_METAL = {"vllm": "llamacpp", "sglang": "llamacpp", "tgi": "llamacpp", "tensorrt_llm": "llamacpp"}
+
+
+def runtime_of(vendor: str, architecture: str) -> str:
+    """The runtime of a catalogue's card."""
+    return GAUDI if architecture.startswith("gaudi") else VENDORS[vendor]
+
+
+def in_words_of(runtime: str, text: str) -> str:
+    """A text with the runtime's words for NVIDIA's."""
+    for old, new in WORDS[runtime]:
+        text = text.replace(old, new)
+    return text
+
+
+def renamed_parts(run: Run, parts: tuple[NamedBytes, ...]) -> tuple[NamedBytes, ...]:
+    """Named bytes under the words of the run's card; sources stay, which say what was measured."""
+    return tuple((in_words_of(run.runtime, name), size, source) for name, size, source in parts)
+
+
+def renamed_ledger(run: Run, ledger: Ledger) -> Ledger:
+    """A ledger whose entries have the words of the run's card."""
+    if run.runtime == CUDA:
+        return ledger
+    entries = tuple(replace(e, name=in_words_of(run.runtime, e.name)) for e in ledger.entries)
+    return replace(ledger, entries=entries)
+
+
+def renamed_server(run: Run, served: ServerMemory) -> ServerMemory:
+    """A server whose items, notes and problem have the words of the run's card."""
+    if run.runtime == CUDA:
+        return served
+    items = tuple(replace(one, name=in_words_of(run.runtime, one.name)) for one in served.items)
+    return replace(
+        served,
+        items=items,
+        outside=renamed_parts(run, served.outside),
+        problem=in_words_of(run.runtime, served.problem),
+        notes=tuple(in_words_of(run.runtime, note) for note in served.notes),
+    )
+
+
+def runtime_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """A sentence where the engine does not run on this kind of card."""
+    if run.runtime not in ONLY.get(engine.name, (run.runtime,)):
+        metal = run.runtime == METAL
+        other = (ON_METAL if metal else INSTEAD).get(engine.name, "pytorch" if metal else "fsdp")
+        fix = f"use {other!r}, or another card"
+        yield f"hardware.gpu: {engine.title} does not run on {run.card}; {fix}"
+
+
+def runtime_notes(run: Run) -> Iterator[str]:
+    """A sentence for a card that is not NVIDIA's."""
+    if run.runtime != CUDA:
+        what = "memory outside tensors, workspaces and attention kernels"
+        yield f"{what}: NVIDIA's figures, taken for this card, which was not measured"

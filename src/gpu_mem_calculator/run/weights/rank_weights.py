@@ -1,0 +1,186 @@
+"""The weights of one rank of a server, in bytes, by groups that reports show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...ledger.formula import bytes_each
+from ...ledger.remember import remembered
+from ...ledger.units import MIB
+from ...models.arch.arch import Arch
+from ...models.arch.blocks import Attention, LatentAttention, Moe
+from ...pytorch.replay.allocator import replay
+from ...pytorch.replay.stream import AllocationStream
+from ..run import Run
+from . import FormatError, WeightFormat, find_format
+from .checkpoint import Group, stored_bytes
+from .shards import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, ServerShard, ShardedParameter, held
+
+BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
+TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
+ROUNDED = "allocator's rounding"
+Item = tuple[str, int]
+GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.json's rope_scaling
+
+
+def run_format(run: Run) -> WeightFormat:
+    """The weight format that a run names, or the checkpoint's."""
+    name = str(run.options.get("quantization") or "none")
+    weight_format = find_format(name, run.quantized, run.arch.family)
+    if weight_format.experts and not any(
+        isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs
+    ):
+        raise FormatError(
+            f"inference.quantization={weight_format.name!r} packs experts alone, and the "
+            "model has none; use 'nvfp4' or another format"
+        )
+    return weight_format
+
+
+def format_problems(run: Run) -> Iterator[str]:
+    """A sentence where the run's weight format does not exist, or does not fit the model."""
+    try:
+        run_format(run)
+    except FormatError as error:
+        yield str(error)
+
+
+def weight_items(
+    run: Run,
+    shard: ServerShard,
+    stored_format: WeightFormat | None = None,
+    *,
+    extra: Iterable[Item] = (),
+    rounded: bool = True,
+) -> list[Item]:
+    """Name and bytes of a rank's weights by group, with scales as separate groups.
+
+    - `stored_format`: the format as the server stores it, by default the checkpoint's
+    - `extra`: tensors that the server allocates in addition
+    - `rounded`: add what torch's allocator rounds up
+
+    Bytes of a checkpoint are used if its headers were read; a parameter count in the run file
+    scales them.
+    """
+    weight_format = run_format(run) if stored_format is None else stored_format
+    bits = BITS[run.precision]
+    tensors, extra_tensors = stored(run.arch, shard, weight_format, bits), list(extra)
+    checkpoint = checkpoint_items(run, shard, bits) if weight_format == run_format(run) else []
+    weights = [(name, int(run.scaled(size))) for name, size in _sum_by_name(checkpoint or tensors)]
+    items = _sum_by_name([*weights, *extra_tensors])
+    if rounded:
+        sizes = tuple(size for _, size in (*tensors, *extra_tensors))
+        waste = allocated_bytes(sizes) - sum(sizes)
+        items += [(ROUNDED, waste)] if waste >= MIB else []
+    return items
+
+
+def checkpoint_items(run: Run, shard: ServerShard, bits: int) -> list[Item]:
+    """The rank's share of a checkpoint's tensors; empty if they are not known."""
+    if run.stored_form != "safetensors":
+        return []
+    groups = stored_bytes(run.stored, run.arch, shard, bits)
+    return [(_title(group), size) for group, size in groups.items()]
+
+
+def _title(group: Group) -> str:
+    _, kind = group
+    return {"rest": "norms", "dense": "layers"}.get(kind, TITLES.get(kind, kind))
+
+
+def weights_bytes(items: Iterable[Item]) -> int:
+    """Sum of the bytes of all items."""
+    return sum(size for _, size in items)
+
+
+def _sum_by_name(items: Iterable[Item]) -> list[Item]:
+    """Items with the same name as one, in the order of their first."""
+    groups: dict[str, int] = {}
+    for name, size in items:
+        groups[name] = groups.get(name, 0) + size
+    return list(groups.items())
+
+
+@remembered(64, always=True)
+def stored(
+    arch: Arch, shard: ServerShard, weight_format: WeightFormat, bits: int
+) -> tuple[Item, ...]:
+    """Group and bytes of every tensor; q, k and v are one tensor, and so are gate and up."""
+    joint: dict[tuple[int, str, str], int] = {}
+    parts: dict[tuple[int, str, str], str] = {}
+    for parameter in held(arch, shard):
+        for suffix, size in weight_format.stored(parameter, bits):
+            key = (parameter.layer, parameter.joint or parameter.name, suffix)
+            joint[key] = joint.get(key, 0) + size
+            parts[key] = group_title(parameter, suffix)
+    return tuple((parts[key], size) for key, size in joint.items())
+
+
+def group_title(parameter: ShardedParameter, suffix: str) -> str:
+    """The group of a tensor, as reports name it."""
+    part = (
+        NORMS if parameter.role == NORM and not parameter.name.endswith("bias") else parameter.part
+    )
+    title = TITLES.get(part, part)
+    return f"{title}: scales" if suffix else title
+
+
+def allocated_bytes(sizes: Iterable[int]) -> int:
+    """Bytes that torch's allocator counts for tensors that are allocated in order and stay.
+
+    A block of 10 MiB or more comes from a segment of whole 2 MiB; the rest of the segment
+    stays with the block unless it is more than 1 MiB (torch 2.8 c10/cuda/CUDACachingAllocator.cpp
+    should_split).
+    """
+    return _replayed_bytes(tuple(sizes))
+
+
+@remembered(64, always=True)
+def _replayed_bytes(sizes: tuple[int, ...]) -> int:
+    return replay(
+        AllocationStream(sizes=list(sizes), events=list(range(len(sizes))))
+    ).allocated_bytes
+
+
+def rotary_shapes(arch: Arch, shard: ServerShard, positions: int) -> list[tuple[int, int]]:
+    """Cosines and sines of every position: the shape of a table for each kind of rotary embedding.
+
+    vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by
+    all layers; gpt_oss.py uses fp32; gemma3.py has one table for windows and one for the other
+    layers, and if that is scaled, linear_scaling_rope.py makes it GEMMA_FACTOR times as long.
+    """
+    kinds: dict[tuple[int, bool], None] = {}
+    gemma = arch.family == "gemma3_text"
+    for place in shard.places:
+        mixer = arch.layers[place].mixer
+        size = (
+            mixer.rotary_dim
+            if isinstance(mixer, Attention)
+            else mixer.rope_dim
+            if isinstance(mixer, LatentAttention)
+            else 0
+        )
+        if size:
+            kinds[size, gemma and not (arch.windows and arch.windows[place])] = None
+    factor = GEMMA_FACTOR if arch.hidden >= GEMMA_SCALED else 1
+    return [((factor if scaled else 1) * positions, size) for size, scaled in kinds]
+
+
+def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> list[Item]:
+    """Name and bytes of each table of `rotary_shapes`."""
+    width = _rotary_bits(arch, bits)
+    shapes = rotary_shapes(arch, shard, positions)
+    return [("rotary tables", rows * size * width // 8) for rows, size in shapes]
+
+
+def rotary_formulas(
+    arch: Arch, shard: ServerShard, positions: int, bits: int
+) -> list[tuple[str, str]]:
+    """Name and formula of each table of `rotary_shapes`."""
+    each = bytes_each(_rotary_bits(arch, bits))
+    shapes = rotary_shapes(arch, shard, positions)
+    return [("rotary tables", f"{rows:,} positions × {size:,} × {each}") for rows, size in shapes]
+
+
+def _rotary_bits(arch: Arch, bits: int) -> int:
+    return 32 if arch.family == "gpt_oss" else bits

@@ -1,0 +1,295 @@
+"""The values that each key of a run file may have, and the engines that accept each of them.
+
+Sets come from types and from the tables that engines themselves use. Whether an engine accepts a
+value is tried out on a tiny run, so that a value that is refused is not offered.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ... import catalog
+from ...pytorch.replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
+from ...run.weights.gguf_types import FILE_TYPES
+from ...run.weights.recipes import RECIPES
+from ...serving import server_names, servers
+from ...serving.llamacpp.layout import CACHE_TYPES
+from ...serving.sglang.speculative import ALIASES as SGLANG_ALIASES
+from ...serving.sglang.speculative import METHODS as SGLANG_SPECULATION
+from ...serving.tensorrt_llm import engine as tensorrt_llm
+from ...serving.tensorrt_llm.versions import ENGINES as TENSORRT
+from ...serving.tensorrt_llm.versions import TORCH
+from ...serving.tgi import engine as tgi
+from ...serving.transformers.checks import CACHES, QUANTIZATIONS
+from ...serving.vllm.speculative import METHODS as VLLM_SPECULATION
+from ...training.engines import engine_names, engines
+from ...training.step.optimizers import OPTIMIZERS
+from ..config import TrainingConfig
+from ..read import key_types, parts, read, with_settings
+from ..resolve.recompute_policies import LEVELS, NAMES
+from ..resolve.resolve import resolve
+from ..resolve.resolve_inference import PRECISIONS
+from ..row_tables import row_names
+from ..text.errors import InputError
+
+EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
+MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
+SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
+QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
+# Words of values as people write them; other words stay as they are.
+WRITTEN = (
+    "Adam AdamW SGD Adafactor Lion Muon CPU NVMe SDPA RoPE ALiBi RMSNorm LayerNorm Flash "
+    "Transformer Engine EAGLE MTP Medusa NextN"
+)
+DISPLAY_WORDS = {
+    **{word.lower(): word for word in WRITTEN.split()},
+    "8bit": "8-bit",
+    "eagle3": "EAGLE-3",
+}
+ZERO = ("nothing sharded", "optimizer states", "+ gradients", "+ weights")
+TITLES: Mapping[str, Mapping[Any, str]] = {
+    "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
+    "engine.type": {name: one.title for name, one in engines().items()},
+    "inference.engine": {name: one.title for name, one in servers().items()},
+    "inference.quantization": {
+        **{name.lower(): name for name in FILE_TYPES},
+        **{name: one.title for name, one in RECIPES.items()},
+        "none": "as in the checkpoint",
+    },
+    "training.activation_checkpointing": {
+        level: f"full, on {QUARTERS[quarters]}"
+        for level, (_, quarters) in LEVELS.items()
+        if quarters in QUARTERS
+    },
+    "hardware.interconnect": {row["name"]: row["title"] for row in catalog.rows("links")},
+}
+TINY = {
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "max_seq_len": 256,
+}
+# Settings that a key needs to have an effect; those of `engine` only where the engine has the key.
+COMPANIONS: Mapping[str, tuple[str, ...]] = {
+    "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
+    "training.quantization": ("training.lora.r=8",),
+    "training.embedding_states_32bit": ("training.optimizer=adamw_8bit",),
+    "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.nf4_compute_dtype": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.int8_threshold": ("training.lora.r=8", "training.quantization=int8"),
+    "training.int8_outliers": (
+        "training.lora.r=8",
+        "training.quantization=int8",
+        "training.int8_threshold=6",
+    ),
+    "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.upcast_at_startup": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.optimizer_implementation": ("engine.zero_stage=1",),
+    "engine.init_device": ("engine.fsdp_version=1",),
+    "engine.backward_prefetch": ("engine.fsdp_version=1",),
+    "engine.offload_optimizer": ("engine.zero_stage=3",),
+    "engine.offload_param": ("engine.zero_stage=3",),
+    "engine.moe_token_dispatcher_type": ("model.num_experts=4",),
+    "parallelism.virtual_pipeline_size": ("parallelism.pipeline_parallel_size=2",),
+    "parallelism.sequence_parallel": ("parallelism.tensor_parallel_size=2",),
+    "inference.kv_cache_dtype": ("hardware.gpu=b200-180gb-sxm",),
+}
+
+
+class AllowedValue(Struct, frozen=True, omit_defaults=True):
+    """A value and its name; `engines`: those that take it, where not all do that have the key."""
+
+    value: Any
+    title: str
+    engines: tuple[str, ...] = ()
+
+
+def accepts(engine: str, path: str, value: Any) -> bool:
+    """Whether an engine accepts a value of a key, in a tiny run in which the key has an effect."""
+    setting = f"{path}={msgspec.json.encode(value).decode()}"
+    if path == "inference.kv_cache_dtype":  # a cache may follow the dtype
+        dtypes = [f"inference.dtype={one}" for one in PRECISIONS]
+        return any(_resolves(engine, path, (dtype, setting)) for dtype in dtypes)
+    return _resolves(engine, path, (setting,))
+
+
+def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
+    run: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "h100-80gb-sxm"}}
+    companions = COMPANIONS.get(path, ())
+    if path.startswith("inference."):
+        run["inference"] = {"engine": engine}
+    else:
+        run |= {
+            "engine": {"type": engine},
+            "hardware": {**run["hardware"], "num_gpus": 8},
+            "training": {"gradient_accumulation_steps": 4},
+        }
+        options = engines()[engine].options
+        companions = tuple(one for one in companions if _applies(one, options))
+    try:
+        resolve(read(with_settings(run, (*companions, *settings))))
+    except InputError:
+        return False
+    return True
+
+
+def _applies(setting: str, options: Iterable[str]) -> bool:
+    """Whether a setting is of another section than `engine`, or of an option of the engine."""
+    section, _, key = setting.partition("=")[0].partition(".")
+    return section != "engine" or key in options
+
+
+def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedValue, ...]:
+    """The values to offer for a key.
+
+    kind: the key's type; known: the engines that have the key, None where all have it.
+    """
+    if path in SETS:
+        return tuple(_allowed_value(path, value, names) for value, names in SETS[path]().items())
+    candidates = tuple(known) if known is not None else _engines_to_ask(path)
+    values = []
+    for value in _typed_values(path, kind):
+        names = tuple(name for name in candidates if accepts(name, path, value))
+        if names or not candidates:
+            values.append(_allowed_value(path, value, () if names == candidates else names))
+    return tuple(values)
+
+
+def _engines_to_ask(path: str) -> tuple[str, ...]:
+    """The engines to try the values of a key on that all engines have."""
+    inner = path.count(".") > 1  # a key of an object in the section
+    return engine_names() if path.startswith("training.") and not inner else ()
+
+
+def _allowed_value(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
+    return AllowedValue(value, TITLES.get(path, {}).get(value) or display_name(value), tuple(names))
+
+
+def display_name(value: Any) -> str:
+    """A value in words, as people write it."""
+    words = str(value).split("_")
+    return " ".join(DISPLAY_WORDS.get(word, word) for word in words)
+
+
+def _typed_values(path: str, kind: Any) -> list[Any]:
+    """The values that a type lists, and whole numbers between narrow bounds."""
+    values: list[Any] = []
+    for part in parts(kind):
+        if typing.get_origin(part) is typing.Literal:
+            values += typing.get_args(part)
+        values += row_names(part)
+        for meta in getattr(part, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta) and meta.le is not None and meta.ge is not None:
+                whole = typing.get_args(part)[0] is int
+                if whole and meta.le - meta.ge < MOST_LISTED:
+                    values += range(int(meta.ge), int(meta.le) + 1)
+    if path == "training.activation_checkpointing":  # 0, 1 and 4 are listed as words
+        values = [one for one in values if isinstance(one, str) or LEVELS[one][1] in QUARTERS]
+    return values
+
+
+def _by_engine(sets: Mapping[str, Iterable[str]]) -> EnginesOf:
+    """Each value with the engines whose set has it; an empty tuple where all have it."""
+    values = dict.fromkeys(value for each in sets.values() for value in each)
+    engines_of = {value: tuple(name for name in sets if value in sets[name]) for value in values}
+    return {value: () if len(names) == len(sets) else names for value, names in engines_of.items()}
+
+
+def _quantizations() -> EnginesOf:
+    both = [*tensorrt_llm.FORMATS[TORCH], *tensorrt_llm.FORMATS[TENSORRT]]
+    sets = {
+        "vllm": RECIPES,
+        "sglang": RECIPES,
+        "tensorrt_llm": dict.fromkeys(both),
+        "tgi": tgi.FORMATS,
+        "transformers": QUANTIZATIONS,
+        "llamacpp": ("none", *map(str.lower, FILE_TYPES)),
+    }
+    return _by_engine(sets)
+
+
+def _speculations() -> EnginesOf:
+    sets = {"vllm": VLLM_SPECULATION, "sglang": (*SGLANG_SPECULATION, *SGLANG_ALIASES)}
+    return _by_engine({**sets, "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION})
+
+
+def _dtypes() -> EnginesOf:
+    """The dtypes that the names of precisions begin with."""
+    kind = next(iter(parts(key_types(TrainingConfig)["precision"])))
+    return {str(one).partition("_")[0]: () for one in typing.get_args(kind)}
+
+
+def _served_dtypes() -> EnginesOf:
+    path = "inference.dtype"
+    return _by_engine(
+        {name: [d for d in PRECISIONS if accepts(name, path, d)] for name in server_names()}
+    )
+
+
+def _optimizers() -> EnginesOf:
+    engines_of = _by_engine({name: one.optimizers for name, one in engines().items()})
+    return {name: engines_of[name] for name in OPTIMIZERS}
+
+
+def _policies() -> EnginesOf:
+    """The names of recompute policies, each with the engines that have it."""
+    path = "training.recompute"
+    return _by_engine(
+        {name: [one for one in NAMES if accepts(name, path, one)] for name in engine_names()}
+    )
+
+
+def _alloc_confs() -> EnginesOf:
+    """One example for each allocator setting that changes memory."""
+    return {
+        f"{key}:{value}": ()
+        for key, (field, _) in READERS.items()
+        if field
+        for value in [next(one for one in SAMPLES if _parses(f"{key}:{one}"))]
+    }
+
+
+def _parses(text: str) -> bool:
+    try:
+        AllocatorSettings.parse(text)
+    except AllocatorSettingsError:
+        return False
+    return True
+
+
+def _for_all_engines(values: Iterable[Any]) -> Callable[[], EnginesOf]:
+    return lambda: dict.fromkeys(values, ())
+
+
+# Text keys with a closed set of values: a function that gives each value and its engines.
+SETS: Mapping[str, Callable[[], EnginesOf]] = {
+    "training.dtype": _dtypes,
+    "training.optimizer": _optimizers,
+    "training.recompute": _policies,
+    "training.pytorch_alloc_conf": _alloc_confs,
+    "engine.type": _for_all_engines(engine_names()),
+    "inference.engine": _for_all_engines(server_names()),
+    "inference.engine_generation": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
+    "inference.dtype": _served_dtypes,
+    "inference.quantization": _quantizations,
+    "inference.speculative_method": _speculations,
+    "inference.cache_implementation": _for_all_engines(CACHES),
+    "inference.cache_type_k": _for_all_engines(CACHE_TYPES),
+    "inference.cache_type_v": _for_all_engines(CACHE_TYPES),
+    "hardware.interconnect": _for_all_engines(catalog.names("links")),
+}
+# Keys whose set is not complete: other texts are accepted as well.
+OPEN_SETS = frozenset(
+    {
+        "training.recompute",
+        "training.pytorch_alloc_conf",
+        "inference.engine_generation",
+        "training.lora.target_modules",
+    }
+)

@@ -1,0 +1,300 @@
+"""A training run file becomes a run: defaults are filled in, the rules of the engine checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ledger.dtypes import BITS, dtype_name
+from ...ledger.mesh import Mesh
+from ...models.arch.dropout import without_dropout
+from ...models.arch.scaling import scaled
+from ...models.arch.score import scored
+from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
+from ...run.cuda.capability import torch_notes
+from ...run.cuda.runtimes import runtime_notes
+from ...run.engine import Engine
+from ...run.run import Run
+from ...serving import spellings as servers
+from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
+from ...training.step.optimizers import OPTIMIZERS
+from ...training.step.workspaces import config_bytes
+from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+from ..find_model.model_source import find_model
+from ..program import Translation
+from ..read import given_keys
+from ..text.errors import InputError, Problems, nearest, quoted
+from . import training_rules
+from .adapter_choices import find_adapter
+from .colocated_engine import with_engine
+from .compile_choices import compile_limit, compile_mode, compile_note
+from .evaluation_choices import with_evaluation
+from .hardware import Hardware, find_hardware
+from .implementation import implementation_options, in_implementation
+from .int8_outliers import with_outliers
+from .loss_choices import REWARD, loss_choices
+from .recompute_policies import find_recompute
+from .recompute_rules import recompute_note
+from .record_checks import card_problems, recorded_problems
+from .reference_choices import reference_kind
+from .resolved_run import ResolvedRun
+from .rollout_choices import find_rollout
+from .training_defaults import default_precision, sequence
+
+AXES = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_parallel_size",
+}
+
+
+def _not_sharded(engine: Engine, axis: str, size: int) -> str:
+    """The problem of an axis that is not modelled for an engine, and the engines that have it."""
+    word = AXES[axis].removesuffix("_parallel_size")
+    others = " or ".join(name for name, one in engines().items() if axis in one.axes)
+    return (
+        f"parallelism.{AXES[axis]}={size}: {word} parallelism of {engine.title} is not modelled "
+        f"here; set it to 1 or use engine {others}"
+    )
+
+
+def _program_notes(file: RunFile) -> Translation:
+    """What the translation of a run file's program assumes and warns of."""
+    if file.program is None:
+        return Translation()
+    from ...tools.program_section import (
+        program_notes,  # it knows the tools, which most runs do not load
+    )
+
+    return program_notes(file)
+
+
+def resolve_training(file: RunFile) -> ResolvedRun:
+    """The run that a training run file describes; raises all its problems at once."""
+    problems = Problems()
+    attempt = problems.attempt
+    chosen = attempt(find_engine, file.engine)
+    model = attempt(find_model, file.model)
+    mesh_given = _ranks(file.parallelism)
+    hardware = attempt(find_hardware, file.hardware, mesh_given)
+    training = attempt(_training, file.training)
+    mesh = attempt(_mesh, file.parallelism, hardware, chosen) if hardware and chosen else None
+    options = attempt(_options, file.engine, chosen) if chosen else None
+    allocator = attempt(_allocator, file.training)
+    if problems or mesh is None or options is None:
+        raise InputError(problems)
+    if not model.arch.trains:
+        raise InputError(training_rules.not_trained(model.arch))
+    packed = training_rules.packed_weights(file.model.name or "", model.config, file.training)
+    if packed:
+        raise InputError(packed)
+    if model.record is not None:
+        problems += recorded_problems(file.training, training, model.record, chosen, options)
+        problems += card_problems(model.record, hardware)
+        training["batch"] = model.record.batch
+    adapter = attempt(find_adapter, file.training, model.arch)
+    loss = attempt(loss_choices, file.training, model.arch.family)
+    rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
+    seq, assumed = sequence(file, model.arch, recorded=model.record is not None)
+    precision, card = default_precision(file.training, hardware, chosen)
+    training |= precision
+    arch = attempt(in_implementation, model.arch, file, chosen, seq)
+    if arch is not None and file.training.loss == REWARD:
+        arch = scored(arch)
+    if arch is not None and file.training.disable_dropout:
+        arch = without_dropout(arch)
+    if problems:
+        raise InputError(problems)
+    run = Run(
+        arch=scaled(arch, model.parameters_given),
+        mesh=mesh,
+        seq=seq,
+        adapter=adapter,
+        options={**options, **implementation_options(file)},
+        virtual_stages=file.parallelism.virtual_pipeline_size or 1,
+        sequence_parallel=bool(file.parallelism.sequence_parallel),
+        **hardware.of_run,
+        parameters_given=model.parameters_given,
+        record=model.record,
+        **training,
+        **loss,
+        reference=reference_kind(file.training),
+        documents=file.training.packed_documents or 1,
+        disable_dropout=bool(file.training.disable_dropout),
+        rollout=rollout,
+        compile=compile_mode(file.training),
+    )
+    run = with_evaluation(run, file.training.evaluation)
+    run, outliers = with_outliers(run, file.training, model.config)
+    run = chosen.complete(run)
+    program = _program_notes(file)
+    problems += training_rules.problems(run, file, chosen)
+    if problems:
+        raise InputError(problems)
+    return ResolvedRun(
+        run=run,
+        engine=chosen,
+        hardware=hardware,
+        model=model,
+        allocator=allocator,
+        assumed=(*model.assumed, *assumed, *card, *hardware.assumed, *outliers, *program.assumed),
+        meant=program.meant,
+        decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
+        limits=(
+            *training_rules.image_limit(run),
+            *training_rules.shared_units_limit(run),
+            *compile_limit(run),
+            *(file.limits or ()),
+        ),
+        warnings=(
+            *model.warnings,
+            *program.warnings,
+            *training_rules.tower_note(run, chosen),
+            *training_rules.expert_note(run),
+            *training_rules.quantized_experts_note(run),
+            *recompute_note(run, chosen),
+            *compile_note(run),
+            *training_rules.long_sequence_note(run, model.assumed),
+            *torch_notes(run, chosen),
+            *runtime_notes(run),
+        ),
+    )
+
+
+def find_engine(config: EngineConfig) -> Engine:
+    """The training engine that `engine.type` names."""
+    name = (config.type or DEFAULT).lower()
+    if name in servers():
+        fix = "use inference.engine, or gpu-mem-calc infer"
+        raise InputError(f"engine.type={config.type!r} serves models; {fix}")
+    if name not in spellings():
+        hint = nearest(name, spellings()) or f"; choose {', '.join(engine_names())}"
+        raise InputError(f"engine.type={config.type!r} is not a known engine{hint}")
+    return engine(spellings()[name])
+
+
+def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
+    """The given options over the engine's defaults; options that it does not have are refused."""
+    given = given_keys(config)
+    given.pop("type", None)
+    foreign = [f"engine.{key}={quoted(given[key])}" for key in given if key not in engine.options]
+    if foreign:
+        why = f"is not an option of {engine.title}; leave it out"
+        raise InputError(f"{setting} {why}" for setting in foreign)
+    return {**engine.options, **given}
+
+
+def _ranks(config: ParallelismConfig) -> int | None:
+    """The number of ranks, where the parallelism section has data_parallel_size; else None."""
+    if config.data_parallel_size is None:
+        return None
+    ranks = config.data_parallel_size
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"):
+        ranks *= getattr(config, key) or 1
+    return ranks
+
+
+def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh:
+    sizes = {axis: getattr(config, key) or 1 for axis, key in AXES.items()}
+    problems = [
+        _not_sharded(engine, axis, size)
+        for axis, size in sizes.items()
+        if size > 1 and axis not in engine.axes
+    ]
+    if config.sequence_parallel and "tp" not in engine.axes:
+        problems.append(f"parallelism.sequence_parallel=true: {engine.title} does not have it")
+    if problems:
+        raise InputError(problems)
+    model_ranks = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    count = hardware.num_gpus
+    dp = config.data_parallel_size or max(1, count // model_ranks)
+    if dp * model_ranks != count:
+        fix = f"set hardware.num_gpus={max(1, count // model_ranks) * model_ranks}"
+        if count % model_ranks == 0:
+            fix = f"set data_parallel_size={count // model_ranks}"
+        product = f"dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp {sizes['cp']}"
+        ranks = f"{dp * model_ranks} ranks, but hardware.num_gpus={count}"
+        raise InputError(f"parallelism: {product} is {ranks}; {fix}")
+    return Mesh(dp=dp, **sizes)
+
+
+def _training(config: TrainingConfig) -> dict[str, Any]:
+    """The choices of the training section as fields of `Run`, with defaults filled in."""
+    optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
+    problems = Problems()
+    if optimizer not in OPTIMIZERS:
+        unknown = f"training.optimizer={config.optimizer!r} is not a known optimizer"
+        hint = nearest(optimizer, OPTIMIZERS) or f"; choose {', '.join(OPTIMIZERS)}"
+        problems.append(unknown + hint)
+    precision = problems.attempt(_precision, config)
+    workspace = problems.attempt(_cublas_workspace, config)
+    policy = problems.attempt(find_recompute, config)
+    if problems:
+        raise InputError(problems)
+    quantization = None if config.quantization in (None, "none") else config.quantization
+    return {
+        "batch": config.batch_size or 1,
+        "micro_batches": config.gradient_accumulation_steps or 1,
+        "precision": precision,
+        "autocast": bool(config.autocast),
+        "autocast_cache": config.autocast_cache is not False,
+        "optimizer": optimizer,
+        "implementation": config.optimizer_implementation or "",
+        "embedding_states_32bit": bool(config.embedding_states_32bit),
+        "saving": config.saving == "full_state_dict",
+        "zero_grad": config.zero_grad or "after_step",
+        "clipping": config.gradient_clipping != 0,
+        "recompute": policy.recompute,
+        "recompute_quarters": policy.quarters,
+        "rule": policy.rule,
+        "reentrant": bool(config.checkpoint_reentrant),
+        "attention": config.attention or "sdpa",
+        "use_cache": bool(config.use_cache),
+        "quantization": quantization,
+        "double_quant": config.double_quant if config.double_quant is not None else True,
+        "upcast_unquantized": bool(config.upcast_unquantized),
+        "upcast_at_startup": bool(config.upcast_at_startup),
+        "nf4_compute_bits": BITS[config.nf4_compute_dtype or "bf16"],
+        "from_pretrained": bool(config.from_pretrained),
+        "int8_threshold": config.int8_threshold or 0.0,
+        "int8_outliers": config.int8_outliers or 0.0,
+        "freeze_vision_tower": bool(config.freeze_vision_tower),
+        "cublas_workspace": workspace,
+    }
+
+
+def _allocator(config: TrainingConfig) -> AllocatorSettings:
+    """The settings of torch's allocator, parsed from training.pytorch_alloc_conf."""
+    if not config.pytorch_alloc_conf:
+        return AllocatorSettings()
+    try:
+        return AllocatorSettings.parse(config.pytorch_alloc_conf)
+    except AllocatorSettingsError as error:
+        where = "training.pytorch_alloc_conf"
+        raise InputError(f"{where}: {problem}" for problem in error.problems) from None
+
+
+def _cublas_workspace(config: TrainingConfig) -> int | None:
+    """Bytes of training.cublas_workspace_config; None where it is not set."""
+    text = config.cublas_workspace_config
+    found = None if text is None else config_bytes(text)
+    if text is not None and found is None:
+        form = "pairs of KiB and count, such as ':4096:8' or ':4096:2:16:8'"
+        raise InputError(f"training.cublas_workspace_config={text!r} must be {form}")
+    return found
+
+
+def _precision(config: TrainingConfig) -> str | None:
+    """The precision that the section gives; None where it gives none."""
+    if config.dtype is None:
+        return config.precision
+    dtype = dtype_name(config.dtype)
+    if dtype not in ("fp32", "fp16", "bf16"):
+        hint = nearest(dtype, ("fp32", "fp16", "bf16"))
+        raise InputError(f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}")
+    if config.precision is None:
+        return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
+    if not config.precision.startswith(dtype):
+        other = f"training.precision={config.precision!r}; leave dtype out"
+        raise InputError(f"training.dtype={config.dtype!r} contradicts {other}")
+    return config.precision

@@ -1,0 +1,92 @@
+"""The data of JSON, YAML and TOML: from files, from standard input, from pasted text."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from ...catalog.hub.access import access
+from ...ledger.secrets import hidden
+from .errors import InputError
+from .files import MOST_BYTES, MOST_SLOW_BYTES, STDIN, read_text
+from .json_text import parse_json
+from .yaml_text import parse_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+YAML, TOML, JSON = (".yaml", ".yml"), (".toml",), ".json"
+# A key of TOML with a hundred parts: its parser takes time by the square of the parts.
+DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
+JSON_STARTS = ("{", "//", "/*")
+
+
+def load_text(path: str | Path) -> Any:
+    """The data of a JSON, YAML or TOML file; `-` is standard input."""
+    where, ending = str(path), os.path.splitext(path)[1].lower()
+    if not access().files:
+        raise InputError(f"{where!r} is a path, and this service opens no files; send its content")
+    if where.lower().startswith(("http://", "https://")):
+        from shlex import quote
+
+        piped = f"curl -fsSL {quote(where)} | gpu-mem-calc calculate --config -"
+        raise InputError(f"{where}: addresses are not read; download the file: {piped}")
+    if where == STDIN:
+        return parse_any_text(read_text(path), "standard input")
+    slow = ending in (*YAML, *TOML)
+    return parse_text(read_text(path, most=MOST_SLOW_BYTES if slow else MOST_BYTES), ending, where)
+
+
+def parse_text(text: str, ending: str, where: str) -> Any:
+    """The data of a text in the format of `ending`; `where` names the text in error messages."""
+    if not text.strip():
+        raise InputError(f"{where}: the file is empty")
+    kind = "YAML" if ending in YAML else "TOML" if ending in TOML else "JSON"
+    try:
+        if kind == "YAML":
+            return parse_yaml(text)
+        if kind == "TOML":
+            import tomllib
+
+            if DEEP_KEY.search(text):
+                raise RecursionError
+            return hidden(_with_dates_as_text(tomllib.loads(text)))
+        return parse_json(text)
+    except RecursionError:
+        raise InputError(f"{where}: not valid {kind}, it is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not valid {kind}, {_reason(error)}") from None
+
+
+def parse_any_text(text: str, where: str) -> Any:
+    """The data of a text in any format: JSON if it begins like JSON, else TOML, else YAML."""
+    if not text.strip():
+        raise InputError(f"{where}: it is empty")
+    if text.lstrip().startswith(JSON_STARTS):
+        return parse_text(text, JSON, where)
+    if len(text) > MOST_SLOW_BYTES:
+        limit = f"larger than {MOST_SLOW_BYTES:,} bytes"
+        raise InputError(f"{where}: it is {limit}; give a smaller text, or JSON")
+    for ending in (*TOML, *YAML[:1]):
+        try:
+            return parse_text(text, ending, where)
+        except InputError as error:
+            problem = error
+    raise problem
+
+
+def _with_dates_as_text(data: Any) -> Any:
+    """TOML's data with its dates and times as text, which JSON's types have instead."""
+    if isinstance(data, dict):
+        return {key: _with_dates_as_text(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_with_dates_as_text(value) for value in data]
+    return data.isoformat() if hasattr(data, "isoformat") else data
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong, without Python's advice to programmers."""
+    if "integer string conversion" in str(error):
+        return "it has a number of more than 4,300 digits; write a smaller one"
+    return str(error).partition("\n")[0]

@@ -1,0 +1,175 @@
+"""FSDP, DeepSpeed and the other parallelism of a file.
+
+Axolotl 067b021 utils/schemas/validation.py (check_fsdp_version_in_fsdp_config), utils/trainer.py
+(setup_fsdp_envs, setup_parallelism_envs), monkeypatch/accelerate/fsdp2.py (fsdp2_prepare_model).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...runfile.text.errors import InputError, quoted
+from ..reading.keys import sort_keys
+from ..reading.named_files import NamedFiles
+from ..reading.reading import Section
+from ..translation.arguments import argument_table
+from .draft import Draft, flag, mapping, whole
+
+FOLDER = Path(__file__).parent
+PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
+# DeepSpeed's own names of these keys (deepspeed 0.19.8 zero/config.py, aliases).
+STAGE3_NAMES = {
+    "max_live_parameters": "stage3_max_live_parameters",
+    "max_reuse_distance": "stage3_max_reuse_distance",
+    "prefetch_bucket_size": "stage3_prefetch_bucket_size",
+    "param_persistence_threshold": "stage3_param_persistence_threshold",
+    "gather_16bit_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+NOT_READ = (
+    "compile",
+    "tensor_parallel",
+    "flops_profiler",
+    "comms_logger",
+    "activation_checkpointing",
+)
+
+
+def add_launch(draft: Draft, files: NamedFiles) -> None:
+    """Add the engine's configuration."""
+    config = _fsdp_config(draft)
+    if draft.get("deepspeed"):
+        draft.launch["deepspeed"] = _deepspeed(draft, files)
+        if draft.get("fsdp"):
+            raise InputError("deepspeed and fsdp are both there; Axolotl takes one of them")
+    elif config is not None:
+        _add_fsdp(draft, config)
+    if draft.get("accelerator_config"):
+        draft.args["accelerator_config"] = dict(
+            mapping(draft.get("accelerator_config"), "accelerator_config")
+        )
+    _add_parallelism(draft)
+
+
+def _fsdp_config(draft: Draft) -> Section | None:
+    """The keys of fsdp_config without their prefix; None without FSDP."""
+    given = draft.get("fsdp_config")
+    if given is None:
+        return {} if draft.get("fsdp") else None
+    plain = {
+        name.removeprefix("fsdp_"): value for name, value in mapping(given, "fsdp_config").items()
+    }
+    table = argument_table("fsdp", FOLDER)
+    return sort_keys(draft.reading, table, plain, "fsdp_config.")
+
+
+def _add_fsdp(draft: Draft, config: Section) -> None:
+    given = draft.get("fsdp_version") or config.get("version") or 1
+    version = whole(given, "fsdp_version")
+    if version not in (1, 2):
+        raise InputError(f"fsdp_version={quoted(given)} must be 1 or 2")
+    if not draft.get("fsdp_version") and not config.get("version"):
+        draft.assume("fsdp_version=1, Axolotl's default")
+    kept: Section = {"version": version}
+    for key in ("offload_params", "activation_checkpointing"):
+        if flag(config.get(key), f"fsdp_config.{key}"):
+            kept[key] = True
+    if version == 1:
+        for key in ("use_orig_params", "sync_module_states"):
+            if config.get(key) is not None:
+                kept[key] = flag(config[key], f"fsdp_config.{key}")
+    elif config.get("reshard_after_forward") is not None:
+        kept["reshard_after_forward"] = flag(
+            config["reshard_after_forward"], "fsdp_config.reshard_after_forward"
+        )
+    policy = config.get("auto_wrap_policy")
+    words = str(draft.get("fsdp") or "")
+    if policy != "TRANSFORMER_BASED_WRAP" and not (policy is None and "auto_wrap" in words):
+        why = "units by another rule than the transformer's layers are not modelled"
+        draft.limit("fsdp_config.auto_wrap_policy", why, "more", value=str(policy))
+    draft.launch["fsdp_config"] = kept
+    if version == 2:
+        _add_own_fsdp2(draft)
+        loads = "fsdp_config.cpu_ram_efficient_loading"
+        if flag(config.get("cpu_ram_efficient_loading"), loads):
+            draft.engine["init_device"] = "meta"
+
+
+def _add_own_fsdp2(draft: Draft) -> None:
+    """Axolotl's fsdp2_prepare_model: weights keep their dtype, and embedding and head belong to
+    the root unit, which is resharded as the layers are.
+    """
+    dtype = draft.load["dtype"]
+    if dtype in PURE:
+        draft.training |= {"precision": PURE[dtype], "autocast": False}
+    draft.engine |= {"wrap_embedding_and_head": False, "reshard_root_after_forward": True}
+    if draft.launch["fsdp_config"].get("reshard_after_forward") is False:
+        draft.engine["reshard_root_after_forward"] = False
+
+
+def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
+    """DeepSpeed's configuration: an object, a file, or one of those that Axolotl ships."""
+    given = draft.get("deepspeed")
+    config: Any = given
+    if isinstance(given, str):
+        name = given.replace("\\", "/").rpartition("/")[2]
+        shipped = "deepspeed_configs/" in given and name in shipped_configs()
+        if shipped and not files.exists(given):
+            config = shipped_configs()[name]
+            draft.assume(f"{given} as Axolotl ships it")
+        else:
+            config = files.data(given, "deepspeed")
+    found = dict(mapping(config, "deepspeed"))
+    zero = dict(mapping(found.get("zero_optimization"), "deepspeed.zero_optimization"))
+    zero = {STAGE3_NAMES.get(key, key): value for key, value in zero.items()}
+    if zero.get("sub_group_size") == 0:
+        zero["sub_group_size"] = 1  # each parameter is a group of its own (zero/stage3.py)
+    found["zero_optimization"] = zero
+    for key in NOT_READ:
+        if found.pop(key, None):
+            why = "this section of DeepSpeed's file is not modelled under Trainer"
+            draft.limit(f"deepspeed.{key}", why, value="...")
+    return found
+
+
+@cache
+def shipped_configs() -> dict[str, Section]:
+    """The files of deepspeed_configs/ in Axolotl's repository."""
+    text = (FOLDER / "deepspeed_configs.json").read_text(encoding="utf-8")
+    found: dict[str, Section] = json.loads(text)
+    return found
+
+
+def _add_parallelism(draft: Draft) -> None:
+    """Name tensor and context parallelism; replicas of shards are hybrid sharding."""
+    if (draft.whole("tensor_parallel_size") or 1) > 1:
+        why = (
+            "tensor parallelism of transformers is not modelled; the estimate has data parallelism"
+        )
+        draft.limit("tensor_parallel_size", why, "less")
+    key = (
+        "context_parallel_size"
+        if draft.get("context_parallel_size")
+        else "sequence_parallel_degree"
+    )
+    if (draft.whole(key) or 1) > 1:
+        why = "ring attention is not modelled; the estimate has the whole sequence on every GPU"
+        draft.limit(key, why, "less")
+    shards, replicas = draft.whole("dp_shard_size") or 1, draft.whole("dp_replicate_size") or 1
+    if "fsdp_config" in draft.launch and shards > 1 and replicas > 1:
+        draft.engine |= {"sharding_strategy": "hybrid_shard", "hybrid_shard_size": shards}
+    if draft.num_gpus is None:
+        draft.num_gpus = _gpus(draft, shards * replicas)
+
+
+def _gpus(draft: Draft, data_parallel: int) -> int | None:
+    """GPUs that the file itself asks for."""
+    if draft.flag("use_ray"):
+        return draft.whole("ray_num_workers") or 1
+    tensor, context = draft.whole("tensor_parallel_size"), draft.whole("context_parallel_size")
+    total = (
+        data_parallel * (tensor or 1) * (context or draft.whole("sequence_parallel_degree") or 1)
+    )
+    return total if total > 1 else None

@@ -1,0 +1,198 @@
+"""How the model is loaded: dtype, attention, recompute, torch.compile.
+
+Axolotl 067b021 utils/config/__init__.py (resolve_dtype, normalize_config), loaders/model.py,
+utils/schemas/config.py (normalize_attn_implementation), core/builders/base.py.
+"""
+
+from __future__ import annotations
+
+from ...runfile.text.errors import InputError, quoted
+from .draft import Draft, flag, mapping
+
+# Older keys and the attention that each means, in the order in which they win (schemas/enums.py).
+OLDER_KEYS = {
+    "xformers_attention": "xformers",
+    "sage_attention": "sage",
+    "flex_attention": "flex_attention",
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+}
+# The kernel that is modelled for each.
+KERNELS = {
+    "eager": "eager",
+    "sdpa": "sdpa",
+    "flash_attention_2": "flash_attention_2",
+    "flash_attention_3": "flash_attention_3",
+    "kernels-community/flash-attn2": "flash_attention_2",
+    "kernels-community/flash-attn3": "flash_attention_3",
+    "kernels-community/vllm-flash-attn3": "flash_attention_3",
+}
+# Other kernels, and the modelled one that keeps the same tensors for backward.
+NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
+TORCH_ATTENTION = ("", "sdpa", "eager")  # schemas/enums.py ATTN_IMPLS_WITHOUT_DTYPE_CAST
+OFFLOADS = ("legacy", "disk", "hidden_states")
+TEXT_ONLY = ("language_model", "lm_head", "embed_tokens")
+
+
+def add_precision(draft: Draft) -> None:
+    """Add the dtype of the weights and of autocast (resolve_dtype)."""
+    half, given = draft.flag("fp16"), draft.get("bf16")
+    if given == "auto":
+        given = not half
+        if given:
+            draft.assume(
+                "bf16=true, because bf16=auto asks the GPU, and every one since Ampere has it"
+            )
+    bf16 = flag(given, "bf16") or draft.flag("bfloat16")
+    half = half and not bf16
+    draft.args |= {"bf16": bf16, "fp16": half}
+    narrow = draft.flag("load_in_8bit") or half or draft.flag("float16")
+    draft.load["dtype"] = "bfloat16" if bf16 else "float16" if narrow else "float32"
+
+
+def add_attention(draft: Draft) -> str:
+    """Add the attention and return its name; transformers' default where none is chosen."""
+    older = next((name for key, name in OLDER_KEYS.items() if draft.flag(key)), None)
+    name = str(draft.get("attn_implementation") or older or "")
+    known = KERNELS.get(name or "sdpa")
+    if known is None:
+        known = NEAREST.get(name, "flash_attention_2")
+        key = "attn_implementation" if draft.get("attn_implementation") else _older_key(draft)
+        why = f"this kernel is not modelled; the estimate has {known}"
+        draft.limit(key, why, "either")
+    draft.load["attn_implementation"] = known
+    if not name:
+        draft.assume("attn_implementation=sdpa, transformers' default")
+    if name == "eager" and draft.flag("sample_packing"):
+        draft.training["packed_documents"] = 2  # a mask of every pair of tokens
+    return name
+
+
+def _older_key(draft: Draft) -> str:
+    return next(key for key in OLDER_KEYS if draft.flag(key))
+
+
+def add_recompute(draft: Draft) -> None:
+    """Add gradient checkpointing, reentrant by default (normalize_config), and its offloads."""
+    chosen, offload = draft.get("gradient_checkpointing"), draft.get("activation_offloading")
+    if chosen in ("offload", "offload_disk"):
+        chosen, offload = True, True
+    on = flag(chosen, "gradient_checkpointing")
+    if offload == "hidden_states":
+        on = True
+    draft.args["gradient_checkpointing"] = on
+    if not on:
+        return
+    kwargs = dict(
+        mapping(draft.get("gradient_checkpointing_kwargs"), "gradient_checkpointing_kwargs")
+    )
+    reentrant = flag(kwargs.get("use_reentrant", _reentrant(draft)), "use_reentrant")
+    if not kwargs:
+        draft.assume(f"gradient_checkpointing_kwargs: use_reentrant={str(reentrant).lower()}")
+    draft.args["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+    if draft.get("selective_checkpointing"):
+        _add_selective(draft)
+    elif offload in OFFLOADS or flag(offload, "activation_offloading"):
+        _add_offload(draft, offload)
+
+
+def _reentrant(draft: Draft) -> bool:
+    """Axolotl's default: reentrant in plain training of all layers, except Gemma 4."""
+    if draft.get("rl") or draft.get("unfrozen_parameters") or draft.get("selective_checkpointing"):
+        return False
+    if draft.get("activation_offloading") == "hidden_states":
+        return False
+    return "gemma-4" not in str(draft.get("base_model")).lower()
+
+
+def _add_selective(draft: Draft) -> None:
+    given = draft.get("selective_checkpointing")
+    saved = mapping(given, "selective_checkpointing") if not isinstance(given, bool) else {}
+    rest = {key: value for key, value in saved.items() if key != "save" and value}
+    if list(saved.get("save", ["attention"])) == ["attention"] and not rest:
+        draft.args["gradient_checkpointing"] = False
+        draft.training["recompute"] = "attention_kept"
+    else:
+        why = "only the results of attention are modelled as kept; the estimate recomputes all"
+        draft.limit("selective_checkpointing", why, "more")
+
+
+def _add_offload(draft: Draft, offload: object) -> None:
+    """Layers' inputs wait on the host. With adapters, TRL's offload moves every saved tensor."""
+    if draft.get("adapter") and offload != "hidden_states":
+        why = "every saved tensor waits on the host, which is not modelled; the estimate recomputes"
+        draft.limit("activation_offloading", why, "either", value=offload)
+        return
+    if draft.get("deepspeed"):
+        why = (
+            "inputs of layers on the host are not modelled under DeepSpeed; the estimate keeps them"
+        )
+        draft.limit("activation_offloading", why, "less", value=offload)
+        return
+    draft.args["gradient_checkpointing"] = False
+    draft.args.pop("gradient_checkpointing_kwargs")
+    draft.training["recompute"] = "full_offloaded"
+
+
+def add_placement(draft: Draft, attention: str) -> None:
+    """Add where the weights are loaded, and the upcast of embedding, head and norms: they stay in
+    fp32 in a full fine-tune with torch's attention (_configure_embedding_dtypes). Several ranks
+    load onto their GPUs; one loads on the host (choose_device, under accelerate launch).
+    """
+    if draft.launch:
+        return  # sharded, or cast again by DeepSpeed
+    several = (draft.num_gpus or 1) > 1
+    if several and not draft.quantization:
+        draft.load["device_map"] = "cuda"
+    cast_back = draft.peft is not None or draft.training.get("loss") == "cut"
+    if draft.load["dtype"] != "float32" and not cast_back and attention in TORCH_ATTENTION:
+        why = "embedding, head and norms stay in fp32 with this attention, which is not modelled"
+        draft.limit("attn_implementation", why, "more", value=attention or "sdpa")
+    elif draft.load["dtype"] != "float32" and (several or draft.quantization):
+        draft.training["upcast_at_startup"] = True
+
+
+def add_compile(draft: Draft) -> None:
+    """Add torch.compile; auto is on since torch 2.5.1 (check_torch_compile_auto)."""
+    chosen = draft.get("torch_compile")
+    if chosen != "auto" and not flag(chosen, "torch_compile"):
+        return
+    kwargs = draft.args.get("gradient_checkpointing_kwargs") or {}
+    others = draft.launch or draft.training or draft.quantization or kwargs.get("use_reentrant")
+    if others or draft.load["attn_implementation"] != "sdpa" or draft.args.get("use_liger_kernel"):
+        why = "a compiled model is not modelled with this loss, attention, recompute or sharding"
+        draft.limit("torch_compile", f"{why}; the estimate has no torch.compile")
+        return
+    draft.args["torch_compile"] = True
+    for key in ("torch_compile_backend", "torch_compile_mode"):
+        if draft.get(key):
+            draft.args[key] = draft.get(key)
+
+
+def add_frozen(draft: Draft) -> None:
+    """Add which weights are frozen (utils/freeze.py)."""
+    patterns = draft.get("unfrozen_parameters") or []
+    if not isinstance(patterns, list):
+        raise InputError(f"unfrozen_parameters={quoted(patterns)} must be a list of patterns")
+    if draft.get("adapter"):
+        if patterns:
+            _limit_frozen_adapters(draft, patterns)
+        return  # all but the adapters is frozen
+    if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
+        patterns = []
+        draft.training["freeze_vision_tower"] = True
+    if draft.flag("freeze_mm_modules"):
+        draft.training["freeze_vision_tower"] = True
+    if patterns:
+        why = "weights that are frozen by name are not modelled; the estimate trains all of them"
+        draft.limit("unfrozen_parameters", why, "less")
+
+
+def _limit_frozen_adapters(draft: Draft, patterns: list[object]) -> None:
+    """Names are matched from their start, which is base_model in PEFT's model: a pattern for the
+    model's own names matches none, and the adapters are frozen, too.
+    """
+    own = all(str(one).lstrip("^").startswith(("model", "lm_head", "lang")) for one in patterns)
+    why = "freezes adapters whose names it does not match; the estimate trains all of them"
+    draft.limit("unfrozen_parameters", why, "less" if own else "either")

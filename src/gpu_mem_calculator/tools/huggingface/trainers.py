@@ -1,0 +1,106 @@
+"""Which trainer a command starts: by TRL's subcommand, by the script's text, by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ...runfile.text.errors import InputError
+from ..script.record import ScriptRecord
+from ..script.values import Thing
+
+TRAINER = "transformers.Trainer"
+# TRL's subcommands, and the words in a script's name.
+TRL: Mapping[str, str] = {
+    "sft": "trl.SFTTrainer",
+    "dpo": "trl.DPOTrainer",
+    "kto": "trl.KTOTrainer",
+    "grpo": "trl.GRPOTrainer",
+    "rloo": "trl.RLOOTrainer",
+    "reward": "trl.RewardTrainer",
+}
+# Trainers by their class.
+CLASSES: Mapping[str, str] = {
+    **{one.removeprefix("trl."): one for one in TRL.values()},
+    **dict.fromkeys(("Trainer", "Seq2SeqTrainer"), TRAINER),
+}
+NEARER = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "SFTTrainer")
+# TRL's trainers that are not modelled, by the words in a script's name.
+OTHERS: Mapping[str, str] = {
+    "orpo": "trl.ORPOTrainer",
+    "cpo": "trl.CPOTrainer",
+    "ppo": "trl.PPOTrainer",
+    "gkd": "trl.GKDTrainer",
+    "bco": "trl.BCOTrainer",
+    "xpo": "trl.XPOTrainer",
+    "prm": "trl.PRMTrainer",
+    "tpo": "trl.TPOTrainer",
+    "ssd": "trl.SSDTrainer",
+    "sdft": "trl.SDFTTrainer",
+    "sdpo": "trl.SDPOTrainer",
+    "online_dpo": "trl.OnlineDPOTrainer",
+    "nash_md": "trl.NashMDTrainer",
+    "distillation": "trl.DistillationTrainer",
+    "gold": "trl.GOLDTrainer",
+    "async_grpo": "trl.AsyncGRPOTrainer",
+}
+LIGHTNING = ("lightning", "pytorch_lightning", "pl")
+
+
+def trainer_of_name(name: str) -> str | None:
+    """The trainer that a script's name means, such as `run_dpo.py`; None where it means none."""
+    parts = re.split(r"[^a-z0-9]+", name.lower().removesuffix(".py"))
+    joined = "_".join(parts)
+    for word, tool in OTHERS.items():
+        if re.search(rf"(^|_){word}(_|$)", joined):
+            return tool
+    found = [tool for word, tool in {**TRL, "gspo": TRL["grpo"]}.items() if word in parts]
+    return found[0] if found else None
+
+
+def made_trainer(found: ScriptRecord) -> Thing | None:
+    """The trainer that a script makes: the one that trains, else the last."""
+    made = [one for one in found.things if one.kind == "trainer"]
+    trained = [one for one in made if one.values.get("trained")]
+    return trained[0] if trained else made[-1] if made else None
+
+
+def is_loop(found: ScriptRecord) -> bool:
+    """Whether a script without a trainer trains a model itself."""
+    accelerators = [one for one in found.things if one.kind == "accelerator"]
+    backward = found.facts.get("backward") or any(
+        one.values.get("backward") for one in accelerators
+    )
+    return bool(backward) and loop_model(found) is not None
+
+
+def loop_model(found: ScriptRecord) -> Thing | None:
+    """The model that a loop trains: that of the optimizer, else the one that computes a forward
+    pass, else the first.
+    """
+    models = [one for one in found.things if one.kind == "model"]
+    for one in found.things:
+        if one.kind == "optimizer":
+            parts = [part for part in one.values.values() if isinstance(part, Thing)]
+            owners = [part.model for part in parts if part.model in models]
+            if owners:
+                return owners[0]
+    forward = [one for one in models if one.values.get("forward")]
+    return forward[0] if forward else models[0] if models else None
+
+
+def trainer_of_text(found: ScriptRecord, path: str) -> str | None:
+    """The trainer that a script makes; None where its text shows none."""
+    if any(one.partition(".")[0] == "unsloth" for one in found.imports):
+        return "unsloth"
+    made = made_trainer(found)
+    if made is not None:
+        if made.values.get("path", "").partition(".")[0] in LIGHTNING:
+            why = "whose module decides what a step keeps; use gpu-mem-calc trace"
+            raise InputError(f"{path} makes a Trainer of Lightning, {why} -- python {path}")
+        if f"trl.{made.name}" in OTHERS.values():
+            return f"trl.{made.name}"
+        return CLASSES.get(made.name, TRAINER)
+    if is_loop(found):
+        return TRAINER
+    return next((CLASSES[name] for name in (*NEARER, *CLASSES) if name in found.imports), None)

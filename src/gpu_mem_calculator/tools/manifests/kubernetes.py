@@ -1,0 +1,238 @@
+"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...catalog.machines import machine
+from ...runfile.text.errors import InputError, quoted
+from ..reading.card import NamedCard
+from .containers import (
+    Container,
+    container_words,
+    gpus_of,
+    is_open,
+    referenced,
+    split_words,
+    text_list,
+    variables,
+    whole_number,
+)
+from .node_cards import resource_slice
+from .pods import in_pod, init_containers, is_mapping, pod_container, with_containers
+from .ray_serve import RAY_SERVICE, ray_containers
+
+WORKSPACE = "Workspace"  # of KAITO
+SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
+# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
+# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
+OWN_OPTIONS = (
+    *("model_name", "model_dir", "backend", "task", "disable_lower_case", "add_special_tokens"),
+    *("tensor_input_names", "return_token_type_ids", "return_probabilities", "http_port"),
+    *("grpc_port", "workers", "enable_docs_url", "enable_latency_logging", "predictor_host"),
+    *("disable_log_requests", "max_log_len"),
+)
+MODEL_ID, REVISION = "model_id", "model_revision"
+# Variables that a LeaderWorkerSet sets in its leader.
+GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
+LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
+# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
+SIZES = {
+    "tensor": "tensor-parallel-size",
+    "pipeline": "pipeline-parallel-size",
+    "data": "data-parallel-size",
+    "dataLocal": "data-parallel-size-local",
+}
+MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
+
+
+def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
+    """The containers of one object; none where it starts nothing."""
+    kind = str(document.get("kind"))
+    metadata = document.get("metadata")
+    name = f"{kind} {metadata.get('name', '')}".strip() if isinstance(metadata, Mapping) else kind
+    if kind == "List":
+        items = document.get("items")
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, Mapping):
+                yield from object_containers(item)
+        return
+    spec = document.get("spec")
+    if kind == WORKSPACE:
+        yield from _workspace(name, document)
+        return
+    if not isinstance(spec, Mapping):
+        return
+    if kind == RAY_SERVICE:
+        served = list(ray_containers(name, spec))
+        if served:
+            yield from served
+            return
+    if kind == SERVED:
+        yield from _served(name, spec)
+    elif kind == SERVED_LLM:
+        yield from _served_llm(name, spec)
+        return
+    for number, (pod, copies) in enumerate(_pods(kind, spec)):
+        containers = pod.get("containers")
+        if not isinstance(containers, list):
+            raise InputError(f"{name}: containers={quoted(containers)} must be a list")
+        more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
+        slot = f"{name} {number}" if number else name
+        first, beside = init_containers(name, pod, copies)
+        found = [pod_container(name, one, copies, more) for one in containers if is_mapping(one)]
+        for one in first:
+            yield from in_pod([one], pod, f"{slot}, before {one.name}")
+        yield from in_pod([*beside, *found], pod, slot)
+
+
+def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
+    """The containers of a KAITO workspace with a template; its machine type says the card."""
+    resource, inference = document.get("resource"), document.get("inference")
+    kind = resource.get("instanceType") if isinstance(resource, Mapping) else None
+    known = machine(str(kind)) if kind else None
+    said = f"instanceType={kind}"
+    card = NamedCard(name=known[0] if known else "", said=said) if kind else None
+    for pod in with_containers(inference):
+        data = pod["containers"] if isinstance(pod["containers"], list) else []
+        found = [pod_container(name, one, 1) for one in data if is_mapping(one)]
+        for one in in_pod(found, pod, name):
+            yield replace(one, card=one.card or card)
+
+
+def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The Pods that an object makes, and how many nodes each run of them has."""
+    if kind == GROUP:
+        groups = spec.get("leaderWorkerTemplate")
+        groups = groups if isinstance(groups, Mapping) else {}
+        size = whole_number(groups.get("size", 1), "leaderWorkerTemplate.size")
+        template = groups.get("leaderTemplate") or groups.get("workerTemplate")
+        yield from ((pod, size) for pod in with_containers(template))
+        return
+    if kind == "ModelServing":  # of kthena: the roles of a group of Pods
+        for role in _roles(spec):
+            nodes = 1 + whole_number(role.get("workerReplicas", 0), "workerReplicas")
+            yield from ((pod, nodes) for pod in with_containers(role.get("entryTemplate")))
+        return
+    replicas = [value for key, value in spec.items() if str(key).endswith("ReplicaSpecs")]
+    if replicas and isinstance(replicas[0], Mapping):  # PyTorchJob, MPIJob ...
+        roles = [role for role in replicas[0].values() if isinstance(role, Mapping)]
+        counts = [role.get("replicas", 1) for role in roles]
+        nodes = sum(1 if is_open(one) else whole_number(one, "replicas") for one in counts)
+        for role in roles[:1]:
+            yield from ((pod, nodes) for pod in with_containers(role))
+        return
+    yield from ((pod, 1) for pod in with_containers(spec))
+
+
+def _roles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    template = spec.get("template")
+    roles = template.get("roles") if isinstance(template, Mapping) else None
+    return [one for one in roles if isinstance(one, Mapping)] if isinstance(roles, list) else []
+
+
+def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
+    """The model server of KServe: huggingfaceserver runs vLLM with the same options."""
+    predictor = spec.get("predictor")
+    model = predictor.get("model") if isinstance(predictor, Mapping) else None
+    if not isinstance(predictor, Mapping) or not isinstance(model, Mapping):
+        return
+    where = f"{name}: predictor.model"
+    environment = variables(model.get("env"), f"{where}.env")
+    args = [referenced(one, environment) for one in text_list(model.get("args"), f"{where}.args")]
+    command = text_list(model.get("command"), f"{where}.command")
+    form = model.get("modelFormat")
+    title = str(form.get("name") or "") if isinstance(form, Mapping) else str(form or "")
+    worker = predictor.get("workerSpec")
+    if command:
+        words = container_words("", command, args)
+    elif title.lower() in ("huggingface", "vllm") and "--backend=huggingface" not in args:
+        words = _vllm_words(args, model.get("storageUri"), environment, worker)
+    else:
+        words = ()
+    resources = model.get("resources")
+    gpus, given_by = gpus_of(resources, where)
+    container = Container(
+        name=name,
+        image=f"{title} of KServe",
+        words=words,
+        environment=environment,
+        num_gpus=gpus,
+        given_by=given_by,
+        copies=_nodes(worker),
+        profile=resource_slice(resources),
+    )
+    yield from in_pod([container], predictor, name)
+
+
+def _nodes(worker: Any) -> int:
+    """The nodes of a server with workers: one for each stage (KServe's workerSpec)."""
+    if not isinstance(worker, Mapping):
+        return 1
+    stages = whole_number(worker.get("pipelineParallelSize", 1), "workerSpec.pipelineParallelSize")
+    return max(stages, 1)
+
+
+def _vllm_words(
+    args: list[str], address: Any, environment: Mapping[str, str], worker: Any
+) -> tuple[str, ...]:
+    """The words of `vllm serve` for the options of huggingfaceserver."""
+    model, rest = environment.get("MODEL_ID", ""), []
+    index = 0
+    while index < len(args):
+        name, sign, value = args[index].partition("=")
+        key = name.lstrip("-").replace("-", "_")
+        index += 1
+        has_value = not sign and index < len(args) and not args[index].startswith("-")
+        if key in (MODEL_ID, REVISION, *OWN_OPTIONS) and name.startswith("--"):
+            value = args[index] if has_value else value
+            index += has_value
+            model = value if key == MODEL_ID else model
+            rest += [f"--revision={value}"] if key == REVISION else []
+        else:
+            rest.append(args[index - 1])
+    if isinstance(address, str) and address and not model:
+        model = address.removeprefix("hf://")
+    for key, option in (("tensorParallelSize", "tensor"), ("pipelineParallelSize", "pipeline")):
+        if isinstance(worker, Mapping) and worker.get(key) is not None:
+            rest.append(f"--{option}-parallel-size={worker[key]}")
+    return ("vllm", "serve", *([model] if model else []), *rest)
+
+
+def _served_llm(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
+    """The servers of an LLMInferenceService: KServe's own template starts vllm serve in them."""
+    model = spec.get("model")
+    for part, section in (("", spec), (", prefill", spec.get("prefill"))):
+        if not isinstance(section, Mapping):
+            continue
+        for pod in with_containers(section.get("template")):
+            for data in pod["containers"] if isinstance(pod["containers"], list) else ():
+                if isinstance(data, Mapping) and data.get("name") == "main":
+                    container = _llm_container(f"{name}{part}", data, model, section)
+                    yield from in_pod([container], pod, f"{name}{part}")
+
+
+def _llm_container(
+    name: str, data: Mapping[str, Any], model: Any, section: Mapping[str, Any]
+) -> Container:
+    """The container `main`; without a command, vllm serve with the model and its parallel sizes."""
+    sizes = section.get("parallelism")
+    sizes = sizes if isinstance(sizes, Mapping) else {}
+    container = pod_container(name, {**data, "image": ""}, 1)
+    if not data.get("command"):
+        facts = model if isinstance(model, Mapping) else {}
+        address = str(facts.get("uri") or "")
+        named = address.removeprefix("hf://") if address.startswith("hf://") else facts.get("name")
+        words = ["vllm", "serve", str(named or address)]
+        words += [f"--{SIZES[key]}={sizes[key]}" for key in SIZES if sizes.get(key) is not None]
+        words += ["--enable-expert-parallel"] if sizes.get("expert") is True else []
+        words += text_list(data.get("args"), f"{name}: args")
+        words += split_words(container.environment.get(MORE_ARGS, ""), f"{name}: {MORE_ARGS}")
+        rest = {name: text for name, text in container.environment.items() if name != MORE_ARGS}
+        container = replace(container, words=tuple(words), environment=rest)
+    total, local = sizes.get("data"), sizes.get("dataLocal")
+    nodes = total // local if isinstance(total, int) and isinstance(local, int) and local else 1
+    return replace(container, copies=max(nodes, 1))

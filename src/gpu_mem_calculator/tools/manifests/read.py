@@ -1,0 +1,149 @@
+"""Manifests: the commands in the containers of Kubernetes objects and compose files.
+
+A container is read where its command starts a tool that is known, or where it asks for GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...runfile.text.errors import InputError, quoted
+from ..launchers.container import image_version
+from ..launchers.launch import read_launch, within
+from ..reading.card import naming_card
+from ..reading.command import Command
+from ..reading.named_files import NamedFiles
+from ..reading.reading import Limit, Reading
+from ..reading.tools import UnknownToolError, command_format, read_command
+from ..shell.read import main_commands, read_script
+from .compose import service_containers
+from .containers import Container, shell_script
+from .kubernetes import object_containers
+
+MOST_CONTAINERS, MOST_NOTES = 200, 5
+NOTHING = (
+    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
+    " GPUs"
+)
+
+
+def is_manifest(data: Any) -> bool:
+    """Whether data is a Kubernetes object or a compose file."""
+    if not isinstance(data, Mapping):
+        return False
+    kubernetes = isinstance(data.get("apiVersion"), str) and isinstance(data.get("kind"), str)
+    services = data.get("services")
+    compose = isinstance(services, Mapping) and any(
+        isinstance(one, Mapping) and one.keys() & {"image", "build", "command"}
+        for one in services.values()
+    )
+    return kubernetes or compose
+
+
+def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
+    """The commands of a manifest's containers that start a known tool or ask for GPUs.
+
+    Where one is read, it names the other containers: one with GPUs is not modelled.
+    """
+    found: list[Command] = []
+    problems: list[str] = []
+    limits: list[Limit] = []
+    notes: list[str] = []
+    for container in _containers(documents):
+        try:
+            with naming_card(container.card):
+                commands = _commands(container, files)
+        except InputError as error:
+            sentences = error.problems
+        else:
+            known = [one for one in commands if _is_known(one)]
+            taken = known or ([one for one in commands if _may_train(one, container)])
+            found += [_with_gpus(one, container, alone=len(taken) == 1) for one in taken]
+            sentences = [] if taken else [_unknown(commands[0], container)]
+        if sentences and container.has_gpus:
+            problems += [f"{container.name}: {sentence}" for sentence in sentences]
+            why = f"is not checked, and it takes GPUs ({container.given_by}): {sentences[0]}"
+            limits.append(Limit(key=container.name, why=why))
+        elif sentences:
+            notes.append(f"{container.name} asks for no GPU")
+    if not found:
+        raise UnknownToolError(problems) if problems else InputError(NOTHING)
+    first = found[0]
+    assumed = (*first.assumed, *notes[:MOST_NOTES])
+    noted = replace(first, assumed=assumed, limits=(*first.limits, *limits))
+    return [noted, *found[1:]]
+
+
+def _unknown(command: Command, container: Container) -> str:
+    """The sentence for a command that starts no known tool."""
+    try:
+        with naming_card(container.card):
+            raise UnknownToolError(f"{command.words[0]!r} starts no tool that is known")
+    except UnknownToolError as error:
+        return error.problems[0]
+
+
+def _containers(documents: Sequence[Any]) -> Iterator[Container]:
+    count = 0
+    for document in documents:
+        if not is_manifest(document):
+            raise InputError(f"{quoted(document)} is no Kubernetes object and no compose file")
+        reader = object_containers if "kind" in document else service_containers
+        for container in reader(document):
+            count += 1
+            if count > MOST_CONTAINERS:
+                raise InputError(f"it has more than {MOST_CONTAINERS} containers; split the file")
+            yield container
+
+
+def _commands(container: Container, files: NamedFiles) -> list[Command]:
+    """The commands of a container, read from its words or from the script in them."""
+    if not container.words:
+        raise InputError(f"the command is in the image {container.image}, which is not read")
+    script = shell_script(container.words)
+    if script is None:
+        return [read_launch(container.words, files, container.environment)]
+    text, arguments = script
+    return main_commands(read_script(text, files, arguments, container.environment))
+
+
+def _with_gpus(command: Command, container: Container, *, alone: bool) -> Command:
+    """The command with the card and the GPUs of its container, and of those that belong to the same
+    run; and with the release that the tag of its image names. Several commands of one container run
+    together where its script says so.
+    """
+    inner = tuple(f"{slot} {one}" for slot in container.slots for one in command.slots)
+    command = replace(
+        command,
+        version=command.version or image_version(container.image),
+        card=container.card or command.card,
+        name=container.name if alone else f"{container.name}: {command.name}",
+        slots=container.slots if alone else inner,
+        devices=within(container.devices, command.devices) or container.devices,
+    )
+    if container.num_gpus is None:
+        return command
+    total = container.num_gpus * container.copies
+    return replace(command, num_gpus=total, num_nodes=container.copies, given_by=container.given_by)
+
+
+def _is_known(command: Command) -> bool:
+    """Whether a command starts a known tool; a script in Python may be anything."""
+    return command_format(command) is not None and not command.program.endswith(".py")
+
+
+def _may_train(command: Command, container: Container) -> bool:
+    """Whether a command is a script in Python that has GPUs."""
+    return container.has_gpus and command_format(command) is not None
+
+
+def read_data(data: Any, files: NamedFiles) -> Reading:
+    """What a manifest with one command means."""
+    commands = read_manifest([data], files)
+    if len(commands) > 1:
+        names = ", ".join(one.name for one in commands)
+        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
+    return read_command(commands[0])

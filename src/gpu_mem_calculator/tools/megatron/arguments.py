@@ -1,0 +1,53 @@
+"""The arguments of pretrain_gpt.py, with those of Model Optimizer, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..reading.options import option_syntax
+from ..translation.arguments import FOLDER, ArgumentTable, argument_table
+
+TOOL = "megatron"  # program.tool
+TITLE = "Megatron-LM pretrain_gpt.py"
+PATH, MODELOPT, HERE = "megatron/arguments", "modelopt", Path(__file__).parent
+TABLE: ArgumentTable = {**argument_table(PATH), **argument_table(MODELOPT, HERE)}
+OWN = option_syntax(PATH, FOLDER)
+SYNTAX = replace(OWN, flags=OWN.flags | option_syntax(MODELOPT, HERE).flags)
+# Lists that mostly have one value.
+SINGLE = ("moe_aux_loss_coeff", "moe_router_load_balancing_type", "cp_comm_type")
+# Arguments without a default that are numbers.
+NUMBERS: Mapping[str, type] = dict.fromkeys(
+    (
+        *("num_layers", "hidden_size", "num_attention_heads", "kv_channels", "ffn_hidden_size"),
+        *("vocab_size", "max_position_embeddings", "micro_batch_size", "global_batch_size"),
+        *("seq_length", "num_experts", "moe_ffn_hidden_size", "recompute_num_layers"),
+        *("moe_shared_expert_intermediate_size", "expert_tensor_parallel_size", "q_lora_rank"),
+        *("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"),
+        *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
+        *("microbatch_group_size_per_vp_stage", "moe_expert_capacity_factor"),
+    ),
+    int,
+)
+LISTS = ("moe_layer_freq", "recompute_modules", "pipeline_model_parallel_layout")
+
+
+def option_words(args: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as the command line has them; None is left out."""
+    names = {meant: name for name, meant in SYNTAX.aliases.items()}
+    for name, value in args.items():
+        dashed = f"--{name.replace('_', '-')}"
+        if value is None:
+            continue
+        if name in SYNTAX.flags:
+            off = names.get(f"no_{name}", f"--no-{dashed[2:]}")
+            yield names.get(name, dashed) if value else off
+            continue
+        yield names.get(name, dashed)
+        if isinstance(value, list | tuple):
+            yield from map(str, value)
+        else:
+            yield str(value)

@@ -1,0 +1,154 @@
+"""Writes a run as a script that starts Megatron-LM's pretrain_gpt.py (branch core_r0.19.0)."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from ...run.run import Run
+from ...runfile.config import RunFile
+from ...runfile.resolve.resolved_run import ResolvedRun
+from ...runfile.text.errors import InputError
+from ...training.engines.megatron_lm.options import OPTIONS, option
+from ..reading.reading import Section
+from ..writing.launch import launch_words
+from ..writing.written import Written
+from .arguments import TABLE, option_words
+from .translate import LOSSES, OPTIMIZERS, RENAMED, SAME
+from .write_model import model_arguments
+
+ENGINE = "megatron_lm"
+NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
+DATA = {
+    "tokenizer_type": "NullTokenizer",
+    "mock_data": True,
+    "train_iters": 100,
+    "lr": 1e-4,
+    "eval_iters": 0,
+}
+# Arguments that are written even with their default, since the script needs them.
+ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
+
+
+def write(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The text of the script."""
+    run = resolved.run
+    problem = _problem(run)
+    if problem:
+        raise InputError(problem)
+    args: Section = {
+        **model_arguments(run),
+        **_batch(run),
+        **_precision(run),
+        **_parallelism(run),
+        **_recompute(run),
+        **_options(run),
+        **DATA,
+    }
+    given = {name: value for name, value in args.items() if _differs(name, value)}
+    launch = shlex.split(launch_words(resolved))
+    launch = ["torchrun", "--nproc-per-node", "1"] if launch == ["python"] else launch
+    lines = [shlex.join([*launch, "pretrain_gpt.py"]), *_lines(list(option_words(given)))]
+    text = " \\\n  ".join(lines)
+    return Written(text=f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{text}\n", notes=(NOTE,))
+
+
+def _lines(words: list[str]) -> list[str]:
+    """One line for each option with its values."""
+    starts = [place for place, word in enumerate(words) if word.startswith("--")]
+    ends = [*starts[1:], len(words)]
+    return [shlex.join(words[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _problem(run: Run) -> str:
+    """What Megatron-LM's script does not train."""
+    if run.adapter is not None:
+        return "training.lora: Megatron-LM's pretrain_gpt.py trains every weight; leave it out"
+    if run.quantization is not None:
+        return "training.quantization: Megatron-LM has no quantized weights; leave it out"
+    if run.rollout is not None or run.reference:
+        what = "generation" if run.rollout else "a reference model"
+        return f"the run has {what}, and pretrain_gpt.py has none; choose trl"
+    return ""
+
+
+def _differs(name: str, value: Any) -> bool:
+    return name in ALWAYS or value != TABLE[name].default
+
+
+def _batch(run: Run) -> Section:
+    return {
+        "micro_batch_size": int(run.batch),
+        "global_batch_size": int(run.batch * run.mesh.dp * run.micro_batches),
+        "seq_length": int(run.seq),
+        "clip_grad": 1.0 if run.clipping else 0.0,
+    }
+
+
+def _precision(run: Run) -> Section:
+    """Precision, optimizer and loss; an optimizer that the script does not have becomes Adam."""
+    momentum = run.optimizer == "sgd_momentum"
+    name = "sgd" if momentum else run.optimizer.replace("adamw", "adam")
+    losses = {ours: word for word, ours in LOSSES.items()}
+    return {
+        "bf16": run.precision.startswith("bf16"),
+        "fp16": run.precision.startswith("fp16"),
+        "optimizer": name if name in OPTIMIZERS else "adam",
+        "sgd_momentum": 0.0 if name == "sgd" and not momentum else 0.9,
+        "cross_entropy_loss_fusion": run.loss in losses,
+        "cross_entropy_fusion_impl": losses.get(run.loss, "native"),
+    }
+
+
+def _parallelism(run: Run) -> Section:
+    mesh = run.mesh
+    return {
+        "tensor_model_parallel_size": int(mesh.tp),
+        "pipeline_model_parallel_size": int(mesh.pp),
+        "context_parallel_size": int(mesh.cp),
+        "expert_model_parallel_size": int(mesh.ep),
+        "sequence_parallel": bool(run.sequence_parallel),
+        "num_virtual_stages_per_pipeline_rank": int(run.virtual_stages)
+        if run.virtual_stages > 1
+        else None,
+    }
+
+
+def _recompute(run: Run) -> Section:
+    """Recompute of parts of a layer, or of layers: of the first ones of each chunk, or in groups
+    (megatron/core/transformer/transformer_block.py checkpointed forward).
+    """
+    rule = run.rule
+    if run.recompute == "selective":
+        modules = [] if rule.modules in ((), ("core_attn",)) else list(rule.modules)
+        kept = {"recompute_modules": modules} if modules else {}
+        return {"recompute_granularity": "selective", **kept}
+    if run.recompute != "full":
+        return {}
+    chunk = len(run.arch.layers) // (int(run.mesh.pp) * int(run.virtual_stages))
+    first = rule.first_layers
+    if first is None and run.recompute_quarters < 4:
+        first = chunk * run.recompute_quarters // 4
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform" if first is None else "block",
+        "recompute_num_layers": rule.layers_together if first is None else first,
+    }
+
+
+def _options(run: Run) -> Section:
+    """The engine's options; those of another engine are Megatron-LM's defaults."""
+    names = {name: name for name in SAME} | {arg: key for key, arg in RENAMED.items()}
+    found = {arg: option(run, key) for arg, key in names.items() if key in OPTIONS}
+    found["create_attention_mask_in_dataloader"] = False
+    found["attention_dropout"] = found["hidden_dropout"] = _dropout(run)
+    wide = option(run, "accumulate_allreduce_grads_in_fp32")
+    if wide is False and run.precision.startswith("bf16"):
+        found["grad_reduce_in_bf16"] = True
+    elif wide and not run.precision.startswith("bf16"):
+        found["accumulate_allreduce_grads_in_fp32"] = True
+    return found
+
+
+def _dropout(run: Run) -> float:
+    return float(getattr(run.arch.layers[-1].mixer, "dropout", 0.0))

@@ -1,0 +1,221 @@
+"""Commands of Ollama and Modelfiles: the llama-server that Ollama starts for a model.
+
+Ollama fb30760 llm/llama_server.go startLlamaServer, server/sched.go and server/routes.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import catalog
+from ...catalog.model_names import spelled
+from ...ledger.frameworks import OLLAMA
+from ...ledger.units import GIB
+from ...runfile.text.errors import InputError, nearest
+from ..llamacpp.model import MIX, projector_limit, sees_images
+from ..llamacpp.model_file import FileName, read_file_name
+from ..reading.command import Command
+from ..reading.keys import sort_keys
+from ..reading.named_files import NamedFiles
+from ..reading.option_values import whole_value
+from ..reading.options import option_syntax, parse_options
+from ..reading.reading import Limit, Reading, Section
+from ..translation.arguments import argument_table
+from .modelfile import Modelfile, parse_modelfile
+from .names import read_name
+
+FOLDER = Path(__file__).parent
+BUILD = "b10488"  # LLAMA_CPP_VERSION
+VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
+# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
+CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
+# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
+BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
+# Families that serve one request at a time (server/sched.go load), as transformers names them.
+ONE_AT_A_TIME = (
+    *("mllama", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next"),
+    *("lfm2", "lfm2_moe", "nemotron_h"),
+)
+WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
+FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
+SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
+ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
+
+
+def read_command(command: Command) -> Reading:
+    """What `ollama run MODEL` or `ollama create NAME -f Modelfile` means."""
+    action = command.words[1] if len(command.words) > 1 else ""
+    reading = Reading(tool=f"ollama {action}".strip(), version=OLLAMA.version)
+    if action == "serve":
+        raise InputError(f"ollama serve {ELSEWHERE}")
+    if action not in ("run", "create"):
+        hint = nearest(action, ("run", "create")) or "; ollama run MODEL and ollama create do"
+        raise InputError(f"ollama {action}".strip() + f" loads no model{hint}")
+    table = argument_table("arguments", FOLDER)
+    words = [f"{word}=true" if word in WITH_EQUALS else word for word in command.words[2:]]
+    parsed = parse_options(reading.tool, words, table, option_syntax("arguments", FOLDER))
+    reading.problems += parsed.problems
+    values = sort_keys(reading, table, parsed.values, "--")
+    if action == "create":
+        name = str(values.get("file") or "Modelfile")
+        file = parse_modelfile(command.files.text(name, "--file"), name)
+    else:
+        if not parsed.positional:
+            raise InputError("ollama run names no model; write it after run")
+        file = Modelfile(base=parsed.positional[0])
+    quantize = values.get("quantize")
+    _add(reading, file, command, str(quantize) if quantize else "")
+    return reading
+
+
+def read_modelfile(text: str, files: NamedFiles, gpu_bytes: int | None = None) -> Reading:
+    """What a Modelfile means; the default context depends on the memory of a GPU."""
+    reading = Reading(tool="Modelfile", version=OLLAMA.version)
+    command = Command(words=("ollama", "create"), files=files, gpu_bytes=gpu_bytes)
+    _add(reading, parse_modelfile(text), command, "")
+    return reading
+
+
+def _add(reading: Reading, file: Modelfile, command: Command, quantize: str) -> None:
+    """Add the model of a Modelfile, or of a name alone, and the server that Ollama starts."""
+    reading.run["inference"] = {"engine": "llamacpp", "engine_version": BUILD}
+    given = {name: _number(text) for name, text in file.parameters.items()}
+    parameters = sort_keys(reading, argument_table("parameters", FOLDER), given, "PARAMETER ")
+    variables = _variables(reading, command.environment)
+    reading.keys |= dict.fromkeys(file.instructions, "free")
+    reading.keys["FROM"] = "memory"
+    _add_model(reading, file, command, quantize)
+    _add_parts(reading, file)
+    reading.run["inference"] |= _server(reading, parameters, variables, command)
+    if command.num_gpus is not None:
+        reading.run["hardware"] = {"num_gpus": command.num_gpus}
+
+
+def _variables(reading: Reading, environment: Mapping[str, str]) -> dict[str, Any]:
+    given = {
+        name: _number(text)
+        for name, text in environment.items()
+        if name.startswith(VARIABLES) and text
+    }
+    return sort_keys(reading, argument_table("variables", FOLDER), given)
+
+
+def _add_model(reading: Reading, file: Modelfile, command: Command, quantize: str) -> None:
+    """The model of FROM: a file, a folder, or a name."""
+    base, kind = file.base, "-q" if quantize else ""
+    is_path = base.startswith((".", "/", "~")) or base.lower().endswith(".gguf")
+    if is_path and command.files.exists(base) and base.endswith(".gguf"):
+        reading.run["model"] = {"name": str(command.files.path(base, "FROM"))}
+        return
+    found = read_file_name(base) if is_path else read_name(base)
+    if not found.model or found.model.startswith("sha256-"):
+        raise InputError(f"FROM {base}: the file is not here, and its name says no model")
+    if quantize:
+        found = FileName(found.model, quantize)
+    elif not found.quantization:
+        found = FileName(found.model, "F16")  # a checkpoint is converted to F16 (server/create.go)
+    reading.run["model"] = {"name": found.model}
+    reading.run["inference"]["quantization"] = found.quantization.lower()
+    if not kind:
+        said = f"{base} is {found.model} in {found.quantization}, by its name"
+        reading.assumed.append(said)
+    if found.similar:
+        why = f"{found.similar} {MIX.format(found.quantization)}"
+        reading.limits.append(Limit(key=f"FROM={base}", why=why))
+
+
+def _add_parts(reading: Reading, file: Modelfile) -> None:
+    """Limits for what is loaded beside the model."""
+    for path in file.adapters:
+        why = "an adapter's weights are not counted: rank x (inputs + outputs) of each matrix"
+        reading.limits.append(Limit(key=f"ADAPTER={path}", why=why, could="more"))
+    for path in file.drafts:
+        why = "a draft model's weights and cache are not counted"
+        reading.limits.append(Limit(key=f"DRAFT={path}", why=why, could="more"))
+    images = sees_images(str(reading.run["model"]["name"]))
+    if file.more_bases or images:
+        named = file.more_bases[0] if file.more_bases else file.base
+        reading.limits.append(projector_limit(f"FROM={named}", str(reading.run["model"]["name"])))
+
+
+def _server(
+    reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
+) -> Section:
+    """The options of the llama-server that Ollama starts."""
+    slots = max(whole_value("OLLAMA_NUM_PARALLEL", variables.get("OLLAMA_NUM_PARALLEL", 1)), 1)
+    config = _config(str(reading.run["model"]["name"]))
+    if config.get("model_type") in ONE_AT_A_TIME:
+        slots = 1
+    context = _context(reading, parameters, variables, command)
+    trained = (config.get("text_config") or config).get("max_position_embeddings")
+    context = min(context, trained) if isinstance(trained, int) else context
+    section: Section = {"max_seq_len": context * slots, "n_parallel": slots}
+    section["n_batch"] = section["n_ubatch"] = _batch(
+        reading, parameters, variables, context * slots
+    )
+    kind = str(variables.get("OLLAMA_KV_CACHE_TYPE") or "").lower()
+    if kind:
+        section |= {"cache_type_k": kind, "cache_type_v": kind}
+    if "OLLAMA_FLASH_ATTENTION" in variables:
+        section["flash_attn"] = variables["OLLAMA_FLASH_ATTENTION"] not in (0, False)
+    if parameters.get("main_gpu") is not None:
+        main = whole_value("PARAMETER main_gpu", parameters["main_gpu"])
+        section |= {"split_mode": "none", "main_gpu": main}
+    layers = parameters.get("num_gpu", -1)
+    if isinstance(layers, int) and layers >= 0:
+        section["n_gpu_layers"] = layers
+    elif str(variables.get("LLAMA_ARG_FIT", "on")).lower() in ("on", "1", "true"):
+        reading.assumed.append("all layers on the GPU (num_gpu)")
+        reading.limits.append(Limit(key="num_gpu=-1", why=FIT, could="less", settle=SETTLE))
+    return section
+
+
+def _context(
+    reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
+) -> int:
+    """The context of a request: as given, else by the memory of all GPUs."""
+    for key, value in (
+        ("PARAMETER num_ctx", parameters.get("num_ctx")),
+        ("OLLAMA_CONTEXT_LENGTH", variables.get("OLLAMA_CONTEXT_LENGTH")),
+    ):
+        if value:
+            return max(whole_value(key, value), 4)
+    if command.gpu_bytes is None:
+        reading.assumed.append("a context of 4,096, as on GPUs of less than 23 GiB in all")
+        why = "the default is 32,768 from 23 GiB on and 262,144 from 47 GiB on; 4,096 is estimated"
+        reading.limits.append(Limit(key="OLLAMA_CONTEXT_LENGTH", why=why, could="more"))
+        return CONTEXTS[-1][1]
+    total = command.gpu_bytes * (command.num_gpus or 1)
+    context = next(tokens for least, tokens in CONTEXTS if total >= least)
+    said = f"a context of {context:,} or the model's, by the memory of the GPUs"
+    reading.assumed.append(f"{said} (OLLAMA_CONTEXT_LENGTH)")
+    return context
+
+
+def _batch(
+    reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], tokens: int
+) -> int:
+    """The tokens of a graph: as given, else by the context."""
+    given = parameters.get("num_batch")
+    if given:
+        return whole_value("PARAMETER num_batch", given)
+    if variables.get("OLLAMA_FLASH_ATTENTION") in (0, False):
+        return BATCHES[-1][1]
+    batch = next(size for least, size in BATCHES if tokens > least)
+    reading.assumed.append(f"batches of {batch:,} tokens; fewer where memory is short (num_batch)")
+    return batch
+
+
+def _config(name: str) -> Mapping[str, Any]:
+    """The config.json of the catalogue's model of this name; empty where there is none."""
+    row = spelled(name)
+    return catalog.row_config(row) if row is not None else {}
+
+
+def _number(text: str) -> Any:
+    lowered = text.strip().lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    return int(lowered) if lowered.removeprefix("-").isdecimal() and len(lowered) < 20 else text

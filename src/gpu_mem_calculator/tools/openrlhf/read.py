@@ -1,0 +1,139 @@
+"""OpenRLHF's commands: `deepspeed --module openrlhf.cli.train_sft ...`, train_dpo, train_rm and
+`python -m openrlhf.cli.train_ppo_ray ...` (OpenRLHF 3c3be62).
+
+The update of the trained model is estimated: DeepSpeed with 16-bit weights, its fused or CPU Adam,
+flash attention and no recompute by default (utils/deepspeed/deepspeed_utils.py). Other models on
+the same GPUs are named as limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..reading.command import Command
+from ..reading.keys import sort_keys
+from ..reading.option_values import whole_value
+from ..reading.options import option_syntax, parse_options
+from ..reading.reading import Limit, Reading, Section
+from ..reading.tools import FORMATS
+from ..translation.arguments import argument_table, argument_values
+
+FOLDER = Path(__file__).parent
+TABLE = "arguments"
+# Defaults that differ from those of train_sft.py, by trainer.
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "dpo": {"data.max_len": 512},
+    "rm": {"data.max_len": 512, "train.micro_batch_size": 1},
+    "ppo_ray": {"train.micro_batch_size": 1},
+}
+MODELS = {"ppo_ray": "actor"}  # the prefix of the trained model's options
+GAE = "gae"  # the estimator of advantages that has a critic
+
+
+def read_command(command: Command) -> Reading:
+    """The update of an OpenRLHF command."""
+    kind = command.words[0].rpartition("train_")[2]
+    table = argument_table(TABLE, FOLDER)
+    reading = Reading(tool="OpenRLHF", version=FORMATS["openrlhf"].version)
+    parsed = parse_options(reading.tool, command.words[1:], table, option_syntax(TABLE, FOLDER))
+    reading.problems += parsed.problems
+    kept = sort_keys(reading, table, parsed.values, "--")
+    values = argument_values(table, {**DEFAULTS.get(kind, {}), **kept})
+    _add_update(reading, kind, values, command)
+    reading.limits += _limits(kind, values)
+    return reading
+
+
+def _whole(values: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """The whole number of an option."""
+    return whole_value(f"--{name}", values[name], least)
+
+
+def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command: Command) -> None:
+    prefix = MODELS.get(kind, "model")
+    gpus = command.num_gpus
+    if kind == "ppo_ray":
+        gpus = _whole(values, "actor.num_nodes") * _whole(values, "actor.num_gpus_per_node")
+    name = values[f"{prefix}.model_name_or_path"]
+    if name is None:
+        reading.problems.append(f"--{prefix}.model_name_or_path is missing; name the model")
+    reading.run = {
+        "model": {"name": name},
+        "training": _training(reading, kind, values, gpus),
+        "engine": _engine(values),
+        **({"hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes}} if gpus else {}),
+    }
+
+
+def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int | None) -> Section:
+    """Batch, precision, recompute, adapters and loss.
+
+    - trainer/dpo_trainer.py, rm_trainer.py: chosen and rejected are one batch
+    - packing: a row holds the tokens of the whole micro-batch
+    """
+    prefix = MODELS.get(kind, "model")
+    size, length = _whole(values, "train.micro_batch_size"), _whole(values, "data.max_len")
+    if values["train.dynamic_batch_enable"]:
+        size = max(1, _whole(values, "train.max_tokens_per_gpu") // length)
+    steps = max(1, _whole(values, "train.batch_size") // size // (gpus or 1))
+    rows = size * (2 if kind in ("dpo", "rm") else 1)
+    training: Section = {
+        "batch_size": rows,
+        "seq_len": length,
+        "gradient_accumulation_steps": steps,
+        "precision": f"{values['ds.param_dtype']}_mixed",
+        "gradient_clipping": values["actor.max_norm" if prefix == "actor" else "max_norm"] or 0,
+        "attention": values["ds.attn_implementation"],
+    }
+    if values["ds.packing_samples"]:
+        training |= {"batch_size": 1, "seq_len": rows * length}
+        if rows > 1:
+            training["packed_documents"] = rows
+    if values[f"{prefix}.gradient_checkpointing_enable"]:
+        training["activation_checkpointing"] = "full"
+        if values[f"{prefix}.gradient_checkpointing_reentrant"]:
+            training["checkpoint_reentrant"] = True
+    if values["ds.use_liger_kernel"]:
+        training["liger"] = True
+    if values["actor.optim" if prefix == "actor" else "optim"] == "muon":
+        training["optimizer"] = "muon"
+    if values["ds.lora.rank"]:
+        targets = values["ds.lora.target_modules"]
+        training["lora"] = {"r": _whole(values, "ds.lora.rank"), "target_modules": targets}
+    return training
+
+
+def _engine(values: Mapping[str, Any]) -> Section:
+    """DeepSpeed's configuration (utils/deepspeed/deepspeed_utils.py get_train_ds_config)."""
+    engine: Section = {"type": "deepspeed", "zero_stage": _whole(values, "ds.zero_stage", 0)}
+    if values["ds.adam_offload"]:
+        engine |= {"offload_optimizer": "cpu", "pin_memory": True}
+    if values["ds.overlap_comm"]:
+        engine |= {"overlap_comm": True, "contiguous_gradients": True}
+    return engine
+
+
+def _limits(kind: str, values: Mapping[str, Any]) -> Iterator[Limit]:
+    """What a step has besides the update of the trained model."""
+    if kind in ("dpo", "rm"):
+        why = "its loss is estimated as the model's own cross-entropy"
+        yield Limit(key=f"openrlhf.cli.train_{kind}", why=why)
+    if kind == "dpo":
+        why = "the reference model's 16-bit weights on the same GPUs are not modelled"
+        yield Limit(key="--ref.model_name_or_path", why=why, could="more")
+    if kind != "ppo_ray":
+        return
+    why = "log-probabilities are estimated as the model's own cross-entropy"
+    yield Limit(key="--actor.policy_loss_type", why=why)
+    if values["train.colocate_all"]:
+        share = values["vllm.gpu_memory_utilization"]
+        why = f"vLLM takes {share:g} of the card while it generates, beside the actor"
+        yield Limit(key="--train.colocate_all", why=why, could="more")
+        if values["algo.advantage.estimator"] == GAE:
+            why = "the critic on the same GPUs is not modelled"
+            yield Limit(key="--algo.advantage.estimator=gae", why=why, could="more")
+    elif values["train.colocate_actor_ref"]:
+        why = "the reference model on the same GPUs is not modelled"
+        yield Limit(key="--train.colocate_actor_ref", why=why, could="more")

@@ -1,0 +1,117 @@
+"""A run file with a `program` section: the tool's own arguments become keys of the run file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..ledger.quoting import quoted
+from ..runfile.config import ModelConfig, RunFile
+from ..runfile.find_model.model_facts import shape_facts
+from ..runfile.find_model.model_source import find_model
+from ..runfile.program import TRANSLATED, ModelFacts, Program, Setup, Translation
+from ..runfile.text.errors import InputError, nearest
+from .translation.tools import translate
+
+RECOMPUTED = ("activation_checkpointing", "recompute")  # of `training`
+
+
+def read_program(values: Any) -> Program:
+    """A checked `program` section; raises all problems of its form at once."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"program={quoted(values)} must be an object with a tool and its args")
+    known = Program.__struct_fields__
+    problems = [
+        f"program.{key} is not a known key{nearest(str(key), known)}"
+        for key in values
+        if key not in known
+    ]
+    if not isinstance(values.get("tool"), str):
+        problems.append("program.tool is missing; name it, such as 'transformers.Trainer'")
+    for key in known:
+        value = values.get(key)
+        if key in ("tool", "version"):
+            if value is not None and not isinstance(value, str):
+                problems.append(f"program.{key}={quoted(value)} must be a text")
+        elif value is not None and not isinstance(value, Mapping):
+            problems.append(f"program.{key}={quoted(value)} must be an object")
+    if problems:
+        raise InputError(problems)
+    return msgspec.convert({k: v for k, v in values.items() if v is not None}, Program)
+
+
+def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | None]:
+    """A run file's data with the keys that its program means, and the program.
+
+    A key that the run file itself has is kept.
+    """
+    rest = {name: values for name, values in data.items() if name != "program"}
+    if data.get("program") is None:
+        return rest, None
+    if data.get("inference") is not None:
+        raise InputError("program and inference are both there; a run is one: leave one out")
+    program = read_program(data["program"])
+    meant = translation(program, data)
+    if meant.problems:
+        raise InputError(meant.problems)
+    for name in TRANSLATED:
+        keys = getattr(meant, name)
+        given = rest.get(name) or {}
+        if keys:
+            rest[name] = _kept(keys, given) if isinstance(given, Mapping) else given
+    return rest, program
+
+
+def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that a program means, and those of the run file in their place; `generation` is
+    joined key by key, because a part of it means nothing without the rest. Two keys say what is
+    recomputed: one of the run file stands for both.
+    """
+    own = RECOMPUTED if any(given.get(key) is not None for key in RECOMPUTED) else ()
+    both = {**{key: value for key, value in keys.items() if key not in own}, **given}
+    ours, theirs = keys.get("generation"), given.get("generation")
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        both["generation"] = {**ours, **theirs}
+    return both
+
+
+def translation(program: Program, data: Mapping[str, Any]) -> Translation:
+    """The translation of a program; `data` are the other sections of its run file."""
+    hardware, model = data.get("hardware"), data.get("model")
+    count = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
+    setup = Setup(
+        num_gpus=count if isinstance(count, int) else 1,
+        has_model=bool(model),
+        model=lambda: _model_facts(model),
+    )
+    return translate(program, setup)
+
+
+def _model_facts(model: Any) -> ModelFacts:
+    """Facts of the model; none where it cannot be found, which is reported when it is resolved."""
+    if not isinstance(model, Mapping):
+        return ModelFacts()
+    try:
+        found = find_model(msgspec.convert(dict(model), ModelConfig))
+    except (InputError, msgspec.ValidationError):
+        return ModelFacts()
+    config = found.config or {}
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return ModelFacts(
+        family=found.arch.family,
+        hidden_size=int(found.arch.hidden),
+        tied=bool(found.arch.tied),
+        stored_dtype=stored if isinstance(stored, str) else None,
+        shape=shape_facts(found.arch),
+    )
+
+
+def program_notes(file: RunFile) -> Translation:
+    """The translation of a run file's program, for what it assumes and warns of."""
+    assert file.program is not None
+    model = {key: getattr(file.model, key) for key in file.model.__struct_fields__}
+    model = {key: value for key, value in model.items() if value is not None}
+    sections = {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
+    return translation(file.program, sections)

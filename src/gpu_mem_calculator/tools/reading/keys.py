@@ -1,0 +1,33 @@
+"""Sorts the keys that a user wrote by their effect: honoured, free, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ...runfile.text.errors import nearest
+from ..translation.arguments import OFF, REFUSED, ArgumentTable
+from .reading import Reading
+
+
+def sort_keys(
+    reading: Reading, table: ArgumentTable, given: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+    """The given keys that are honoured or free; the others become limits and problems.
+
+    - prefix: what stands in front of a key in sentences, such as `--` or `lora.`
+    """
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        row, written = table.get(name), f"{prefix}{name}"
+        if row is None:
+            hint = nearest(str(name), list(table)) or "; leave it out"
+            title = f"{reading.tool} {reading.version}".rstrip()
+            reading.problems.append(f"{written} is not a key of {title}{hint}")
+            continue
+        reading.keys[written] = cast(Any, row.effect)
+        if row.effect != REFUSED or value == row.default:
+            kept[name] = value
+        elif not (value in OFF and row.default in OFF):  # else it is off in another word
+            reading.limits.append(row.limit(written, value))
+    return kept

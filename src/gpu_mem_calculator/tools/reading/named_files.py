@@ -1,0 +1,67 @@
+"""Files that a command names: read with a bound on their size, never executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ...ledger.secrets import hide_forms
+from ...runfile.text.errors import InputError
+from ...runfile.text.files import read_text
+from ...runfile.text.text_data import load_text, parse_any_text
+
+SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")  # endings of shell scripts
+MODELFILE = "Modelfile"  # how the name of Ollama's file begins
+
+
+class NamedFiles(Struct, frozen=True):
+    """The files that a command can name.
+
+    - `folder`: where the command would be started; None where no file may be opened
+    - `written`: texts of files that a shell script writes before, by their normal paths
+    """
+
+    folder: Path | None = Path()
+    written: Mapping[str, str] = {}
+
+    def path(self, name: str, option: str) -> Path:
+        """The path of a file that `option` names."""
+        if self.folder is None:
+            raise InputError(f"{option} names the file {name}, and no files are opened here")
+        try:
+            return self.folder / Path(name).expanduser()
+        except RuntimeError as error:  # a home that nobody has
+            raise InputError(f"{option} {name}: {error}".lstrip()) from None
+
+    def exists(self, name: str) -> bool:
+        """Whether a file of this name can be read."""
+        if os.path.normpath(name) in self.written:
+            return True
+        return self.folder is not None and _is_file(self.path(name, ""))
+
+    def text(self, name: str, option: str = "") -> str:
+        """The text of a file, without what has the form of a secret."""
+        if os.path.normpath(name) in self.written:
+            return self.written[os.path.normpath(name)]
+        return hide_forms(read_text(self.path(name, option), option))
+
+    def data(self, name: str, option: str = "") -> Any:
+        """The data of a JSON, YAML or TOML file."""
+        if os.path.normpath(name) in self.written:
+            return parse_any_text(self.text(name), name)
+        path = self.path(name, option)
+        if not _is_file(path):
+            raise InputError(f"{option} {name}: no such file".lstrip())
+        return load_text(path)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a path is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,144 @@
+"""Reads the options of a command line by a table of the tool's arguments, with argparse."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from ...runfile.text.errors import InputError, nearest
+from ..translation.arguments import ArgumentTable, argument_data
+
+
+class OptionSyntax(Struct, frozen=True, kw_only=True):
+    """How a tool's arguments are written on a command line.
+
+    - `flags`: have no value, and a `--no-` form; `switches`: may have a value (`--bf16 true`)
+    - `lists`: have several values; `repeated`: may be given several times
+    - `aliases`: other names, each with the argument that it means
+    - `abbreviations`: whether the first letters of a name are enough, as argparse has it
+    """
+
+    flags: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = {}
+    abbreviations: bool = True
+
+
+class ParsedOptions(Struct, kw_only=True):
+    """The options of a command by the names of their arguments, the other words, and a sentence
+    for each option that the tool does not have.
+    """
+
+    values: dict[str, Any]
+    positional: list[str]
+    problems: list[str]
+
+    @property
+    def strays(self) -> list[str]:
+        """Words that belong to no option; after an option that is not known, its values, which
+        may be secrets, are not told from them.
+        """
+        return [] if self.problems else self.positional
+
+
+def option_syntax(path: str, folder: Path) -> OptionSyntax:
+    """The syntax in a table of arguments, with that of the tables it inherits from."""
+    data = argument_data(path, folder)
+    base = option_syntax(data["base"], folder) if "base" in data else OptionSyntax()
+    own = data.get("options", {})
+    sets = {
+        name: getattr(base, name) | frozenset(own.get(name, ()))
+        for name in ("flags", "switches", "lists", "repeated")
+    }
+    return OptionSyntax(
+        **sets,
+        aliases={**base.aliases, **own.get("aliases", {})},
+        abbreviations=own.get("abbreviations", base.abbreviations),
+    )
+
+
+def parse_options(
+    title: str, words: Sequence[str], table: ArgumentTable, syntax: OptionSyntax
+) -> ParsedOptions:
+    """The options in the words. Dashes and underscores in names are the same."""
+    parser = _OptionParser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
+    for name in table:
+        _add(parser, name, syntax)
+    known, unknown = parser.parse_known_args([_normal(word, syntax) for word in words])
+    options = [word for word in unknown if word.startswith("-")]
+    return ParsedOptions(
+        values={name: parsed_value(value) for name, value in vars(known).items()},
+        positional=[word for word in unknown if not word.startswith("-")],
+        problems=[_unknown(title, word, [*table, *syntax.aliases]) for word in options],
+    )
+
+
+class _OptionParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise one sentence, where argparse prints the usage and exits."""
+        raise InputError(f"{self.prog}: {message.removeprefix('argument ')}")
+
+
+def _normal(word: str, syntax: OptionSyntax) -> str:
+    """An option with the argument's own name; its value is kept as written."""
+    name, sign, value = word.partition("=")
+    if name in syntax.aliases:
+        name = f"--{syntax.aliases[name]}"
+    if not name.startswith("--") or len(name) == 2:
+        return word
+    return f"--{name[2:].replace('-', '_')}{sign}{value}"
+
+
+def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> None:
+    settings: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+    option = f"--{name.replace('-', '_')}"
+    if name in syntax.flags or name in syntax.switches:
+        off = f"--no_{name.replace('-', '_')}"
+        parser.add_argument(off, dest=name, action="store_false", default=argparse.SUPPRESS)
+    if name in syntax.flags:
+        parser.add_argument(option, action="store_true", **settings)
+    elif name in syntax.switches:
+        parser.add_argument(option, nargs="?", const=True, **settings)
+    elif name in syntax.lists:
+        parser.add_argument(option, nargs="*", **settings)
+    else:
+        action = "append" if name in syntax.repeated else "store"
+        parser.add_argument(option, action=action, **settings)
+
+
+def parsed_value(text: Any) -> Any:
+    """A value as a program would convert it: a number, true or false, JSON, else the text."""
+    if isinstance(text, list):
+        return [parsed_value(one) for one in text]
+    if not isinstance(text, str):
+        return text
+    lowered = text.strip().lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if lowered in ("none", "null"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return float(text) if lowered.strip("+-.0123456789e_") == "" else text
+    except ValueError:
+        return text
+
+
+def _unknown(title: str, word: str, known: Iterable[str]) -> str:
+    """The sentence for an option that the tool does not have, spelled as the tool spells names."""
+    names = list(known)
+    plain = word.partition("=")[0].lstrip("-").replace("-", "_")
+    if any("-" in name.lstrip("-") for name in names):
+        plain = plain.replace("_", "-")
+    hint = nearest(plain, names) or "; leave it out"
+    return f"{'--' if word.startswith('--') else '-'}{plain} is not an option of {title}{hint}"

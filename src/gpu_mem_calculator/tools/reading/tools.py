@@ -1,0 +1,271 @@
+"""The tools whose commands and files are read: how each is recognised, and its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger import frameworks
+from ...runfile.file_kinds import is_model_config
+from ...runfile.sections import SECTIONS
+from ...runfile.text.errors import InputError
+from .command import Command
+from .named_files import NamedFiles
+from .reading import Limit, Reading
+from .secrets import safe_command, safe_reading
+
+
+class UnknownToolError(InputError):
+    """A command that starts no tool that is known, so that nothing can be said of it."""
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """A tool: its title, the release that was read, and how its commands and files are recognised.
+
+    - `folder`: the folder beside this one; its `read.py` has `read_command(command)` and, where
+      the tool has files, `read_data(data, files)`
+    - `programs`: patterns of the program's name, with its first argument where that decides
+      (`vllm serve`); `modules`: patterns of modules that `python -m` starts;
+      `paths`: patterns of a script's path, where its name alone does not decide
+    - `keys`: sets of keys; a file that has every key of one set is the tool's
+    """
+
+    title: str
+    version: str
+    folder: str
+    programs: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    keys: tuple[frozenset[str], ...] = ()
+
+
+def _either(*names: str) -> tuple[frozenset[str], ...]:
+    """Sets of one key each, with dashes and with underscores."""
+    return tuple(frozenset({one}) for name in names for one in (name, name.replace("-", "_")))
+
+
+MOST_GPUS = 16  # of a machine
+DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
+CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+# Keys of tools' files that may have a model_type, too.
+NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
+# One row for each tool, in the order in which they are tried.
+FORMATS: Mapping[str, Format] = {
+    "vllm": Format(
+        title="vllm serve",
+        version=frameworks.VLLM.version,
+        folder="vllm",
+        programs=("vllm serve", "--model"),
+        modules=(r"vllm\.entrypoints\.(openai\.)?api_server",),
+        keys=_either("max-model-len", "gpu-memory-utilization", "max-num-batched-tokens"),
+    ),
+    "sglang": Format(
+        title="SGLang",
+        version=frameworks.SGLANG.version,
+        folder="sglang",
+        programs=("sglang serve",),
+        modules=(r"sglang\.launch_server",),
+        keys=_either("mem-fraction-static", "chunked-prefill-size"),
+    ),
+    "tensorrt_llm": Format(
+        title="trtllm-serve",
+        version=frameworks.TENSORRT_LLM.version,
+        folder="tensorrt_llm",
+        programs=("trtllm-serve",),
+        keys=(frozenset({"kv_cache_config"}), frozenset({"cuda_graph_config"})),
+    ),
+    "llamacpp": Format(
+        title="llama-server",
+        version=frameworks.LLAMA_CPP.version,
+        folder="llamacpp",
+        programs=(
+            r"llama-(server|cli|completion|mtmd-cli)(\.exe)?",
+            r"llama(\.exe)? (serve|server|cli|client|completion|complete)",
+        ),
+    ),
+    "ollama": Format(
+        title="Ollama", version=frameworks.OLLAMA.version, folder="ollama", programs=("ollama",)
+    ),
+    "tgi": Format(
+        title="text-generation-launcher",
+        version=frameworks.TGI.version,
+        folder="tgi",
+        programs=("text-generation-launcher",),
+    ),
+    "manifests": Format(
+        title="manifests",
+        version="",
+        folder="manifests",
+        keys=(frozenset({"apiVersion", "kind"}), frozenset({"services"})),
+    ),
+    "skypilot": Format(
+        title="SkyPilot",
+        version="",
+        folder="skypilot",
+        keys=(
+            frozenset({"run", "resources"}),
+            frozenset({"run", "setup"}),
+            frozenset({"run", "num_nodes"}),
+        ),
+    ),
+    "axolotl": Format(
+        title="Axolotl",
+        version=frameworks.AXOLOTL.version,
+        folder="axolotl",
+        programs=("axolotl train",),
+        modules=(r"axolotl\.cli\.train",),
+        keys=(frozenset({"base_model"}),),
+    ),
+    "llamafactory": Format(
+        title="LLaMA-Factory",
+        version=frameworks.LLAMA_FACTORY.version,
+        folder="llamafactory",
+        programs=("(llamafactory-cli|lmf) (train|sft|dpo|rm)", r"train\.py \S+\.(ya?ml|json)"),
+        modules=(r"llamafactory\.(cli|launcher)",),
+        keys=(
+            frozenset({"finetuning_type"}),
+            frozenset({"cutoff_len"}),
+            frozenset({"infer_backend"}),
+            frozenset({"export_dir", "template"}),
+            frozenset({"model", "peft_config"}),
+        ),
+    ),
+    "swift": Format(
+        title="ms-swift",
+        version=frameworks.MS_SWIFT.version,
+        folder="swift",
+        programs=("swift", "megatron"),
+        paths=(r"(.*/)?swift/cli/(_megatron/)?(sft|pt|rlhf)\.py",),
+        keys=(frozenset({"tuner_type", "dataset"}),),
+    ),
+    "verl": Format(
+        title="verl",
+        version=frameworks.VERL.version,
+        folder="verl",
+        modules=(r"verl\.trainer\..*",),
+    ),
+    "openrlhf": Format(
+        title="OpenRLHF",
+        version=frameworks.OPENRLHF.version,
+        folder="openrlhf",
+        modules=(r"openrlhf\.cli\..*",),
+    ),
+    "megatron": Format(
+        title="Megatron-LM",
+        version=frameworks.MEGATRON_CORE.version,
+        folder="megatron",
+        programs=(r"pretrain_\w+\.py",),
+        keys=(
+            frozenset({"num_layers", "hidden_size", "num_attention_heads"}),
+            frozenset({"MODEL_ARGS"}),
+            frozenset({"language_model", "model_parallel"}),
+        ),
+    ),
+    "huggingface": Format(
+        title="transformers and TRL",
+        version=f"{frameworks.TRANSFORMERS.version} and {frameworks.TRL.version}",
+        folder="huggingface",
+        programs=("trl", r".*\.py"),
+        keys=(
+            frozenset({"per_device_train_batch_size"}),
+            frozenset({"model_name_or_path"}),
+            frozenset({"distributed_type"}),
+        ),
+    ),
+}
+
+
+def read_command(command: Command) -> Reading:
+    """What a command means, by the reader of its tool."""
+    found = command_format(command)
+    if found is None:
+        name = command.words[0]
+        known = ", ".join(one.title for one in FORMATS.values() if one.programs or one.modules)
+        raise UnknownToolError(f"{name!r} starts no tool that is known; known are {known}")
+    if command.gpu_bytes is None and command.card is not None:
+        command = replace(command, gpu_bytes=command.card.least_bytes)
+    result: Reading = _reader(found).read_command(safe_command(command))
+    result.assumed[:0] = command.assumed
+    return safe_reading(with_card(result, command))
+
+
+def with_card(reading: Reading, command: Command) -> Reading:
+    """A reading with the card of its command, and with what tells it from other commands."""
+    reading.name, reading.slots = command.name, command.slots
+    reading.devices = _option_devices(command) or command.devices
+    reading.limits += command.limits
+    card = reading.card = command.card
+    if card is None:
+        return reading
+    own = reading.run.get("hardware") or {}
+    if not own.keys() & CARD_KEYS:
+        reading.run["hardware"] = {**card.hardware, **own}
+    if not card.is_known:
+        reading.assumed.append(f"{card.said} names no card that is known")
+    elif card.at_least:
+        why = "the card can have more memory than the least that is said"
+        reading.limits.append(Limit(key=card.said, why=why, could="less"))
+    else:
+        reading.assumed.append(f"the card by {card.said}")
+    return reading
+
+
+def _option_devices(command: Command) -> tuple[str, ...]:
+    """The GPUs that a server's own option names: SGLang's first one, llama.cpp's devices."""
+    words = [part for word in command.words for part in word.split("=", 1)]
+    for word, value in pairwise(words):
+        if word == "--base-gpu-id" and value.isdecimal() and len(value) < 4:
+            return tuple(str(int(value) + i) for i in range(MOST_GPUS))
+        if word in ("-dev", "--device") and DEVICES.fullmatch(value):
+            return tuple(re.findall(r"\d+", value))
+    return ()
+
+
+def command_format(command: Command) -> Format | None:
+    """The tool that a command starts."""
+    return next((one for one in FORMATS.values() if _starts(one, command)), None)
+
+
+def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
+    """What a file of another tool means; None where no tool's keys are in it."""
+    found = file_format(data)
+    if found is None:
+        return None
+    result: Reading = _reader(found).read_data(data, files)
+    return safe_reading(result)
+
+
+def file_format(data: Any) -> Format | None:
+    """The tool whose file the data is, by its keys; None for a run file or a model's."""
+    if not isinstance(data, Mapping) or is_run_file(data):
+        return None
+    if is_model_config(data) and not data.keys() & NOT_OF_MODELS:
+        return None
+    given = frozenset(str(key) for key in data)
+    tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))
+    return next(tools, None)
+
+
+def is_run_file(data: Mapping[str, Any]) -> bool:
+    """Whether data has a section of a run file; other tools have such keys with plain values."""
+    return any(isinstance(data.get(name), Mapping) for name in SECTIONS)
+
+
+def _starts(tool: Format, command: Command) -> bool:
+    if command.module:
+        return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
+    words = [command.program, *command.words[1:2]]
+    path = command.words[0].replace("\\", "/")
+    if any(re.fullmatch(one, path) for one in tool.paths):
+        return True
+    return any(re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs)
+
+
+def _reader(tool: Format) -> Any:
+    return import_module(f"..{tool.folder}.read", __package__)

@@ -1,0 +1,143 @@
+"""What tools on top of transformers.Trainer share: its arguments, types, DeepSpeed's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ...runfile.config import ModelConfig
+from ...runfile.find_model.model_source import find_model
+from ...runfile.text.errors import InputError, quoted
+from ..translation.arguments import MEMORY, ArgumentTable, argument_table
+from .named_files import NamedFiles
+from .options import OptionSyntax, parse_options
+from .reading import Limit, Reading, Section
+
+TRAINER = argument_table("transformers/arguments")
+OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
+SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
+MOST = 10**12
+# Arguments whose default, None, does not say their type.
+WHOLE = ("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
+OBJECTS = ("fsdp_config", "liger_kernel_config", "gradient_checkpointing_kwargs")
+
+
+def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The given arguments of transformers' Trainer that change memory."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in without and name in TRAINER and TRAINER[name].effect == MEMORY
+    }
+
+
+def chosen_values(table: ArgumentTable, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every argument: as given, else the tool's default, also for an empty number."""
+    values = {name: kept.get(name, row.default) for name, row in table.items()}
+    empty = [name for name, value in values.items() if value is None]
+    numbers = {name: table[name].default for name in empty}
+    return values | {k: one for k, one in numbers.items() if isinstance(one, int | float)}
+
+
+def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each value whose type is not that of the argument's default."""
+    for name, value in given.items():
+        default = table[name].default
+        if value is None or table[name].effect != MEMORY:
+            continue
+        word = _wanted(name, value, default)
+        if word:
+            yield f"{name}={quoted(value)} must be {word}"
+
+
+def _wanted(name: str, value: Any, default: Any) -> str:
+    """What a value must be; empty where it is that."""
+    if name in OBJECTS:
+        return "" if isinstance(value, Mapping) else "an object"
+    default = 1 if name in WHOLE else default
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        least = 1 if default > 0 and name not in SIGNED else -MOST
+        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
+        return "" if fits else "a whole number, 1 or more" if least == 1 else "a whole number"
+    if isinstance(default, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return "" if number and isfinite(value) else "a number"
+    names = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if isinstance(default, list):
+        return "" if names or isinstance(value, str) else "a list of names"
+    several = names and "target" in name
+    return "" if isinstance(value, str) or several or not isinstance(default, str) else "a text"
+
+
+def deepspeed_data(
+    reading: Reading, name: Any, files: NamedFiles, bundled: Mapping[str, Any]
+) -> Section | None:
+    """DeepSpeed's configuration: an object, a file, or one of the tool's own files by its name."""
+    if not name:
+        return None
+    if isinstance(name, Mapping):
+        return dict(name)
+    if not isinstance(name, str):
+        raise InputError(f"deepspeed={quoted(name)} must be a path or an object")
+    own = name.replace("\\", "/").rpartition("/")[2].removesuffix(".json")
+    if own in bundled and not files.exists(name):
+        reading.assumed.append(f"deepspeed={name} is the file of {reading.tool} {reading.version}")
+        return dict(bundled[own])
+    data = files.data(name, "deepspeed")
+    if not isinstance(data, Mapping):
+        raise InputError(f"deepspeed={name}: DeepSpeed's file has keys and values at its top")
+    return dict(data)
+
+
+def is_zero3(deepspeed: Section | None) -> bool:
+    """Whether parameters are sharded by DeepSpeed."""
+    zero = (deepspeed or {}).get("zero_optimization")
+    return isinstance(zero, Mapping) and zero.get("stage") == 3
+
+
+def has_vision_tower(name: str) -> bool:
+    """Whether a model has a vision tower; False where it is not known, which the estimate says."""
+    try:
+        return bool(find_model(ModelConfig(name=name)).arch.tower)
+    except InputError:
+        return False
+
+
+def frozen_tower(reading: Reading, key: str, model: str, deepspeed: Section | None) -> Section:
+    """Keys of `training` for a vision tower that a key, which is true, leaves out of training."""
+    if not has_vision_tower(model):
+        return {}
+    if deepspeed:
+        why = "the estimate trains the vision tower, too"
+        reading.limits.append(Limit(key=f"{key}=true", why=why, could="less"))
+        return {}
+    return {"freeze_vision_tower": True}
+
+
+def lora_keys(peft: Section, adapter_dtype: str) -> Section:
+    """LoraConfig's arguments as `training.lora` has them."""
+    names = {"lora_dropout": "dropout", "use_dora": "dora"}
+    keys = {names.get(key, key): value for key, value in peft.items()}
+    return keys | {"adapter_dtype": adapter_dtype}
+
+
+def parsed_arguments(
+    tool: str, words: Sequence[str], table: ArgumentTable, lists: frozenset[str] = frozenset()
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of HfArgumentParser's options, and a sentence for each word that is none."""
+    switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
+    parsed = parse_options(tool, words, table, OptionSyntax(switches=switches, lists=lists))
+    strays = [f"{word!r} is not an option of {tool}" for word in parsed.strays]
+    return parsed.values, [*parsed.problems, *strays]
+
+
+def file_arguments(tool: str, name: str, files: NamedFiles, program: str) -> dict[str, Any]:
+    """The arguments of a file that a command names in the place of options."""
+    data = files.data(name, program)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{name}: a file of {tool} has keys and values at its top")
+    return dict(data)

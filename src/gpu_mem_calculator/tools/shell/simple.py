@@ -1,0 +1,232 @@
+"""Reads one simple command of a shell script: variables, a builtin, a function, or a program."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ...runfile.text.errors import InputError
+from ..launchers.launch import read_launch
+from ..reading.command import Command
+from ..reading.named_files import NamedFiles
+from .bounds import checked_value
+from .builtins import ASSIGNMENT, DECLARATIONS, assign, declare, set_arguments
+from .conditions import OPEN_CLOSE, decide
+from .nodes import Simple
+from .variables import is_known
+
+if TYPE_CHECKING:
+    from .script import ShellScript
+
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SBATCH = "sbatch"  # Slurm starts the script that it gets
+WRITERS = frozenset({"cat", "tee", "echo", "printf"})
+ALWAYS = {":": True, "true": True, "false": False}
+LEAVES = frozenset({"exit", "return", "break", "continue"})
+QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
+VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+SCRIPT_DEPTH = 8  # levels that a script in a script counts as
+
+
+class LeaveError(Exception):
+    """`exit`, `return`, `break` or `continue`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+def run_simple(script: ShellScript, node: Simple) -> bool | None:
+    """Read a simple command; whether it succeeds, where that is known."""
+    raw = list(node.words)
+    if raw and raw[0] in OPEN_CLOSE:
+        return decide(raw, script.expansion)
+    prefix: list[str] = []
+    while raw and ASSIGNMENT.fullmatch(raw[0]):
+        prefix.append(raw.pop(0))
+    if not raw:
+        for one in prefix:
+            assign(one, script.expansion)
+        return True
+    if raw[0] in DECLARATIONS:
+        declare(raw, script.expansion)
+        return True
+    words = _words(script, raw)
+    if not words:
+        return None
+    environment = _environment(script, prefix)
+    if words[0] in ALWAYS:
+        return ALWAYS[words[0]]
+    if words[0] in LEAVES:
+        raise LeaveError(words[0])
+    builtin, document = BUILTINS.get(words[0]), _document(script, node)
+    if builtin:
+        builtin(script, words)
+    elif words[0] in WRITERS:
+        _write(script, node, words, document)
+    elif document is not None and words[0] in (*SHELLS, SBATCH):
+        script.run_text(document)
+    elif document is not None and words[0] == "read":
+        script.expansion.variables.set(words[-1], document, append=False)
+    elif words[0] in script.functions:
+        _call(script, words)
+    elif words[0] not in QUIET:
+        _program(script, words, environment)
+    return None
+
+
+def _environment(script: ShellScript, prefix: list[str]) -> dict[str, str]:
+    """Variables in front of a command: they are set for it alone."""
+    found: dict[str, str] = {}
+    for raw in prefix:
+        name, _, value = raw.partition("=")
+        found[name] = script.expansion.text(value)
+    return found
+
+
+def _words(script: ShellScript, raw_words: list[str]) -> list[str]:
+    """The words of a command. One that is only a variable that is not set is left out, unless it
+    is the value of an option.
+    """
+    found: list[str] = []
+    for raw in raw_words:
+        alone = VARIABLE_ALONE.fullmatch(raw)
+        name = (alone[1] or alone[2]) if alone else ""
+        unset = bool(alone) and not name.isdigit() and script.expansion.variables.get(name) is None
+        is_value = bool(found) and found[-1].startswith("-") and "=" not in found[-1]
+        if unset and not is_value:
+            script.note(f"${name} is not set in the script; it is taken as empty")
+        else:
+            found += script.expansion.words(raw)
+    return found
+
+
+def _call(script: ShellScript, words: list[str]) -> None:
+    """A function of the script."""
+    variables = script.expansion.variables
+    before = variables.arguments, variables.arguments_known
+    variables.arguments, variables.arguments_known = words[1:], True
+    try:
+        script.run(script.functions[words[0]])
+    except LeaveError as leave:
+        if leave.kind != "return":
+            raise
+    finally:
+        variables.arguments, variables.arguments_known = before
+
+
+def _program(script: ShellScript, words: list[str], environment: dict[str, str]) -> None:
+    """A program; a shell in front of it is read too, also behind srun or docker run."""
+    try:
+        command = read_launch(words, NamedFiles(folder=None), environment)
+    except InputError:  # it is raised again where no other command can be checked
+        command = Command(words=tuple(words))
+    if command.program in (*SHELLS, SBATCH) or command.program.endswith(".sh"):
+        _shell(script, command)
+    else:
+        script.start(words, environment)
+
+
+def _shell(script: ShellScript, command: Command) -> None:
+    """`bash -c TEXT`, `bash FILE ARGUMENTS`, `./FILE.sh ARGUMENTS`."""
+    starts = command.program in (*SHELLS, SBATCH)
+    rest, text = list(command.words[1:] if starts else command.words), None
+    while text is None and rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option.endswith("c") and rest:
+            text = rest.pop(0)
+    if text is None and not rest:
+        return
+    variables, outer = script.expansion.variables, script.outer
+    script.expansion.variables = variables.copy()
+    script.outer = command if command.num_gpus is not None or command.card else outer
+    for name, value in command.environment.items():
+        script.expansion.variables.set(name, value)
+        script.expansion.variables.exported.add(name)
+    script.expansion.variables.arguments = rest[1:]
+    script.expansion.variables.arguments_known = True
+    if text is not None:
+        script.run_text(text)
+    else:
+        _read_file(script, rest[0])
+    script.expansion.variables, script.outer = variables, outer
+
+
+def _read_file(script: ShellScript, name: str) -> None:
+    """Read another script, where it is there."""
+    try:
+        text = script.written.get(os.path.normpath(name)) or script.files.text(name, "the script")
+    except InputError:
+        script.note(f"the script {name} is not read; there is no such file here")
+        return
+    script.depth += SCRIPT_DEPTH
+    script.run_text(text)
+    script.depth -= SCRIPT_DEPTH
+
+
+def _source(script: ShellScript, words: list[str]) -> None:
+    if len(words) > 1:
+        _read_file(script, words[1])
+
+
+def _cd(script: ShellScript, words: list[str]) -> None:
+    if script.folder is not None and len(words) == 2 and is_known(words[1]):
+        script.folder = script.folder / os.path.expanduser(words[1])
+
+
+def _set(script: ShellScript, words: list[str]) -> None:
+    set_arguments(words, script.expansion.variables)
+
+
+def _eval(script: ShellScript, words: list[str]) -> None:
+    script.run_text(" ".join(words[1:]))
+
+
+def _wait(script: ShellScript, words: list[str]) -> None:
+    """`wait` and `kill`: commands in the background have ended. `wait -n` waits for any one of
+    them, and `kill -0` only asks.
+    """
+    if not {"-n", "-0"} & set(words[1:2]):
+        script.waits += 1
+
+
+BUILTINS: Mapping[str, Callable[[ShellScript, list[str]], None]] = {
+    "source": _source,
+    ".": _source,
+    "cd": _cd,
+    "pushd": _cd,
+    "eval": _eval,
+    "set": _set,
+    "shift": _set,
+    "unset": _set,
+    **dict.fromkeys(("wait", "kill", "pkill", "killall"), _wait),
+}
+
+
+def _document(script: ShellScript, node: Simple) -> str | None:
+    """The text of the command's here-document."""
+    found = next((one for one in node.redirects if one.operator == "<<"), None)
+    if found is None or found.quoted:
+        return found.body if found else None
+    return script.expansion.text(found.body, quoted=True)
+
+
+def _write(script: ShellScript, node: Simple, words: list[str], document: str | None) -> None:
+    """Keep the text of a file that the script writes: a later command may name it."""
+    targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
+    if words[0] == "tee":
+        targets += [word for word in words[1:] if not word.startswith("-")]
+    if document is not None:
+        text = document
+    elif words[0] in ("echo", "printf"):
+        text = " ".join(word for word in words[1:] if word not in ("-e", "-n")) + "\n"
+    else:
+        return
+    appends = any(one.operator == ">>" for one in node.redirects)
+    for target in targets:
+        name = os.path.normpath(script.expansion.text(target))
+        whole = script.written.get(name, "") + text if appends else text
+        script.written[name] = checked_value(whole)
+        script.work.spend(len(whole))

@@ -1,0 +1,125 @@
+"""Reads ms-swift's commands: `swift sft|pt|rlhf` and `megatron sft|pt|rlhf` (commit 3602360).
+
+A YAML file in the place of the first option has the same arguments (cli/main.py parse_yaml_args).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...ledger import frameworks
+from ...runfile.text.errors import InputError
+from ..reading.command import Command
+from ..reading.keys import sort_keys
+from ..reading.named_files import NamedFiles
+from ..reading.options import option_syntax
+from ..reading.reading import Reading
+from ..reading.trainer_arguments import (
+    OLDER,
+    TRAINER,
+    chosen_values,
+    file_arguments,
+    parsed_arguments,
+    type_problems,
+)
+from ..translation.arguments import ArgumentTable, argument_table
+from .megatron import megatron_run
+from .processes import SwiftProcesses, command_processes
+from .training import training_run
+
+TOOL, FOLDER = "ms-swift", Path(__file__).parent
+FILES = (".yaml", ".yml", ".json")
+METHODS = ("sft", "pt", "rlhf")
+SWIFT: ArgumentTable = {**OLDER, **TRAINER, **argument_table("arguments", FOLDER)}
+MEGATRON: ArgumentTable = argument_table("megatron", FOLDER)
+RLHF = "rlhf"
+ENVIRONMENT = "ENV"  # a file's variables, which those that are set win over
+LOSSES = ("loss_type",)  # of rlhf: they are made of one number for each token
+
+
+def read_command(command: Command) -> Reading:
+    """A training command of swift or megatron."""
+    megatron, words = _method(command)
+    table = MEGATRON if megatron else SWIFT
+    given, problems = _given(words[1:], command.files, table, "megatron" if megatron else "")
+    variables = _variables(given) | dict(command.environment)
+    processes = command_processes(replace(command, environment=variables))
+    reading = _read(words[0], given, command.files, processes, megatron=megatron)
+    reading.problems += problems
+    return reading
+
+
+def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+    """A YAML file, by its keys one of swift or of megatron."""
+    megatron = any(key in MEGATRON and key not in SWIFT for key in data)
+    method = RLHF if "rlhf_type" in data else "sft"
+    return _read(method, data, files, SwiftProcesses(), megatron=megatron)
+
+
+def _method(command: Command) -> tuple[bool, list[str]]:
+    """Whether a command is megatron's, and its words from the method on."""
+    words = list(command.words)
+    script = command.words[0].replace("\\", "/")
+    if command.program.endswith(".py"):  # swift/cli/sft.py behind torchrun
+        words = ["", command.program.removesuffix(".py"), *words[1:]]
+    megatron = command.program == "megatron" or "_megatron/" in script
+    method = words[1] if len(words) > 1 else ""
+    if method not in METHODS:
+        name = f"{command.program} {method}".rstrip()
+        raise InputError(f"{name} does not train; swift and megatron are read with sft, pt or rlhf")
+    return megatron, words[1:]
+
+
+def _read(
+    method: str,
+    given: Mapping[str, Any],
+    files: NamedFiles,
+    processes: SwiftProcesses,
+    *,
+    megatron: bool,
+) -> Reading:
+    reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
+    table = MEGATRON if megatron else SWIFT
+    given = {name: value for name, value in given.items() if name != ENVIRONMENT}
+    losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
+    reading.keys |= dict.fromkeys(losses, "free")
+    kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})
+    reading.problems += type_problems(table, kept)
+    if given.get("config"):
+        reading.problems.append("--config: groups of workers under Ray are not read")
+    elif not isinstance(given.get("model"), str):
+        reading.problems.append("model is missing; name it with --model")
+    if reading.problems:
+        return reading
+    values = chosen_values(table, kept)
+    values["method"] = method
+    revision = {"revision": values["model_revision"]} if values["model_revision"] else {}
+    reading.run["model"] = {"name": values["model"], **revision}
+    if megatron:
+        megatron_run(reading, values, processes)
+    else:
+        training_run(reading, kept, values, files, processes)
+    return reading
+
+
+def _variables(given: Mapping[str, Any]) -> dict[str, str]:
+    found = given.get(ENVIRONMENT)
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _given(
+    words: Sequence[str], files: NamedFiles, table: ArgumentTable, path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that a command gives: those of its file, then its options."""
+    given: dict[str, Any] = {}
+    if words and words[0].endswith(FILES):
+        given, words = file_arguments(TOOL, words[0], files, "swift"), words[1:]
+    lists = option_syntax(path or "arguments", FOLDER).lists
+    values, problems = parsed_arguments(TOOL, words, table, lists)
+    return given | values, problems

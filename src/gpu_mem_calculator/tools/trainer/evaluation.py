@@ -1,0 +1,52 @@
+"""The evaluation of transformers.Trainer as keys of a run file.
+
+transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alone. The section
+`data` says what a program's arguments do not: `compute_metrics` (true or false), `eval_batches`,
+`eval_seq_len`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...runfile.program import Program, Section, Translation
+
+PLAIN = "transformers.Trainer"
+
+
+def add_evaluation(program: Program, values: Mapping[str, Any], result: Translation) -> None:
+    """Add the evaluation. Where it is not modelled, it must be smaller than a step: without kept
+    logits, and with no more sequences in a batch.
+    """
+    if str(values["eval_strategy"]) == "no" and not values["eval_on_start"]:
+        return
+    metrics = bool(program.data.get("compute_metrics")) and not values["prediction_loss_only"]
+    batch, trained = values["per_device_eval_batch_size"], result.training["batch_size"]
+    if program.tool == PLAIN and result.engine.get("type") == "pytorch_ddp":
+        result.training["evaluation"] = _keys(program, values, metrics=metrics)
+        if not metrics:
+            none = "no compute_metrics, so an evaluation keeps no logits"
+            result.assumed.append(f"{none}; else set program.data.compute_metrics=true")
+        if metrics and not values["eval_do_concat_batches"]:
+            off = "program.args.eval_do_concat_batches=false is not modelled"
+            result.problems.append(f"{off}; leave it out")
+    elif metrics or batch > trained or program.data.get("eval_seq_len"):
+        small = f"set program.args.per_device_eval_batch_size={trained}, without compute_metrics"
+        result.problems.append(
+            f"program.args.eval_strategy: an evaluation that may need more than a step is not "
+            f"modelled here; {small}"
+        )
+    else:
+        result.assumed.append("an evaluation needs less than a step: it saves no activations")
+
+
+def _keys(program: Program, values: Mapping[str, Any], *, metrics: bool) -> Section:
+    keys: Section = {"batch_size": values["per_device_eval_batch_size"]}
+    if program.data.get("eval_seq_len"):
+        keys["seq_len"] = program.data["eval_seq_len"]
+    if metrics:
+        keys |= {"keep_logits": True, "batches": program.data.get("eval_batches", 1)}
+        steps = 1 if values["batch_eval_metrics"] else values["eval_accumulation_steps"]
+        keys |= {} if steps is None else {"accumulation_steps": steps}
+    return keys

@@ -1,0 +1,123 @@
+"""What GRPOTrainer and RLOOTrainer have in common: they generate, score and train (trl 1.16.0)."""
+
+from __future__ import annotations
+
+from ...runfile.program import Program, Section, Setup, Translation
+from .trainer import Values, trainer_keys
+
+MODES = ("colocate", "server")  # vllm_mode
+CACHES = (None, "dynamic", "static")
+
+
+def policy_keys(
+    program: Program, values: Values, setup: Setup, *, old_logprobs: bool
+) -> Translation:
+    """The keys of a trainer that generates its completions.
+
+    - old_logprobs: whether this trainer asks the policy for log-probabilities before its update
+    """
+    result = trainer_keys(program, values, setup)
+    prompt = program.data.get("prompt")
+    if not prompt:
+        result.problems.append("program.data.prompt is missing; give the tokens of a prompt")
+        return result
+    result.problems += [*_batch_problems(values, setup), *_generation_problems(values)]
+    if result.problems:
+        return result
+    training = result.training
+    training.pop("seq_len", None)  # it is that of prompt and completion
+    training |= {"loss": "chunked", "generation": _generation(prompt, values, setup, old_logprobs)}
+    if values["beta"]:
+        training["reference_model"] = True
+    result.assumed.append(
+        "every prompt and completion has its full length, and rewards are computed on the host"
+    )
+    result.problems += _reference_problems(program, values)
+    return result
+
+
+def updates_per_generation(values: Values, setup: Setup) -> int:
+    """Micro-batches that one generation is split into (grpo_config.py __post_init__)."""
+    if values["generation_batch_size"] is not None:
+        whole = values["per_device_train_batch_size"] * setup.num_gpus
+        return max(1, int(values["generation_batch_size"] // whole))
+    steps = values["steps_per_generation"] or values["gradient_accumulation_steps"]
+    return int(steps)
+
+
+def _generation(prompt: int, values: Values, setup: Setup, old_logprobs: bool) -> Section:
+    """`training.generation`; only what differs from its defaults."""
+    batch = values["per_device_train_batch_size"]
+    keys: Section = {
+        "prompt": _padded(prompt, values),
+        "new_tokens": _padded(values["max_completion_length"], values),
+        "sequences": batch * updates_per_generation(values, setup),
+    }
+    if old_logprobs:
+        keys["old_logprobs"] = True
+    if values["use_vllm"]:
+        return keys | _engine(values)
+    if values["cache_implementation"] == "static":
+        keys["cache_implementation"] = "static"
+    sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    return keys | {key: values[key] for key, usual in sampling.items() if values[key] != usual}
+
+
+def _engine(values: Values) -> Section:
+    """vLLM on other cards, or on the same card, where TRL lets it sleep at level 2
+    (generation/vllm_generation.py).
+    """
+    if values["vllm_mode"] == "server":
+        return {"engine": "elsewhere"}
+    keys: Section = {
+        "engine": "vllm",
+        "gpu_memory_utilization": values["vllm_gpu_memory_utilization"],
+        "tensor_parallel_size": values["vllm_tensor_parallel_size"],
+    }
+    if values["vllm_enable_sleep_mode"]:
+        keys["sleep_level"] = 2
+    if values["vllm_max_model_length"] is not None:
+        keys["max_model_len"] = values["vllm_max_model_length"]
+    return keys
+
+
+def _padded(tokens: int, values: Values) -> int:
+    multiple = values["pad_to_multiple_of"]
+    return -(-tokens // multiple) * multiple if isinstance(multiple, int) else tokens
+
+
+def _batch_problems(values: Values, setup: Setup) -> list[str]:
+    """Batches that TRL refuses (grpo_config.py __post_init__)."""
+    whole = values["per_device_train_batch_size"] * setup.num_gpus
+    size, steps = values["generation_batch_size"], values["steps_per_generation"]
+    if size is not None and steps is not None:
+        return ["program.args: give generation_batch_size or steps_per_generation, not both"]
+    if size is not None and size % whole:
+        fix = f"must be a multiple of the {whole} sequences of all GPUs' micro-batches"
+        return [f"program.args.generation_batch_size={size} {fix}"]
+    total, group = whole * updates_per_generation(values, setup), values["num_generations"]
+    if group < 2:
+        return [f"program.args.num_generations={group} must be at least 2: rewards are compared"]
+    if total % group:
+        what = f"program.args.num_generations={group} does not divide the {total} sequences"
+        return [f"{what} of a generation; change it, or per_device_train_batch_size"]
+    return []
+
+
+def _generation_problems(values: Values) -> list[str]:
+    """What is not modelled of the generation."""
+    name, mode = values["cache_implementation"], values["vllm_mode"]
+    if mode not in MODES:
+        return [f"program.args.vllm_mode={mode!r} must be 'colocate' or 'server'"]
+    if name not in CACHES:
+        fix = "leave it out, or use 'static'"
+        return [f"program.args.cache_implementation={name!r} is not modelled; {fix}"]
+    return []
+
+
+def _reference_problems(program: Program, values: Values) -> list[str]:
+    """References that TRL refuses to update (grpo_trainer.py __init__)."""
+    if values["sync_ref_model"] and (not values["beta"] or program.peft is not None):
+        why = "TRL refuses it with adapters and with beta=0; leave it out"
+        return [f"program.args.sync_ref_model=true: {why}"]
+    return []

@@ -1,0 +1,78 @@
+"""SFTConfig as keys of a run file (trl 1.16.0 trainer/sft_trainer.py)."""
+
+from __future__ import annotations
+
+from ...runfile.program import Program, Setup, Translation
+from .trainer import (
+    LAYERS_KEPT,
+    Values,
+    completion_tokens,
+    sequence_length,
+    set_labels,
+    set_length,
+    trainer_keys,
+)
+
+OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
+
+
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
+    """The keys of SFTTrainer: its loss computes logits in tiles (compute_loss, fused_lm_head)."""
+    result = trainer_keys(program, values, setup)
+    training = result.training
+    training["loss"] = "chunked"
+    _selective(values, result)
+    packing, skips = values["packing"], (values["dataset_kwargs"] or {}).get("skip_prepare_dataset")
+    length = sequence_length(program, values, truncated=not skips)
+    if packing:
+        length = values["max_length"]
+        if length is None:
+            result.problems.append("program.args.packing=true needs max_length, which is None")
+    set_length(result, length)
+    whole = values["completion_only_loss"] is False and not values["assistant_only_loss"]
+    document = program.data.get("seq_len")
+    if not whole:
+        each = min(document, length) if packing and document and length else length
+        set_labels(result, completion_tokens(program, values, each))
+    if values["padding_free"] or (packing and values["packing_strategy"] in OWN_ROWS):
+        _padding_free(program, values, result)
+    elif packing and "labelled_tokens" in training:  # rows are cut from one long text
+        training["labelled_tokens"] = training["labelled_tokens"] * length // document
+    if values["assistant_only_loss"] and not program.data.get("prompt"):
+        result.assumed.append("all tokens have labels, because program.data.prompt is not given")
+    return result
+
+
+def _selective(values: Values, result: Translation) -> None:
+    """gradient_checkpointing_kwargs={"selective": true}: attention is not computed again."""
+    if not (values["gradient_checkpointing_kwargs"] or {}).get("selective"):
+        return
+    training = result.training
+    if training.pop("activation_checkpointing", None) is None:
+        where = "program.args.gradient_checkpointing_kwargs: selective"
+        result.problems.append(f"{where} needs gradient_checkpointing=true")
+    elif training.pop("checkpoint_reentrant", False):
+        where = "program.args.gradient_checkpointing_kwargs: selective"
+        result.problems.append(f"{where} does not work with use_reentrant; leave one out")
+    training["recompute"] = LAYERS_KEPT
+
+
+def _padding_free(program: Program, values: Values, result: Translation) -> None:
+    """The batch becomes one sequence of whole documents (DataCollatorForLanguageModeling), between
+    which transformers masks attention, unless a FlashAttention kernel does (masking_utils.py
+    find_packed_sequence_indices). Packing fills a row with as many documents as it holds.
+    """
+    training, packing = result.training, values["packing"]
+    if not packing and values["max_length"] is not None:
+        why = "TRL refuses it without packing while max_length is set; set max_length to null"
+        result.problems.append(f"program.args.padding_free=true: {why}")
+    rows, length = training["batch_size"], training.get("seq_len")
+    if length is None:
+        return
+    document = min(program.data.get("seq_len") or length, length)
+    each = length // document if packing else 1
+    documents, tokens = rows * each, rows * each * document
+    labelled = documents * training.get("labelled_tokens", document - 1)
+    training |= {"batch_size": 1, "seq_len": tokens, "labelled_tokens": labelled}
+    if documents > 1:
+        training["packed_documents"] = documents

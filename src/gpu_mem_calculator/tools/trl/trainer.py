@@ -1,0 +1,145 @@
+"""What TRL's trainers have in common (trl 1.16.0 trainer/)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...runfile.program import Program, Section, Setup, Translation
+from ..transformers.translate import training_keys
+
+Values = Mapping[str, Any]
+LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
+LIGER_LOSS = "fused_linear_cross_entropy"
+# Families whose configuration has output_router_logits (transformers 5.17.0).
+ROUTED = (
+    *("dbrx", "ernie4_5_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared"),
+    *("jamba", "llama4_text", "minimax", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe"),
+    *("qwen3_moe", "qwen3_5_moe_text", "qwen3_next"),
+)
+TEMPLATES = (".jinja", ".j2")
+
+
+def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
+    """The keys of Trainer as TRL's trainers start it.
+
+    - bf16 is on unless fp16 is (base_config.py __post_init__)
+    - a quantized base is not prepared by PEFT, and its adapters are cast to bf16 after they were
+      made (sft_trainer.py: param.data.to(torch.bfloat16))
+    - Liger's loss is left out, because the trainer has its own
+    """
+    result = Translation()
+    bf16 = values["bf16"]
+    meant = {**values, "bf16": not values["fp16"] if bf16 is None else bf16}
+    if "Reward" not in program.tool:
+        meant["liger_kernel_config"] = {**(values["liger_kernel_config"] or {}), LIGER_LOSS: False}
+    loaded = replace(program, load=_loading(program, values, setup, result))
+    training_keys(loaded, meant, setup, result, prepared=False)
+    lora, training = result.training.get("lora"), result.training
+    if lora is not None and training.get("quantization"):
+        lora |= {"adapter_dtype": "bf16", "initial_dtype": "fp32"}
+    if values.get("disable_dropout"):
+        training["disable_dropout"] = True
+    training.pop("label_smoothing", None)
+    result.problems += _template_problem(values)
+    if "SFT" not in program.tool and _selective(values):
+        why = "is SFTTrainer's own key, and torch refuses it here; leave it out"
+        result.problems.append(f"program.args.gradient_checkpointing_kwargs: selective {why}")
+    result.warnings += _router_warning(values, setup)
+    if (values["liger_kernel_config"] or {}).get(LIGER_LOSS):
+        why = "TRL refuses it, because its own loss replaces Liger's; leave it out"
+        result.problems.append(f"program.args.liger_kernel_config: {LIGER_LOSS}: {why}")
+    return result
+
+
+def _loading(program: Program, values: Values, setup: Setup, result: Translation) -> Section:
+    """from_pretrained's arguments: the user's own, or those of a model that the trainer loads
+    (trainer/utils.py create_model_from_path): float32, and on one GPU with a device map.
+    """
+    given = values["model_init_kwargs"]
+    if program.load:
+        if given:
+            why = "is ignored by the trainer where program.load has loaded the model"
+            result.problems.append(f"program.args.model_init_kwargs {why}; leave one out")
+        return program.load
+    result.assumed.append("the trainer loads the model itself, in float32 unless given")
+    placed = {"device_map": "auto"} if setup.num_gpus == 1 else {}
+    return {"dtype": "float32", **placed, **(given or {})}
+
+
+def _selective(values: Values) -> bool:
+    return "selective" in (values["gradient_checkpointing_kwargs"] or {})
+
+
+def _router_warning(values: Values, setup: Setup) -> list[str]:
+    """A sentence where the trainer adds the load-balancing loss of experts to its own."""
+    if values.get("router_aux_loss_coef", 0.0) == 0.0 or setup.model().family not in ROUTED:
+        return []
+    loss = "TRL adds the load-balancing loss of the experts, whose tensors are not counted"
+    return [f"{loss}; program.args.router_aux_loss_coef=0.0 turns it off"]
+
+
+def _template_problem(values: Values) -> list[str]:
+    path = values.get("chat_template_path")
+    if path is None or str(path).endswith(TEMPLATES):
+        return []
+    why = "a tokenizer's template may add tokens to the embedding; give a .jinja file"
+    return [f"program.args.chat_template_path={path!r}: {why}"]
+
+
+def sequence_length(program: Program, values: Values, *, truncated: bool = True) -> int | None:
+    """Tokens of a sequence as the model gets it: at most max_length, then padded to a multiple."""
+    most, length = values["max_length"], program.data.get("seq_len") or None
+    if truncated and most is not None:
+        length = most if length is None else min(length, most)
+    multiple = values["pad_to_multiple_of"]
+    if length is not None and isinstance(multiple, int):
+        length = -(-length // multiple) * multiple
+    return length
+
+
+def completion_tokens(program: Program, values: Values, length: int | None) -> int | str | None:
+    """Tokens of a sequence that have a label: those of its completion. None: all but the first;
+    a sentence where truncation leaves none.
+    """
+    prompt, whole = program.data.get("prompt") or 0, program.data.get("seq_len") or length
+    if not prompt or length is None or whole is None:
+        return None
+    if values.get("truncation_mode") == "keep_end":
+        return min(whole - prompt, length - 1)
+    kept = min(whole, length) - prompt
+    if kept > 0:
+        return kept
+    rule = f"leaves no token of a completion in the {length} of a sequence; set it lower"
+    return f"program.data.prompt={prompt} {rule}"
+
+
+def set_labels(result: Translation, labelled: int | str | None) -> None:
+    """Add the number of labelled tokens, or the problem."""
+    if isinstance(labelled, str):
+        result.problems.append(labelled)
+    elif labelled is not None:
+        result.training["labelled_tokens"] = labelled
+
+
+def set_length(result: Translation, length: int | None) -> None:
+    """Add the length of a sequence, where it is known."""
+    if length is not None:
+        result.training["seq_len"] = length
+
+
+def reference_keys(program: Program, values: Values, result: Translation) -> None:
+    """Add the reference model of DPO and KTO, and the problems of its options."""
+    before = values["precompute_ref_log_probs"]
+    result.training |= {"loss": "chunked", "reference_model": "precomputed" if before else True}
+    size, usual = values["precompute_ref_batch_size"], values["per_device_train_batch_size"]
+    if before and size not in (None, usual):
+        fix = f"leave it out, or set it to per_device_train_batch_size={usual}"
+        result.problems.append(
+            f"program.args.precompute_ref_batch_size={size} is not modelled; {fix}"
+        )
+    if values["sync_ref_model"] and (before or program.peft is not None):
+        why = "TRL refuses it with adapters and with precompute_ref_log_probs; leave it out"
+        result.problems.append(f"program.args.sync_ref_model=true: {why}")

@@ -1,0 +1,104 @@
+"""Writes a run as the YAML of `trl sft` (TRL 1.16.0): SFTConfig, ModelConfig, ScriptArguments.
+
+Keys that these do not have, such as num_processes, `trl` passes on to `accelerate launch`
+(cli/commands/training.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...runfile.config import RunFile
+from ...runfile.resolve.resolved_run import ResolvedRun
+from ...runfile.text.errors import InputError
+from ..transformers.program import launch_arguments, program_run, program_sections
+from ..writing.texts import yaml_text
+from ..writing.unsaid import unsaid_sentences
+from ..writing.written import Written
+
+TITLE, TOOL = "TRL", "trl.SFTTrainer"
+DATASET = "trl-lib/Capybara"  # the example of TRL's documentation
+LOADED = ("dtype", "attn_implementation")  # what trl sft passes on to from_pretrained
+# PEFT's names, and those of TRL's ModelConfig.
+PEFT = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "use_dora": "use_dora",
+}
+# bitsandbytes' names, and those of ModelConfig; its compute dtype is that of the weights.
+QUANTIZATION = {
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
+
+
+def write(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The text of the YAML for `trl sft --config`."""
+    problem = _problem(resolved)
+    if problem:
+        raise InputError(problem)
+    program = sft_program(file, resolved)
+    data = {
+        "model_name_or_path": resolved.model.address,
+        **_model(program),
+        "dataset_name": DATASET,
+        "output_dir": "output",
+        **{key: one for key, one in program["args"].items() if key != "model_init_kwargs"},
+        **launch_arguments(program),
+    }
+    beside, launch = {}, _launch(resolved)
+    if program.get("accelerate"):
+        beside["accelerate.yaml"] = yaml_text(program["accelerate"])
+        launch = {"accelerate_config": "accelerate.yaml"}
+    return Written(
+        text=yaml_text(data | launch),
+        notes=(f"{DATASET} is the dataset of TRL's own example; set yours",),
+        unsaid=unsaid_sentences(TITLE, file, resolved, program_run(file, program)),
+        beside=beside,
+    )
+
+
+def _problem(resolved: ResolvedRun) -> str:
+    """Why a run is none of SFTTrainer's, in a sentence; empty where it is one."""
+    run = resolved.run
+    if run.rollout is not None or run.reference or run.loss == "reward":
+        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
+        return f"the run has {what}, and `trl sft` does not; only SFT is written for TRL"
+    return ""
+
+
+def sft_program(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
+    """The `program` section of a run as `trl sft` reads its file."""
+    program = program_sections(TITLE, TOOL, file, resolved)
+    program["args"] |= {"max_length": int(resolved.run.seq), "packing": False}
+    del program["data"]
+    load = program.pop("load")
+    program["args"]["model_init_kwargs"] = {key: load[key] for key in LOADED}
+    if program.get("peft"):
+        program["peft"] = {key: one for key, one in program["peft"].items() if key in PEFT}
+    if program.get("quantization"):
+        program["quantization"] |= {"bnb_4bit_compute_dtype": load["dtype"]}
+    return program
+
+
+def _model(program: dict[str, Any]) -> dict[str, Any]:
+    """Keys of ModelConfig."""
+    data: dict[str, Any] = dict(program["args"]["model_init_kwargs"])
+    if program.get("peft"):
+        data["use_peft"] = True
+        data |= {PEFT[key]: value for key, value in program["peft"].items()}
+        if isinstance(data.get("lora_target_modules"), str):
+            data["lora_target_modules"] = [data["lora_target_modules"]]
+    given = program.get("quantization") or {}
+    return data | {QUANTIZATION[key]: one for key, one in given.items() if key in QUANTIZATION}
+
+
+def _launch(resolved: ResolvedRun) -> dict[str, Any]:
+    hardware = resolved.hardware
+    if hardware.num_nodes == 1:
+        return {"num_processes": hardware.num_gpus}
+    return {"num_processes": hardware.num_gpus, "num_machines": hardware.num_nodes}

@@ -1,0 +1,248 @@
+"""verl's commands: `python -m verl.trainer.main_ppo key=value ...` and its SFT trainers.
+
+The update of the actor is estimated: FSDP or Megatron with the model's own layers, flash attention
+and full recompute by default (verl b178a3c workers/fsdp_workers.py, trainer/fsdp_sft_trainer.py).
+Rollout, reference, critic and reward model are other phases or workers, and are named as limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ...runfile.text.errors import InputError, quoted
+from ..reading.command import Command
+from ..reading.keys import sort_keys
+from ..reading.megatron_axes import SIZES
+from ..reading.option_values import DTYPES, whole_value
+from ..reading.reading import Limit, Reading, Section
+from ..reading.tools import FORMATS
+from ..translation.arguments import ArgumentTable, argument_table, argument_values
+from .overrides import read_overrides
+
+FOLDER = Path(__file__).parent
+TITLE = "verl"
+ACTOR, MODEL, ROLLOUT = (
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.model",
+    "actor_rollout_ref.rollout",
+)
+FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
+LENGTHS = ("data.max_prompt_length", "data.max_response_length")
+GAE = "gae"  # the estimator of advantages that has a critic
+
+
+def read_command(command: Command) -> Reading:
+    """The update of a verl command."""
+    given, options = read_overrides(command.words[1:])
+    sft = "sft" in command.words[0]
+    table = argument_table("sft" if sft else "ppo", FOLDER)
+    reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
+    kept = sort_keys(reading, table, _within(table, given))
+    values = argument_values(table, kept)
+    if sft:
+        _add_sft(reading, values, command)
+    else:
+        megatron = "megatron" in str(options.get("--config-name", ""))
+        if megatron and f"{ACTOR}.strategy" not in kept:
+            values = {**values, f"{ACTOR}.strategy": "megatron"}
+        _add_actor(reading, values)
+    return reading
+
+
+def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys, with those that a user adds to an object of the table as that object."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        parent = name
+        while parent not in table and "." in parent:
+            parent = parent.rpartition(".")[0]
+        found[parent if parent in table else name] = value
+    return found
+
+
+def whole(values: Mapping[str, Any], key: str, least: int = 1) -> int:
+    """The whole number of a key; a shell's variable that is not known is refused."""
+    return whole_value(key, values[key], least)
+
+
+def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
+    """The actor's update in PPO, GRPO and their relatives."""
+    nodes = whole(values, "trainer.nnodes")
+    gpus = nodes * whole(values, "trainer.n_gpus_per_node")
+    length = sum(whole(values, key) for key in LENGTHS)
+    training: Section = {
+        "seq_len": length,
+        "gradient_clipping": values[f"{ACTOR}.grad_clip"],
+        "attention": "flash_attention_2",
+        **_batch(reading, values, gpus, length),
+    }
+    if values[f"{MODEL}.enable_gradient_checkpointing"]:
+        training["activation_checkpointing"] = "full"
+    if values[f"{MODEL}.use_liger"]:
+        training["liger"] = True
+    training |= _adapters(values[f"{MODEL}.lora_rank"], values[f"{MODEL}.target_modules"])
+    reading.run = {"model": {"name": str(values[f"{MODEL}.path"])}, "training": training}
+    if values[f"{ACTOR}.strategy"] == "megatron":
+        reading.run |= _megatron(values, training)
+    else:
+        stored = values[f"{FSDP}.model_dtype"]
+        training |= _precision(stored, values[f"{FSDP}.dtype"])
+        reading.run["engine"] = _fsdp(values, gpus)
+    reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": nodes}
+    reading.assumed.append(f"{TITLE}'s update of the actor, on sequences of {length:,} tokens")
+    reading.limits += _other_phases(values)
+
+
+def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) -> Section:
+    """The micro-batch of one GPU, and how many of them a step has.
+
+    - workers/fsdp_workers.py: ppo_mini_batch_size is of all GPUs, in prompts, times rollout.n
+    - use_dynamic_bsz: micro-batches of at most ppo_max_token_len_per_gpu tokens
+    """
+    each, every = f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.ppo_micro_batch_size"
+    if values[f"{ACTOR}.use_dynamic_bsz"]:
+        size = max(1, whole(values, f"{ACTOR}.ppo_max_token_len_per_gpu") // length)
+    elif values[each] is not None:
+        size = whole(values, each)
+    elif values[every] is not None:
+        size = max(1, whole(values, every) // gpus)
+    else:
+        reading.problems.append(
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu is missing; {TITLE} refuses to start without it"
+        )
+        return {}
+    prompts, samples = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
+    rows = whole(values, prompts) * whole(values, samples)
+    return {"batch_size": size, "gradient_accumulation_steps": max(1, rows // gpus // size)}
+
+
+def _adapters(rank: Any, targets: Any) -> Section:
+    if not rank:
+        return {}
+    return {"lora": {"r": rank, "target_modules": targets}}
+
+
+def _precision(stored: Any, compute: Any) -> Section:
+    """Weights in `stored`, computed in `compute` by FSDP's policy, with autocast around it."""
+    short = DTYPES.get(str(compute), str(compute))
+    if str(stored) in ("fp32", "float32"):
+        return {"precision": f"{short}_mixed", "autocast": True}
+    return {"precision": f"{short}_pure"}
+
+
+def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
+    """FSDP as fsdp_workers.py _build_model_optimizer wraps the actor."""
+    version = 2 if values[f"{ACTOR}.strategy"] == "fsdp2" else 1
+    size = whole(values, f"{FSDP}.fsdp_size", -1)
+    reshard = values[f"{FSDP}.reshard_after_forward"]
+    hybrid = 0 < size < gpus
+    names = {True: "hybrid_shard", False: "hybrid_shard_zero2"} if hybrid else {}
+    strategy = names.get(bool(reshard)) or ("full_shard" if reshard else "shard_grad_op")
+    engine: Section = {"type": "fsdp", "fsdp_version": version, "sharding_strategy": strategy}
+    engine["reduce_dtype"] = "fp32"
+    if hybrid:
+        engine["hybrid_shard_size"] = size
+    if version == 1:
+        adapters = bool(values[f"{MODEL}.lora_rank"])  # they are units of their own then
+        engine["use_orig_params"] = adapters or bool(values[f"{FSDP}.use_orig_params"])
+        engine["forward_prefetch"] = bool(values[f"{FSDP}.forward_prefetch"])
+    elif values[f"{FSDP}.offload_policy"]:
+        engine["cpu_offload"] = True
+    return engine
+
+
+def _megatron(values: Mapping[str, Any], training: Section) -> Section:
+    """Megatron-Core as workers/megatron_workers.py builds the actor."""
+    parallelism = {
+        key: whole_value(f"{MEGATRON}.{name}", values[f"{MEGATRON}.{name}"] or 1, 1)
+        for key, name in SIZES.items()
+    }
+    tensor = parallelism["tensor_parallel_size"] > 1
+    parallelism["sequence_parallel"] = bool(values[f"{MEGATRON}.sequence_parallel"]) and tensor
+    recompute = f"{MEGATRON}.override_transformer_config.recompute"
+    granularity = values[f"{recompute}_granularity"]
+    training["activation_checkpointing"] = granularity or "none"
+    training.pop("attention", None)
+    engine: Section = {
+        "type": "megatron_lm",
+        "distributed_optimizer": bool(values[f"{MEGATRON}.use_distributed_optimizer"]),
+    }
+    expert = values[f"{MEGATRON}.expert_tensor_parallel_size"]
+    if expert:
+        engine["expert_tensor_parallel_size"] = expert
+    return {"parallelism": parallelism, "engine": engine}
+
+
+def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
+    """What a step has besides the actor's update."""
+    limits = [
+        Limit(
+            key=f"{ACTOR}.policy_loss",
+            why="log-probabilities are estimated as the model's own cross-entropy",
+            adds="16*logits",  # at most four fp32 copies beside those of the cross-entropy
+            saves="activations",
+        )
+    ]
+    if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
+        why = "each adapter is an FSDP unit of its own; it is estimated in its layer's unit"
+        limits.append(Limit(key=f"{MODEL}.lora_rank", why=why))
+    share = _share(values)
+    name = values[f"{ROLLOUT}.name"] or "the rollout engine"
+    sleeps = values[f"{ROLLOUT}.free_cache_engine"]
+    why = f"{name} takes {share:g} of the card while it generates, beside the actor's shards"
+    rest = "" if sleeps else ", and keeps it during the update"
+    key, most = f"{ROLLOUT}.gpu_memory_utilization={share:g}", f"{ceil(share * 100)}*card_percent"
+    limits.append(Limit(key=key, why=why + rest, could="more", adds=most))
+    critic = values["critic.enable"]
+    if critic or (critic is None and values["algorithm.adv_estimator"] == GAE):
+        why = "the critic's shards and update on the same GPUs are not modelled"
+        limits.append(Limit(key="critic", why=why, could="more"))
+    if values["reward_model.enable"]:
+        why = "the reward model on the same GPUs is not modelled"
+        limits.append(Limit(key="reward_model.enable=true", why=why, could="more"))
+    return limits
+
+
+def _share(values: Mapping[str, Any]) -> float:
+    """The part of the card that the rollout takes."""
+    key = f"{ROLLOUT}.gpu_memory_utilization"
+    share = values[key]
+    if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1:
+        return share
+    raise InputError(f"{key}={quoted(share)} must be a number from 0 to 1")
+
+
+def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> None:
+    """The SFT trainer: FSDP with 16-bit compute, gradients reduced in fp32."""
+    per_node = whole(values, "trainer.n_gpus_per_node")
+    gpus = command.num_gpus or whole(values, "trainer.nnodes") * per_node
+    size = whole(values, "data.micro_batch_size_per_gpu")
+    steps = whole(values, "data.train_batch_size") // gpus // size
+    training: Section = {
+        "batch_size": size,
+        "gradient_accumulation_steps": max(1, steps),
+        "seq_len": values["data.max_length"],
+        "gradient_clipping": values["optim.clip_grad"],
+        "attention": "flash_attention_2",
+        **_precision(values["model.fsdp_config.model_dtype"], "bfloat16"),
+        **_adapters(values["model.lora_rank"], values["model.target_modules"]),
+    }
+    if values["model.enable_gradient_checkpointing"]:
+        training["activation_checkpointing"] = "full"
+    if values["model.use_liger"]:
+        training["liger"] = True
+    version = 2 if values["model.strategy"] == "fsdp2" else 1
+    engine: Section = {"type": "fsdp", "fsdp_version": version, "reduce_dtype": "fp32"}
+    if values["model.fsdp_config.cpu_offload"]:
+        engine["cpu_offload"] = True
+    reading.run = {
+        "model": {"name": str(values["model.partial_pretrain"])},
+        "training": training,
+        "engine": engine,
+        "hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes},
+    }
+    why = "the loss is computed for each token on shifted copies of the logits"
+    reading.limits.append(Limit(key="loss", why=why, could="more"))

@@ -1,0 +1,105 @@
+"""What DeepSpeed refuses, one sentence each: the value, the rule, the nearest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....run.run import Run
+from .modules import tower_problems
+from .options import PLACES, PRECISIONS, number, option, pipelined
+
+
+def problems(run: Run) -> Iterator[str]:
+    """One sentence for each thing that DeepSpeed refuses or that is not modelled."""
+    stage = number(run, "zero_stage")
+    if stage not in (0, 1, 2, 3):
+        yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
+    for refused in (_precision_problems, _offload_problems, _pipeline_problems, tower_problems):
+        yield from refused(run, stage)
+    if run.options.get("amp"):
+        yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
+    if number(run, "allgather_bucket_size") % 2:
+        size = number(run, "allgather_bucket_size")
+        yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
+    for name in ("partition_activations", "cpu_checkpointing"):
+        if option(run, name) and run.recompute != "full":
+            yield (
+                f"engine.{name}=true acts on checkpoints, of which there are none; "
+                "try activation_checkpointing full"
+            )
+    if run.quantization is not None and stage == 3:
+        yield (
+            f"training.quantization={run.quantization} cannot be sharded by ZeRO-3, whose shards "
+            "are of the model's dtype; try zero_stage 2"
+        )
+    elif run.quantization is not None:
+        yield (
+            f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
+            "try engine pytorch_ddp"
+        )
+
+
+def _precision_problems(run: Run, stage: int) -> Iterator[str]:
+    if run.precision not in PRECISIONS:
+        yield (
+            f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
+            f"try {run.precision.partition('_')[0]}_mixed"
+        )
+    if run.autocast:
+        yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
+    if run.implementation not in ("", "fused", "foreach"):
+        yield (
+            f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
+            "optimizer; try fused, or foreach for torch_adam"
+        )
+    adam = run.optimizer in ("adam", "adamw")
+    if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
+        yield (
+            f"training.optimizer={f'{run.optimizer} {run.implementation}'.strip()} at zero_stage 0 "
+            "in 16 bits is not modelled, only fused Adam is; try zero_stage 1"
+        )
+
+
+def _offload_problems(run: Run, stage: int) -> Iterator[str]:
+    place, params = option(run, "offload_optimizer"), option(run, "offload_param")
+    for name, value in (("offload_optimizer", place), ("offload_param", params)):
+        if value not in PLACES:
+            yield f"engine.{name}={value} is not a place; try none, cpu or nvme"
+    if place != "none" and stage == 0:
+        yield f"engine.offload_optimizer={place} needs ZeRO; try zero_stage 1, 2 or 3"
+    if place == "nvme" and stage in (1, 2):
+        yield f"engine.offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
+    if params != "none" and stage != 3:
+        yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
+    if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
+        yield (
+            f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
+            "one; try adamw or lion"
+        )
+    if place != "none" and run.implementation:
+        yield (
+            f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
+            "offloaded optimizer does not; leave it out"
+        )
+
+
+def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
+    method = option(run, "partition_method")
+    if method not in ("parameters", "uniform"):
+        yield f"engine.partition_method={method} is not modelled; try parameters or uniform"
+    if not pipelined(run):
+        return
+    if stage > 1:
+        yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
+    if run.virtual_stages > 1:
+        yield (
+            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
+            "not interleave; set it to 1"
+        )
+    if run.adapter is not None:
+        yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+    if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
+        yield (
+            f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
+            f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer"
+        )

@@ -1,0 +1,251 @@
+"""DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
+
+The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from ....ledger.ledger import Entry, Ledger
+from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
+from ....ledger.units import MIB
+from ....pytorch.modelling.huggingface.fused_losses import ON_WEIGHT
+from ....pytorch.modelling.huggingface.head import head_walk
+from ....pytorch.modelling.huggingface.setting import BlockSetting
+from ....run.engine import Engine, HostLibraries
+from ....run.run import Run
+from ...step.activations import StageWalks, activation_entries
+from ...step.activations import setting as block_setting
+from ...step.activations import walks as walk_stage
+from ...step.embedding import embedding_events
+from ...step.instants import StepInstant, in_flight, step
+from ...step.layer_groups import LayerGroup, layer_groups, overlap
+from ...step.recorded import before_events
+from ...step.states import buffer_entry
+from ...step.workspaces import workspace_entries
+from . import offload, pipeline, reduce_at_end, stage12
+from .checks import problems
+from .coordinator import GatherLimits
+from .first_gradient import first_hook, hook_entries
+from .frozen_weights import adapter_bits, stage3_walks, without_tied_gradient
+from .layout import BUILD, ZeroLayout, startup_instants, with_hooks
+from .ledger import instants_and_entries, without_first_input
+from .modules import size_counts, trainable_runs
+from .options import OPTIONS, PRECISIONS, number, option, pipelined
+from .states import state_entries
+from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
+
+Stack = tuple[LayerGroup, ...]
+Instants = tuple[StepInstant, ...]
+
+
+def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
+    """The layers [low, high) of this stage, and whether it has the embedding and the head."""
+    if not pipelined(run):
+        return 0, len(run.arch.layers), 1, 1
+    method = str(option(run, "partition_method"))
+    low, high = pipeline.bounds(run.arch, run.mesh.pp, run.stage, method)
+    layers = len(run.arch.layers)
+    first, last = holds(low == 0), holds(high == layers + 2)
+    return larger(low - 1, 0), smaller(high - 1, layers), first, last
+
+
+def ledger(run: Run) -> Ledger:
+    """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
+    precision = PRECISIONS[run.precision]
+    stage3 = number(run, "zero_stage") == 3
+    zero_init = stage3 and bool(option(run, "zero_init"))
+    if run.adapter is not None:
+        bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
+        run = replace(run, adapter=replace(run.adapter, bits=bits))
+    setting = replace(block_setting(run, precision), own_linear=stage3)
+    low, high, first, last = _stage_bounds(run)
+    stack = layer_groups(run, low, high)
+    walks = walk_stage(run, setting, stack)
+    if run.frozen and stage3:
+        walks = stage3_walks(walks, setting, run.arch, stack)
+    if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
+        walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
+    width = precision.weights // 8
+    plan = _zero_layout(run, width, (low, high, first, last))
+    tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
+    if plan.stage and not plan.pipeline and not run.unrolled:
+        return _rolled_ledger(plan, setting, stack, walks, zero_init)
+    instants = step(
+        tuple(b.stretch for b in stack),
+        micro_batches=run.micro_batches,
+        head=last,
+        embedding=first,
+        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        every=run.unrolled,
+    )
+    if run.unrolled:
+        plan = replace(plan, instants=instants)
+        group = number(run, "sub_group_size")
+        rank = rank_factory(plan, stack, walks, _limits(run), group, zero_init)
+        if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
+            table = shared_table_events(walks.embedding, alone=plan.pipeline)
+            walks = replace(walks, embedding=table)
+        beside = partial(_beside, plan, setting, stack, tokens)
+        return unrolled_ledger(plan, stack, walks, beside, rank)
+    several = len(walks.head.hooks) > first_hook(plan)
+    if option(run, "cpu_checkpointing"):
+        instants = offload.with_second(instants)
+    plan = replace(plan, instants=with_hooks(instants, head=several))
+    return _end_reduced_ledger(plan, setting, stack, walks, tokens)
+
+
+def _beside(
+    plan: ZeroLayout,
+    setting: BlockSetting,
+    stack: Stack,
+    tokens: Bytes,
+    instants: Instants,
+    walks: StageWalks,
+) -> Iterator[Entry]:
+    """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
+    buffers = buffer_entry(plan.run, plan.instants, plan.layers)
+    yield replace(buffers, live={**buffers.live, BUILD: 1})
+    yield from activation_entries(plan.run, setting, stack, instants, walks)
+    yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
+
+
+def _rolled_ledger(
+    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, zero_init: bool
+) -> Ledger:
+    """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
+    run = plan.run
+    if run.record is not None:
+        walks = replace(walks, embedding=before_events(run.record))
+    elif not run.frozen:
+        table = embedding_events(run, setting)
+        if zero_init and run.arch.tied:
+            table = shared_table_events(table, alone=False)
+        walks = replace(walks, embedding=table)
+    instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
+    plan = replace(plan, instants=instants)
+    saved = activation_entries(run, setting, stack, instants, walks)
+    saved = without_first_input(run, saved, instants)
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
+    entries = (*_states(plan), *saved, *at_work, *workspace_entries(run, instants))
+    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
+
+
+def _end_reduced_ledger(
+    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Bytes
+) -> Ledger:
+    """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
+    backward is over. `tokens`: bytes of the tensor between two stages.
+    """
+    run = plan.run
+    saved = activation_entries(run, setting, stack, plan.instants, walks)
+    if plan.pipeline:
+        saved = without_tied_gradient(saved)
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
+    entries = [
+        *_states(plan),
+        *stage12.whole_gradients(plan, stack),
+        *reduce_at_end.reduction_entries(plan, stack, walks),
+        *saved,
+        *hook_entries(plan, walks),
+        *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
+        *pipeline.pipeline_workspaces(plan, stack),
+    ]
+    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), tuple(entries))
+
+
+def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
+    """Sizes and options of this rank's part of the model. A tied head on another stage is a copy.
+
+    width: bytes of a weight; part: what `_stage_bounds` returns
+
+    An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
+    """
+    low, high, first, last = part
+    arch, stage = run.arch, number(run, "zero_stage")
+    place = str(option(run, "offload_optimizer"))
+    both = {-1: first, -2: last}
+    runs = [
+        (sizes, both[start] if start < 0 else overlap(start, count, low, high))
+        for sizes, start, count in trainable_runs(arch, run.adapter)
+    ]
+    if arch.tied and run.adapter is None:
+        runs.append(((arch.embedding[0].numel,), last * (1 - first)))
+    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
+    frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
+    overlap_comm = option(run, "overlap_comm")
+    return ZeroLayout(
+        run=run,
+        stage=stage,
+        width=width,
+        trained_width=width if run.adapter is None else run.adapter.bits // 8,
+        ranks=run.mesh.dp * run.mesh.cp,
+        trainable=elements,
+        frozen=frozen,
+        runs=tuple(runs),
+        counts=dict(size_counts(arch, run.adapter)),
+        frozen_counts=dict(size_counts(arch)) if run.frozen else {},
+        instants=(),
+        bucket=number(run, "reduce_bucket_size"),
+        overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
+        contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
+        offload=place,
+        offload_param=str(option(run, "offload_param")),
+        pinned=bool(option(run, "pin_memory")),
+        implementation=run.implementation or "fused",
+        pipeline=pipelined(run),
+        layers=high - low if pipelined(run) else None,
+        root_head=run.loss in ON_WEIGHT,
+        first=first,
+        last=last,
+    )
+
+
+def _limits(run: Run) -> GatherLimits:
+    """The options that decide how many parameters stage 3 gathers."""
+    return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
+
+
+def _states(plan: ZeroLayout) -> Iterator[Entry]:
+    group, zero_init = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
+    return state_entries(plan, _limits(plan.run), group, zero_init=zero_init)
+
+
+def stage_layers(run: Run) -> list[int]:
+    """The number of layers of each pipeline stage."""
+    method = str(option(run, "partition_method"))
+    return pipeline.layers_of_stages(run.arch, int(run.mesh.pp), method)
+
+
+def zero_streams(run: Run) -> bool:
+    """Whether DeepSpeed makes CUDA streams: ZeRO 1 and 2 for reductions, 3 to overlap
+    communication.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
+    """
+    stage = run.options.get("zero_stage", 0)
+    return stage in (1, 2) or (stage == 3 and run.options.get("overlap_comm") is not False)
+
+
+ENGINE = Engine(
+    name="deepspeed",
+    tower="trained",
+    title="DeepSpeed",
+    side_streams=zero_streams,
+    options=OPTIONS,
+    axes=frozenset({"pp"}),
+    optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),
+    host_libraries=HostLibraries(940 * MIB, "28 runs, 792 to 1039 MiB"),
+    stepping_host=HostLibraries(830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
+    problems=problems,
+    ledger=ledger,
+    stage_layers=stage_layers,
+)

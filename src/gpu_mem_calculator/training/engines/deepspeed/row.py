@@ -1,0 +1,31 @@
+"""DeepSpeed's row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....run.engine_row import TRANSFORMERS, ZERO, EngineRow
+from .options import PRECISIONS
+
+
+def title_of(keys: Mapping[str, Any]) -> tuple[str, str]:
+    """The ZeRO stage, where the run has one."""
+    stage = f"ZeRO-{keys['zero_stage']}" if "zero_stage" in keys else ""
+    return f"DeepSpeed {stage}".rstrip(), stage or "DeepSpeed"
+
+
+ROW = EngineRow(
+    title_of=title_of,
+    margin=0.012,
+    job="deepspeed",
+    recipe={
+        "training.autocast": None,
+        "training.precision": "bf16_mixed",
+        "training.optimizer": "adamw",
+    },
+    layers=TRANSFORMERS,
+    ranks=ZERO,
+    precision=lambda run: PRECISIONS[run.precision],
+    interval="DeepSpeed",
+)

@@ -1,0 +1,183 @@
+"""The stream of a DeepSpeed rank: its blocks, and DeepSpeed's hooks between their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
+from ....pytorch.autograd.events import BlockEvents
+from ....run.phases import BACKWARD, FORWARD
+from ...step.block_events import EMBEDDING, BlockRun
+from ...step.entry_writer import Tensors
+from ...step.stream_phases import Phase
+from ...step.stream_writer import StreamWriter
+from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
+from .rank import ZeroRank
+
+MATMUL = "matmul"
+
+
+class ZeroStreamWriter(StreamWriter):
+    """Writes the events of blocks, and calls a `ZeroRank` at the hook points between them.
+
+    `rank` makes the rank that allocates on this writer. `on_host`: checkpointed inputs are copied
+    to the host, except for the newest (cpu_checkpointing).
+    """
+
+    def __init__(
+        self, ledger: Ledger, rank: Callable[[ZeroStreamWriter], ZeroRank], *, on_host: bool = False
+    ) -> None:
+        super().__init__(ledger)
+        self.on_host = on_host
+        self.offloaded: set[int] = set()  # blocks whose input is on the host
+        self.checkpointed: set[int] = set()
+        self.in_flight = {
+            i for i, entry in enumerate(self.entries) if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)
+        }
+        self.later = {i.name for i in ledger.instants if i.micro_batch and not i.step}
+        self.in_backward = False
+        self.rank = rank(self)
+
+    def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
+        """Allocate a tensor on a CUDA stream: 0 is torch's own, others are numbered from 1."""
+        tensor = self.make(size)
+        if queue:
+            self.elsewhere[tensor] = queue
+        return tensor
+
+    def size(self, tensor: int) -> int:
+        """Bytes of a tensor."""
+        return self.stream.sizes[tensor]
+
+    def empty_cache(self) -> None:
+        """torch.cuda.empty_cache: free segments are returned to the driver."""
+        self.stream.empties.append(len(self.stream.events))
+
+    def begin(self, phase: Phase) -> None:
+        """A phase begins: the rank learns the number of the micro-batch. A step is part of the
+        last one.
+        """
+        if phase.kind in (FORWARD, BACKWARD):
+            self.rank.micro = phase.micro_batch
+
+    def leave(self, name: str, *, gradients: bool) -> None:
+        """A phase is over; DeepSpeed's epilogue of backward runs before the model's tensors are
+        freed.
+        """
+        if self.in_backward:
+            if self.back >= 0:  # the gradient of the stage's input is sent to the stage before
+                self.free((self.back,))
+                self.back = -1
+            self.rank.epilogue()
+            self.in_backward = False
+        super().leave(name, gradients=gradients)
+
+    def alive_at(self, name: str) -> dict[int, int]:
+        """The copies of each entry, without micro-batches in flight in warm-up forwards: before the
+        first backward every forward is one of those.
+        """
+        table, block_run = super().alive_at(name), self.plays.get(name)
+        forward = block_run is not None and block_run.forward
+        if self.rank.micro and forward and name not in self.later:
+            return {i: n for i, n in table.items() if i not in self.in_flight}
+        return table
+
+    def work(self, name: str, block_run: BlockRun | None) -> None:
+        """Start-up, the optimizer's step, or a block."""
+        if name == "startup":
+            self.rank.startup()
+        elif name == "optimizer":
+            self.rank.step()
+        else:
+            super().work(name, block_run)
+
+    def forward(self, block_run: BlockRun) -> None:
+        """A block runs forward. A checkpointed block before it has its input copied to the host."""
+        if not self.kept:
+            self.rank.begin()
+        super().forward(block_run)
+        before = self.kept.get(block_run.block - 1)
+        if self.on_host and block_run.block - 1 in self.checkpointed and before is not None:
+            self.free((before[(block_run.once or block_run.script).entry],))
+            self.offloaded.add(block_run.block - 1)
+        if block_run.once is not None:
+            self.checkpointed.add(block_run.block)
+
+    def before_backward(self, block_run: BlockRun, ids: Tensors) -> None:
+        """The inputs of the block and of the next one to run backward come from the host."""
+        self.in_backward = True
+        block, entry = block_run.block, block_run.script.entry
+        for number, tensors in ((block, ids), (block - 1, self.kept.get(block - 1))):
+            if number in self.offloaded and tensors is not None:
+                tensors[entry] = self.make(self.size(tensors[entry]))
+                self.offloaded.remove(number)
+
+    def keep_gradients(self, block_run: BlockRun, ids: Tensors) -> None:
+        """Nothing is left to do: the rank has got every gradient at its hook."""
+
+    def embedding(self, block_run: BlockRun) -> None:
+        """Backward of the embedding. Where the head shares its table, the head's gradient of it is
+        added to the embedding's.
+        """
+        events = block_run.script
+        self.in_backward = True
+        self.rank.before(EMBEDDING, 0, forward=False)
+        if self.back < 0:  # a stage without layers
+            self.back = self.make(int(events.sizes[events.exit_grad]))
+        ids = self._bind(events, self.rank.shared)
+        self.rank.shared = -1
+        ids[events.exit_grad] = self.back
+        self.play_embedding(ids, events)
+        self.back = -1
+        for number in range(len(events.drops) - 1, -1, -1):
+            self.rank.gradient(EMBEDDING, number, ids[events.drops[number][1]])
+
+    def _forward(self, block_run: BlockRun, ids: Tensors, script: BlockEvents) -> None:
+        self.free_masks()
+        points = list(forward_hook_points(script))
+        if self.waits_for(FORWARD) and script.forward_matmul >= 0:
+            points.append((script.forward_matmul, MATMUL, 0))
+        self._with_hooks(block_run.block, ids, script.forward, points)
+
+    def _backward(
+        self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
+    ) -> None:
+        block = block_run.script
+        gradients = [ids[tensor] for _, tensor in block.drops]
+        points = self._hook_points(block)
+        self._with_hooks(block_run.block, ids, events, points, gradients, begin=begin)
+
+    def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
+        """The hook points of backward, and its first matmul where that makes an entry."""
+        if self.waits_for(BACKWARD) and events.matmul >= 0:
+            yield events.matmul, MATMUL, 0
+        yield from backward_hook_points(events)
+
+    def _with_hooks(
+        self,
+        block: int,
+        ids: Tensors,
+        events: tuple[int, ...],
+        hook_points: Iterable[HookPoint],
+        gradients: Tensors | None = None,
+        *,
+        begin: int = 0,
+    ) -> None:
+        """Write events from `begin` on and run the rank's hooks between them. `gradients`: tensors
+        of the weights' gradients, None in a forward.
+        """
+        forward = gradients is None
+        written, rank = begin, self.rank
+        for position, kind, number in sorted(hook_points, key=lambda point: point[0]):
+            if position > written:
+                self._play(ids, events[written:position])
+                written = position
+            if kind == GRADIENT:
+                rank.gradient(block, number, gradients[number] if gradients else -1)
+            elif kind == MATMUL:
+                self.first_matmul(FORWARD if forward else BACKWARD)
+            elif kind == BEFORE:
+                rank.before(block, number, forward=forward)
+            else:
+                rank.after(block, number, forward=forward)
+        self._play(ids, events[written:])

@@ -1,0 +1,109 @@
+"""The ledger of an unrolled run: entries for what models share, events for the blocks, and a
+`ZeroRank` for all tensors of DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from msgspec.structs import replace
+
+from ....ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
+from ....pytorch.autograd.events import BlockEvents
+from ....run.phases import STARTUP
+from ...step.activations import KEEP_FOR_STEP, StageWalks
+from ...step.block_events import EMBEDDING, block_runs
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from . import pipeline
+from .coordinator import GatherLimits
+from .gather import weight_reads
+from .layout import BUILD, ZeroLayout
+from .rank import ZeroRank
+from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
+from .rank_stage3 import Stage3Rank
+from .rank_stage12 import Stage12Rank
+from .stage3 import shape
+from .stream import ZeroStreamWriter
+
+
+def rank_factory(
+    plan: ZeroLayout,
+    stack: tuple[LayerGroup, ...],
+    walks: StageWalks,
+    limits: GatherLimits,
+    group: int,
+    zero_init: bool,
+) -> Callable[[ZeroStreamWriter], ZeroRank]:
+    """A function that makes the `ZeroRank` of a run on a stream writer.
+
+    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
+    model is built under zero.Init.
+    """
+    if plan.stage == 3:
+        runs = block_runs(stack, plan.instants, walks).values()
+        reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
+        reads.pop(EMBEDDING, None)
+        modules = shape(plan, stack)
+        return lambda writer: Stage3Rank(
+            plan, writer, modules, limits, reads, group=group, zero_init=zero_init
+        )
+    kind: type[ZeroRank] = Stage0FusedRank
+    if plan.stage:
+        kind = Stage12Rank
+    elif plan.run.precision == "fp32":
+        kind = Stage0Fp32Rank
+    elif plan.pipeline and plan.run.precision == "bf16_mixed":
+        kind = Stage0PipelineRank
+    return lambda writer: kind(plan, writer)
+
+
+def shared_table_events(table: BlockEvents, *, alone: bool) -> BlockEvents:
+    """Backward of an embedding that the head shares, where no third tensor is made for the sum.
+
+    The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
+    makes it with a matmul of its own, and torch 2.11 sums out of place only where the first is a
+    transposed view. A loss that makes the head's gradient itself has it added in place already.
+    `alone`: the head has a copy on another stage.
+    """
+    anew = table.drops[0][1] != table.entry  # the sum is a third tensor
+    *events, old = table.backward
+    events = events[:-2] if anew else events
+    rest = table.drops[1:]
+    if alone:
+        return replace(table, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))
+    return replace(table, backward=(*events, old), drops=((0, table.entry), *rest))
+
+
+BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
+
+
+def unrolled_ledger(
+    plan: ZeroLayout,
+    stack: tuple[LayerGroup, ...],
+    walks: StageWalks,
+    beside: BesideEntries,
+    rank: Callable[[ZeroStreamWriter], ZeroRank],
+) -> Ledger:
+    """The ledger from which the stream is written: each layer is a group.
+
+    `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
+    """
+    run, walks = plan.run, replace(walks, gradients=KEEP_FOR_STEP)
+    instants = tuple(replace(b, later=False) for b in plan.instants)  # the rank adds gradients up
+    entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
+    runs = block_runs(stack, instants, walks)
+    on_host = bool(run.options.get("cpu_checkpointing"))
+    if on_host:  # the inputs of other micro-batches are on the host
+        entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
+    start = Instant(name=BUILD, phase=STARTUP, title="start-up")
+    return Ledger(
+        (start, *(b.instant for b in plan.instants)),
+        tuple(entries),
+        runs,
+        partial(ZeroStreamWriter, rank=rank, on_host=on_host),
+        partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
+        if plan.stage in (1, 2)
+        else None,
+    )

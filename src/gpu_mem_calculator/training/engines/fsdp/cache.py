@@ -1,0 +1,52 @@
+"""Entries that do not depend on a run's tokens, and a cache of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ....ledger.ledger import Entry, Instant
+from ....ledger.remember import remembered
+from ....run.run import Run
+from ...step.layer_groups import LayerGroup
+
+
+class ShardEntries(Struct, frozen=True):
+    """The layout of a run and the entries that do not depend on its tokens.
+
+    plan: the units and the instants of the step; FsdpLayout or FlatLayout, by the version
+    startup: the instants before it
+    shards: parameters as they are stored, and buffers
+    units: gathered parameters, gradients, communication buffers, the optimizer
+    """
+
+    plan: Any
+    startup: tuple[Instant, ...]
+    shards: tuple[Entry, ...]
+    units: tuple[Entry, ...]
+
+
+MakeEntries: TypeAlias = Callable[[Run, tuple[LayerGroup, ...]], ShardEntries]
+
+
+def cached_without_tokens(make: MakeEntries) -> MakeEntries:
+    """Decorator: cache what a function makes for equal runs but for batch and sequence. Unrolled
+    runs are not cached.
+    """
+
+    @remembered(64)
+    def cached(
+        bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
+    ) -> ShardEntries:
+        return make(replace(bare, options=dict(options)), stack)
+
+    def entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+        if run.unrolled:
+            return make(run, stack)
+        bare = replace(run, batch=0, seq=0, options=None)
+        return cached(bare, tuple(run.options.items()), stack)
+
+    return entries

@@ -1,0 +1,77 @@
+"""What FSDP version 1 refuses, one sentence each: the value, the rule, the nearest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .....run.run import Run
+from ..options import HYBRID, PRECISIONS, option, shard_ranks, wraps_ends, wraps_tied_ends
+
+
+def problems(run: Run) -> Iterator[str]:
+    """One sentence for each thing that FullyShardedDataParallel refuses, or is not modelled."""
+    if option(run, "reshard_root_after_forward") is not None:
+        yield (
+            "engine.reshard_root_after_forward: FSDP version 1 always keeps the root gathered "
+            "until its backward; leave it out or set engine.fsdp_version to 2"
+        )
+    if option(run, "keep_low_precision_grads"):
+        yield (
+            "engine.keep_low_precision_grads=true: torch's optimizers take gradients in the dtype "
+            "of the parameters only; leave it out"
+        )
+    if wraps_ends(run) or wraps_tied_ends(run):
+        yield (
+            "engine.fsdp_version=1 is not modelled for units around embedding and head "
+            "(engine.wrap_embedding_and_head, torchtitan's models); set engine.fsdp_version to 2"
+        )
+    if run.arch.tower:
+        yield (
+            "engine.fsdp_version=1 is not modelled for a model with a vision tower; set "
+            "engine.fsdp_version to 2"
+        )
+    ranks = shard_ranks(run)
+    alone = isinstance(ranks, int) and ranks == 1
+    if alone and option(run, "cpu_offload"):
+        yield (
+            "engine.cpu_offload=true: FSDP version 1 does not shard over one rank, and then its "
+            "offload is not modelled; leave it out or set engine.fsdp_version to 2"
+        )
+    if option(run, "sharding_strategy") in HYBRID and alone:
+        yield (
+            "engine.hybrid_shard_size=1: FSDP version 1 reduces no gradients over the replicas "
+            "of a group of one rank; set engine.sharding_strategy to no_shard"
+        )
+    if option(run, "init_dtype") and (
+        not run.precision.endswith("_mixed")
+        or option(run, "cpu_offload")
+        or option(run, "init_device") not in (None, "cpu")
+    ):
+        yield (
+            f"engine.init_dtype={option(run, 'init_dtype')!r} is modelled for mixed precision, "
+            "from init_device cpu and without cpu_offload; leave it out"
+        )
+    yield from _adapter_problems(run)
+
+
+def _adapter_problems(run: Run) -> Iterator[str]:
+    """A flat parameter has one dtype, and without use_orig_params one `requires_grad`."""
+    if run.adapter is None:
+        return
+    if not option(run, "use_orig_params"):
+        yield (
+            "engine.use_orig_params=false: FSDP version 1 cannot flatten frozen and trained "
+            "parameters into one; set engine.use_orig_params to true"
+        )
+    if run.adapter.dora:
+        yield (
+            "training.lora.dora=true is not modelled for FSDP version 1; leave it out or set "
+            "engine.fsdp_version to 2"
+        )
+    stored = PRECISIONS[run.precision][0]
+    if run.adapter.bits != stored:
+        yield (
+            f"training.lora: adapters have {run.adapter.bits} bits and weights {stored}, and a "
+            "flat parameter of FSDP version 1 has one dtype; set training.lora.adapter_dtype to "
+            "that of the weights, or training.precision to bf16_mixed"
+        )

@@ -1,0 +1,111 @@
+"""FSDP2 with CPUOffloadPolicy: shards, their gradients and the optimizer on the host.
+
+The GPU holds what is gathered or being reduced and nothing between steps. To gather a unit, every
+rank copies its shard to the GPU and casts it there. Where several ranks gather, the copies are
+freed before the gathered buffer is copied out, which takes more; one rank alone has no such buffer,
+and there the copies count. A reduced gradient is freed on the GPU once its copy to the host is
+enqueued (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
+
+Pinned tensors are rounded up to powers of two by torch's host allocator, which also keeps the
+blocks of freed gradients. Line numbers: torch 2.13, `F` as in gather.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ....ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
+from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
+from ....ledger.source import code
+from ....run.phases import OPTIMIZER
+from ...step.optimizers import FORLOOP
+from ...step.states import optimizer_entries
+from .instants import START
+from .layout import FsdpLayout, UnitLayout
+from .units import FsdpUnit
+
+PINNED = "ATen/core/CachingHostAllocator.h:300"
+PINNED_CODE = code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}")
+CACHED_CODE = code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached")
+PINNING_CODE = code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply")
+CLIPPING_CODE = code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors")
+ADDED_CODE = code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy")
+
+
+def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """Copies of shards, cast and on the GPU, while one rank alone gathers a unit, beyond the
+    gathered parameters themselves.
+    """
+    if nothing(1 - plan.several) or plan.run.unrolled:  # the units' events contain them
+        return
+    source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
+    gathers = [i for i in plan.instants if i.action in ("gather", "regather")]
+    alone = 1 - plan.several
+    for kind, (title, unit) in enumerate(plan.kinds):
+        live = {i.step.name: 1 for i in gathers if plan.layers[i.layer] == kind}
+        yield Entry(f"{title}: copies of the shards", COMM, unit.staging * alone, live, source)
+    live = {i.step.name: 1 for i in plan.instants if i.action == "root"}
+    name, size = "embedding and head: copies of the shards", plan.root.staging * alone
+    yield Entry(name, COMM, size, live, source)
+
+
+def units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
+    """A title, the number of such units, and the unit."""
+    for kind, (title, unit) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind), unit
+    for title, unit in plan.ends:
+        yield title, 1, unit
+
+
+def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
+    """Parameters and gradients in pinned memory. `untied_head`: bytes of a tied head's own tensor,
+    which is freed when it is tied again.
+    """
+    steady = {i.step.name: 1 for i in plan.instants}
+    always: dict[str, Num] = {START.name: 1, **steady}
+    largest = EMPTY
+    for title, count, unit in units(plan):
+        name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
+        yield Entry(name, PARAM, size, always, PINNED_CODE, place=CPU)
+        name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
+        yield Entry(name, GRAD, size, steady, CACHED_CODE, place=CPU)
+        largest = larger(largest, unit.shard)
+    name, size = "one unit before it is pinned, a tied head", largest + untied_head
+    yield Entry(name, PARAM, size, {START.name: 1}, PINNING_CODE, place=CPU)
+
+
+def host_step_entries(
+    plan: UnitLayout, total: Num, largest: Num, tensors: Num, bits: int
+) -> Iterator[Entry]:
+    """The optimizer on the host: its states and temporaries, in pageable memory.
+
+    total, largest: elements of all trained shards, and of the largest one
+    tensors: number of trained shards
+    bits: of a shard
+
+    torch steps in a loop over CPU tensors by default (optim/optimizer.py:161-187:
+    foreach is for GPUs). Clipping takes a norm of each tensor, and one tensor of all of them.
+    """
+    run, instants = plan.run, tuple(instant.step for instant in plan.instants)
+    entries = optimizer_entries(
+        replace(run, clipping=False),
+        total,
+        bits,
+        instants,
+        largest=largest,
+        tensors=tensors,
+        implementation=run.implementation or FORLOOP,
+    )
+    for entry in entries:
+        if not nothing(entry.bytes):
+            yield replace(entry, place=CPU)
+    if run.clipping:
+        live = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
+        size = sized(2 * tensors, bits)
+        yield Entry("gradient norms", TEMP, size, live, CLIPPING_CODE, place=CPU)
+    later = [i for i in plan.instants if i.step.later]
+    live = {i.step.name: 1 for i in later if i.action in ("scatter", "scatter.root")}
+    name, size = "a gradient that is added to the one before", sized(largest, bits)
+    yield Entry(name, GRAD, size, live, ADDED_CODE, place=CPU)

@@ -1,0 +1,28 @@
+"""The stream of an FSDP2 rank: a unit's last gradient stays while its gradients are reduced."""
+
+from __future__ import annotations
+
+from ....ledger.ledger import LAST_GRADIENT
+from ...step.stream_writer import StreamWriter
+
+
+class UnitStreamWriter(StreamWriter):
+    """Writes what any writer does, and keeps a unit's last gradient as it is when the others are
+    freed.
+    """
+
+    def visit(self, name: str) -> None:
+        """Go to an instant; the last gradient is one of those that the blocks have made."""
+        waiting = self.waiting.get(name, [])
+        for index in self.alive_at(name):
+            entry = self.entries[index]
+            if entry.role == LAST_GRADIENT and index not in self.held:
+                size = int(entry.bytes)
+                last = [t for t in waiting if self.stream.sizes[t] == size][:1]
+                if last:
+                    waiting.remove(last[0])
+                    self.held[index] = [last]
+        if name.endswith("embedding.backward") and self.back >= 0 and not self.embeds:
+            self.free((self.back,))  # also where gradients wait for the last micro-batch
+            self.back = -1
+        super().visit(name)

@@ -1,0 +1,66 @@
+"""Messages for models and options that Megatron-DeepSpeed's layers do not support."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....models.arch.blocks import Attention, Mlp
+from ....run.run import Run
+from ..megatron_lm.options import ENGINE, LOCAL
+
+
+def model_problems(run: Run, title: str) -> Iterator[str]:
+    """One message for each feature that is not modelled.
+
+    Modelled: GPT with softmax attention, one norm before each branch, dense MLPs, the script's own
+    kernels and DeepSpeed's fused optimizers.
+    """
+    if run.options["transformer_implementation"] == ENGINE:
+        yield (
+            f"engine.transformer_implementation={ENGINE!r}: {title} runs its own layers; "
+            f"set it to {LOCAL!r}"
+        )
+    layers = [layer for layer, _, _ in run.arch.runs]
+    family = run.arch.family
+    if any(not isinstance(layer.mlp, Mlp) for layer in layers):
+        yield (
+            f"model family {family!r} has experts, which {title} runs in DeepSpeed's MoE layer; "
+            "that is not modelled; try megatron_lm"
+        )
+    elif any(not isinstance(layer.mixer, Attention) for layer in layers):
+        yield (
+            f"model family {family!r} has latent attention or a state-space mixer, which {title} "
+            "does not have; try megatron_lm"
+        )
+    elif any(not _plain(layer.mixer) for layer in layers):
+        yield (
+            f"model family {family!r} has norms or sizes inside attention that {title} does not "
+            "have; try megatron_lm"
+        )
+    elif (
+        any({place for place, _ in layer.norms} != {"pre", "pre_mlp"} for layer in layers)
+        or run.arch.final_norm is None
+        or run.arch.embedding_norm is not None
+    ):
+        yield (
+            f"model family {family!r} has other norms than one before attention, one before the "
+            f"MLP and one at the end, which {title} does not have; try megatron_lm"
+        )
+    adam = run.optimizer in ("adam", "adamw")
+    if run.options["zero_stage"] == 0 and run.precision != "fp32" and not adam:
+        yield (
+            f"training.optimizer={run.optimizer} at zero_stage 0 in 16 bits is not modelled, "
+            "only fused Adam is; try zero_stage 1"
+        )
+    if run.implementation not in ("", "fused"):
+        yield (
+            f"training.optimizer_implementation={run.implementation}: {title} runs DeepSpeed's "
+            "fused optimizers; leave it out"
+        )
+
+
+def _plain(mixer: object) -> bool:
+    """Whether attention has heads of one size and no norm inside; true for other mixers."""
+    if not isinstance(mixer, Attention):
+        return True  # another check reports those
+    return not mixer.norms and mixer.value_dim in (0, mixer.head_dim)

@@ -1,0 +1,18 @@
+"""Megatron-LM's row."""
+
+from __future__ import annotations
+
+from ....run.engine_row import MEGATRON_CORE, SHARD_STATES, EngineRow
+from ....run.run import Precision
+from .options import bits
+
+ROW = EngineRow(
+    title_of=lambda keys: ("Megatron-LM", "Megatron"),
+    margin=0.020,
+    job="megatron",
+    builds_models=True,
+    layers=MEGATRON_CORE,
+    ranks=SHARD_STATES,
+    precision=lambda run: Precision(bits(run), bits(run)),
+    interval="Megatron-LM",
+)

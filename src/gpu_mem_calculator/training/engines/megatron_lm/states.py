@@ -1,0 +1,201 @@
+"""Weights, main gradients, main weights and optimizer states of a Megatron rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from ....ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
+from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized, smaller
+from ....ledger.source import ARITHMETIC, code
+from ....models.arch.blocks import Moe
+from ....run.phases import OPTIMIZER, STARTUP
+from ....run.run import Run
+from ...step.instants import StepInstant
+from ...step.optimizer_temps import step_temp_bytes
+from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
+from ...step.pipeline import PipelineStage
+from .options import bits, fused, gradient_bits, option
+from .parameters import stepped_parameters
+from .shards import MegatronShard, after_shard, embedding_shard, layer_shard, stepped_shares
+from .startup import moving_bytes, widening_bytes
+
+EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
+STARTUP_INSTANTS = (
+    ("startup.model", "start-up: model built"),
+    ("startup.ddp", "start-up: gradient buffers allocated"),
+    ("startup.optimizer", "start-up: main weights allocated"),
+)
+BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
+MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")
+STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
+COPIES_CODE = code("megatron-core 0.19.2 optimizer.py:1097")
+
+
+def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
+    """Elements of all parameters of one rank of the stage."""
+    total = embedding_shard(run).times(stage.first)
+    total += after_shard(run, stage.first).times(stage.last)
+    for block, count in zip(stage.blocks, stage.held, strict=True):
+        total += layer_shard(run, block.layer).times(count)
+    return total
+
+
+def with_experts(run: Run, instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """The instants, and the step of the experts after that of the dense parameters.
+
+    optimizer.py ChainedOptimizer steps them in turn. In the first step of an unrolled run the
+    experts' states are made when the others' temporaries are freed.
+    """
+    if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
+        return instants
+    end = instants[-1]
+    experts = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
+    return (*instants, replace(end, instant=experts))
+
+
+def implementation(run: Run) -> str:
+    """The name of Adam's implementation: Transformer Engine's fused kernel, or torch's foreach."""
+    return run.implementation or ("fused" if fused(run) else "foreach")
+
+
+def optimizer_row(run: Run) -> Optimizer:
+    """The optimizer as Megatron-Core calls it, with its default weight decay of 0.01.
+
+    optimizer/optimizer_config.py:162. torch's SGD adds it to a copy of the gradients
+    (torch 2.11 optim/sgd.py _multi_tensor_sgd); AdamW scales the weights in place, Adam's copy is
+    gone before the square roots are made (optim/adam.py _multi_tensor_adam).
+    """
+    row = OPTIMIZERS[run.optimizer]
+    return replace(row, foreach=1, forloop=1) if run.optimizer.startswith("sgd") else row
+
+
+def owned(run: Run, shard: MegatronShard) -> Num:
+    """Elements that the rank steps.
+
+    The distributed optimizer shards each buffer evenly over the ranks that replicate it
+    (optimizer/distrib_optimizer.py).
+    """
+    dense, experts = stepped_parts(run, shard)
+    return dense + experts
+
+
+def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
+    """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
+    if not option(run, "distributed_optimizer"):
+        return shard.dense, shard.experts
+    return stepped_shares(run, shard.dense, shard.experts)
+
+
+def state_entries(
+    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
+
+    In an unrolled run the events of start-up make weights, main gradients and main weights.
+    """
+    shard = stage_shard(run, stage)
+    after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
+    if not run.unrolled:
+        yield from _startup_entries(run, stage, shard, after)
+    mixers = [layer.mixer for layer in run.arch.layers]
+    rotary = any(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+    live = after | {STARTUP_INSTANTS[-1][0]: 1}
+    size = sized(512 * (1 + rotary), 8)
+    yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
+    late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
+    for entry in _step_entries(run, shard, instants) if late else ():
+        yield entry
+    row, (dense, experts) = OPTIMIZERS[run.optimizer], stepped_parts(run, shard)
+    width, copies = 4 * row.states, row.states
+    for title, elements in (("states", dense), (EXPERT_STATES, experts)):
+        if not nothing(elements):
+            name, size = f"{run.optimizer} {title}", state_bytes(row, elements, 32)
+            each = _parameter_bytes(run, width, expert=title != "states", copies=copies)
+            yield Entry(name, OPTIM, size, after, STEP_CODE, tensors=each)
+    for entry in () if late else _step_entries(run, shard, instants):
+        yield entry
+
+
+def _startup_entries(
+    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, int]
+) -> Iterator[Entry]:
+    """What start-up makes. While a buffer of the distributed optimizer is made, its parameters
+    exist twice.
+    """
+    model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
+    width, wide = bits(run), gradient_bits(run)
+    distributed = option(run, "distributed_optimizer")
+    buffered = after | {buffers: 1, optimizer: 1}
+    size = sized(shard.total, width)
+    always = after | {model: 1, buffers: 1, optimizer: 1}
+    yield Entry("parameters", PARAM, size, always, ARITHMETIC)
+    if distributed:
+        size = moving_bytes(run, stage, shard.total, width, wide)
+        yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
+    yield Entry("main gradients", GRAD, sized(shard.total, wide), buffered, BUFFER_CODE)
+    if width < 32:
+        size = sized(owned(run, shard), 32)
+        yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
+        name = "16-bit copy of the weight being widened"
+        size = widening_bytes(run, stage, shard, split=distributed)
+        yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
+
+
+def _parameter_bytes(
+    run: Run, width: int, *, expert: bool | None = None, vectors: bool = True, copies: int = 1
+) -> Callable[[], list[Bytes]]:
+    """A function that lists `width` bytes for each element of each stepped parameter, in `copies`
+    tensors.
+    """
+
+    def sizes() -> list[Bytes]:
+        parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
+        return [
+            sized(n, 8 * width) // copies
+            for tensor, n in parts
+            for _ in range(copies)
+            if expert in (None, tensor.expert) and (vectors or not tensor.vector)
+        ]
+
+    return sizes
+
+
+def _matrix_bytes(run: Run, size: Bytes, *, expert: bool) -> list[Bytes]:
+    """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
+
+    The ledger divides the vectors evenly over the parts of the distributed optimizer. The first
+    rank's part may have a few more or fewer, so the last matrix is sized to sum to `size`.
+    """
+    matrices: list[Bytes] = []
+    for one in _parameter_bytes(run, 4, expert=expert, vectors=False)():
+        matrices.append(min(one, size - sum(matrices, EMPTY)))
+    return [*matrices[:-1], size - sum(matrices[:-1], EMPTY)]
+
+
+def _step_entries(
+    run: Run, shard: MegatronShard, instants: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """The temporaries of the step: norms and biases are another group, so the matrices alone set
+    its peak.
+
+    Dense parameters and experts are stepped in turn (optimizer.py ChainedOptimizer).
+    """
+    updates = [i.name for i in instants if i.instant.phase == OPTIMIZER]
+    owned_elements = owned(run, shard)
+    if gradient_bits(run) < 32:
+        title, live = "fp32 copies of the main gradients", dict.fromkeys(updates, 1)
+        each = _parameter_bytes(run, 4)
+        yield Entry(title, GRAD, sized(owned_elements, 32), live, COPIES_CODE, tensors=each)
+    dense, experts = stepped_parts(run, shard)
+    dense = dense - shard.vectors * dense // larger(shard.dense, 1)
+    row, name = optimizer_row(run), implementation(run)
+    for title, size, update in (("", dense, updates[0]), (" of the experts", experts, updates[-1])):
+        temp = step_temp_bytes(row, name, size, smaller(shard.largest, owned_elements), 32)
+        if not nothing(size) and not nothing(temp):
+            whole = f"{run.optimizer} {name} temporaries{title}"
+            each = partial(_matrix_bytes, run, temp, expert=bool(title))
+            tensors = each if name == FOREACH else None
+            yield Entry(whole, TEMP, temp, {update: 1}, STEP_CODE, tensors=tensors)

@@ -1,0 +1,85 @@
+"""PyTorch on one GPU, and DistributedDataParallel: every rank holds everything."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ....ledger.ledger import Ledger
+from ....ledger.num import EMPTY
+from ....ledger.units import MIB
+from ....run.engine import Engine, HostLibraries
+from ....run.run import Run
+from ...step.activations import FREE_AT_ONCE, activation_entries
+from ...step.activations import setting as block_setting
+from ...step.activations import walks as walk_stage
+from ...step.block_events import block_runs
+from ...step.evaluation import with_evaluation
+from ...step.instants import step
+from ...step.layer_groups import layer_groups
+from ...step.old_gradients import with_old_gradients
+from ...step.optimizers import OPTIMIZERS
+from ...step.reference import BASE, COPY, reference_entries
+from ...step.saving import with_saving
+from ...step.weights import trained_bits
+from ...step.workspaces import workspace_entries
+from .checks import problems
+from .instants import with_first_step
+from .options import OPTIONS, PRECISIONS
+from .saving import SAVED_CODE, saved_bytes
+from .startup import startup_instants
+from .states import state_entries, tower_gradients, weight_gradients
+from .stream import BucketStreamWriter
+
+
+def ledger(run: Run) -> Ledger:
+    """The ledger of one rank: the whole model, its gradients and optimizer states, activations."""
+    precision = PRECISIONS[run.precision]
+    setting = block_setting(run, precision)
+    stack = layer_groups(run, 0, len(run.arch.layers))
+    ranges = tuple(group.stretch for group in stack)
+    instants = step(
+        ranges,
+        micro_batches=run.micro_batches,
+        every=run.unrolled,
+        reference=run.reference in (COPY, BASE) and run.rollout is None,
+    )
+    if run.gradients_in_forward:
+        instants = with_old_gradients(instants)
+    walks = walk_stage(run, setting, stack)
+    entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
+    if run.options.get("gradient_as_bucket_view"):
+        walks = replace(
+            walks, gradients=FREE_AT_ONCE
+        )  # copied into a view of the bucket (reducer.cpp)
+    else:
+        entries += weight_gradients(run, precision, stack, instants)
+        entries += tower_gradients(run, precision, instants)
+    entries += activation_entries(run, setting, stack, instants, walks)
+    entries += reference_entries(run, precision, setting, stack, instants, walks.head)
+    whole_step = Ledger(
+        (*startup_instants(run), *(i.instant for i in instants)),
+        tuple(entries),
+        block_runs(stack, instants, walks) if run.unrolled else {},
+        writer=BucketStreamWriter,
+        old_grads=run.gradients_in_forward,
+    )
+    whole_step = with_first_step(run, whole_step, trained_bits(run, precision))
+    if run.rollout is not None:
+        from ...generation.rollout import with_rollout  # most runs generate nothing
+
+        whole_step = with_rollout(run, setting, stack, whole_step)
+    whole_step = with_evaluation(run, setting, whole_step)
+    return with_saving(run, whole_step, EMPTY, saved_bytes(run, precision), SAVED_CODE)
+
+
+ENGINE = Engine(
+    name="pytorch_ddp",
+    tower="trained",
+    title="PyTorch DDP",
+    alone_title="PyTorch",
+    options=OPTIONS,
+    optimizers=frozenset(OPTIMIZERS),
+    host_libraries=HostLibraries(780 * MIB, "72 runs, 672 to 860 MiB"),
+    problems=problems,
+    ledger=ledger,
+)

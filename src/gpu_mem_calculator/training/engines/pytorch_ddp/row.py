@@ -1,0 +1,16 @@
+"""PyTorch's row: one GPU, and DistributedDataParallel."""
+
+from __future__ import annotations
+
+from ....run.engine_row import REPLICATE, TRANSFORMERS, EngineRow
+from .options import PRECISIONS
+
+ROW = EngineRow(
+    title_of=lambda keys: ("PyTorch DDP", "DDP"),
+    margin=0.015,
+    job="pytorch",
+    layers=TRANSFORMERS,
+    ranks=REPLICATE,
+    precision=lambda run: PRECISIONS[run.precision],
+    interval="PyTorch",
+)

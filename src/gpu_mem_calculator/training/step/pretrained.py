@@ -1,0 +1,118 @@
+"""Loading a model onto the GPU with transformers' from_pretrained."""
+
+from __future__ import annotations
+
+from ...ledger.num import EMPTY, Bytes, ceil_div, sized
+from ...models.arch.adapters import linears
+from ...models.arch.blocks import Weight
+from ...pytorch.autograd.events import BlockEvents, EventRecorder
+from ...run.run import Precision, Run
+from .weights import is_widened, narrows_biases
+
+BLOCK, NESTED = 64, 256  # elements that share a scale; scales that share one
+CODE, NESTED_CODE = 16, 256  # fp32 values of a code
+
+
+def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
+    """Events of from_pretrained: one tensor as large as the model is allocated and freed, so that
+    the weights, which are loaded by name and packed one by one, lie in its segment.
+
+    transformers 5.17.0 modeling_utils.py caching_allocator_warmup, core_model_loading.py
+    convert_and_load_state_dict_in_model (threads, which load other weights, keep the order). PEFT's
+    prepare_model_for_kbit_training then makes fp32 copies of the other weights
+    (`upcast_unquantized`), by parameter. The first forward casts biases of 4-bit projections back
+    (bitsandbytes 0.50.2 nn/modules.py:634); here they are cast at once.
+    """
+    recorder = EventRecorder()
+    packed, biases = _projections(run, "weight"), _projections(run, "bias")
+    turned = _projections(run, "weight", transposed=True)
+    body = 8 if run.quantization == "int8" else 4
+    weights = list(run.arch.weights())
+    stored = (_stored(w, body if w.name in packed else precision.weights) for w in weights)
+    recorder.over(recorder.work((sum(stored, EMPTY),)))
+    left: list[int] = []
+    if run.quantization == "nf4" and run.double_quant:
+        left.append(recorder.weight(sized(NESTED_CODE, 32)))  # functional.py name2qmap
+    loaded: dict[str, int] = {}
+    for weight in sorted(weights, key=lambda one: natural_key(one.name)):
+        if weight.name in packed:
+            left += _pack(recorder, run, weight, precision, turned=weight.name in turned)
+        else:
+            loaded[weight.name] = recorder.weight(_stored(weight, precision.weights))
+    for weight in weights if run.upcast_unquantized and precision.weights == 16 else ():
+        narrow = narrows_biases(run) and weight.name in biases
+        for bits in ((32, 16) if narrow else (32,)) if weight.name in loaded else ():
+            copy = recorder.weight(_stored(weight, bits))
+            recorder.over((loaded[weight.name],))
+            loaded[weight.name] = copy
+    if run.upcast_at_startup and precision.weights == 16:
+        _cast_and_back(recorder, run, loaded)
+    return recorder.forward_only((*left, *loaded.values()))
+
+
+def _cast_and_back(recorder: EventRecorder, run: Run, loaded: dict[str, int]) -> None:
+    """Upcast embedding, head and norms, then cast them back (Axolotl 067b021 loaders/model.py
+    _configure_embedding_dtypes). Of a quantized base, all that is not packed is upcast.
+    """
+    packed = run.quantization is not None
+    for bits in (32, 16):
+        for weight in run.arch.weights():
+            if weight.name in loaded and (packed or is_widened(weight.name)):
+                copy = recorder.weight(_stored(weight, bits))
+                recorder.over((loaded[weight.name],))
+                loaded[weight.name] = copy
+
+
+def natural_key(name: str) -> list[tuple[int, int | str]]:
+    """The order in which from_pretrained loads names: numbers before words, each part by itself
+    (transformers 5.17.0 core_model_loading.py dot_natural_key).
+    """
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]
+
+
+def _projections(run: Run, kind: str, *, transposed: bool = False) -> frozenset[str]:
+    """Full names of the weights or biases of packed projections; none without quantization.
+    `transposed`: only those that are stored as (in, out).
+    """
+    if run.quantization is None:
+        return frozenset()
+    found = (one for layer, _, _ in run.arch.runs for one in linears(layer))
+    names = {one.name for one in found if one.transposed or not transposed}
+    ends = tuple(f".{name}.{kind}" for name in names)
+    return frozenset(w.name for w in run.arch.weights() if w.name.endswith(ends))
+
+
+def _stored(weight: Weight, bits: int) -> Bytes:
+    return sized(weight.numel, bits)
+
+
+def _pack(
+    recorder: EventRecorder, run: Run, weight: Weight, precision: Precision, *, turned: bool
+) -> list[int]:
+    """Record how a weight is packed on the GPU; the tensors that stay.
+
+    bitsandbytes 0.50.2 functional.py quantize_4bit: scales, packed weight, code, the mean of the
+    scales, these less their mean, and their own scales, packed values and code. nn/modules.py
+    Int8Params._quantize: a copy in fp16, which comes from the host, the scales of rows, the weight.
+    `turned`: the weight is transposed first, which 4 bits copy (Params4bit._quantize: contiguous).
+    """
+    count = weight.numel
+    loaded = recorder.work((sized(count, precision.weights),))
+    if run.quantization == "int8":
+        work = recorder.work((sized(count, 16),))
+        tensors = [sized(count // weight.shape[-1], 32), sized(count, 8)]
+        stay = [recorder.weight(size) for size in tensors]
+    else:
+        scales = ceil_div(count, BLOCK)
+        loaded += recorder.work((sized(count, precision.weights),)) if turned else []
+        work = recorder.work((sized(scales, 32),))
+        stay = [recorder.weight(size) for size in (sized(ceil_div(count, 2), 8), sized(CODE, 32))]
+        if run.double_quant:
+            stay.append(recorder.weight(sized(1, 32)))
+            work += recorder.work((sized(scales, 32),))
+            nested = (sized(ceil_div(scales, NESTED), 32), sized(scales, 8), sized(NESTED_CODE, 32))
+            stay += [recorder.weight(size) for size in nested]
+        else:
+            stay, work = [*work, *stay], []
+    recorder.over((*reversed(work), *loaded))
+    return stay

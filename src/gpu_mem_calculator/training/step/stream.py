@@ -1,0 +1,106 @@
+"""A ledger as a stream of allocations and frees: start-up, then whole steps, layer by layer.
+
+Between two instants, entries that are no longer alive are freed and new ones are allocated; where a
+block runs, its events are written. So at every instant as many bytes are alive as the ledger says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import LATER, MIDDLE, Ledger
+from ...pytorch.replay.stream import AllocationStream
+from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
+from .repeated_steps import WrittenSize, repeat_step, repeated_phases
+from .stream_phases import Phase
+from .stream_writer import StreamWriter
+
+STEPS = 3  # from the second on optimizer states exist; the third reuses the second's memory
+STARTUP_MARK = "startup"
+
+
+def allocation_stream(
+    ledger: Ledger, micro_batches: int, steps: int = STEPS, *, tight: bool = False
+) -> AllocationStream:
+    """The allocations and frees of an unrolled ledger's rank, with a mark after every phase.
+
+    `tight`: as on a GPU that is too small for how the engine usually allocates, where the engine
+    then allocates otherwise.
+    """
+    usual = ledger.writer or StreamWriter
+    writer = (ledger.tight or usual if tight else usual)(ledger)
+    assert isinstance(writer, StreamWriter)
+    phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
+    last = repeated_phases(phases, steps)
+    zeroed_after = FORWARD if ledger.old_grads else OPTIMIZER
+    for number in range(len(phases) - last):
+        if number == len(phases) - 2 * last:
+            before = WrittenSize.of(writer)
+        _write_phase(writer, phases, number, zeroed_after)
+    if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
+        for number in range(len(phases) - last, len(phases)):
+            _write_phase(writer, phases, number, zeroed_after)
+    if writer.elsewhere:
+        writer.stream.streams = [0] * len(writer.stream.sizes)
+        for tensor, queue in writer.elsewhere.items():
+            writer.stream.streams[tensor] = queue
+    return writer.stream
+
+
+def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
+    """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
+    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
+    phase = phases[number]
+    writer.first = number <= first_step
+    writer.begin(phase)
+    for name in phase.names:
+        writer.visit(name)
+    # after the last step, as if another one followed
+    later = (*phases[number + 1 :], *phases[1:])
+    following = next(name for more in later for name in more.names)
+    writer.first = writer.first and phase.kind != OPTIMIZER
+    zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
+    writer.leave(following, gradients=not zeroes)
+    writer.mark(phase)
+    if zeroes:
+        writer.zero_grad()
+
+
+def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
+    """The phases in order: start-up; for each step, forward and backward of each micro-batch."""
+    starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+    yield Phase(STARTUP_MARK, starts, STARTUP)
+    again = any(i.phase == GENERATION and i.micro_batch for i in ledger.instants)
+    words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
+    each = [
+        Phase(f"a{n}.{word}", list(_names(ledger, kind, _tag(n, micro_batches))), kind, n)
+        for n in range(micro_batches)
+        for kind, word in (((GENERATION, "gen"), *words) if n and again else words)
+    ]
+    before = list(_names(ledger, GENERATION))
+    first = [Phase("gen", before, GENERATION)] if before else []
+    end = Phase("opt", list(_names(ledger, OPTIMIZER)), OPTIMIZER)
+    after = list(_names(ledger, EVALUATION))
+    last = [Phase("eval", after, EVALUATION)] if after else []
+    saved = list(_names(ledger, SAVING))
+    last += [Phase("save", saved, SAVING)] if saved else []
+    for step in range(steps):
+        for phase in (*first, *each, end, *last):
+            yield phase._replace(title=f"s{step}.{phase.title}")
+
+
+def _tag(number: int, micro_batches: int) -> str:
+    """Which micro-batch of a step it is: the first (""), the last, or one between them."""
+    return "" if number == 0 else LATER if number == micro_batches - 1 else MIDDLE
+
+
+def _names(ledger: Ledger, phase: str, tag: str = "") -> Iterator[str]:
+    """The names of a phase's instants in one micro-batch. Where the ledger has none for those in
+    the middle, they have the last one's; where it has none for this either, the first's.
+    """
+    usual = [i for i in ledger.instants if i.phase == phase and i.present and not i.step]
+    for wanted in (tag, LATER) if tag else ():
+        tagged = [i for i in usual if i.micro_batch == wanted]
+        if tagged:
+            return (i.name for i in tagged)
+    return (i.name for i in usual if not i.micro_batch)

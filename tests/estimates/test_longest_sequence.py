@@ -1,0 +1,110 @@
+"""The search for the longest sequence, on made-up bytes for each token."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from gpu_mem_calculator.estimates import longest_sequence
+
+
+class OneSequence(Struct):
+    """What the search reads of a run."""
+
+    seq: int
+    record: object = None
+    new_tokens: int | None = None
+
+
+class OneResolved(Struct):
+    """What it reads of a resolved run."""
+
+    run: OneSequence
+    longest_seq: int | None = None
+
+
+def by_ledger(limit: int, seq: int, most: int | None) -> tuple[int | None, int]:
+    """The longest sequence where each token takes 10 bytes, and how many lengths were tried."""
+    tried = []
+
+    def needs(tokens: int) -> int:
+        tried.append(tokens)
+        return 10 * tokens
+
+    resolved: Any = OneResolved(OneSequence(seq), most)
+    return longest_sequence._longest_by_ledger(resolved, needs, limit), len(tried)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seq", "most", "longest", "tries"),
+    [
+        (1280, 512, None, 128, 3),  # as many bytes as 128 tokens take: 512, 128, 256
+        (1279, 512, None, None, 2),
+        (5120, 512, 1024, 512, 3),
+        (5119, 512, 1024, 384, 3),
+        (10240, 512, 1024, 1024, 2),  # all of the model's positions
+        (10239, 512, 1024, 896, 4),
+        (10**9, 512, 1000, 896, 2),  # a multiple of 128 below 1000
+        (10**12, 512, None, 2**24, 16),
+        (3840, 100, None, 384, 5),
+    ],
+)
+def test_the_limit_itself_fits(
+    limit: int, seq: int, most: int | None, longest: int | None, tries: int
+) -> None:
+    """A length that takes all bytes fits; one byte less, and it is the next shorter one."""
+    assert by_ledger(limit, seq, most) == (longest, tries)
+
+
+@pytest.mark.parametrize("square", [0, 1, 100])
+@pytest.mark.parametrize("exact", [40_000, 1_000_000, 1_050_000])
+def test_a_long_sequence_is_close(exact: int, square: int) -> None:
+    """Within 1/32 below the exact answer, also where masks grow with the square of the length."""
+
+    def needs(tokens: int) -> int:
+        return 10 * tokens + square * tokens**2
+
+    resolved: Any = OneResolved(OneSequence(1024))
+    longest = longest_sequence._longest_by_ledger(resolved, needs, needs(exact))
+    assert longest is not None
+    assert exact * 31 / 32 - 128 <= longest <= exact
+
+
+@pytest.mark.parametrize(
+    ("seq", "survives", "longest", "replays"),
+    [
+        (1024, 8192, 7936, 4),  # near the ledger's answer
+        (1024, 4096, 4096, 7),  # guess: 2438 of 12000 bytes are beyond the ledger, so 6400
+        (1024, 6399, 6144, 3),
+        (1024, 6400, 6400, 2),
+        (1024, 100, 1024, 8),  # the run itself fits
+        (9000, 256, 256, 7),  # it does not
+        (9000, 127, None, 7),
+    ],
+)
+def test_fragments_shorten_the_sequence(
+    monkeypatch: pytest.MonkeyPatch, seq: int, survives: int, longest: int | None, replays: int
+) -> None:
+    """Lengths are replayed from the first guess, which has the fragments of the run itself."""
+    tried = []
+
+    def replay(_: object, length: int, cap: int) -> bool:
+        assert cap == 81920 - 81920 * 1024 // 12000
+        tried.append(length)
+        return length <= survives
+
+    monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 9562)
+    monkeypatch.setattr(
+        longest_sequence, "_longest_by_ledger", lambda _, needs, limit: limit // 10 // 128 * 128
+    )
+    monkeypatch.setattr(longest_sequence, "_survives", replay)
+    resolved = SimpleNamespace(run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
+    result = SimpleNamespace(
+        figures_fit=seq < 8192, needs_bytes=9976, margin_bytes=1024, outside_torch_bytes=1000
+    )
+    estimate: Any = SimpleNamespace(resolved=resolved, result=result)
+    found = longest_sequence.longest_sequence(estimate)
+    assert (found, len(tried)) == (longest, replays)

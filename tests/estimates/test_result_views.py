@@ -1,0 +1,56 @@
+"""A result printed, in a console and in a notebook."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from gpu_mem_calculator import estimate
+from gpu_mem_calculator.estimates.fit_verdict import WORDS
+from gpu_mem_calculator.runfile.config import MemoryResult
+
+RUNS = {
+    "fits": estimate({"model": {"name": "gpt2"}}),
+    "does not fit": estimate({"model": {"name": "llama2-7b"}}),
+    "server": estimate(
+        {
+            "model": {"name": "llama3.1-8b"},
+            "inference": {"engine": "vllm"},
+            "hardware": {"gpu": "h100-80gb-sxm"},
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("result", RUNS.values(), ids=RUNS)
+def test_print_is_short_and_has_the_verdict(result: MemoryResult) -> None:
+    """A handful of lines, the verdict first."""
+    lines = str(result).splitlines()
+    assert 2 <= len(lines) <= 5
+    assert lines[0].startswith(f"{WORDS[result.verdict]}: ")
+    assert lines[0] == result.summary
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("result", RUNS.values(), ids=RUNS)
+def test_repr_is_one_line(result: MemoryResult) -> None:
+    """With the verdict."""
+    assert repr(result).count("\n") == 0
+    assert f"verdict={result.verdict!r}" in repr(result)
+    assert len(repr(result)) <= 120
+
+
+@pytest.mark.parametrize("result", RUNS.values(), ids=RUNS)
+def test_a_notebook_gets_a_table_and_a_bar(result: MemoryResult) -> None:
+    """Well-formed, without scripts; the bar is never longer than the card."""
+    page = ElementTree.fromstring(result._repr_html_())
+    whole, taken = (float(rect.attrib["width"]) for rect in page.iter("rect"))
+    assert 0 < taken <= whole
+    assert len(list(page.iter("tr"))) >= 4
+    assert "script" not in result._repr_html_()
+
+
+def test_where_it_dies_is_printed() -> None:
+    """The step and the phase."""
+    assert "out of memory in step 1, optimizer" in str(RUNS["does not fit"])

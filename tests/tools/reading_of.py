@@ -1,0 +1,16 @@
+"""Reads a command line as `gpu-mem-calc check` does."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from gpu_mem_calculator.tools.launchers.launch import read_launch
+from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+from gpu_mem_calculator.tools.reading.reading import Reading
+from gpu_mem_calculator.tools.reading.tools import read_command
+
+
+def reading_of(line: str, folder: Path | None = None) -> Reading:
+    """What a command line means; without a folder no file may be opened."""
+    return read_command(read_launch(shlex.split(line), NamedFiles(folder)))

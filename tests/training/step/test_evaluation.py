@@ -1,0 +1,120 @@
+"""An evaluation after a step: its logits, its phase, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.step.evaluation import joined, waiting
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 32000,
+}
+ROW = 8 * 128 * 32000 * 4  # bytes of one batch's logits in fp32
+
+
+def run_file(evaluation: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
+    """A tiny run of short sequences, so that an evaluation is its peak."""
+    usual = {"seq_len": 128, "batch_size": 1, "gradient_clipping": 0}
+    more = {} if evaluation is None else {"evaluation": evaluation}
+    return {
+        "model": {"name": "tiny", "config": CONFIG},
+        "training": {**usual, **more, **training},
+        "hardware": {"gpu": "h200", "num_gpus": 1},
+    }
+
+
+def program(**data: Any) -> dict[str, Any]:
+    """A Trainer that evaluates."""
+    args = {"eval_strategy": "steps", "bf16": True, "eval_accumulation_steps": 2}
+    return {
+        "model": {"name": "tiny", "config": CONFIG},
+        "program": {
+            "tool": "transformers.Trainer",
+            "args": args,
+            "load": {"dtype": "float32"},
+            "data": {"seq_len": 128, **data},
+        },
+        "hardware": {"gpu": "h200", "num_gpus": 1},
+    }
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"keep_logits": True, "batches": 3}], ids=str)
+def test_an_evaluation_is_traced(evaluation: dict[str, Any]) -> None:
+    """Its peak agrees with a trace of the same loop to 0.1 %, and it is the run's."""
+    pytest.importorskip("torch")
+    from gpu_mem_calculator.lab.trace.run import trace
+
+    run = run_file(evaluation)
+    traced, found = trace(run, steps=1), estimate(run)
+    assert traced.peak_phase == "s0.eval"
+    assert traced.ledger.peak_instant().phase == "evaluation"
+    assert found.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
+    assert found.peak_phase == "evaluation"
+
+
+def test_logits_of_all_batches_are_joined() -> None:
+    """The loop by hand: what exists before a batch, and while its logits are concatenated."""
+    kept, own = 1, 0
+    for batches in range(2, 6):
+        assert waiting(batches) == kept + own
+        assert joined(batches) == kept + 1 + batches
+        kept, own = batches, 1
+
+
+def test_kept_logits_are_fp32_and_those_of_all_ranks() -> None:
+    """Two more batches add four times their logits; a second GPU doubles them."""
+
+    def peak(batches: int, gpus: int = 1) -> int:
+        run = run_file({"keep_logits": True, "batches": batches})
+        run["hardware"]["num_gpus"] = gpus
+        ledger = full_estimate(run, replay=False).ledger
+        return int(ledger.peak(phases=["evaluation"]))
+
+    assert peak(6) - peak(4) == 4 * ROW
+    assert peak(6, 2) - peak(4, 2) == 8 * ROW
+
+
+def test_a_card_that_is_too_small_for_the_evaluation_alone() -> None:
+    """The run dies at the evaluation, and the result says so."""
+    without = estimate(run_file()).total_memory_per_gpu_gb
+    run = run_file({"keep_logits": True, "batches": 8})
+    run["hardware"] |= {"gpu_memory_bytes": int((without + 0.5) * 2**30)}
+    result = estimate(run)
+    assert result.verdict == "does_not_fit"
+    assert result.fails_at is not None
+    assert (result.fails_at.step, result.fails_at.phase) == (1, "evaluation")
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [({}, 0), ({"compute_metrics": True, "eval_batches": 5}, 2), ({"compute_metrics": True}, 1)],
+)
+def test_the_trainer_keeps_logits_for_metrics(data: dict[str, Any], kept: int) -> None:
+    """Until eval_accumulation_steps moves them to the host."""
+    evaluation = full_estimate(program(**data), replay=False).resolved.run.evaluation
+    assert evaluation is not None
+    assert (evaluation.batch, evaluation.seq, evaluation.kept) == (8, 128, kept)
+
+
+def test_an_evaluation_that_is_not_modelled_is_refused() -> None:
+    """On FSDP, with another order of zero_grad, and steps without kept logits."""
+    wrong = run_file({"accumulation_steps": 2}, zero_grad="before_backward")
+    with pytest.raises(InputError, match=r"(?s)keep_logits.*zero_grad='before_backward'"):
+        estimate(wrong)
+    fsdp = program()
+    fsdp["program"]["args"]["fsdp"] = "full_shard"
+    fsdp["hardware"]["num_gpus"] = 2
+    assert "evaluation" not in full_estimate(fsdp, replay=False).result.run.get("training", {})
+    fsdp["program"]["data"]["compute_metrics"] = True
+    with pytest.raises(InputError, match="per_device_eval_batch_size=8"):
+        estimate(fsdp)
