@@ -18,12 +18,12 @@ from typing import Any
 from msgspec import Struct
 
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, serving_replica
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
 from gpu_mem_calculator.timing.serving.roofline import ServingReplica, prompts, requests
 from gpu_mem_calculator.timing.serving.work import cache_bytes, step_work
+from gpu_mem_calculator.tools.read import read
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "tests" / "ground_truth" / "speeds.jsonl"

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_replica
 from gpu_mem_calculator.run.cuda.runtimes import ROCM
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.serving.engine_costs import V0, EngineCosts, SecondsInterval
 from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER
 from gpu_mem_calculator.timing.serving.seconds import TimedReplica, prompt_seconds, step_seconds
+from gpu_mem_calculator.tools.read import read
 
 FREE = EngineCosts()
 STEPS = (0.0, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003)

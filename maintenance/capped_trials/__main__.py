@@ -3,7 +3,8 @@
 usage: python -m maintenance.capped_trials CASES OUT [--tries needs,needs+margin] [--bisect 4] ...
 
 OUT gets one JSON line for each case as it ends; a second call goes on where the first one stopped.
-A bisected case has a second line, which has all of the first. `python -m maintenance.capped_trials.report
+A bisected case has a second line, which has all of the first. `python -m
+maintenance.capped_trials.report
 OUT` sums up.
 """
 

@@ -11,8 +11,8 @@ from gpu_mem_calculator.estimates.margin import margin_bytes, margin_of
 from gpu_mem_calculator.lab.backtest.predict import by_estimate
 from gpu_mem_calculator.lab.backtest.rows import MeasuredRun
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 
 Prediction = dict[str, Any]
 

@@ -1,4 +1,5 @@
-"""Torch's attention kernels against the curve: `python -m maintenance.curves.attention_kernels ROWS`.
+"""Torch's attention kernels against the curve: `python -m maintenance.curves.attention_kernels
+ROWS`.
 
 ROWS are lines of `python -m maintenance.timing_campaign.kernels` on an H200.
 """

@@ -1,4 +1,6 @@
-"""`python -m maintenance.mutants`: sample, run, report; exit code 1 where fewer than 90 % are noticed."""
+"""`python -m maintenance.mutants`: sample, run, report; exit code 1 where fewer than 90 % are
+noticed.
+"""
 
 from __future__ import annotations
 

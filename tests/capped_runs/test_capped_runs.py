@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from maintenance.capped_trials.cases import read_trial_cases
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.lab.measure.program import program
 from gpu_mem_calculator.ledger.units import GIB
+from maintenance.capped_trials.cases import read_trial_cases
 from tests.corpus import sampled
 
 from .__main__ import HERE

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpu_mem_calculator.estimates.calculator import estimate
-from gpu_mem_calculator.runfile.config import MemoryResult
+from gpu_mem_calculator.estimates.result import MemoryResult
 
 from .conftest import Command
 

@@ -14,7 +14,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.estimates.calculator import verdict
-from gpu_mem_calculator.runfile.config import MemoryResult
+from gpu_mem_calculator.estimates.result import MemoryResult
 from gpu_mem_calculator.web.tasks import answer
 from gpu_mem_calculator.web.worker_messages import TaskRequest
 

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.timing.training.step import step_seconds
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine, engine_names
 from gpu_mem_calculator.training.step.stream import allocation_stream
 from tests.conftest import SMALL_LLAMA, small_run

@@ -13,12 +13,13 @@ from gpu_mem_calculator.estimates.serving import batch_bytes
 from gpu_mem_calculator.estimates.serving import capacity as serving_capacity
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates
 from gpu_mem_calculator.runfile.config import GPUConfig
-from gpu_mem_calculator.runfile.read import read, with_settings
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.runfile.text.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
 from gpu_mem_calculator.runfile.text.parameter_count import parameter_count
 from gpu_mem_calculator.runfile.text.text_data import parse_text
+from gpu_mem_calculator.tools.read import read
 
 TO_A_BILLION = "from 1 to 1,000,000,000"
 LORA = {"model": {"name": "gpt2"}, "training": {"lora": {"r": 8}}}

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import WORDS
-from gpu_mem_calculator.runfile.config import MemoryResult
+from gpu_mem_calculator.estimates.result import MemoryResult
 
 RUNS = {
     "fits": estimate({"model": {"name": "gpt2"}}),

@@ -20,9 +20,9 @@ from gpu_mem_calculator.estimates.stage_replay import (
     with_block_rounding,
 )
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.properties.test_engines import RUNS
 

@@ -19,8 +19,8 @@ from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate  # n
 from gpu_mem_calculator.lab.jobs.function import run_without_model  # noqa: E402
 from gpu_mem_calculator.lab.trace.record import record  # noqa: E402
 from gpu_mem_calculator.lab.trace.run import RunTrace, trace  # noqa: E402
-from gpu_mem_calculator.runfile.read import read  # noqa: E402
 from gpu_mem_calculator.runfile.resolve.resolve import resolve  # noqa: E402
+from gpu_mem_calculator.tools.read import read  # noqa: E402
 from tests.corpus import sampled  # noqa: E402
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}

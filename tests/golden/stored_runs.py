@@ -1,6 +1,7 @@
 """Many runs in a text file, one a line: its settings, then its figures.
 
-A model is a preset's name, or a case of tests/models/families/cases.json as `model.case=NAME`. Other
+A model is a preset's name, or a case of tests/models/families/cases.json as `model.case=NAME`.
+Other
 keys are without their section.
 """
 

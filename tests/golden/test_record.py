@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.lab.trace.record import record  # noqa: E402
 from gpu_mem_calculator.run.record import ModuleRecord, read_record  # noqa: E402
-from gpu_mem_calculator.runfile.read import read  # noqa: E402
 from gpu_mem_calculator.runfile.resolve.resolve import resolve  # noqa: E402
+from gpu_mem_calculator.tools.read import read  # noqa: E402
 from tests.conftest import small_run  # noqa: E402
 
 HERE = Path(__file__).parent

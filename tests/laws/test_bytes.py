@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 
 from .bytes import estimate_laws, ledger_laws

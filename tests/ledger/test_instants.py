@@ -8,8 +8,8 @@ import pytest
 
 from gpu_mem_calculator.ledger.ledger import FIRST, FIRST_STEP, LAST, LATER, instant
 from gpu_mem_calculator.run.phases import STARTUP
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.properties.test_engines import RUNS
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 from gpu_mem_calculator.ledger.remember import forget, only_ints, remembered
 from gpu_mem_calculator.ledger.sym import Sym
 from gpu_mem_calculator.models.arch.symbolic import symbolic
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.properties.test_engines import RUNS
 
 

@@ -13,6 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from gpu_mem_calculator.lab.measure import card, worker
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
+from gpu_mem_calculator.lab.measure.child_process import Tell
+from gpu_mem_calculator.lab.measure.runs_file import Row
+from gpu_mem_calculator.lab.measure.worker import row_head
+from gpu_mem_calculator.runfile.text.errors import InputError
 from maintenance.capped_trials import __main__ as command
 from maintenance.capped_trials import prepare
 from maintenance.capped_trials.caps import caps, check_words
@@ -22,13 +29,6 @@ from maintenance.capped_trials.predict import predict
 from maintenance.capped_trials.report import read, report, waste_pct
 from maintenance.capped_trials.schedule import OUTSIDE, Limits, Schedule, Task
 from maintenance.capped_trials.trial import Trial
-
-from gpu_mem_calculator.lab.measure import card, worker
-from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
-from gpu_mem_calculator.lab.measure.child_process import Tell
-from gpu_mem_calculator.lab.measure.runs_file import Row
-from gpu_mem_calculator.lab.measure.worker import row_head
-from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.conftest import small_run
 
 GIB = 2**30

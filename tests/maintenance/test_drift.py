@@ -9,13 +9,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from gpu_mem_calculator.ledger.frameworks import PEFT, TORCH
 from maintenance.drift import index, snapshot
 from maintenance.drift.__main__ import compared, main
 from maintenance.drift.compare import CHANGED, GONE, MOVED, SAME, CodeChange, compare
 from maintenance.drift.report import Row, report
 from maintenance.drift.trees import Tree
-
-from gpu_mem_calculator.ledger.frameworks import PEFT, TORCH
 from tests.conftest import ROOT
 
 ARGUMENTS = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from maintenance.drift import snapshot
 from maintenance.drift.citations import citations
 from maintenance.drift.definitions import Module, difference

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from gpu_mem_calculator.ledger.frameworks import FLASHINFER, PEFT, TORCH, TRANSFORMERS
 from maintenance.drift import snapshot
 from maintenance.drift.page import TARGET, page
-
-from gpu_mem_calculator.ledger.frameworks import FLASHINFER, PEFT, TORCH, TRANSFORMERS
 
 
 def test_the_snapshot_is_of_the_versions_in_the_table() -> None:

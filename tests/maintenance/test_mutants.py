@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from maintenance.mutants.__main__ import known_survivors
 from maintenance.mutants.sites import SOURCE, Site, places, sample
 from maintenance.mutants.switch import switched

@@ -19,9 +19,9 @@ from gpu_mem_calculator.estimates.calculator import STEP
 from gpu_mem_calculator.pytorch.replay.allocator import replay
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.stream import allocation_stream
 from tests.conftest import small_run
 from tests.streams import highest, rolled_and_written

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.calculator import STEP, full_estimate
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, NVME, Ledger
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import small_run
 

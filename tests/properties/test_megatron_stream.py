@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import STEP
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.streams import highest, rolled_and_written
 
 NUM_RUNS = 60

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 from tests.streams import highest, rolled_and_written
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import STEP
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.random_runs.runs import run_file
 from tests.streams import highest, rolled_and_written
 

@@ -6,7 +6,6 @@ import re
 from datetime import date
 
 import pytest
-from maintenance.drift.citations import files, mentions, unread
 
 from gpu_mem_calculator.ledger.frameworks import (
     FRAMEWORKS,
@@ -23,6 +22,7 @@ from gpu_mem_calculator.ledger.frameworks import (
     numbers,
 )
 from gpu_mem_calculator.serving import servers
+from maintenance.drift.citations import files, mentions, unread
 from tests.conftest import ROOT
 
 PINS = re.compile(r"^([\w.-]+)==(\S+)$", re.MULTILINE)

@@ -12,9 +12,9 @@ import pytest
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import WEIGHTS, ServerMemory
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
+from gpu_mem_calculator.tools.read import read
 
 CARD_BYTES = 99_896_338_021  # (91,182.071808 - 21,254.635520) MB / 0.7
 PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}

@@ -21,10 +21,10 @@ from gpu_mem_calculator.runfile.config import (
 from gpu_mem_calculator.runfile.evaluation_config import EvaluationConfig
 from gpu_mem_calculator.runfile.generation_config import GenerationConfig
 from gpu_mem_calculator.runfile.inference_config import InferenceConfig
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server, server_names
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine, engine_names
 from tests.golden.drawn_values import values
 from tests.tools import draw as programs

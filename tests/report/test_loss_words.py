@@ -8,9 +8,9 @@ import pytest
 
 from gpu_mem_calculator.report.loss_words import TITLES, loss_words
 from gpu_mem_calculator.runfile.field_types import Loss
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.row_tables import row_names
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
 

@@ -13,6 +13,7 @@ from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training
 from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_estimate
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
+from gpu_mem_calculator.estimates.result import OutOfMemory
 from gpu_mem_calculator.estimates.stage_replay import survives
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
@@ -30,9 +31,9 @@ from gpu_mem_calculator.report.longest_sequence import failure_words, longest_se
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.remedy_lines import Commands, remedy_words
 from gpu_mem_calculator.report.text import text_report
-from gpu_mem_calculator.runfile.config import OutOfMemory
-from gpu_mem_calculator.runfile.read import read, with_settings
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ import pytest
 
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.runfile.file_kinds import as_run_file, is_model_config
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

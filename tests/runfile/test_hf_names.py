@@ -6,8 +6,9 @@ import pytest
 
 from gpu_mem_calculator.runfile.hf_names import DEFAULTS, FLAGS, LORA_RENAMED, RENAMED, VALUES
 from gpu_mem_calculator.runfile.own_names import is_own, own_names
-from gpu_mem_calculator.runfile.read import as_dict, read, with_settings
+from gpu_mem_calculator.runfile.read import as_dict, with_settings
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 MODEL = {"model": {"name": "llama3.2-1b"}}
 

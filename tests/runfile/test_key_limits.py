@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 # key, the least and the most that are taken, the nearest that are refused
 LIMITS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [

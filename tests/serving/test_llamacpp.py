@@ -13,7 +13,6 @@ from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
@@ -21,6 +20,7 @@ from gpu_mem_calculator.serving.llamacpp.cache import CacheCells
 from gpu_mem_calculator.serving.llamacpp.engine import serve
 from gpu_mem_calculator.serving.llamacpp.layout import DeviceBytes, ServerLayout, device_bytes
 from gpu_mem_calculator.serving.llamacpp.options import server_layout
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 
 ROWS = Path(__file__).parents[1] / "ground_truth"

@@ -15,10 +15,10 @@ from gpu_mem_calculator.run.served_models import (
     VLLM_UNTIL,
     WITHOUT_PAGES_IN_TGI,
 )
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.serving.every_family import NAMES, NEEDED, family
 
 KNOWN = {family(name).family for name in NAMES}

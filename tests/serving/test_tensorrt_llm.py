@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.served import ServerMemory
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.tensorrt_llm.engine import serve
 from gpu_mem_calculator.serving.tensorrt_llm.shards import rank_shard
+from gpu_mem_calculator.tools.read import read
 
 ROWS = [
     json.loads(line)

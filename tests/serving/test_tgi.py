@@ -12,7 +12,6 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.tgi.activations import least_bytes, warm_tokens, warm_up_bytes
@@ -21,6 +20,7 @@ from gpu_mem_calculator.serving.tgi.defaults import attention_kernels, prefill_t
 from gpu_mem_calculator.serving.tgi.engine import serve
 from gpu_mem_calculator.serving.tgi.graphs import graph_sizes
 from gpu_mem_calculator.serving.tgi.shards import rank_shard
+from gpu_mem_calculator.tools.read import read
 
 ROWS = [
     json.loads(line)

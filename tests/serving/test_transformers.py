@@ -13,9 +13,9 @@ from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.explain.explain import explain
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.runfile.config import InferenceConfig, ModelConfig
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.serving.conftest import FAMILIES, served
 
 

@@ -13,9 +13,9 @@ from gpu_mem_calculator.estimates.server_result import serving_result
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
+from gpu_mem_calculator.tools.read import read
 
 from .vllm_servers import item, run, served
 

@@ -9,7 +9,6 @@ from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION
 from gpu_mem_calculator.run.weights.layer_widths import distinct_widths
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
@@ -17,6 +16,7 @@ from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
 from gpu_mem_calculator.serving.vllm.experts import workspace_part
 from gpu_mem_calculator.serving.vllm.non_torch import counted_parts
 from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
+from gpu_mem_calculator.tools.read import read
 
 from .vllm_servers import R1, item, run, served
 

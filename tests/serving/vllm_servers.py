@@ -7,9 +7,9 @@ from typing import Any
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
+from gpu_mem_calculator.tools.read import read
 
 R1 = {
     "model_type": "deepseek_v3",

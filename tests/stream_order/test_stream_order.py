@@ -12,8 +12,8 @@ import pytest
 
 from gpu_mem_calculator.estimates.stage_replay import stage_requests
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 from tests.stream_order.compare import LARGE, differences, equal
 from tests.stream_order.runs import run_file

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.conversion.source import read_pasted, read_source
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 
 from .corpora import score

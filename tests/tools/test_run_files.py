@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.runfile.read import as_dict, read, with_settings
+from gpu_mem_calculator.runfile.read import as_dict, with_settings
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 TRAINER = "transformers.Trainer"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.runfile.program import ModelFacts, Program, Setup, Translation
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.translation.tools import translate
 from tests.conftest import SMALL_LLAMA
 

@@ -10,12 +10,12 @@ import yaml
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.result import MemoryResult
 from gpu_mem_calculator.ledger.frameworks import DEEPSPEED
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.runfile.config import MemoryResult
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.web.compat import UnsupportedFieldError, dtypes, engines, optimizers
 from gpu_mem_calculator.web.compat_bodies import from_reference
 from gpu_mem_calculator.web.compat_models import preset, presets

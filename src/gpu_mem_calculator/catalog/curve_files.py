@@ -1,6 +1,7 @@
 """Measured speed of cards: JSON files in `curves/` by kind and by the card's name in the catalogue.
 
-Each file states its card, versions, date, source, licence and error. `maintenance/curves` writes those of
+Each file states its card, versions, date, source, licence and error. `maintenance/curves` writes
+those of
 matrix products, attention and collectives.
 """
 

@@ -151,7 +151,8 @@ def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     from msgspec.structs import replace
 
     from ..runfile.find_model.model_source import find_model
-    from ..runfile.read import read, with_settings
+    from ..runfile.read import with_settings
+    from ..tools.read import read
 
     file = read(with_settings({"model": {"name": name}}, settings))
     model = find_model(file.model)

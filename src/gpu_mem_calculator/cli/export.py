@@ -52,8 +52,8 @@ def export_estimate(args: argparse.Namespace, estimate: Estimate, sentence: str)
 
 def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
     """Write a run in the format of a name to stdout or a file, with the files that it names."""
-    from ..runfile.read import read
     from ..runfile.resolve.resolve import resolve
+    from ..tools.read import read
     from ..tools.writing.writers import write_run
 
     file = read(data)

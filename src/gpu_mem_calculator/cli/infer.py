@@ -214,8 +214,8 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
     if size is None:
         return data
     if size == ALL:  # over all ranks
-        from ..runfile.read import read
         from ..runfile.resolve.resolve import resolve
+        from ..tools.read import read
 
         mesh = resolve(read(data), headers=False).run.mesh
         size = str(int(mesh.tp * mesh.dp))

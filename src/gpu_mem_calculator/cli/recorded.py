@@ -59,8 +59,8 @@ def _record(
 
     from ..lab.jobs.function import UserFunction, run_without_model, user_errors
     from ..lab.trace.record import record
-    from ..runfile.read import read
     from ..runfile.resolve.resolve import resolve
+    from ..tools.read import read
 
     run, _ = run_without_model(data)
     resolved = resolve(read(run))

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from ..estimates.bounds import bounded_verdict
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import total_bytes
 from ..ledger.units import gib
 from ..report.headline import STYLES
 from ..report.lines import BOLD, Line, line, wrap_lines
-from ..runfile.config import MemoryResult
 from ..tools.reading.reading import Reading
 
 

@@ -56,7 +56,8 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
         "recompute activations: full (default), selective, op, ...",
     ),
 )
-# Levels of --checkpointing that are policies of training.recompute (runfile/resolve/recompute_policies.py).
+# Levels of --checkpointing that are policies of training.recompute
+# (runfile/resolve/recompute_policies.py).
 POLICIES = ("op", "every_2nd_layer", "attention_kept", "full_offloaded", "core_attn")
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, fsdp1, megatron"
 # Keys of a file that an option replaces together with its own.

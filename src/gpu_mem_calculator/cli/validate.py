@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
 
     A DeepSpeed JSON without a model is checked with a stand-in: what holds for any model.
     """
-    from ..runfile.read import read
     from ..runfile.resolve.resolve import resolve
+    from ..tools.read import read
 
     source = run_source(args, needs_model=False)
     alone = source.deepspeed and "model" not in source.data

@@ -15,21 +15,22 @@ from ..run.served import NamedBytes, ServerMemory
 from ..runfile.config import (
     EngineConfig,
     GPUConfig,
-    MemoryResult,
     ModelConfig,
     ParallelismConfig,
     RunFile,
     TrainingConfig,
 )
-from ..runfile.read import as_dict, gather_sections, read
+from ..runfile.read import as_dict, gather_sections
 from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
+from ..tools.read import read
 from . import stage_replay
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
 from .other_cards import with_cards
+from .result import MemoryResult
 from .stage_replay import StageReplay, with_block_rounding
 
 if TYPE_CHECKING:

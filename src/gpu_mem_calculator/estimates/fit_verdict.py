@@ -13,7 +13,8 @@ WORDS = {FITS: "fits", SHORT: "does not fit", UNSURE: "cannot tell"}
 CLEAR = 1.5
 """With this many times the ledger's highest instant, what is outside torch included, a run fits
 without a replay. Its total (needs, margin, outside torch) is at most 1.39 times of that over 610
-runs, all measured ones and all cases for trials under a cap (`tests/runfile/test_clear.py`); the rest
+runs, all measured ones and all cases for trials under a cap (`tests/runfile/test_clear.py`); the
+rest
 is for runs that are none of them."""
 
 

@@ -36,7 +36,7 @@ from ..run.phases import (
 )
 from ..run.run import Run
 from ..run.served import SERVE
-from ..runfile.config import MemoryBreakdown, MemoryResult, RunFile, StageResult
+from ..runfile.config import RunFile
 from ..runfile.read import as_dict
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .bounds import bounded, bounded_verdict
@@ -49,6 +49,7 @@ from .fit_verdict import (
     headroom_bytes,
     replay_verdict,
 )
+from .result import MemoryBreakdown, MemoryResult, StageResult
 from .stage_replay import StageReplay
 from .step_results import failure, step_results
 from .verdict_words import summary

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ..run.limits import BoundedLimit
 from ..run.run import Run
-from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerMemory
+from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, PLACEHOLDER, WEIGHTS, ServerMemory
 from ..runfile.inference_config import ServingResult
 from .fit_verdict import FITS, SHORT, headroom_bytes
-
-PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 
 
 def users_context(run: Run, served: Sequence[ServerMemory]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..pytorch.replay.allocator import ReplayPhase
 from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
-from ..runfile.config import OutOfMemory, PhaseResult, StepResult
+from .result import OutOfMemory, PhaseResult, StepResult
 from .stage_replay import StageReplay
 
 PHASES = {

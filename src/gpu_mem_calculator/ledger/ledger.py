@@ -78,7 +78,8 @@ class Entry(Struct, frozen=True, gc=False):
     - tensors: returns the bytes of each tensor; None for a single tensor
     - since: a phase; in the first step the entry is allocated only when that phase has begun
     - cuda_stream: the CUDA stream that it is allocated on; 0 is torch's default
-    - script: the events (pytorch/autograd/events.py) by which its tensors are allocated, where others are
+    - script: the events (pytorch/autograd/events.py) by which its tensors are allocated, where
+    others are
       allocated and freed in between
     - formula: how `bytes` is computed, where it is written in words (ledger/formula.py)
     - role: one of the roles above, or ""

@@ -14,8 +14,8 @@ from ..advice.serving.answers import Answers
 from ..advice.training.answers import TrainingAnswers
 from ..advice.training.remedies import Remedy
 from ..estimates.calculator import Estimate, full_estimate
+from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import total_bytes
-from ..runfile.config import MemoryResult
 from ..runfile.read import with_settings
 from .longest_sequence import failure_words
 from .remedy_lines import Commands

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import CardVerdict as CardVerdict
 from ..estimates.verdict_words import needs_words as needs_words
 from ..estimates.verdict_words import result_verdict, total_bytes
 from ..estimates.verdict_words import undecided as undecided
 from ..estimates.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
-from ..runfile.config import MemoryResult
 from .bars import gauge
 from .lines import BAD, GOOD, WARN, WIDTH, Line, count, line, wrap_lines
 from .loss_words import loss_words

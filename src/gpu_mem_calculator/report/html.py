@@ -15,7 +15,7 @@ from string import Template
 
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
-from ..runfile.config import MemoryResult
+from ..estimates.result import MemoryResult
 from .headline import (
     card_verdict,
     needs_words,
@@ -41,7 +41,7 @@ from .loss_words import loss_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
 from .recompute_words import recompute_words
-from .serving.users import users_notes, users_words
+from .users import users_notes, users_words
 
 TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import kind_terms
+from ..estimates.result import MemoryResult
 from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RANK_0, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from ..run.cuda.runtimes import in_words_of
-from ..runfile.config import MemoryResult
 from .headline import card_bytes
 from .instants import InstantColumn, KindSlice, column
 from .lines import gib

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..estimates.calculator import Estimate
+from ..estimates.result import MemoryResult
 from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING
-from ..runfile.config import MemoryResult
 
 PHASES = {
     GENERATION: "generation",

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import parameter_product
+from ..estimates.result import MemoryResult
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.cuda.runtimes import in_words_of
 from ..run.phases import OPTIMIZER
-from ..runfile.config import MemoryResult
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ..estimates.bounds import deciding
 from ..estimates.fit_verdict import UNSURE
+from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import bound_words
 from ..run.limits import BoundedLimit
-from ..runfile.config import MemoryResult
 from ..tools.reading.reading import Reading
 from .headline import MOST_UNDECIDED
 from .lines import DIM, WARN, WIDTH, Line, line, wrap_lines

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..estimates.calculator import Estimate
+from ..estimates.result import StageResult
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
-from ..runfile.config import StageResult
 from .bars import LIMIT, stack_widths
 from .lines import BOLD, DIM, Line, gib, line
 

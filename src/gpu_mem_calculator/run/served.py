@@ -24,6 +24,7 @@ FROM_PROFILING = {PROFILED.name: 1, SERVING.name: 1}
 FROM_SERVING = {SERVING.name: 1}
 # The figures of a server, each the sum of some entries of the ledger.
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
+PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 # Keys of a run file that most servers read, and their defaults; None: the server chooses.
 COMMON_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("batch_size", "prompt_len", "new_tokens", "max_seq_len")),

@@ -1,4 +1,4 @@
-"""The run file as Python objects, and the result.
+"""The run file as Python objects.
 
 Every field of a section is optional: a key that is left out takes the framework's default or the
 preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this interface; `*_bytes` is
@@ -10,12 +10,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from ..estimates.result import MemoryBreakdown as MemoryBreakdown
-from ..estimates.result import MemoryResult as MemoryResult
-from ..estimates.result import OutOfMemory as OutOfMemory
-from ..estimates.result import PhaseResult as PhaseResult
-from ..estimates.result import StageResult as StageResult
-from ..estimates.result import StepResult as StepResult
 from ..run.limits import Limit
 from .evaluation_config import EvaluationConfig as EvaluationConfig
 from .field_types import (
@@ -39,7 +33,7 @@ from .field_types import (
 )
 from .generation_config import GenerationConfig as GenerationConfig
 from .inference_config import InferenceConfig as InferenceConfig
-from .program import Program
+from .program import Program, Translation
 
 
 class ModelConfig(Struct, kw_only=True, omit_defaults=True):
@@ -243,8 +237,9 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
 class RunFile(Struct, kw_only=True, omit_defaults=True):
     """A whole run file: training, or inference instead.
 
-    Where it has a `program`, training, parallelism and engine have the keys that it means. `limits`
-    is what the file or command that it was read from has, and what is not modelled.
+    Where it has a `program`, training, parallelism and engine have the keys that it means, and
+    `translation` says what was assumed. `limits` is what the file or command that it was read from
+    has, and what is not modelled.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -254,4 +249,5 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
     engine: EngineConfig = field(default_factory=EngineConfig)
     hardware: GPUConfig = field(default_factory=GPUConfig)
     program: Program | None = None
+    translation: Translation | None = None
     limits: list[Limit] | None = None

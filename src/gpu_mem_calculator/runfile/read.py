@@ -18,6 +18,7 @@ from ..run.limits import Limit
 from .config import INNER, RunFile
 from .file_kinds import as_run_file
 from .own_names import own_names, with_setting
+from .program import Program, Translation
 from .row_tables import row_names
 from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
@@ -28,9 +29,9 @@ from .text.text_data import load_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .program import Program
 
 T = TypeVar("T", bound=Struct)
+Translate = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Program, Translation]]
 LIMITS = "limits"  # beside the sections: what is not modelled of what a run was read from
 MOST_LISTED = 9  # up to this bound a rule lists every value
 
@@ -44,13 +45,16 @@ INSTEAD = {
 DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 
 
-def read(
+def parse(
     source: str | Path | Mapping[str, Any] | RunFile,
     more_problems: Callable[[Any], Iterable[str]] = lambda _: (),
+    translate: Translate | None = None,
 ) -> RunFile:
     """A checked run file from a path, a dict, or objects; raises all problems at once.
 
-    more_problems: what is wrong with the data besides its form, asked for if the form is wrong
+    - more_problems: what is wrong with the data besides its form, asked for if the form is wrong
+    - translate: what turns a `program` section into keys of the other sections; `tools/read.py`
+      gives it. Without it, `program` is not a section.
     """
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
@@ -62,13 +66,15 @@ def read(
         data, limits = _without_limits(as_run_file(without_secrets(data, [])))
     except RecursionError:
         raise InputError("the run file is nested too deeply; write a smaller one") from None
-    data, program = _with_program(data)
+    program = translation = None
+    if translate and isinstance(data, Mapping) and data.get("program") is not None:
+        data, program, translation = translate(data)
     data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
         raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
-    return RunFile(**sections, program=program, limits=limits)
+    return RunFile(**sections, program=program, translation=translation, limits=limits)
 
 
 def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
@@ -81,14 +87,6 @@ def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
     except msgspec.ValidationError as error:
         form = "a list of objects with key, why, could (less, more or either), adds and saves"
         raise InputError(f"{LIMITS} must be {form}: {error}") from None
-
-
-def _with_program(data: Any) -> tuple[Any, Program | None]:
-    if not isinstance(data, Mapping) or data.get("program") is None:
-        return data, None
-    from ..tools.program_section import with_program
-
-    return with_program(data)
 
 
 def gather_sections(*sections: Struct) -> RunFile:
@@ -112,7 +110,7 @@ def as_dict(value: Any) -> Any:
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        return {key: as_dict(one) for key, one in given_keys(value).items()}
+        return {k: as_dict(v) for k, v in given_keys(value).items() if k != "translation"}
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return [as_dict(one) for one in value] if isinstance(value, tuple | list) else value

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..ledger.quoting import quoted
-from ..runfile.config import ModelConfig, RunFile
+from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import shape_facts
 from ..runfile.find_model.model_source import find_model
 from ..runfile.program import TRANSLATED, ModelFacts, Program, Setup, Translation
@@ -42,14 +42,12 @@ def read_program(values: Any) -> Program:
     return msgspec.convert({k: v for k, v in values.items() if v is not None}, Program)
 
 
-def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | None]:
-    """A run file's data with the keys that its program means, and the program.
+def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program, Translation]:
+    """A run file's data with the keys that its program means, the program, and its translation.
 
     A key that the run file itself has is kept.
     """
     rest = {name: values for name, values in data.items() if name != "program"}
-    if data.get("program") is None:
-        return rest, None
     if data.get("inference") is not None:
         raise InputError("program and inference are both there; a run is one: leave one out")
     program = read_program(data["program"])
@@ -61,7 +59,7 @@ def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program | Non
         given = rest.get(name) or {}
         if keys:
             rest[name] = _kept(keys, given) if isinstance(given, Mapping) else given
-    return rest, program
+    return rest, program, meant
 
 
 def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,12 +104,3 @@ def _model_facts(model: Any) -> ModelFacts:
         stored_dtype=stored if isinstance(stored, str) else None,
         shape=shape_facts(found.arch),
     )
-
-
-def program_notes(file: RunFile) -> Translation:
-    """The translation of a run file's program, for what it assumes and warns of."""
-    assert file.program is not None
-    model = {key: getattr(file.model, key) for key in file.model.__struct_fields__}
-    model = {key: value for key, value in model.items() if value is not None}
-    sections = {"model": model, "hardware": {"num_gpus": file.hardware.num_gpus}}
-    return translation(file.program, sections)

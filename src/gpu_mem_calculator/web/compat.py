@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..estimates.calculator import Estimate, full_estimate, needed_bytes
 from ..estimates.explain.explain import ExplainedEntry, explain
 from ..estimates.fit_verdict import UNSURE
+from ..estimates.result import MemoryResult
 from ..ledger.dtypes import BITS
 from ..ledger.frameworks import BY_NAME
 from ..ledger.ledger import GPU, RUNTIME
@@ -23,12 +24,13 @@ from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
 from ..report.parts import CERTAIN, MARGIN, REST, rest_words
-from ..runfile.config import MemoryResult, RunFile, TrainingConfig
-from ..runfile.read import as_dict, key_types, parts, read
+from ..runfile.config import RunFile, TrainingConfig
+from ..runfile.read import as_dict, key_types, parts
 from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError, nearest
 from ..tools.deepspeed import write as deepspeed
+from ..tools.read import read
 from ..tools.writing.writers import write_run
 from ..training.engines import engines as every_engine
 from ..training.step.optimizers import OPTIMIZERS

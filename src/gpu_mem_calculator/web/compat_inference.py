@@ -15,9 +15,9 @@ from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
 from ..runfile.config import GPUConfig, RunFile
 from ..runfile.find_model.model_source import find_model
-from ..runfile.read import read
 from ..serving import server
 from ..timing.serving.roofline import step_rates
+from ..tools.read import read
 from .compat_fields import inference_run
 
 

@@ -11,14 +11,15 @@ from ..catalog.hub.bounds import HubError
 from ..catalog.hub.names import hub_name, page
 from ..runfile.file_kinds import is_model_config
 from ..runfile.program import Translation
-from ..runfile.read import LIMITS, SECTIONS, read
+from ..runfile.read import LIMITS, SECTIONS
 from ..runfile.text.errors import InputError
 from ..runfile.text.text_data import parse_any_text
 from ..tools.conversion.source import PASTED
 from ..tools.conversion.source import read_pasted as read_foreign
 from ..tools.deepspeed.detect import is_deepspeed
 from ..tools.deepspeed.read import sections
-from ..tools.program_section import translation, with_program
+from ..tools.program_section import with_program
+from ..tools.read import read
 from ..tools.reading.tools import file_format
 
 KINDS = "a run file, a config.json, a command, another tool's file, or a model's name"
@@ -64,10 +65,11 @@ def _foreign(text: str) -> dict[str, Any]:
         reading.assumed.insert(0, sentence)
     if reading.problems:
         raise InputError(reading.problems)
-    run, program = with_program(reading.run)
+    run, meant = reading.run, Translation()
+    if run.get("program") is not None:
+        run, _, meant = with_program(run)
     limits = reading.run_file.get("limits")
     run |= {"limits": limits} if limits else {}
-    meant = translation(program, run) if program else Translation()
     not_modelled = (f"not modelled: {limit}" for limit in reading.limits)
     notes = [*not_modelled, *meant.warnings, *reading.assumed, *meant.assumed]
     return {"run": run, "what": f"{reading.tool} {reading.version}".rstrip(), "notes": notes}

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..advice.serving.answers import Answers
 from ..estimates.explain.explain import Explanation
-from ..runfile.config import MemoryBreakdown, MemoryResult
+from ..estimates.result import MemoryBreakdown, MemoryResult
 from ..runfile.keys.fields import RunFileField
 from .plan_question import PlanAsked, PlansReply
 

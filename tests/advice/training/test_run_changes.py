@@ -13,8 +13,9 @@ from gpu_mem_calculator.advice.training import run_changes
 from gpu_mem_calculator.advice.training.run_changes import TrainingChange, all_changes, changes
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.runfile.read import read, with_settings
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 from tests.corpus import sampled
 

@@ -11,9 +11,9 @@ from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.runfile.config import ModelConfig
 from gpu_mem_calculator.runfile.find_model.model_source import ResolvedModel, find_model
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.catalog.hub.models import GGUF, MANY, ONE, OWN_CODE
 from tests.catalog.hub.servers import Hub, commit, hub
 from tests.catalog.hub.test_checkpoint import CONFIG

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from gpu_mem_calculator.lab.backtest.rows import rows_from
 from gpu_mem_calculator.lab.backtest.score import backtest
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.interval import interval_class
+from gpu_mem_calculator.tools.read import read
 
 from .rows import FOLDER
 from .score import Predicted

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 from . import megatron_sources, nemo_sources, other_sources
 from .rows import TimingRow, every_row

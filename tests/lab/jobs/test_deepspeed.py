@@ -8,9 +8,9 @@ import pytest
 
 from gpu_mem_calculator.lab.jobs.deepspeed import ZERO_KEYS, config_json, refusals
 from gpu_mem_calculator.lab.jobs.job import Job, World, run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed.options import OPTIONS
 from tests.conftest import small_run
 

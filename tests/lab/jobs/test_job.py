@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.lab.jobs.job import NONE, Job, World, run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpu_mem_calculator.lab.jobs import losses
 from gpu_mem_calculator.lab.jobs.job import Job, World, run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.lab.trace.conftest import tiny_run
 
 torch = pytest.importorskip("torch")

@@ -15,8 +15,8 @@ from gpu_mem_calculator.lab.jobs.megatron_config import (
     transformer_arguments,
 )
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 
 NUMBERS = {

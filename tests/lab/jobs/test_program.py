@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.lab.jobs.job import Job, World, run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA
 
 PEFT = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.lab.jobs import torchtitan  # noqa: E402
-from gpu_mem_calculator.runfile.read import read  # noqa: E402
 from gpu_mem_calculator.runfile.resolve.resolve import resolve  # noqa: E402
 from gpu_mem_calculator.runfile.text.errors import InputError  # noqa: E402
+from gpu_mem_calculator.tools.read import read  # noqa: E402
 from tests.conftest import SMALL_LLAMA  # noqa: E402
 
 

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 from gpu_mem_calculator.lab.script.launch import read_launch
 from gpu_mem_calculator.lab.script.recording import Failure, Recording
 from gpu_mem_calculator.lab.script.run import plan_of, script_run_file
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 
 EXAMPLES = Path(__file__).parent / "examples"
 

@@ -10,8 +10,8 @@ pytest.importorskip("transformers")
 
 from gpu_mem_calculator.lab.trace.run import RunTrace, run_trace, trace
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 
 from ..trace.conftest import tiny_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.lab.trace.coverage import check_covered
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
 

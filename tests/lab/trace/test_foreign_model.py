@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 from gpu_mem_calculator.lab.trace.foreign_model import find_foreign_model
 from gpu_mem_calculator.lab.trace.run import trace
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 
 CONFIG = {
     "model_type": "stablelm",

@@ -6,8 +6,8 @@ import pytest
 
 from gpu_mem_calculator.models.arch.dropout import without_dropout
 from gpu_mem_calculator.models.families import read_config
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}
 OPT = {

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.models.families import read_config
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 from tests.models.families.test_shapes import CASES
 

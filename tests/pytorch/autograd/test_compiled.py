@@ -9,10 +9,10 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.run.phases import BACKWARD, FORWARD, OPTIMIZER
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import StageWalks, setting, walks
 from gpu_mem_calculator.training.step.layer_groups import layer_groups

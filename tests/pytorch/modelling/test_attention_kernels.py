@@ -22,9 +22,9 @@ from gpu_mem_calculator.pytorch.modelling.huggingface.attention_kernels import (
     prefers_cudnn,
 )
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.engine import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting as run_setting
 from gpu_mem_calculator.training.step.workspaces import cublas_bytes

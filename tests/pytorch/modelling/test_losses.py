@@ -11,8 +11,8 @@ from gpu_mem_calculator.pytorch.autograd.walk import BlockWalk
 from gpu_mem_calculator.pytorch.modelling.huggingface.fused_losses import liger_chunk
 from gpu_mem_calculator.pytorch.modelling.huggingface.head import head_walk
 from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.engine import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting
 from tests.conftest import SMALL_LLAMA

@@ -4,7 +4,8 @@ A file has one stream of requests and every run that was recorded with it (setti
 torch requests the same bytes in the same order under any settings. Numbers are written as
 differences, so that they compress.
 
-Usage: python -m tests.pytorch.replay.recorded FOLDER packs the raw histories of a folder (JSON, gzip):
+Usage: python -m tests.pytorch.replay.recorded FOLDER packs the raw histories of a folder (JSON,
+gzip):
 {"id", "torch", "events": [[action, address, size, stream, frame, time]...],
 "marks": [[time, ...]...], "phases", "case", "retries"}, as torch's memory snapshot records them.
 """

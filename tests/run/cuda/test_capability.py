@@ -8,11 +8,11 @@ import pytest
 
 from gpu_mem_calculator.run.cuda.capability import ENGINES, FORMATS, older
 from gpu_mem_calculator.run.weights.recipes import RECIPES
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server_names
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA
 
 GTX, P100, V100, T4 = "gtx-1080-ti", "p100-16gb-pcie", "v100-32gb-sxm", "t4"

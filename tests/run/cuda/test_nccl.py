@@ -23,8 +23,8 @@ from gpu_mem_calculator.run.cuda.nccl import (
     pairs_bytes,
     table_bytes,
 )
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 
 ALONE, NODE, H100 = Communicator(1, 1), Communicator(8, 8), "9.0"

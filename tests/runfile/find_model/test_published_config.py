@@ -9,8 +9,8 @@ import pytest
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.runfile.config import ModelConfig
 from gpu_mem_calculator.runfile.find_model.published_config import complete_config
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
+from gpu_mem_calculator.tools.read import read
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

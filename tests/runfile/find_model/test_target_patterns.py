@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 
 def targets(pattern: str, model: str = "llama3.2-1b") -> set[str]:

@@ -12,10 +12,11 @@ from gpu_mem_calculator.runfile.config import INNER
 from gpu_mem_calculator.runfile.keys.allowed_values import accepts
 from gpu_mem_calculator.runfile.keys.fields import RunFileField, fields, form
 from gpu_mem_calculator.runfile.keys.keys import DEFAULT, WORDS
-from gpu_mem_calculator.runfile.read import SECTIONS, key_types, read, with_settings
+from gpu_mem_calculator.runfile.read import SECTIONS, key_types, with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import servers
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
 from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
 from tests.conftest import small_run

@@ -11,9 +11,10 @@ from gpu_mem_calculator.runfile.keys.recipes import (
     recipe_settings,
     recipe_words,
 )
-from gpu_mem_calculator.runfile.read import read, with_settings
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 
 def _resolve(name: str, engine: str, r: int | None = None):

@@ -8,10 +8,10 @@ import pytest
 
 from gpu_mem_calculator.cli.training_options import POLICIES
 from gpu_mem_calculator.run.recompute import ATTENTION, EVERY_SECOND_MM, RecomputeRule
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.recompute_policies import NAMES, _choice
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.layer_groups import layer_policy
 from tests.conftest import small_run
 

@@ -11,9 +11,9 @@ import pytest
 from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.runfile.inference_config import Text
 from gpu_mem_calculator.runfile.keys.schema import schema
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 
 

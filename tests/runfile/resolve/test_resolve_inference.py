@@ -8,10 +8,10 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.estimates.serving.roofline_stages import stage_shard
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from maintenance.curves.page import PAGE, page
 from msgspec import json
 
 from gpu_mem_calculator.catalog.curve_files import FOLDER, cards, curve
 from gpu_mem_calculator.timing.curves.attention import attention_seconds
 from gpu_mem_calculator.timing.curves.matmul import matmul_seconds
+from maintenance.curves.page import PAGE, page
 
 from .test_lookups import machine
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpu_mem_calculator.estimates.serving.speed import serving_replica
 from gpu_mem_calculator.runfile.config import RunFile
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.serving.card import CardRates
 from gpu_mem_calculator.timing.serving.roofline import ServingReplica
+from gpu_mem_calculator.tools.read import read
 
 CARD = CardRates(
     flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},

@@ -10,7 +10,6 @@ import pytest
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_replica
 from gpu_mem_calculator.runfile.config import GPUConfig
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server_names
@@ -22,6 +21,7 @@ from gpu_mem_calculator.timing.serving.seconds import (
     prompt_seconds,
     step_seconds,
 )
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 from tests.timing.training.test_laws import LESS, figures, same_curves
 

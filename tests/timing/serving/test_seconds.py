@@ -9,7 +9,6 @@ import pytest
 
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_replica
 from gpu_mem_calculator.runfile.config import GPUConfig
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.timing.serving.engine_costs import AMD_SHARE, COSTS, V0
@@ -22,6 +21,7 @@ from gpu_mem_calculator.timing.serving.seconds import (
     prompt_seconds,
     step_seconds,
 )
+from gpu_mem_calculator.tools.read import read
 
 
 @cache

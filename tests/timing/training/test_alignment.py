@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.step import step_seconds
+from gpu_mem_calculator.tools.read import read
 
 
 def seconds(heads: int) -> float:

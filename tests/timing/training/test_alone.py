@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.alone import alone_seconds, finished
 from gpu_mem_calculator.timing.training.offload import saving_seconds
+from gpu_mem_calculator.tools.read import read
 
 
 def seconds(training: dict[str, Any] | None = None, **engine: Any) -> float:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.timing.training.step import step_seconds
 from gpu_mem_calculator.timing.training.step_seconds import PARTS, StepSeconds
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA, small_run
 
 FIELDS = ("estimate", "low", "high", *PARTS)

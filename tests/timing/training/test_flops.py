@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.models.arch.arch import Arch
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.flops import (
     mfu,
@@ -13,6 +12,7 @@ from gpu_mem_calculator.timing.training.flops import (
     model_flops,
     multiplied_weights,
 )
+from gpu_mem_calculator.tools.read import read
 
 
 def arch_of(name: str) -> Arch:

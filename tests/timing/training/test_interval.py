@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class, interval_factors
+from gpu_mem_calculator.tools.read import read
 
 RUNS: dict[str, dict[str, Any]] = {
     "PyTorch": {},

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -22,6 +21,7 @@ from gpu_mem_calculator.timing.curves.machine import Machine
 from gpu_mem_calculator.timing.training.clock import sustained_share
 from gpu_mem_calculator.timing.training.step import step_seconds
 from gpu_mem_calculator.timing.training.step_seconds import PARTS, StepSeconds
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 
 LESS = 1 - 1e-9  # rounding

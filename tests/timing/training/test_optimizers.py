@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.curves.optimizers import BYTES, TENSOR, TIMED_AS
 from gpu_mem_calculator.timing.training.optimizer import optimizer_seconds, own_row, timed_as
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
 from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
 

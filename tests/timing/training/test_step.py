@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.timing.training.operators import layer_kinds
 from gpu_mem_calculator.timing.training.pipeline import bubble, slowest, stages
 from gpu_mem_calculator.timing.training.step import step_seconds
 from gpu_mem_calculator.timing.training.step_seconds import PARTS, StepSeconds
+from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
 LLAMA = {"name": "llama3-8b"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.parameters import RankParameters
 from gpu_mem_calculator.timing.training.synchronization import Synchronization, synchronization
+from gpu_mem_calculator.tools.read import read
 
 
 def collectives(instances: int) -> Synchronization:

@@ -10,12 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.estimates.calculator import estimate
-from gpu_mem_calculator.runfile.config import MemoryResult, RunFile
-from gpu_mem_calculator.runfile.read import read as read_run
+from gpu_mem_calculator.estimates.result import MemoryResult
+from gpu_mem_calculator.runfile.config import RunFile
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.deepspeed.read import run_file
 from gpu_mem_calculator.tools.deepspeed.write import write
+from gpu_mem_calculator.tools.read import read as read_run
 
 # What a program decides, and DeepSpeed's file cannot say.
 UNSAID = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.deepspeed.write import write
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed.options import OPTIONS
 
 # Keys of DeepSpeed 0.19.8 (runtime/constants.py, zero/config.py, zero/offload_config.py,

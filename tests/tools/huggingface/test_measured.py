@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import as_dict, read
+from gpu_mem_calculator.runfile.read import as_dict
 from gpu_mem_calculator.tools.launchers.launch import read_launch
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.tools import read_command
 

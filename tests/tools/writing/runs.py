@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_mem_calculator.runfile.config import RunFile
-from gpu_mem_calculator.runfile.read import as_dict, read
+from gpu_mem_calculator.runfile.read import as_dict
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.writing.writers import write_run
 from gpu_mem_calculator.tools.writing.written import Written
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.runfile.text.text_data import parse_text
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.writing.unsaid import unsaid_sentences
 
 from .runs import LLAMA, Data, plain, resolved, run_file, written

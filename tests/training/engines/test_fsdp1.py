@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.models.arch.blocks import Weight
 from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.fsdp.flat.layout import ALL_REDUCE, POST_BACKWARD, UNSHARD
 from gpu_mem_calculator.training.engines.fsdp.flat.units import FlatOptions, FlatUnit, flat_unit
 from gpu_mem_calculator.training.engines.fsdp.units import UnitBits, UnitParameter

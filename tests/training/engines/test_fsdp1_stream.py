@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from tests.random_runs.runs import run_file
 from tests.training.engines.test_fsdp_stream import STEP, live_peak, written
 

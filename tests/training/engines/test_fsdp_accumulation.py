@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.ledger.ledger import GRAD
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.fsdp.checks import problems
 from tests.training.engines import test_fsdp1_stream, test_fsdp_stream
 from tests.training.engines.test_fsdp_stream import STEP, live_peak, small, written

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.stream import allocation_stream
 from tests.random_runs.runs import run_file
 

@@ -16,8 +16,8 @@ from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.models.families.plain import read_plain
 from gpu_mem_calculator.pytorch.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_deepspeed.engine import ENGINE, OPTIONS
 from gpu_mem_calculator.training.engines.megatron_deepspeed.layer import head_walk, layer_walk
 from gpu_mem_calculator.training.engines.megatron_deepspeed.shards import rank_arch, vectors

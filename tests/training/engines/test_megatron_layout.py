@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.stage_replay import replay_stage, with_block_rounding
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.training.engines.megatron_lm.layout import layout_stages
 from gpu_mem_calculator.training.engines.megatron_lm.model_inputs import early_tensors, idle_chunks

@@ -13,9 +13,9 @@ from gpu_mem_calculator.pytorch.modelling.megatron.feedforward import moe, route
 from gpu_mem_calculator.pytorch.modelling.megatron.head import LOSSES, head_walk
 from gpu_mem_calculator.pytorch.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.training.engines.megatron_lm.parameters import stage_tensors
 from gpu_mem_calculator.training.engines.megatron_lm.states import stage_shard, stepped_parts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_lm.shards import (
     MegatronShard,
     after_shard,

@@ -13,10 +13,10 @@ from gpu_mem_calculator.lab.backtest.predict import stage_of_rank
 from gpu_mem_calculator.models.families import read_config
 from gpu_mem_calculator.pytorch.replay.allocator import Footprint, replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.training.engines.megatron_lm.model_inputs import embedding_steps
 from gpu_mem_calculator.training.engines.megatron_lm.parameters import (

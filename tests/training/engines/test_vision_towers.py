@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.run.phases import OPTIMIZER
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 
 TEXT = {
     "model_type": "qwen2_5_vl_text",

@@ -10,8 +10,8 @@ import pytest
 from gpu_mem_calculator.ledger.num import power_of_two
 from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed import cache_key as case
 from gpu_mem_calculator.training.engines.deepspeed import ledger, reduce_at_end
 from gpu_mem_calculator.training.engines.deepspeed.coordinator import (

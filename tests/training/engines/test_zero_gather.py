@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from gpu_mem_calculator.pytorch.autograd.peak import PeakParts
 from gpu_mem_calculator.pytorch.autograd.tape import Tape
 from gpu_mem_calculator.pytorch.autograd.walk import walk
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed.block_peaks import _peaks
 from gpu_mem_calculator.training.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.training.engines.deepspeed.coordinator import (

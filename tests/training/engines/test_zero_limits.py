@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.ledger.ledger import Entry
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     NO_RECOMPUTE,
     GatherLimits,

@@ -14,9 +14,9 @@ from gpu_mem_calculator.estimates.explain.explain import explain
 from gpu_mem_calculator.ledger.ledger import ACT, CACHE, Ledger
 from gpu_mem_calculator.pytorch.modelling.huggingface.quantized import fused_rows
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.generation.token_choice import TokenChoice, choose_token
 from tests.serving.conftest import assisted, served
 

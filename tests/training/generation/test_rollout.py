@@ -13,9 +13,9 @@ from gpu_mem_calculator.estimates.calculator import STEP, full_estimate
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.run.phases import GENERATION
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.generation.entries import pass_events
 from gpu_mem_calculator.training.generation.rollout import rollout_case, rollout_ledger

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.generation.rollout import rollout_case, rollout_ledger
 from gpu_mem_calculator.training.step.activations import setting

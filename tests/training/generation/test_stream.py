@@ -16,9 +16,9 @@ from gpu_mem_calculator.estimates.calculator import STEP
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.pytorch.autograd.events import BlockEvents
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.generation.decode_steps import STEPS, replayed_steps
 from gpu_mem_calculator.training.generation.stream import SCORES, GenerationStreamWriter, PassEvents
 from tests.serving.conftest import FAMILIES, assisted, served

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import STEP
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting
 from gpu_mem_calculator.training.step.layer_groups import layer_groups

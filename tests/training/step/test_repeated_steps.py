@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.stage_replay import stage_requests
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine_names
 from gpu_mem_calculator.training.step import stream as written
 from gpu_mem_calculator.training.step.repeated_steps import repeat_step

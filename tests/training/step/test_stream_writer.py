@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from gpu_mem_calculator.ledger.ledger import GPU, PARAM, Entry, Ledger
 from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.pytorch.autograd.events import BlockEvents
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.block_events import BlockRun
 from gpu_mem_calculator.training.step.entry_tensors import tensor_bytes
 from gpu_mem_calculator.training.step.stream_writer import StreamWriter

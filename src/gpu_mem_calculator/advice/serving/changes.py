@@ -12,13 +12,15 @@ from msgspec.structs import replace
 from ... import catalog
 from ...estimates.calculator import Estimate, full_estimate, verdict
 from ...estimates.fit_verdict import FITS, SHORT
+from ...estimates.result import MemoryResult
 from ...estimates.serving.infer_command import InferCommand, infer_command
 from ...models.arch.blocks import LatentAttention, Moe
-from ...runfile.config import MemoryResult, RunFile
-from ...runfile.read import as_dict, read, with_settings
+from ...runfile.config import RunFile
+from ...runfile.read import as_dict, with_settings
 from ...runfile.resolve.resolve_inference import find_server
 from ...runfile.resolve.serving_split import DATA, PIPELINE, TENSOR, shards_layers, splits
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from .formats import FORMATS, FormatChange
 
 EXPERTS, CONTEXT = "expert_parallel_size", "decode_context_parallel_size"

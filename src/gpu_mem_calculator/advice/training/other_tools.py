@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.verdict_words import total_bytes
-from ...runfile.read import read
 from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import parse_text
+from ...tools.read import read
 from ...tools.reading.tools import read_data
 from ...tools.writing.read_back import WrittenFiles
 from ...tools.writing.writers import find_format, write_run

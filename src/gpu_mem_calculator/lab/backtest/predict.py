@@ -16,11 +16,11 @@ from ...ledger.extras import install
 from ...ledger.ledger import CPU, UNIFIED
 from ...run.cuda.libraries import NCCL_BYTES, host_libraries
 from ...run.phases import STARTUP
-from ...runfile.read import read
 from ...runfile.record_file import load_record
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from .phases import parse, phase_peaks, replayed_peaks
 from .predict_step import predict_step
 from .rows import METRICS, MeasuredRun

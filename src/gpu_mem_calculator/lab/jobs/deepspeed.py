@@ -10,6 +10,7 @@ from typing import Any
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from ...tools.deepspeed.names import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
 from ...training.engines.deepspeed.options import OPTIONS
 from .groups import fake_group
 from .job import NCCL, Job
@@ -18,29 +19,7 @@ from .model import hf_config, import_extra, inputs, layers
 from .recompute import recompute, recompute_module
 
 LEARNING_RATE = 1e-5
-SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
-# Optimizer -> its name in DeepSpeed's JSON, and its parameters besides the learning rate.
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "adamw": ("AdamW", {}),
-    "adam": ("Adam", {"adam_w_mode": False}),
-    "sgd": ("SGD", {}),
-    "sgd_momentum": ("SGD", {"momentum": 0.9}),
-    "lion": ("Lion", {}),
-}
-# Options that have the same name in "zero_optimization".
-ZERO_KEYS = (
-    "reduce_bucket_size",
-    "allgather_bucket_size",
-    "overlap_comm",
-    "contiguous_gradients",
-    "stage3_prefetch_bucket_size",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "stage3_param_persistence_threshold",
-    "sub_group_size",
-)
 DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
-CHECKPOINT_KEYS = ("partition_activations", "cpu_checkpointing")
 
 
 def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 from ...runfile.find_model.model_source import find_model
-from ...runfile.read import read
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from ..jobs.function import UserFunction, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM

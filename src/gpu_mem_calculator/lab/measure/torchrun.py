@@ -1,6 +1,7 @@
 """torchrun with the same options, but bad input is reported once, with exit code 2.
 
-`python -m gpu_mem_calculator.lab.measure.torchrun --nproc-per-node 8 -m gpu_mem_calculator measure …`:
+`python -m gpu_mem_calculator.lab.measure.torchrun --nproc-per-node 8 -m gpu_mem_calculator measure
+…`:
 with plain torchrun every rank would print the problem, torchrun a traceback, and exit with 1.
 """
 

@@ -12,10 +12,11 @@ from ...pytorch.modelling.huggingface.attention_kernels import FLASH
 from ...pytorch.replay.allocator import AllocatorSettings
 from ...runfile.config import RunFile
 from ...runfile.program import Program
-from ...runfile.read import as_dict, read
+from ...runfile.read import as_dict
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from ...tools.translation.tools import start_problems
 from ..jobs.quantized import PAGED
 from ..trace.coverage import INSTEAD

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...runfile.read import read
 from ...runfile.resolve.resolve import resolve
+from ...tools.read import read
 from ..jobs.job import FAKE, NONE, Job, World, run
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ...pytorch.replay.stream import AllocationStream
-from ...runfile.read import read
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from ...training.step.workspaces import run_cublas_bytes
 from ..jobs.function import STAND_IN
 from ..trace.run import RunTrace, run_trace

@@ -8,7 +8,7 @@ from ...pytorch.modelling.huggingface.attention_kernels import FLASH
 from ...run.run import Run
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
+from ...tools.deepspeed.names import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH, TRANSFORMERS
 
 ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")

@@ -20,10 +20,10 @@ from ...pytorch.replay.needs import NeedsSearch
 from ...pytorch.replay.rounding import UNIT
 from ...pytorch.replay.stream import AllocationStream
 from ...runfile.config import RunFile
-from ...runfile.read import read
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...tools.read import read
 from ...training.step.workspaces import run_cublas_bytes
 from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run

@@ -30,7 +30,7 @@ from ...serving.vllm.speculative import METHODS as VLLM_SPECULATION
 from ...training.engines import engine_names, engines
 from ...training.step.optimizers import OPTIMIZERS
 from ..config import TrainingConfig
-from ..read import key_types, parts, read, with_settings
+from ..read import key_types, parse, parts, with_settings
 from ..resolve.recompute_policies import LEVELS, NAMES
 from ..resolve.resolve import resolve
 from ..resolve.resolve_inference import PRECISIONS
@@ -133,7 +133,7 @@ def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
         options = engines()[engine].options
         companions = tuple(one for one in companions if _applies(one, options))
     try:
-        resolve(read(with_settings(run, (*companions, *settings))))
+        resolve(parse(with_settings(run, (*companions, *settings))))
     except InputError:
         return False
     return True

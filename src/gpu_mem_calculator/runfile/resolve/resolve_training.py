@@ -58,17 +58,6 @@ def _not_sharded(engine: Engine, axis: str, size: int) -> str:
     )
 
 
-def _program_notes(file: RunFile) -> Translation:
-    """What the translation of a run file's program assumes and warns of."""
-    if file.program is None:
-        return Translation()
-    from ...tools.program_section import (
-        program_notes,  # it knows the tools, which most runs do not load
-    )
-
-    return program_notes(file)
-
-
 def resolve_training(file: RunFile) -> ResolvedRun:
     """The run that a training run file describes; raises all its problems at once."""
     problems = Problems()
@@ -127,7 +116,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     run = with_evaluation(run, file.training.evaluation)
     run, outliers = with_outliers(run, file.training, model.config)
     run = chosen.complete(run)
-    program = _program_notes(file)
+    program = file.translation or Translation()
     problems += training_rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)

@@ -12,20 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from ...lab.jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ...ledger.units import MIB
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
-from ...runfile.read import read as read_run
 from ...runfile.read import section, with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import load_text
+from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
 from .auto import HiddenSize, auto_assumptions, auto_values
 from .batch import MICRO, STEPS, TRAIN, complete_batch
 from .checked_file import OLD_FORM, CheckedFile, quote
 from .keys import NVME
+from .names import CHECKPOINT_KEYS, ZERO_KEYS
 from .optimizer import optimizer, scheduler
 
 Source = str | Path | Mapping[str, Any]

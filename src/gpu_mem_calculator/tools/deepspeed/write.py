@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lab.jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
@@ -19,6 +18,7 @@ from ...training.engines.deepspeed.options import OPTIONS
 from ..writing.texts import json_text
 from ..writing.unsaid import program_keys
 from ..writing.written import Written
+from .names import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
 from .read import run_file
 
 FILENAME = "ds_config.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...estimates.server_result import PLACEHOLDER
+from ...run.served import PLACEHOLDER
 from ...runfile.config import RunFile
 from ...runfile.read import given_keys
 from ...runfile.resolve.resolve import resolve

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...lab.jobs.deepspeed import CHECKPOINT_KEYS
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.read import section
 from ...runfile.text.errors import InputError, quoted
 from ..deepspeed.auto import AUTO
 from ..deepspeed.batch import MICRO, STEPS, TRAIN
+from ..deepspeed.names import CHECKPOINT_KEYS
 from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, RunFileSections, sections
 from ..reading.reading import Effect, Limit, Reading
 

@@ -11,10 +11,11 @@ from ...models.arch.adapters import Adapter
 from ...run.recompute import RecomputeRule
 from ...run.run import Run
 from ...runfile.config import RunFile
-from ...runfile.read import as_dict, read
+from ...runfile.read import as_dict
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
+from ...tools.read import read
 
 # Fields of a run, and the keys of a run file that set them.
 TRAINING = {

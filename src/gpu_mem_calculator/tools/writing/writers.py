@@ -11,7 +11,7 @@ from importlib import import_module
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...estimates.server_result import PLACEHOLDER
+from ...run.served import PLACEHOLDER
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, nearest

@@ -1,7 +1,8 @@
 """What a model's forward makes once for all its layers: ids, tables, masks, the embedding's output,
 cast weights.
 
-Sizes are in `pytorch/modelling/huggingface/inputs.py`; here is when each tensor is alive in a training
+Sizes are in `pytorch/modelling/huggingface/inputs.py`; here is when each tensor is alive in a
+training
 step.
 """
 

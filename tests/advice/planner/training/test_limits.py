@@ -12,9 +12,9 @@ from gpu_mem_calculator.advice.planner.training.best import plan_training
 from gpu_mem_calculator.advice.planner.training.search import Found, search
 from gpu_mem_calculator.advice.planner.training.space import base_file, structures
 from gpu_mem_calculator.advice.planner.training.structures import run_file
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
 from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
 from tests.corpus import sampled

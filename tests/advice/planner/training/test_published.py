@@ -14,9 +14,9 @@ from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.advice.planner.training.search import Found, search
 from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.estimates.machine import machine_of
-from gpu_mem_calculator.runfile.read import read
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.step import step_seconds
+from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
 from tests.ground_truth.timing.translate import every_run
 from tests.training.engines.test_megatron import GPT

@@ -1,6 +1,7 @@
 """First choices of the planner, run as rank 0 on an H200 under the cap of the card asked for.
 
-`python -m maintenance.plan_trials` wrote the cases before any was run; `python -m maintenance.capped_trials
+`python -m maintenance.plan_trials` wrote the cases before any was run; `python -m
+maintenance.capped_trials
 --tries card` ran them.
 """
 

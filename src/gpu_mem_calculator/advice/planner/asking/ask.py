@@ -197,7 +197,8 @@ def _is_within(source: Any, run: Any) -> bool:
 
 def with_files(plans: Plans, sources: Mapping[str, Source]) -> Plans:
     """The plans of candidates with the names of their files; `sources` by name."""
-    from ....runfile.read import as_dict, read
+    from ....runfile.read import as_dict
+    from ....tools.read import read
 
     runs = {name: as_dict(read(source)) for name, source in sources.items()}
     named = []

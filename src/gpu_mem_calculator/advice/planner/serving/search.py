@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ....models.arch.arch import Arch
 from ....runfile.find_model.model_source import find_model
-from ....runfile.read import read
+from ....tools.read import read
 from ..answers.question import FEWEST_GPUS, LONGEST_CONTEXT
 from ..answers.serving_question import ServingQuestion
 from .context import longest_context

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ....runfile.read import as_dict, read
+from ....runfile.read import as_dict
 from ....runfile.text.errors import InputError
+from ....tools.read import read
 from ..answers.front import pareto_front
 from ..answers.plans import Plan, Plans, SearchedSpace
 from ..serving.candidates import rank_servers

@@ -16,7 +16,8 @@ def find_pipes(
 ) -> list[tuple[int, ...]]:
     """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
     embedding and loss where they count. Several chunks need several stages; where ends count, also
-    `equal` layers, for which alone the moments of the schedule are arrays (training/step/chunks.py).
+    `equal` layers, for which alone the moments of the schedule are arrays
+    (training/step/chunks.py).
     """
     several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
     if settings["engine.type"] != "megatron_lm":

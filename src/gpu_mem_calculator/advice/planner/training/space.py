@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from ....models.arch.blocks import Moe
 from ....runfile.find_model.model_source import find_model
-from ....runfile.read import read
 from ....runfile.resolve.hardware import find_hardware
 from ....runfile.resolve.training_defaults import default_sequence
+from ....tools.read import read
 from ..answers.question import PlanQuestion
 from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, OVERLAPPED, PIPE, RANK, axis_values
 from .structures import Sizes, Structure, by_program, choices, find_structure

@@ -14,11 +14,11 @@ from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
 from ....run.run import Run
 from ....runfile.config import RunFile
-from ....runfile.read import read
 from ....runfile.resolve.resolve import resolve
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....runfile.resolve.training_rules import problems
 from ....runfile.text.errors import InputError
+from ....tools.read import read
 from ....training.step.optimizers import OPTIMIZERS
 from .axes import (
     BATCH,

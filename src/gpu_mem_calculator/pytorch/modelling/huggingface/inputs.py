@@ -2,7 +2,8 @@
 
 Attention masks, rotary tables and the embedding's output, for training and for inference. The two
 differ in when these tensors are freed, which `training/step/model_inputs.py` and
-`training/generation/model_inputs.py` say, and in rows: without padding all sequences share one mask and one
+`training/generation/model_inputs.py` say, and in rows: without padding all sequences share one
+mask and one
 table; generate gives each sequence its own positions and mask (generation/utils.py:880).
 """
 

@@ -47,7 +47,8 @@ def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
 
 
 def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
-    """The walk of one layer, as pytorch/modelling/huggingface/layer.py makes it, on a `Stage3Tape`. GPT-2's
+    """The walk of one layer, as pytorch/modelling/huggingface/layer.py makes it, on a
+    `Stage3Tape`. GPT-2's
     Conv1D calls addmm itself.
     """
     layer = block.layer

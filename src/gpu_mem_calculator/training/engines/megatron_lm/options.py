@@ -106,7 +106,8 @@ def engine_version(run: Run) -> Version:
 
 
 def loss(run: Run) -> str:
-    """The loss, by its name in pytorch/modelling/megatron/head.py: Transformer Engine's was in place before
+    """The loss, by its name in pytorch/modelling/megatron/head.py: Transformer Engine's was in
+    place before
     2.18.
     """
     in_place = run.loss == "te_fused" and engine_version(run) < (2, 18, 0)

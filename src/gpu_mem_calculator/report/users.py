@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...estimates.calculator import Estimate
-from ...estimates.server_result import concurrent_users
+from ..estimates.calculator import Estimate
+from ..estimates.server_result import concurrent_users
 
 USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
 
