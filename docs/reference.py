@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_mem_calculator.run.engine import Engine
 from gpu_mem_calculator.runfile.config import INNER
-from gpu_mem_calculator.runfile.keys.keys import DEFAULT, MEANING
+from gpu_mem_calculator.runfile.keys.keys import defaults, rows
 from gpu_mem_calculator.runfile.read import SECTIONS, key_types, rule
 from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
@@ -47,7 +47,7 @@ def said(kind: Any) -> str:
 
 def meaning(path: str) -> str:
     """What a key means, as a cell of a table: a bar would end the cell."""
-    return MEANING[path].replace("|", "\\|")
+    return rows()[path].meaning.replace("|", "\\|")
 
 
 def section_table(name: str) -> list[str]:
@@ -55,7 +55,7 @@ def section_table(name: str) -> list[str]:
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
     for key, kind in key_types(SECTIONS[name]).items():
         path = f"{name}.{key}"
-        default = shown(DEFAULT[path]) if path in DEFAULT else ""
+        default = shown(defaults()[path]) if path in defaults() else ""
         lines.append(f"| `{key}` | {said(kind)} | {default} | {meaning(path)} |")
     return lines
 

@@ -9,9 +9,10 @@ import pytest
 
 from gpu_mem_calculator.pytorch.modelling.huggingface.liger import KERNELS
 from gpu_mem_calculator.runfile.config import EngineConfig, ModelConfig, TrainingConfig
-from gpu_mem_calculator.runfile.keys.keys import MEANING
+from gpu_mem_calculator.runfile.keys.keys import rows
 from gpu_mem_calculator.runfile.read import key_types, parts
 from gpu_mem_calculator.runfile.resolve.recompute_policies import FRAMEWORKS, NAMES
+from gpu_mem_calculator.runfile.row_tables import row_names
 from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import ROOT
 
@@ -32,9 +33,9 @@ def literals(kind: object) -> set[str]:
     return {str(one) for part in parts(kind) for one in typing.get_args(part)}
 
 
-KEYS = {*MEANING, *(path.rpartition(".")[2] for path in MEANING)}
+KEYS = {*rows(), *(path.rpartition(".")[2] for path in rows())}
 VALUES = {
-    *literals(key_types(TrainingConfig)["loss"]),
+    *row_names(key_types(TrainingConfig)["loss"]),
     *literals(key_types(TrainingConfig)["activation_checkpointing"]),
     *literals(key_types(ModelConfig)["implementation"]),
     *literals(key_types(EngineConfig)["init_device"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.runfile.keys.allowed_values import COMPANIONS
+from gpu_mem_calculator.runfile.keys.keys import rows
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.training.engines import engine
 from tests.golden.drawn_values import drawn_setting, joined, values
@@ -50,7 +50,8 @@ def _with_options(rng: Random, name: str, settings: list[str]) -> list[str]:
     wanted = rng.randint(2, MOST_OPTIONS)
     for _ in range(TRIES):
         option = _option(rng, name)
-        companions = COMPANIONS.get(f"training.{option.partition('=')[0]}", ())
+        path = f"training.{option.partition('=')[0]}"
+        companions = rows()[path].needs if path in rows() else ()
         longer = joined(settings, [option, *(one.rpartition(".")[2] for one in companions)])
         if len(longer) > len(settings) and _accepted(longer):
             settings, wanted = longer, wanted - 1

@@ -9,7 +9,7 @@ import pytest
 from gpu_mem_calculator.advice.training.change_candidates import further_savings, savings
 from gpu_mem_calculator.advice.training.last_resorts import offload_on_one_gpu
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.runfile.keys.keys import DEFAULT
+from gpu_mem_calculator.runfile.keys.keys import defaults
 from tests.conftest import small_run
 
 
@@ -50,4 +50,4 @@ def test_states_go_to_the_host_of_one_gpu(kind: str, gpus: int, offered: int) ->
 
 def test_a_rank_has_one_stage() -> None:
     """Where no virtual stages are asked for."""
-    assert DEFAULT["parallelism.virtual_pipeline_size"] == 1
+    assert defaults()["parallelism.virtual_pipeline_size"] == 1

@@ -11,7 +11,7 @@ import pytest
 from gpu_mem_calculator.runfile.config import INNER
 from gpu_mem_calculator.runfile.keys.allowed_values import accepts
 from gpu_mem_calculator.runfile.keys.fields import RunFileField, fields, form
-from gpu_mem_calculator.runfile.keys.keys import DEFAULT, WORDS
+from gpu_mem_calculator.runfile.keys.keys import defaults, rows
 from gpu_mem_calculator.runfile.read import SECTIONS, key_types, with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -31,7 +31,7 @@ PATHS = [
 
 def test_every_key_has_a_field_and_nothing_else_has() -> None:
     """Every key has a label and a meaning, and every label belongs to a key."""
-    assert set(FIELDS) == set(PATHS) == set(WORDS)
+    assert set(FIELDS) == set(PATHS) == set(rows())
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -112,7 +112,7 @@ def test_bounds_are_those_of_the_run_file(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in DEFAULT if p.startswith(("training.", "parallelism.", "engine."))]
+    "path", [p for p in defaults() if p.startswith(("training.", "parallelism.", "engine."))]
 )
 def test_a_default_says_what_leaving_it_out_does(path: str) -> None:
     """The same run comes of it, where the key may be given at all."""
@@ -129,7 +129,7 @@ def test_a_default_says_what_leaving_it_out_does(path: str) -> None:
     if path == "engine.type":
         run["engine"] = {}
     plain = resolve(read(run))
-    given = resolve(read(with_settings(run, [f"{path}={json.dumps(DEFAULT[path])}"])))
+    given = resolve(read(with_settings(run, [f"{path}={json.dumps(defaults()[path])}"])))
     assert given.engine is plain.engine
     assert msgspec.structs.asdict(given.run) == msgspec.structs.asdict(plain.run)
 

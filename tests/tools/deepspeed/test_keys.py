@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.runfile.keys.keys import DEFAULT
+from gpu_mem_calculator.runfile.keys.keys import defaults
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.deepspeed import keys, rules
 from gpu_mem_calculator.tools.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
@@ -219,7 +219,7 @@ def test_the_defaults_of_the_engine_are_deepspeed_s() -> None:
         nvme = {path: n for path, n in keys.NVME.items() if path.startswith(start)}
         assert nvme == {path: found[path.removeprefix(start)] for path in nvme}
     clipping = of_deepspeed("runtime.constants").GRADIENT_CLIPPING_DEFAULT
-    assert clipping == DEFAULT["training.gradient_clipping"]
+    assert clipping == defaults()["training.gradient_clipping"]
 
 
 def test_every_optimizer_has_an_answer() -> None:

@@ -36,6 +36,7 @@ from ..resolve.resolve import resolve
 from ..resolve.resolve_inference import PRECISIONS
 from ..row_tables import row_names
 from ..text.errors import InputError
+from .keys import rows
 
 EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
 MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
@@ -75,31 +76,6 @@ TINY = {
     "vocab_size": 512,
     "max_seq_len": 256,
 }
-# Settings that a key needs to have an effect; those of `engine` only where the engine has the key.
-COMPANIONS: Mapping[str, tuple[str, ...]] = {
-    "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
-    "training.quantization": ("training.lora.r=8",),
-    "training.embedding_states_32bit": ("training.optimizer=adamw_8bit",),
-    "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
-    "training.nf4_compute_dtype": ("training.lora.r=8", "training.quantization=nf4"),
-    "training.int8_threshold": ("training.lora.r=8", "training.quantization=int8"),
-    "training.int8_outliers": (
-        "training.lora.r=8",
-        "training.quantization=int8",
-        "training.int8_threshold=6",
-    ),
-    "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
-    "training.upcast_at_startup": ("training.lora.r=8", "training.quantization=nf4"),
-    "training.optimizer_implementation": ("engine.zero_stage=1",),
-    "engine.init_device": ("engine.fsdp_version=1",),
-    "engine.backward_prefetch": ("engine.fsdp_version=1",),
-    "engine.offload_optimizer": ("engine.zero_stage=3",),
-    "engine.offload_param": ("engine.zero_stage=3",),
-    "engine.moe_token_dispatcher_type": ("model.num_experts=4",),
-    "parallelism.virtual_pipeline_size": ("parallelism.pipeline_parallel_size=2",),
-    "parallelism.sequence_parallel": ("parallelism.tensor_parallel_size=2",),
-    "inference.kv_cache_dtype": ("hardware.gpu=b200-180gb-sxm",),
-}
 
 
 class AllowedValue(Struct, frozen=True, omit_defaults=True):
@@ -121,7 +97,7 @@ def accepts(engine: str, path: str, value: Any) -> bool:
 
 def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
     run: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "h100-80gb-sxm"}}
-    companions = COMPANIONS.get(path, ())
+    companions = rows()[path].needs
     if path.startswith("inference."):
         run["inference"] = {"engine": engine}
     else:
@@ -150,8 +126,8 @@ def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedV
 
     kind: the key's type; known: the engines that have the key, None where all have it.
     """
-    if path in SETS:
-        return tuple(_allowed_value(path, value, names) for value, names in SETS[path]().items())
+    if table := rows()[path].values:
+        return tuple(_allowed_value(path, *value) for value in TABLES[table]().items())
     candidates = tuple(known) if known is not None else _engines_to_ask(path)
     values = []
     for value in _typed_values(path, kind):
@@ -267,29 +243,19 @@ def _for_all_engines(values: Iterable[Any]) -> Callable[[], EnginesOf]:
     return lambda: dict.fromkeys(values, ())
 
 
-# Text keys with a closed set of values: a function that gives each value and its engines.
-SETS: Mapping[str, Callable[[], EnginesOf]] = {
-    "training.dtype": _dtypes,
-    "training.optimizer": _optimizers,
-    "training.recompute": _policies,
-    "training.pytorch_alloc_conf": _alloc_confs,
-    "engine.type": _for_all_engines(engine_names()),
-    "inference.engine": _for_all_engines(server_names()),
-    "inference.engine_generation": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
-    "inference.dtype": _served_dtypes,
-    "inference.quantization": _quantizations,
-    "inference.speculative_method": _speculations,
-    "inference.cache_implementation": _for_all_engines(CACHES),
-    "inference.cache_type_k": _for_all_engines(CACHE_TYPES),
-    "inference.cache_type_v": _for_all_engines(CACHE_TYPES),
-    "hardware.interconnect": _for_all_engines(catalog.names("links")),
+# The tables that `values` of a key's row names: each value, and the engines that have it.
+TABLES: Mapping[str, Callable[[], EnginesOf]] = {
+    "dtypes": _dtypes,
+    "optimizers": _optimizers,
+    "policies": _policies,
+    "allocator settings": _alloc_confs,
+    "engines": _for_all_engines(engine_names()),
+    "servers": _for_all_engines(server_names()),
+    "backends": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
+    "served dtypes": _served_dtypes,
+    "weight formats": _quantizations,
+    "speculation methods": _speculations,
+    "caches": _for_all_engines(CACHES),
+    "cache types": _for_all_engines(CACHE_TYPES),
+    "links": _for_all_engines(catalog.names("links")),
 }
-# Keys whose set is not complete: other texts are accepted as well.
-OPEN_SETS = frozenset(
-    {
-        "training.recompute",
-        "training.pytorch_alloc_conf",
-        "inference.engine_generation",
-        "training.lora.target_modules",
-    }
-)

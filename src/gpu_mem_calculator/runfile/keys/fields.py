@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -20,31 +19,12 @@ from ..config import INNER
 from ..field_types import Object, Parameters
 from ..read import SECTIONS, key_types, parts
 from ..resolve.resolve_training import AXES
-from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
-from .keys import DEFAULT, WORDS
+from .allowed_values import AllowedValue, accepts, choices
+from .keys import defaults as shared_defaults
+from .keys import rows
 from .recipe_fields import recipes
 
 LARGE = 10**9  # a whole number that may be larger is shown as a size
-# Keys that some engines refuse, with a value for which to try out whether an engine accepts them.
-PROBE_VALUES: Mapping[str, Any] = {
-    "training.autocast": True,
-    "training.attention": "eager",
-    "training.lora": {},
-    "training.checkpoint_reentrant": True,
-    "training.quantization": "nf4",
-    "training.double_quant": True,
-    "training.upcast_unquantized": True,
-    "training.upcast_at_startup": True,
-    "training.lora.r": 8,
-    "training.lora.target_modules": "all-linear",
-    "training.lora.dropout": 0.1,
-    "training.lora.dora": True,
-    "training.lora.adapter_dtype": "bf16",
-    "training.lora.initial_dtype": "fp32",
-    "engine.amp": True,
-    "parallelism.virtual_pipeline_size": 2,
-    "parallelism.sequence_parallel": True,
-}
 TITLES = {"engine": "framework", "inference": "serving"}  # other sections have their own name
 TRAINING, SERVING = "training", "serving"
 SECTION_MODE = {
@@ -101,7 +81,7 @@ def _fields() -> tuple[RunFileField, ...]:
     entries = []
     for section, struct in SECTIONS.items():
         for key, kind in key_types(struct).items():
-            entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
+            entries.append(_field(section, key, kind, shared_defaults().get(f"{section}.{key}")))
             for inner, type_ in key_types(INNER[key]).items() if key in INNER else ():
                 default = None if inner == "r" else getattr(INNER[key](), inner)
                 entries.append(_field(section, f"{key}.{inner}", type_, default))
@@ -110,22 +90,22 @@ def _fields() -> tuple[RunFileField, ...]:
 
 def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
     path = f"{section}.{key}"
-    level, label, meaning = WORDS[path]
+    row = rows()[path]
     defaults = _defaults(path, section, key, default)
     offered = choices(path, kind, defaults)
     name = _kind(kind)
-    if offered and path not in OPEN_SETS and name != "list":
+    if offered and not row.open and name != "list":
         name = "choice"
     return RunFileField(
         path=path,
         section=section,
         key=key,
-        label=label,
-        meaning=meaning,
+        label=row.label,
+        meaning=row.meaning,
         kind=name,
-        level=level,
+        level=row.level,
         choices=offered,
-        open=path in OPEN_SETS,
+        open=row.open,
         defaults=defaults,
         default=default if defaults is None else None,
         **({} if offered else _bounds(kind)),
@@ -134,6 +114,7 @@ def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
 
 def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any] | None:
     """The default in each engine that has the key; None where every engine has it."""
+    row = rows()[path]
     if path in ("engine.type", "inference.engine"):
         return None
     if section == "engine":
@@ -141,7 +122,7 @@ def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any]
         return {
             name: one.options[key]
             for name, one in having.items()
-            if path not in PROBE_VALUES or accepts(name, path, PROBE_VALUES[path])
+            if not row.some_engines or accepts(name, path, row.probe)
         }
     if section == "inference":
         return {
@@ -152,8 +133,8 @@ def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any]
     axis = next((axis for axis, name in AXES.items() if name == key), None)
     if section == "parallelism" and axis:
         return {name: 1 for name, one in engines().items() if axis in one.axes}
-    if path in PROBE_VALUES:
-        return {name: default for name in engine_names() if accepts(name, path, PROBE_VALUES[path])}
+    if row.some_engines:
+        return {name: default for name in engine_names() if accepts(name, path, row.probe)}
     return None
 
 

@@ -1,55 +1,77 @@
-"""Label and meaning of each key of a run file, and its default where all engines share one.
+"""The rows of keys.toml, one for each key of a run file, and the defaults that all engines share.
 
-The rows of keys.toml are (level, label, meaning). A form always shows `main` keys, `more` keys in
-the opened section, and `expert` keys on request.
+They are read for forms, documents and written files: an estimate needs none of them.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
+from msgspec import Struct
+
+from ...models.arch.adapters import Adapter
 from ...models.families.plain import DEFAULTS as PLAIN
+from ...run.run import Run
 from ...training.engines import DEFAULT as DEFAULT_ENGINE
 from ..resolve.hardware import DEFAULT_MEMORY_GB
-from ..resolve.resolve_training import AXES
 
-Row = tuple[str, str, str]
-_SECTIONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-WORDS: Mapping[str, Row] = {
-    f"{section}.{key}": (level, label, meaning)
-    for section, rows in _SECTIONS.items()
-    for key, (level, label, meaning) in rows.items()
-}
-MEANING: Mapping[str, str] = {path: meaning for path, (_, _, meaning) in WORDS.items()}
-DEFAULT: Mapping[str, Any] = {
-    "training.batch_size": 1,
-    "training.gradient_accumulation_steps": 1,
-    "training.precision": "bf16_mixed",
-    "training.optimizer": "adamw",
-    "training.activation_checkpointing": "none",
-    "training.attention": "sdpa",
-    "training.gradient_clipping": 1.0,
-    "training.loss": "full",
-    "training.packed_documents": 1,
-    "training.disable_dropout": False,
-    "training.reference_model": False,
-    "training.label_smoothing": 0.0,
-    "training.liger": False,
-    "training.double_quant": True,
-    "training.quantization": "none",
-    "training.autocast": False,
-    "training.checkpoint_reentrant": False,
-    "training.upcast_unquantized": False,
-    "training.upcast_at_startup": False,
-    "training.freeze_vision_tower": False,
-    "parallelism.virtual_pipeline_size": 1,
-    "parallelism.sequence_parallel": False,
-    **{f"parallelism.{key}": 1 for key in AXES.values()},
-    "engine.type": DEFAULT_ENGINE,
-    "inference.engine": "transformers",
-    "hardware.gpu_memory_gb": int(DEFAULT_MEMORY_GB),
-    **{f"model.{key}": value for key, value in PLAIN.items()},
-}
+LORA = "training.lora"
+
+
+class KeyRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What keys.toml says of a key; the file explains each word."""
+
+    level: Literal["main", "more", "expert"]
+    label: str
+    meaning: str
+    default: Any = None
+    fields: tuple[str, ...] | None = None
+    values: str = ""
+    open: bool = False
+    needs: tuple[str, ...] = ()
+    probe: Any = None
+    some_engines: bool = False
+
+
+@cache
+def rows() -> Mapping[str, KeyRow]:
+    """The row of each key, as `section.key`."""
+    sections = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        f"{section}.{key}": msgspec.convert(row, KeyRow)
+        for section, keys in sections.items()
+        for key, row in keys.items()
+    }
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """The default of each key that has the same in all engines: the row's, else that of `Run`."""
+    run = {field.name: field.default for field in msgspec.structs.fields(Run)}
+    homes = {
+        **{"model": PLAIN, "training": run, "parallelism": run, "engine": {"type": DEFAULT_ENGINE}},
+        "hardware": {"gpu_memory_gb": int(DEFAULT_MEMORY_GB)},
+    }
+    found: dict[str, Any] = {}
+    for path, row in rows().items():
+        section, _, key = path.partition(".")
+        own = section in homes and row.fields is None and row.default is None
+        value = homes[section].get(key) if own else row.default
+        if isinstance(value, str | bool | int | float) and value != "":
+            found[path] = value
+    return found
+
+
+def run_fields(section: str) -> Iterator[tuple[str, str]]:
+    """The keys of a section with each field that they set: of `Run`, or of `Adapter` in LoRA's."""
+    known = (Adapter if section == LORA else Run).__struct_fields__
+    for path, row in rows().items():
+        where, _, key = path.rpartition(".")
+        names = (key,) if row.fields is None else row.fields
+        if where == section:
+            yield from ((path, name) for name in names if name in known)

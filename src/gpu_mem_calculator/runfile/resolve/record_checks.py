@@ -26,7 +26,7 @@ def recorded_problems(
 ) -> Iterator[str]:
     """Problems of a training section with a record, which fixes the batch and the arithmetic.
 
-    `training` has the choices of the section `given`, with defaults filled in.
+    `training` has the choices of the section `given`, as fields of `Run`.
     """
     for key, recorded in (("batch_size", record.batch), ("seq_len", record.tokens)):
         value = getattr(given, key)
@@ -34,7 +34,7 @@ def recorded_problems(
             fix = f"leave it out, or {RECORD_AGAIN}"
             yield f"training.{key}={quoted(value)}: the module was recorded with {recorded}; {fix}"
     precision = training["precision"]
-    wanted = arithmetic(engine.name, precision, options, training["autocast"])
+    wanted = arithmetic(engine.name, precision, options, bool(given.autocast))
     if not engine.transformers:
         fix = "use deepspeed, fsdp or pytorch_ddp"
         yield f"engine.type={engine.name!r} runs its own layers, not a module; {fix}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from ...ledger.dtypes import BITS, dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.dropout import without_dropout
@@ -101,17 +103,12 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         adapter=adapter,
         options={**options, **implementation_options(file)},
         virtual_stages=file.parallelism.virtual_pipeline_size or 1,
-        sequence_parallel=bool(file.parallelism.sequence_parallel),
+        **_copied(file.parallelism),
         **hardware.of_run,
         parameters_given=model.parameters_given,
         record=model.record,
-        **training,
-        **loss,
-        reference=reference_kind(file.training),
-        documents=file.training.packed_documents or 1,
-        disable_dropout=bool(file.training.disable_dropout),
+        **{**training, **loss},
         rollout=rollout,
-        compile=compile_mode(file.training),
     )
     run = with_evaluation(run, file.training.evaluation)
     run, outliers = with_outliers(run, file.training, model.config)
@@ -207,8 +204,13 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
     return Mesh(dp=dp, **sizes)
 
 
+def _copied(section: Struct) -> dict[str, Any]:
+    """The given keys that are fields of `Run` by the same name; the others have `Run`'s default."""
+    return {key: one for key, one in given_keys(section).items() if key in Run.__struct_fields__}
+
+
 def _training(config: TrainingConfig) -> dict[str, Any]:
-    """The choices of the training section as fields of `Run`, with defaults filled in."""
+    """The choices of the training section as fields of `Run`: copied, or worked out."""
     optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
     problems = Problems()
     if optimizer not in OPTIMIZERS:
@@ -222,33 +224,25 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         raise InputError(problems)
     quantization = None if config.quantization in (None, "none") else config.quantization
     return {
+        **_copied(config),
         "batch": config.batch_size or 1,
         "micro_batches": config.gradient_accumulation_steps or 1,
         "precision": precision,
-        "autocast": bool(config.autocast),
-        "autocast_cache": config.autocast_cache is not False,
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
-        "embedding_states_32bit": bool(config.embedding_states_32bit),
         "saving": config.saving == "full_state_dict",
-        "zero_grad": config.zero_grad or "after_step",
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,
         "recompute_quarters": policy.quarters,
         "rule": policy.rule,
         "reentrant": bool(config.checkpoint_reentrant),
-        "attention": config.attention or "sdpa",
-        "use_cache": bool(config.use_cache),
         "quantization": quantization,
-        "double_quant": config.double_quant if config.double_quant is not None else True,
-        "upcast_unquantized": bool(config.upcast_unquantized),
-        "upcast_at_startup": bool(config.upcast_at_startup),
         "nf4_compute_bits": BITS[config.nf4_compute_dtype or "bf16"],
-        "from_pretrained": bool(config.from_pretrained),
-        "int8_threshold": config.int8_threshold or 0.0,
-        "int8_outliers": config.int8_outliers or 0.0,
-        "freeze_vision_tower": bool(config.freeze_vision_tower),
         "cublas_workspace": workspace,
+        "reference": reference_kind(config),
+        "documents": config.packed_documents or 1,
+        "compile": compile_mode(config),
+        "evaluation": None,  # made for the whole run
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,82 +12,23 @@ from ...models.arch.adapters import Adapter
 from ...run.recompute import RecomputeRule
 from ...run.run import Run
 from ...runfile.config import RunFile
+from ...runfile.keys.keys import LORA, rows, run_fields
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolve import resolve
+from ...runfile.resolve.resolve_training import AXES as MODEL_AXES
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
 from ...tools.read import read
 
-# Fields of a run, and the keys of a run file that set them.
-TRAINING = {
-    "batch": "batch_size",
-    "seq": "seq_len",
-    "micro_batches": "gradient_accumulation_steps",
-    "precision": "precision",
-    "autocast": "autocast",
-    "autocast_cache": "autocast_cache",
-    "optimizer": "optimizer",
-    "implementation": "optimizer_implementation",
-    "embedding_states_32bit": "embedding_states_32bit",
-    "clipping": "gradient_clipping",
-    "zero_grad": "zero_grad",
-    "recompute": "activation_checkpointing",
-    "recompute_quarters": "activation_checkpointing",
-    "rule": "recompute",
-    "reentrant": "checkpoint_reentrant",
-    "attention": "attention",
-    "use_cache": "use_cache",
-    "loss": "loss",
-    "loss_chunk": "loss_chunk_size",
-    "labelled": "labelled_tokens",
-    "documents": "packed_documents",
-    "disable_dropout": "disable_dropout",
-    "reference": "reference_model",
-    "label_smoothing": "label_smoothing",
-    "liger": "liger",
-    "compile": "compile",
-    "adapter": "lora",
-    "quantization": "quantization",
-    "double_quant": "double_quant",
-    "upcast_unquantized": "upcast_unquantized",
-    "upcast_at_startup": "upcast_at_startup",
-    "nf4_compute_bits": "nf4_compute_dtype",
-    "from_pretrained": "from_pretrained",
-    "int8_threshold": "int8_threshold",
-    "freeze_vision_tower": "freeze_vision_tower",
-    "evaluation": "evaluation",
-    "saving": "saving",
-    "rollout": "generation",
-    "cublas_workspace": "cublas_workspace_config",
-}
-# Fields that count only under a quantized base.
-QUANTIZED = ("double_quant", "upcast_unquantized", "nf4_compute_bits", "int8_threshold")
+QUANTIZED = "training.quantization="  # what a key needs that counts only under a quantized base
 QUESTION = ("batch_size", "prompt_len", "new_tokens")  # what a user asks of a server
 FUSED = {"", "fused"}
-AXES = {
-    "dp": "data_parallel_size",
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_parallel_size",
-}
-PARALLELISM = {"virtual_stages": "virtual_pipeline_size", "sequence_parallel": "sequence_parallel"}
-
-
+AXES = {"dp": "data_parallel_size", **MODEL_AXES}
 # Keys without which a file describes another run; it is refused then.
 ANOTHER_RUN = (
     *("model.name", "engine.type", "inference.engine", "training.lora", "training.quantization"),
     *(f"parallelism.{key}" for key in AXES.values()),
 )
-# Fields of adapters, and keys of training.lora.
-LORA = {
-    "rank": "r",
-    "targets": "target_modules",
-    "bits": "adapter_dtype",
-    "dropout": "dropout",
-    "dora": "dora",
-    "initial_bits": "initial_dtype",
-}
 
 
 def unsaid_sentences(
@@ -182,12 +124,10 @@ def _fields(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, Any
     for axis, key in AXES.items():
         if (own := int(getattr(one.mesh, axis))) != (other := int(getattr(two.mesh, axis))):
             yield f"parallelism.{key}", own, other
-    training = TRAINING.items() if one.new_tokens is None else ()
-    named = [(f"training.{key}", field) for field, key in training]
-    named += [(f"parallelism.{key}", field) for field, key in PARALLELISM.items()]
-    for key, field in named:
+    sections = ("training", "parallelism") if one.new_tokens is None else ("parallelism",)
+    for key, field in chain.from_iterable(map(run_fields, sections)):
         own, other = getattr(one, field), getattr(two, field)
-        if own == other or _without_effect(one, two, field):
+        if own == other or _without_effect(one, two, key, field):
             continue
         if field == "adapter" and own is not None and other is not None:
             yield from _adapters(own, other)
@@ -201,15 +141,15 @@ def _fields(resolved: ResolvedRun, back: ResolvedRun) -> Iterator[tuple[str, Any
 
 def _adapters(one: Adapter, two: Adapter) -> Iterator[tuple[str, Any, Any]]:
     """Keys of training.lora in which two runs differ."""
-    for field, key in LORA.items():
+    for key, field in run_fields(LORA):
         own, other = getattr(one, field), getattr(two, field)
         if own != other:
-            yield f"training.lora.{key}", own, other
+            yield key, own, other
 
 
-def _without_effect(one: Run, two: Run, field: str) -> bool:
+def _without_effect(one: Run, two: Run, key: str, field: str) -> bool:
     """Whether a field has no effect on either run, or follows from another one that differs."""
-    if field in QUANTIZED:
+    if any(setting.startswith(QUANTIZED) for setting in rows()[key].needs):
         return one.quantization is None and two.quantization is None
     if field == "rule":  # the same policy, in the words of a framework or in those of all
         return _plain_rule(one) == _plain_rule(two)
