@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.runfile.trainer_optimizers import OPTIMIZERS, REFUSED, optimizer_keys
-from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS as ROWS
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS as ROWS
 
 
 def test_every_name_of_transformers_is_in_one_of_the_tables() -> None:

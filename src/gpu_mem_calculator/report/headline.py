@@ -15,35 +15,12 @@ from ..estimates.verdict_words import result_verdict, total_bytes
 from ..estimates.verdict_words import undecided as undecided
 from ..estimates.verdict_words import verdict_words as verdict_words
 from ..run.run import Run
+from ..training.optimizers import OPTIMIZERS
 from .bars import gauge
 from .lines import BAD, GOOD, WARN, WIDTH, Line, count, line, wrap_lines
 from .loss_words import loss_words
 from .recompute_words import recompute_words
 
-OPTIMIZER_TITLES = {
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "sgd": "SGD",
-    "sgd_momentum": "SGD with momentum",
-    "adagrad": "Adagrad",
-    "rmsprop": "RMSprop",
-    "adafactor": "Adafactor",
-    "adafactor_transformers": "Adafactor of transformers",
-    "adamw_8bit": "8-bit AdamW",
-    "paged_adamw": "paged AdamW",
-    "paged_adamw_8bit": "paged 8-bit AdamW",
-    "ademamix": "AdEMAMix",
-    "ademamix_8bit": "8-bit AdEMAMix",
-    "paged_ademamix": "paged AdEMAMix",
-    "paged_ademamix_8bit": "paged 8-bit AdEMAMix",
-    "lion": "Lion",
-    "lion_8bit": "8-bit Lion",
-    "paged_lion": "paged Lion",
-    "paged_lion_8bit": "paged 8-bit Lion",
-    "rmsprop_bnb": "RMSprop of bitsandbytes",
-    "rmsprop_bnb_8bit": "8-bit RMSprop",
-    "muon": "Muon",
-}
 STYLES = {FITS: GOOD, UNSURE: WARN, SHORT: BAD}
 MOST_UNDECIDED = 2
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
@@ -77,7 +54,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
     if run.quantization:
         yield f"{run.quantization} weights"
     yield precision_words(run)
-    yield OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)
+    yield OPTIMIZERS[run.optimizer].title
     yield f"micro-batch {run.batch} × {run.seq:,}"
     if run.micro_batches > 1:
         yield f"{run.micro_batches} micro-batches a step"

@@ -15,7 +15,8 @@ from ..estimates.verdict_words import card_summary
 from ..lab.trace.diff import LedgerDiff
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..run.phases import STARTUP
-from .headline import OPTIMIZER_TITLES, CardVerdict, headline, setup_words, verdict_lines
+from ..training.optimizers import OPTIMIZERS
+from .headline import CardVerdict, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
@@ -109,7 +110,7 @@ def _headline(traced: TraceReport) -> Iterator[Line]:
     words = [f"{count(traced.num_parameters)} parameters"]
     if traced.num_trained != traced.num_parameters:
         words.append(f"{count(traced.num_trained)} trained")
-    optimizer = OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)
+    optimizer = OPTIMIZERS[run.optimizer].title
     words += traced.words or (run.precision.replace("_", " "), optimizer)
     if traced.batch:
         words.append(traced.batch)

@@ -24,6 +24,7 @@ from .rollout import Rollout
 Options = Mapping[str, Any]
 # A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.
 StoredTensor = tuple[str, int, int]
+DEFAULT_OPTIMIZER = "adamw"
 
 
 class Precision(Struct, frozen=True):
@@ -45,7 +46,7 @@ class Run(Struct, frozen=True, kw_only=True):
     precision: str
     autocast: bool = False
     autocast_cache: bool = True  # autocast caches the casts of weights
-    optimizer: str = "adamw"
+    optimizer: str = DEFAULT_OPTIMIZER
     implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True

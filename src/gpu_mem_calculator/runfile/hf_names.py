@@ -11,6 +11,7 @@ from typing import Any
 
 from ..ledger.quoting import quoted
 from ..training.engines import shorthands
+from ..training.optimizers import OPTIMIZERS
 from .trainer_optimizers import OPTIMIZERS as TRAINER_OPTIMIZERS
 
 Settings = dict[str, Any]  # our keys, as `section.key`, with their values
@@ -121,22 +122,20 @@ DEFAULTS: Mapping[tuple[str, Any], Settings] = {
     ("fp16", False): {DTYPE: "fp32"},
 }
 # Values of `training.optimizer`: bytes are equal where a kernel differs in speed alone.
-OPTIMIZERS: Mapping[str, Settings] = {
-    "adamw_torch": {OPTIMIZER: "adamw"},
-    "adamw_torch_fused": {OPTIMIZER: "adamw", KERNELS: "fused"},
-    "adamw_apex_fused": {OPTIMIZER: "adamw", KERNELS: "fused"},
-    "adamw_hf": {OPTIMIZER: "adamw", KERNELS: "forloop"},
-    "adamw_bnb_8bit": {OPTIMIZER: "adamw_8bit"},
-    "adamw8bit": {OPTIMIZER: "adamw_8bit"},
-    "pagedadamw8bit": {OPTIMIZER: "paged_adamw_8bit"},
-    "lion_32bit": {OPTIMIZER: "lion"},
+OPTIMIZER_ALIASES: Mapping[str, Settings] = {
+    alias: {OPTIMIZER: name, **({KERNELS: kind} if kind else {})}
+    for name, row in OPTIMIZERS.items()
+    for alias, kind in row.aliases.items()
 }
 # Other names of engines, with what they say about the engine's options.
 ENGINES: Mapping[str, Settings] = {
     short: {"engine.type": name, **{f"engine.{key}": value for key, value in options.items()}}
     for short, (name, options) in shorthands().items()
 }
-VALUES: Mapping[str, Mapping[str, Settings]] = {OPTIMIZER: OPTIMIZERS, "engine.type": ENGINES}
+VALUES: Mapping[str, Mapping[str, Settings]] = {
+    OPTIMIZER: OPTIMIZER_ALIASES,
+    "engine.type": ENGINES,
+}
 # Keys that change no byte of the estimate, and are accepted.
 _NO_MEMORY = """
 lora_alpha alpha bias task_type use_rslora init_lora_weights inference_mode base_model_name

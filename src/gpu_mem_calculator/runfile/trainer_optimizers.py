@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..training.optimizers import OPTIMIZERS as ROWS
+
 WIDE_TABLES = {"embedding_states_32bit": True}
 # The value of `optim`, and our keys.
 OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
@@ -74,8 +76,6 @@ FREE_ARGUMENTS: Mapping[str, frozenset[str]] = {
         frozenset(("beta1", "beta2", "beta3", "alpha", "eps", "t_alpha", "t_beta3")),
     ),
 }
-# torch's optimizers that add the decay to a copy of all gradients (torch 2.11 optim/*.py, foreach).
-COUPLED_DECAY = ("sgd", "rmsprop")
 
 
 def optimizer_keys(optim: str, args: Mapping[str, Any]) -> dict[str, Any] | str:
@@ -92,7 +92,7 @@ def optimizer_keys(optim: str, args: Mapping[str, Any]) -> dict[str, Any] | str:
     for key in given:
         if key not in FREE_ARGUMENTS.get(name, ()):
             return f"program.args.optim_args: {key} of {name} is not modelled; leave it out"
-    if name in COUPLED_DECAY and args.get("weight_decay"):
+    if ROWS[OPTIMIZERS[name]["optimizer"]].copied_by_decay and args.get("weight_decay"):
         copied = f"{setting} with weight decay copies all gradients, which is not modelled"
         return f"{copied}; set program.args.weight_decay=0"
     keys = dict(OPTIMIZERS[name])

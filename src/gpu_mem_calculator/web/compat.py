@@ -21,7 +21,6 @@ from ..ledger.frameworks import BY_NAME
 from ..ledger.ledger import GPU, RUNTIME
 from ..ledger.units import GIB
 from ..report.data import to_json, to_yaml
-from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
 from ..report.parts import CERTAIN, MARGIN, REST, rest_words
 from ..runfile.config import RunFile, TrainingConfig
@@ -33,7 +32,7 @@ from ..tools.deepspeed import write as deepspeed
 from ..tools.read import read
 from ..tools.writing.writers import write_run
 from ..training.engines import engines as every_engine
-from ..training.step.optimizers import OPTIMIZERS
+from ..training.optimizers import OPTIMIZERS
 from .compat_bodies import from_reference
 from .compat_inference import inference
 from .compat_models import fetch_model
@@ -56,7 +55,7 @@ def engines() -> dict[str, str]:
 
 def optimizers() -> dict[str, str]:
     """Titles of the optimizers by name."""
-    return {name: OPTIMIZER_TITLES[name] for name in OPTIMIZERS}
+    return {name: row.title for name, row in OPTIMIZERS.items()}
 
 
 def dtypes() -> dict[str, str]:

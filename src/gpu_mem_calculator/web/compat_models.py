@@ -10,6 +10,7 @@ from .. import catalog
 from ..catalog.hub.names import is_hub_name
 from ..catalog.model_names import spellings
 from ..report.lines import count
+from ..run.run import DEFAULT_OPTIMIZER
 from ..run.served_models import serving_section
 from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import expert_facts
@@ -24,7 +25,7 @@ EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
 TRAINING = {
     "batch_size": 1,
     "gradient_accumulation_steps": 1,
-    "optimizer": "adamw",
+    "optimizer": DEFAULT_OPTIMIZER,
     "dtype": "bf16",
     "activation_checkpointing": 4,
 }

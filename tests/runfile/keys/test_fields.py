@@ -18,7 +18,7 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
-from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS
 from tests.conftest import small_run
 
 FIELDS = {field.path: field for field in fields()}

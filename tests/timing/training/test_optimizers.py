@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.timing.curves.optimizers import BYTES, TENSOR, TIMED_AS
-from gpu_mem_calculator.timing.training.optimizer import optimizer_seconds, own_row, timed_as
+from gpu_mem_calculator.timing.curves.optimizers import CURVES, step_curve, timed_step
+from gpu_mem_calculator.timing.training.optimizer import optimizer_seconds, own_step, timed_as
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
-from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS
 
 from .test_step import file
 
@@ -23,12 +23,17 @@ ROWS = [
 ]
 
 
-def test_every_row_of_the_table_is_whole() -> None:
-    """Bytes and seconds of the host for each, and none is timed as one that has no row."""
-    assert BYTES.keys() == TENSOR.keys()
-    assert not TIMED_AS.keys() & BYTES.keys()
-    assert set(TIMED_AS.values()) <= BYTES.keys()
-    assert {name for name, _ in (*BYTES, *TIMED_AS)} == OPTIMIZERS.keys()
+def test_every_curve_is_of_an_optimizer_and_whole() -> None:
+    """None is of an implementation that its optimizer lacks; DeepSpeed has a kernel of its own."""
+    for (name, kind), curve in CURVES.items():
+        assert kind in (*OPTIMIZERS[name].implementations, "deepspeed"), (name, kind)
+        assert min(curve.wide, curve.half, curve.tensor) > 0, (name, kind)
+
+
+def test_what_was_measured_of_bitsandbytes() -> None:
+    """Bytes of a parameter; the others follow from their states."""
+    measured = {"adamw_8bit": 134.0, "paged_adamw_8bit": 165.0, "lion_8bit": 86.0}
+    assert {name: step_curve((name, "")).wide for name in measured} == measured
 
 
 @pytest.mark.parametrize(("engine", "optimizer", "kind"), ROWS)
@@ -37,21 +42,20 @@ def test_every_optimizer_of_every_engine_is_timed(engine: str, optimizer: str, k
     found = resolve(read(file(engine)))
     run = replace(found.run, optimizer=optimizer, implementation=kind)
     assert optimizer_seconds(run, engine, machine_of(found.hardware), 10**9) > 0
-    assert (
-        bool(timed_as(run, engine))
-        == (own_row(run, engine) in TIMED_AS and "megatron" not in engine)
-        or kind == "foreach"
-    )
+    own = own_step(run, engine)
+    measured = OPTIMIZERS[optimizer].of_bitsandbytes or own in CURVES
+    apex = "megatron" in engine and kind != "foreach"
+    assert timed_as(run, engine) == ("" if apex or measured else " ".join(timed_step(own)))
 
 
 def test_more_states_take_longer() -> None:
     """Of kernels with the same width; 32-bit ones of bitsandbytes move what they must."""
     for width in ("", "_8bit"):
-        one, three = BYTES[f"lion{width}", ""], BYTES[f"ademamix{width}", ""]
-        assert one[0] < three[0]
-        assert BYTES[f"paged_lion{width}", ""][0] > one[0]
-    assert BYTES["ademamix", ""][0] >= 12 + 8 * 3
-    assert BYTES["lion", ""][1] >= 6 + 8
+        one, three = step_curve((f"lion{width}", "")), step_curve((f"ademamix{width}", ""))
+        assert one.wide < three.wide
+        assert step_curve((f"paged_lion{width}", "")).wide > one.wide
+    assert step_curve(("ademamix", "")).wide >= 12 + 8 * 3
+    assert step_curve(("lion", "")).half >= 6 + 8
 
 
 def test_muon_multiplies_matrices() -> None:

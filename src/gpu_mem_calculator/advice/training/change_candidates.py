@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...estimates.calculator import Estimate
-from ...pytorch.modelling.huggingface.liger import FUSED, LIGER
+from ...pytorch.modelling.huggingface.liger import FUSED as FUSED_LOSS
+from ...pytorch.modelling.huggingface.liger import LIGER
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.training_defaults import card_dtype
 from ...training.engines import engine
+from ...training.optimizers import FUSED, OPTIMIZERS
 from .candidate import Candidate as Candidate
 from .rollout_changes import rollout_savings
 
@@ -25,10 +27,10 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.new_tokens is not None:
         yield from _inference_savings(estimate)
         return
-    adam, megatron = run.optimizer in ("adam", "adamw"), name.startswith("megatron")
-    if run.implementation != "fused" and adam:
-        title = {"adam": "fused Adam", "adamw": "fused AdamW"}[run.optimizer]
-        yield Candidate(title, ("training.optimizer_implementation=fused",))
+    optimizer, megatron = OPTIMIZERS[run.optimizer], name.startswith("megatron")
+    if run.implementation != FUSED and FUSED in optimizer.implementations and optimizer.foreach:
+        setting = f"training.optimizer_implementation={FUSED}"
+        yield Candidate(f"fused {optimizer.title}", (setting,))
     yield from rollout_savings(run)
     yield from _smaller_losses(estimate)
     yield from _sharding(estimate)
@@ -39,8 +41,12 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
         half, twice = batch // 2, -(-batch * micro_batches // (batch // 2))
         yield _batch(half, twice, "same total batch")
     yield from _more_recompute(estimate)
-    if adam and name in ("pytorch_ddp", "fsdp"):
-        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states", 2)
+    if optimizer.narrow in estimate.resolved.engine.optimizers:
+        title, setting = (
+            OPTIMIZERS[optimizer.narrow].title,
+            f"training.optimizer={optimizer.narrow}",
+        )
+        yield Candidate(title, (setting,), "8-bit states", 2)
     yield from _model_parallel(estimate)
     if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
         to_cpu = "engine.offload_optimizer=cpu"
@@ -60,7 +66,7 @@ def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
     if not framework.transformers or run.loss != "full" or run.label_smoothing or run.liger:
         return
     has = LIGER.get(run.arch.family)
-    if has is not None and FUSED in has.default:
+    if has is not None and FUSED_LOSS in has.default:
         yield Candidate("Liger kernels", ("training.liger=true",), "needs liger-kernel")
     else:
         yield Candidate("cut cross entropy", ("training.loss=cut",), "needs cut-cross-entropy")

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
-from ...tools.deepspeed.names import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
-from ...training.engines.deepspeed.options import OPTIONS
+from ...tools.deepspeed.names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS
+from ...training.engines.deepspeed.options import OPTIMIZERS, OPTIONS
 from .groups import fake_group
 from .job import NCCL, Job
 from .losses import refuse_with_function, step_loss, use_kernels

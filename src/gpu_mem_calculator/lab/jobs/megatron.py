@@ -9,7 +9,13 @@ from typing import Any
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
-from ...training.engines.megatron_lm.options import ENGINE, expert_tp, gradient_bits, option
+from ...training.engines.megatron_lm.options import (
+    ENGINE,
+    OPTIMIZERS,
+    expert_tp,
+    gradient_bits,
+    option,
+)
 from .groups import fake_group
 from .job import NCCL, Job
 from .megatron_config import model_arguments, refusals, transformer_arguments
@@ -202,17 +208,15 @@ def optimizer_arguments(job: Job) -> dict[str, Any]:
     run, clipping = job.resolved.run, job.file.training.gradient_clipping
     values = transformer_arguments(run)
     arguments: dict[str, Any] = {
-        "optimizer": "adam" if run.optimizer in ("adam", "adamw") else run.optimizer[:4],
         "lr": LEARNING_RATE,
         "bf16": values["bf16"],
         "fp16": values["fp16"],
         "params_dtype": values["params_dtype"],
         "use_distributed_optimizer": bool(option(run, "distributed_optimizer")),
         "clip_grad": 1.0 if clipping is None else clipping,
-        "decoupled_weight_decay": run.optimizer != "adam",
+        "decoupled_weight_decay": True,
+        **OPTIMIZERS[run.optimizer],
     }
-    if run.optimizer.startswith("sgd"):
-        arguments |= {"optimizer": "sgd", "sgd_momentum": 0.9 if run.optimizer != "sgd" else 0.0}
     if values["fp16"]:
         arguments["loss_scale"] = 1.0
     return arguments

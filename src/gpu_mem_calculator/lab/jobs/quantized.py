@@ -1,56 +1,19 @@
-"""bitsandbytes: a base model in 4 or 8 bits, and optimizers with 8-bit states."""
+"""bitsandbytes: a base model in 4 or 8 bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from ...runfile.text.errors import InputError
 from ...training.step.pretrained import natural_key
 from .job import Job
 from .model import hf_config, import_extra
 
 NF4, INT8 = "nf4", "int8"
 NOT_QUANTIZED = frozenset({"lm_head"})  # transformers does not quantize the output layer
-LEARNING_RATE = 1e-5
 SPREAD = 0.02  # standard deviation of the random weights
-# bitsandbytes' class for each optimizer of a run file, and the bits of its states; a name that
-# starts with paged_ is the same class with paged states.
-CLASSES = {
-    "adamw_8bit": ("AdamW", 8),
-    "ademamix": ("AdEMAMix", 32),
-    "ademamix_8bit": ("AdEMAMix", 8),
-    "lion": ("Lion", 32),
-    "lion_8bit": ("Lion", 8),
-    "rmsprop_bnb": ("RMSprop", 32),
-    "rmsprop_bnb_8bit": ("RMSprop", 8),
-}
-PAGED = "paged_"
-OPTIMIZERS = {
-    **CLASSES,
-    "paged_adamw": ("AdamW", 32),
-    **{PAGED + name: one for name, one in CLASSES.items() if one[0] != "RMSprop"},
-}
 PACKED = ("Params4bit", "Int8Params")
-
-
-def optimizer(name: str, params: Sequence[Any], wide: Iterable[Any] = ()) -> Any:
-    """A bitsandbytes optimizer over the trained parameters; the weights of the modules in `wide`
-    have fp32 states.
-    """
-    if name not in OPTIMIZERS:
-        wrong = f"training.optimizer={name!r} is not one of bitsandbytes' optimizers here"
-        raise InputError(f"{wrong}; try {', '.join(OPTIMIZERS)}")
-    optim = import_extra("bitsandbytes", "measure").optim
-    kind, bits = OPTIMIZERS[name]
-    paged = {"is_paged": True} if name.startswith(PAGED) else {}
-    made = getattr(optim, kind)(params, lr=LEARNING_RATE, optim_bits=bits, **paged)
-    for module in wide:
-        manager = optim.GlobalOptimManager.get_instance()
-        manager.register_module_override(module, "weight", {"optim_bits": 32})
-    return made
 
 
 class QuantizationSettings(Struct, frozen=True, kw_only=True):

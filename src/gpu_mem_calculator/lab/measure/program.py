@@ -13,12 +13,11 @@ from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...tools.read import read
+from ...training.optimizers import OPTIMIZERS
 from ..jobs.function import UserFunction, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 from ..jobs.phases import inference_phases, training_phases
-
-EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit", "lion_8bit")
 
 
 class MeasuredProgram(Struct, frozen=True, kw_only=True):
@@ -106,7 +105,7 @@ def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
 def group_name(resolved: ResolvedRun) -> str:
     """The group of a training run in a file of measured runs."""
     run, name = resolved.run, resolved.engine.name
-    if run.adapter is not None or run.quantization or run.optimizer in EIGHT_BIT:
+    if run.adapter is not None or run.quantization or OPTIMIZERS[run.optimizer].block:
         return "peft"
     if name == "pytorch_ddp":
         return "single" if resolved.hardware.num_gpus == 1 else "ddp"

@@ -18,7 +18,7 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...tools.read import read
 from ...tools.translation.tools import start_problems
-from ..jobs.quantized import PAGED
+from ...training.optimizers import OPTIMIZERS
 from ..trace.coverage import INSTEAD
 from ..trace.run import STEPS, RunTrace, run_trace
 from .launch import Launch
@@ -73,6 +73,6 @@ def _uncovered(program: Program, resolved: ResolvedRun, rank: int) -> Iterator[s
     if run.quantization:
         why = f"bitsandbytes' kernels {fake}"
         yield f"quantized weights ({run.quantization}) are not traced: {why}; {INSTEAD}"
-    if run.optimizer.startswith(PAGED):
+    if OPTIMIZERS[run.optimizer].paged:
         why = "bitsandbytes asks the driver for pages"
         yield f"the paged optimizer {run.optimizer!r} is not traced: {why}; {INSTEAD}"

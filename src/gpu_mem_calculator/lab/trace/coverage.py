@@ -8,8 +8,8 @@ from ...pytorch.modelling.huggingface.attention_kernels import FLASH
 from ...run.run import Run
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ...tools.deepspeed.names import OPTIMIZERS as DEEPSPEED
-from ..jobs.optimizers import TORCH, TRANSFORMERS
+from ...training.engines.deepspeed.options import OPTIMIZERS as DEEPSPEED
+from ...training.optimizers import OPTIMIZERS
 
 ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
 INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
@@ -58,7 +58,7 @@ def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
         yield f"{section}.quantization={run.quantization!r} is not traced: {why}; {INSTEAD}"
     if engine.name == "deepspeed":
         yield from _deepspeed(run)
-    elif run.optimizer not in TORCH and run.optimizer not in TRANSFORMERS:
+    elif OPTIMIZERS[run.optimizer].of_bitsandbytes:
         why = f"it is bitsandbytes', whose kernels {fake}"
         yield f"training.optimizer={run.optimizer!r} is not traced: {why}; {INSTEAD}"
 

@@ -28,7 +28,7 @@ from ...serving.tgi import engine as tgi
 from ...serving.transformers.checks import CACHES, QUANTIZATIONS
 from ...serving.vllm.speculative import METHODS as VLLM_SPECULATION
 from ...training.engines import engine_names, engines
-from ...training.step.optimizers import OPTIMIZERS
+from ...training.optimizers import OPTIMIZERS
 from ..config import TrainingConfig
 from ..read import key_types, parse, parts, with_settings
 from ..resolve.recompute_policies import LEVELS, NAMES

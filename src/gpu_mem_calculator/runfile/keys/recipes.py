@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ...run.run import DEFAULT_OPTIMIZER
 from ...training.engines import DEFAULT, engine_row
+from ...training.optimizers import OPTIMIZERS
 
 DEFAULT_RANK = 16
 # Keys of the run file by recipe; `training.lora.r` is set to the rank that is asked for.
@@ -22,7 +24,7 @@ _ADAPTERS: Mapping[str, Any] = {
 }
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "full": {},
-    "lora": {**_ADAPTERS, "training.optimizer": "adamw"},
+    "lora": {**_ADAPTERS, "training.optimizer": DEFAULT_OPTIMIZER},
     "qlora": {
         **_ADAPTERS,
         "training.quantization": "nf4",
@@ -45,7 +47,7 @@ WORDS: Mapping[str, Mapping[Any, str]] = {
     "training.upcast_unquantized": {True: "norms, embedding and head in fp32"},
     "training.lora.target_modules": {"all-linear": "adapters on all linear layers"},
     "training.activation_checkpointing": {"full": "full checkpointing"},
-    "training.optimizer": {"adamw": "AdamW", "paged_adamw_8bit": "paged 8-bit AdamW"},
+    "training.optimizer": {name: row.title for name, row in OPTIMIZERS.items()},
 }
 
 

@@ -15,10 +15,10 @@ from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
 from ...run.cuda.capability import torch_notes
 from ...run.cuda.runtimes import runtime_notes
 from ...run.engine import Engine
-from ...run.run import Run
+from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
-from ...training.step.optimizers import OPTIMIZERS
+from ...training.optimizers import OPTIMIZERS, optimizer_name
 from ...training.step.workspaces import config_bytes
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..find_model.model_source import find_model
@@ -211,7 +211,7 @@ def _copied(section: Struct) -> dict[str, Any]:
 
 def _training(config: TrainingConfig) -> dict[str, Any]:
     """The choices of the training section as fields of `Run`: copied, or worked out."""
-    optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
+    optimizer = optimizer_name(config.optimizer or DEFAULT_OPTIMIZER)
     problems = Problems()
     if optimizer not in OPTIMIZERS:
         unknown = f"training.optimizer={config.optimizer!r} is not a known optimizer"

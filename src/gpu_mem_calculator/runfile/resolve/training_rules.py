@@ -15,7 +15,7 @@ from ...run.cuda.runtimes import runtime_problems
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
 from ...run.run import Run
-from ...training.step.optimizers import OPTIMIZERS
+from ...training.optimizers import OPTIMIZERS
 from ..config import RunFile, TrainingConfig
 from ..find_model.model_facts import positions
 from .compile_choices import compile_problems

@@ -6,101 +6,87 @@ the full bandwidth of the card that take as long. They are those of 0.1 billion 
 the 0.3 ms until the first kernel starts: there the tensors are aligned as those of models are, and
 kernels take four elements at once. What bitsandbytes and loops take for each tensor is the host's.
 
-Every optimizer has a row for each of its implementations, or is timed as another one (`TIMED_AS`),
-which an answer says.
+Every optimizer has a curve for each of its implementations, or its row in `training/optimizers.py`
+says which other one it is timed as, which an answer repeats.
 """
 
 from __future__ import annotations
 
-Row = tuple[str, str]  # optimizer, and implementation; "" for those that have one
+from collections.abc import Mapping
 
-# row -> bytes of a parameter in 32 bits, and in 16
-MEASURED: dict[Row, tuple[float, float]] = {
-    ("adamw", "foreach"): (99.0, 58.0),
-    ("adamw", "fused"): (40.0, 25.0),
-    ("adamw", "forloop"): (87.0, 45.0),
-    ("adamw", "deepspeed"): (40.0, 40.0),
-    ("sgd", "foreach"): (15.0, 10.0),
-    ("sgd_momentum", "foreach"): (38.0, 23.0),
-    ("adafactor", "foreach"): (75.0, 60.0),
-    ("adamw_8bit", ""): (134.0, 134.0),
-    ("paged_adamw_8bit", ""): (165.0, 165.0),
-    ("lion_8bit", ""): (86.0, 86.0),
-}
+from msgspec import Struct
+
+from ...training.optimizers import OPTIMIZERS, Optimizer
+
+Step = tuple[str, str]  # optimizer, and implementation; "" for those that have one
+FUSED_ADAM_STEP = "deepspeed"  # the implementation that is DeepSpeed's own kernel
+
+
+class StepCurve(Struct, frozen=True):
+    """What a step takes: bytes of a parameter in 32 bits, and in 16; seconds of the host for one
+    tensor, clipping included.
+    """
+
+    wide: float
+    half: float
+    tensor: float
+
+
+ADAMW = StepCurve(99.0, 58.0, 2.6e-5)
+MOMENTUM = StepCurve(38.0, 23.0, 1.2e-5)
 # torch's foreach AdamW moves 80 bytes of a parameter operation by operation (optim/adam.py), and
 # takes as long as 99. RMSprop and Adagrad move 52: the average or the sum of squares is updated
 # (20), its root taken (8), eps added (8), the weight stepped (16) (optim/rmsprop.py, adagrad.py).
-FOREACH = 52 / 80
-# bitsandbytes' 8-bit kernels take 38 bytes and 48 for each state: 86 with one, 134 with two. Paging
-# adds 15.5 for each. Its 32-bit kernels read and write the weight and each state and read the
-# gradient, at the share of the bandwidth that torch's fused AdamW reaches: 28 bytes take as long
-# as 40.
+SQUARES = StepCurve(*(figure * (52 / 80) for figure in (ADAMW.wide, ADAMW.half, ADAMW.tensor)))
+CURVES: Mapping[Step, StepCurve] = {
+    ("adamw", "foreach"): ADAMW,
+    ("adamw", "fused"): StepCurve(40.0, 25.0, 1.8e-5),
+    ("adamw", "forloop"): StepCurve(87.0, 45.0, 1.6e-4),
+    ("adamw", FUSED_ADAM_STEP): StepCurve(40.0, 40.0, 1.0e-5),
+    ("sgd", "foreach"): StepCurve(15.0, 10.0, 8.0e-6),
+    ("sgd_momentum", "foreach"): MOMENTUM,
+    ("adafactor", "foreach"): StepCurve(75.0, 60.0, 2.2e-4),
+    ("rmsprop", "foreach"): SQUARES,
+    ("adagrad", "foreach"): SQUARES,
+    # momentum, then Newton-Schulz iterations, which are matrix products of their own
+    ("muon", "forloop"): StepCurve(MOMENTUM.wide, MOMENTUM.half, 1.6e-4),
+}
+CLIP = (15.0, 9.0)
+NEWTON_SCHULZ = 5  # iterations of Muon (torch 2.13 optim/_muon.py ns_steps)
+# bitsandbytes' 8-bit kernels take 38 bytes and 48 for each state: 86 were measured of Lion, 134 of
+# AdamW, 165 of paged AdamW, so that paging adds 15.5 for each. Its 32-bit kernels read and write
+# the weight and each state and read the gradient, at the share of the bandwidth that torch's fused
+# AdamW reaches: 28 bytes take as long as 40. A tensor takes the host 45 us with one state, 55 with
+# two, and 5 more if they are paged.
 OF_8BIT, OF_8BIT_STATE, PAGED = 38.0, 48.0, 15.5
 FUSED_SHARE = 28 / 40
 
 
-def _of_bitsandbytes(states: int, *, narrow: bool, paged: bool) -> tuple[float, float]:
-    """A kernel of bitsandbytes with some states, of 8 bits (`narrow`) or of 32."""
-    more = PAGED * states * paged
-    if narrow:
-        return (OF_8BIT + OF_8BIT_STATE * states + more,) * 2
-    wide, half = (3 * width + 8 * states for width in (4, 2))
-    return wide / FUSED_SHARE + more, half / FUSED_SHARE + more
+def _of_bitsandbytes(row: Optimizer) -> StepCurve:
+    """A kernel of bitsandbytes with some states, of 8 bits or of 32."""
+    more, tensor = PAGED * row.states * row.paged, 3.5e-5 + 1.0e-5 * row.states + 5.0e-6 * row.paged
+    if row.block:
+        narrow = OF_8BIT + OF_8BIT_STATE * row.states + more
+        return StepCurve(narrow, narrow, tensor)
+    wide, half = ((3 * width + 8 * row.states) / FUSED_SHARE + more for width in (4, 2))
+    return StepCurve(wide, half, tensor)
 
 
-def _scaled(row: Row, by: float) -> tuple[float, float]:
-    wide, half = MEASURED[row]
-    return wide * by, half * by
+def timed_step(step: Step) -> Step:
+    """The step whose curve is taken: its own, else the one that its row says."""
+    name, kind = step
+    row = OPTIMIZERS[name]
+    if step in CURVES or row.of_bitsandbytes:
+        return step
+    if not row.timed_as:
+        where = "add one to CURVES in timing/curves/optimizers.py, or timed_as to its row"
+        raise LookupError(f"{name} {kind} has no curve: {where} in training/optimizers.py")
+    other, _, as_kind = row.timed_as.partition(" ")
+    return other, as_kind or kind
 
 
-STATES = {"lion": 1, "rmsprop_bnb": 1, "adamw": 2, "ademamix": 3}  # of bitsandbytes' kernels
-BITSANDBYTES: dict[str, tuple[int, bool, bool]] = {
-    f"{page}{name}{width}": (states, bool(width), bool(page))
-    for name, states in STATES.items()
-    for page in ("", "paged_")
-    for width in ("", "_8bit")
-    if f"{page}{name}{width}" not in ("adamw", "paged_rmsprop_bnb", "paged_rmsprop_bnb_8bit")
-}
-BYTES: dict[Row, tuple[float, float]] = {
-    ("rmsprop", "foreach"): _scaled(("adamw", "foreach"), FOREACH),
-    ("adagrad", "foreach"): _scaled(("adamw", "foreach"), FOREACH),
-    # momentum, then Newton-Schulz iterations, which are matrix products of their own
-    ("muon", "forloop"): MEASURED["sgd_momentum", "foreach"],
-    **{
-        (name, ""): _of_bitsandbytes(states, narrow=narrow, paged=paged)
-        for name, (states, narrow, paged) in BITSANDBYTES.items()
-    },
-    **MEASURED,
-}
-CLIP = (15.0, 9.0)
-# Seconds of the host for one tensor, clipping included
-TENSOR: dict[Row, float] = {
-    ("adamw", "foreach"): 2.6e-5,
-    ("adamw", "fused"): 1.8e-5,
-    ("adamw", "forloop"): 1.6e-4,
-    ("adamw", "deepspeed"): 1.0e-5,
-    ("sgd", "foreach"): 8.0e-6,
-    ("sgd_momentum", "foreach"): 1.2e-5,
-    ("adafactor", "foreach"): 2.2e-4,
-    ("rmsprop", "foreach"): 2.6e-5 * FOREACH,
-    ("adagrad", "foreach"): 2.6e-5 * FOREACH,
-    ("muon", "forloop"): 1.6e-4,
-    # bitsandbytes: 45 us with one state, 55 with two; paging 5
-    **{
-        (name, ""): 3.5e-5 + 1.0e-5 * states + 5.0e-6 * paged
-        for name, (states, _, paged) in BITSANDBYTES.items()
-    },
-}
-WAITS = tuple(BITSANDBYTES)  # the host waits for each tensor's kernel
-# What was not measured, and takes the time of another row; an answer says so.
-TIMED_AS: dict[Row, Row] = {
-    **{("adam", kind): ("adamw", kind) for kind in ("foreach", "fused", "forloop", "deepspeed")},
-    **{
-        (name, kind): (name, "foreach")
-        for name in ("sgd", "sgd_momentum")
-        for kind in ("fused", "forloop")
-    },
-    ("adafactor", "forloop"): ("adafactor", "foreach"),
-    ("adafactor_transformers", ""): ("adafactor", "foreach"),
-}
-NEWTON_SCHULZ = 5  # iterations of Muon (torch 2.13 optim/_muon.py ns_steps)
+def step_curve(step: Step) -> StepCurve:
+    """What a step takes that was measured, or derived from one that was."""
+    name, _ = step
+    row = OPTIMIZERS[name]
+    return _of_bitsandbytes(row) if row.of_bitsandbytes else CURVES[step]

@@ -7,10 +7,19 @@ from typing import Any
 from ...run.engine_row import REPLICATE, SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from ...training.engines import engine_row
-from ...training.step.optimizers import OPTIMIZERS
-from ..curves import optimizers
+from ...training.engines.deepspeed.options import FUSED_ADAM
+from ...training.optimizers import FOREACH, OPTIMIZERS
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
+from ..curves.optimizers import (
+    CLIP,
+    FUSED_ADAM_STEP,
+    NEWTON_SCHULZ,
+    Step,
+    StepCurve,
+    step_curve,
+    timed_step,
+)
 from .clock import sustained_share
 from .elementwise import elementwise_seconds
 from .host import num_tensors
@@ -31,45 +40,40 @@ APEX_BYTES, APEX_STATE, APEX_CLIP, APEX_COPY = 12, 8, 12, 2
 def optimizer_seconds(run: Run, engine: str, machine: Machine, elements: Any) -> Seconds:
     """Seconds to clip gradients and step `elements` parameters on the GPU."""
     traits = engine_row(engine)
-    if traits.megatron and run.implementation != "foreach":
+    if traits.megatron and run.implementation != FOREACH:
         states = APEX_STATE * OPTIMIZERS[run.optimizer].states
         apex = APEX_BYTES + states + APEX_CLIP * run.clipping + APEX_COPY
         return elementwise_seconds(machine, [MemoryKernel("optimizer", elements * apex)])
-    own = own_row(run, engine)
-    row = optimizers.TIMED_AS.get(own, own)
+    row, curve = OPTIMIZERS[run.optimizer], step_curve(timed_step(own_step(run, engine)))
     narrow = int(traits.ranks == REPLICATE and run.precision.endswith("_pure"))
-    num_bytes = optimizers.BYTES[row][narrow] + optimizers.CLIP[narrow] * run.clipping
+    num_bytes = (curve.half if narrow else curve.wide) + CLIP[narrow] * run.clipping
     masters = traits.ranks in (ZERO, SHARD_STATES)
     if masters and run.precision != "fp32":
         num_bytes += WEIGHT_COPY + GRADIENT_COPY * traits.zero_hooks
     device = elements * num_bytes / machine.memory_bytes_per_second
-    if OPTIMIZERS[run.optimizer].matrices:
+    if row.matrices:
         device = device + _orthogonalized(run, machine)
-    host = _tensors(run) * _tensor_seconds(run, engine, row)
-    if row[0] in optimizers.WAITS and not masters:
-        return device + host
+    host = _tensors(run) * _tensor_seconds(run, engine, curve)
+    if row.of_bitsandbytes and not masters:
+        return device + host  # the host waits for each tensor's kernel
     return larger(device, host)
 
 
-def own_row(run: Run, engine: str) -> optimizers.Row:
-    """The row of a run's optimizer: what the run chooses, else what the engine or torch does."""
+def own_step(run: Run, engine: str) -> Step:
+    """The step of a run's optimizer: what the run chooses, else what the engine or torch does."""
     name, row = run.optimizer, OPTIMIZERS[run.optimizer]
-    if (
-        engine_row(engine).zero_hooks
-        and run.implementation != "foreach"
-        and name in ("adam", "adamw")
-    ):
-        return name, "deepspeed"
-    if name == "lion" or not row.implementations:  # bitsandbytes' and transformers' own
+    if engine_row(engine).zero_hooks and run.implementation != FOREACH and name in FUSED_ADAM:
+        return name, FUSED_ADAM_STEP
+    if not row.implementations:  # bitsandbytes' and transformers' own
         return name, ""
     return name, run.implementation or row.default
 
 
 def timed_as(run: Run, engine: str) -> str:
     """The optimizer whose time a run's takes, where its own was not measured; else empty."""
-    if engine_row(engine).megatron and run.implementation != "foreach":
-        return ""
-    return " ".join(optimizers.TIMED_AS.get(own_row(run, engine), ("",))).strip()
+    own = own_step(run, engine)
+    apex = engine_row(engine).megatron and run.implementation != FOREACH
+    return "" if apex or timed_step(own) == own else " ".join(timed_step(own))
 
 
 def _orthogonalized(run: Run, machine: Machine) -> Seconds:
@@ -83,17 +87,17 @@ def _orthogonalized(run: Run, machine: Machine) -> Seconds:
                 m, n = sorted(weight.shape)
                 products += kind.count * (2.0 * m * m * n + 1.0 * m * m * m)
     rate = machine.peak["bf16"] * sustained_share(machine)
-    return optimizers.NEWTON_SCHULZ * 2.0 * products / rate
+    return NEWTON_SCHULZ * 2.0 * products / rate
 
 
-def _tensor_seconds(run: Run, engine: str, row: optimizers.Row) -> float:
+def _tensor_seconds(run: Run, engine: str, curve: StepCurve) -> float:
     """Seconds of the host for one tensor."""
     traits = engine_row(engine)
     if traits.zero_hooks:
         return ZERO_STEP[int(run.options.get("zero_stage") or 0)]
     if traits.megatron:
         return 0.0
-    return optimizers.TENSOR[row] + FSDP_STEP * (traits.ranks == SHARD_UNITS)
+    return curve.tensor + FSDP_STEP * (traits.ranks == SHARD_UNITS)
 
 
 def _tensors(run: Run) -> Seconds:

@@ -1,18 +1,8 @@
-"""Names of DeepSpeed's JSON for the options and optimizers of a run."""
+"""Names of DeepSpeed's JSON for the options of a run."""
 
 from __future__ import annotations
 
-from typing import Any
-
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
-# Optimizer -> its name in DeepSpeed's JSON, and its parameters besides the learning rate.
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "adamw": ("AdamW", {}),
-    "adam": ("Adam", {"adam_w_mode": False}),
-    "sgd": ("SGD", {}),
-    "sgd_momentum": ("SGD", {"momentum": 0.9}),
-    "lion": ("Lion", {}),
-}
 # Options that have the same name in "zero_optimization".
 ZERO_KEYS = (
     "reduce_bucket_size",

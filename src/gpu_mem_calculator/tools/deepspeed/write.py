@@ -14,11 +14,11 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
 from ...training.engines import engines
-from ...training.engines.deepspeed.options import OPTIONS
+from ...training.engines.deepspeed.options import OPTIMIZERS, OPTIONS
 from ..writing.texts import json_text
 from ..writing.unsaid import program_keys
 from ..writing.written import Written
-from .names import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
+from .names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS
 from .read import run_file
 
 FILENAME = "ds_config.json"

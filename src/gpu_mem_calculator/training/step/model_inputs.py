@@ -43,10 +43,10 @@ from ...pytorch.modelling.huggingface.inputs import (
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.phases import BACKWARD, FORWARD
 from ...run.run import Run
+from ..optimizers import OPTIMIZERS
 from .compiled import compiled_masks
 from .instants import Instants, StepInstant
 from .layer_groups import CHECKPOINTED_POLICIES, LayerGroup, LayerGroups, layer_policy
-from .optimizers import OPTIMIZERS
 from .workspaces import lt_entry
 
 STACK = ("layer", "unit")  # what runs while the model's forward is in its layers

@@ -8,7 +8,7 @@ from math import prod
 from ...ledger.num import EMPTY, Bytes, Num, ceil_div, choose, round_up, sized
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...pytorch.autograd.reductions import row_sum_workspace
-from .optimizers import FOREACH, FORLOOP, Optimizer
+from ..optimizers import FOREACH, FORLOOP, Optimizer
 
 NORM_CHUNK = 65_536  # elements that one block of torch's foreach norm reduces
 

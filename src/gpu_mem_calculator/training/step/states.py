@@ -14,15 +14,7 @@ from ...models.arch.arch import Buffer
 from ...pytorch.replay.rounding import block_bytes
 from ...run.phases import OPTIMIZER
 from ...run.run import Run
-from .instants import Instants
-from .optimizer_temps import (
-    clip_temp_bytes,
-    loop_events,
-    loop_temp_bytes,
-    step_temp_bytes,
-    step_temps,
-)
-from .optimizers import (
+from ..optimizers import (
     FORLOOP,
     OPTIMIZERS,
     Optimizer,
@@ -32,13 +24,20 @@ from .optimizers import (
     tensor_state_bytes,
     tensor_states,
 )
+from .instants import Instants
+from .optimizer_temps import (
+    clip_temp_bytes,
+    loop_events,
+    loop_temp_bytes,
+    step_temp_bytes,
+    step_temps,
+)
 from .weights import stepped_shapes, trained_shapes, wide_tables
 
 STARTUP_REFERENCE = "startup.reference"
 # Start-up: the model, its adapters, a reference model; DDP broadcasts the parameters, then makes
 # its buckets.
 STARTUPS = ("startup", "startup.adapted", STARTUP_REFERENCE, "startup.sent", "startup.wrapped")
-OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
 def at_every_instant(instants: Instants) -> dict[str, Num]:
@@ -126,7 +125,7 @@ def optimizer_entries(
         kind=TEMP,
         bytes=temp,
         live=live,
-        source=OPTIMIZER_CODE,
+        source=row.source,
         tensors=lambda: step_temps(
             row, implementation, sizes, bits, neighbours, int(largest), int(side)
         ),
@@ -167,7 +166,7 @@ def _state_entries(
         kind=OPTIM,
         bytes=size - paged,
         live=at_every_instant(instants),
-        source=OPTIMIZER_CODE,
+        source=row.source,
         tensors=lambda: (
             [sized(n, row.bits or bits) for n in factored_states(run)]
             if row.factored

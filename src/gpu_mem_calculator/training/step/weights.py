@@ -13,7 +13,7 @@ from ...models.arch.neighbours import Neighbours, neighbours
 from ...run.run import Precision, Run
 from ...run.weights.recipes import INT8_ROW, NF4, NF4_PLAIN
 from ...run.weights.scheme import MatrixFormat
-from .optimizers import OPTIMIZERS
+from ..optimizers import OPTIMIZERS
 
 WIDENED = ("norm", "embed", "lm_head")
 

@@ -16,7 +16,7 @@ from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engines
-from gpu_mem_calculator.training.step.optimizers import OPTIMIZERS
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS
 from tests.corpus import sampled
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ....run.run import DEFAULT_OPTIMIZER
 from ....runfile.text.errors import InputError
+from ....training.optimizers import OPTIMIZERS
 from ..answers.plans import SmallestChange
 from ..answers.question import PlanQuestion
 from .search import Found, search
@@ -75,7 +77,7 @@ def _shorter(question: PlanQuestion) -> Changed:
 def _smaller_states(question: PlanQuestion) -> Changed:
     """8-bit states of the optimizer, else an adapter."""
     for change in (
-        {"training.optimizer": "adamw_8bit"},
+        {"training.optimizer": OPTIMIZERS[DEFAULT_OPTIMIZER].narrow},
         {"training.lora": {"r": 16}, "training.precision": "bf16_pure"},
     ):
         yield change, replace(question, fix={**question.fix, **change})

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ....models.arch.blocks import Moe
+from ....run.run import DEFAULT_OPTIMIZER
 from ....runfile.find_model.model_source import find_model
 from ....runfile.resolve.hardware import find_hardware
 from ....runfile.resolve.training_defaults import default_sequence
@@ -56,7 +57,7 @@ def structures(question: PlanQuestion, refused: list[str] | None = None) -> Iter
         if not _has_sizes(engine, given):
             continue
         accepted: list[Sizes] = []
-        optimizer = str(base["training"].get("optimizer", "adamw"))
+        optimizer = str(base["training"].get("optimizer", DEFAULT_OPTIMIZER))
         for settings in choices(engine, chosen, experts=has_experts, optimizer=optimizer):
             found = find_structure(base, arch, engine, settings, values, batch, accepted, why)
             if found is not None:

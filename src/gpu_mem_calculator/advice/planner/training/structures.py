@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from ....ledger.mesh import Mesh
 from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
-from ....run.run import Run
+from ....run.run import DEFAULT_OPTIMIZER, Run
 from ....runfile.config import RunFile
 from ....runfile.resolve.resolve import resolve
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....runfile.resolve.training_rules import problems
 from ....runfile.text.errors import InputError
 from ....tools.read import read
-from ....training.step.optimizers import OPTIMIZERS
+from ....training.optimizers import OPTIMIZERS, optimizer_name
 from .axes import (
     BATCH,
     CHUNKS,
@@ -75,7 +75,11 @@ class Structure(Struct, frozen=True, kw_only=True):
 
 
 def choices(
-    engine: str, given: Mapping[str, list[Any]], *, experts: bool, optimizer: str = "adamw"
+    engine: str,
+    given: Mapping[str, list[Any]],
+    *,
+    experts: bool,
+    optimizer: str = DEFAULT_OPTIMIZER,
 ) -> Iterator[dict[str, Any]]:
     """Every combination of an engine's choices, once; `given` are values of a key to try instead.
     `experts`: the model has them; `optimizer`: the one that is stepped, unless it is varied.
@@ -99,10 +103,15 @@ def choices(
 
 
 def _implemented(combination: dict[str, Any], optimizer: str) -> dict[str, Any]:
-    """The combination without an implementation that its optimizer does not have."""
-    row = OPTIMIZERS.get(str(combination.get(OPTIMIZER, optimizer)).lower().replace("-", "_"))
-    has = row is None or combination.get(IMPLEMENTATION) in row.implementations
-    return {key: value for key, value in combination.items() if has or key != IMPLEMENTATION}
+    """The combination with an implementation that its optimizer has: the default in the place of
+    one that it lacks, and no word for an optimizer that has none.
+    """
+    row = OPTIMIZERS.get(optimizer_name(str(combination.get(OPTIMIZER, optimizer))))
+    if row is None or combination.get(IMPLEMENTATION) in (None, *row.implementations):
+        return combination
+    if row.implementations:
+        return combination | {IMPLEMENTATION: row.default}
+    return {key: value for key, value in combination.items() if key != IMPLEMENTATION}
 
 
 def _is_sensible(combination: Settings) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....run.run import Run
 from .modules import tower_problems
-from .options import PLACES, PRECISIONS, number, option, pipelined
+from .options import FUSED_ADAM, ON_HOST, PLACES, PRECISIONS, number, option, pipelined
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _precision_problems(run: Run, stage: int) -> Iterator[str]:
             f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
             "optimizer; try fused, or foreach for torch_adam"
         )
-    adam = run.optimizer in ("adam", "adamw")
+    adam = run.optimizer in FUSED_ADAM
     if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
         yield (
             f"training.optimizer={f'{run.optimizer} {run.implementation}'.strip()} at zero_stage 0 "
@@ -71,7 +71,7 @@ def _offload_problems(run: Run, stage: int) -> Iterator[str]:
         yield f"engine.offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
     if params != "none" and stage != 3:
         yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
-    if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
+    if place != "none" and run.optimizer not in ON_HOST:
         yield (
             f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
             "one; try adamw or lion"

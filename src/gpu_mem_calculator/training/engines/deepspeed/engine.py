@@ -35,7 +35,7 @@ from .frozen_weights import adapter_bits, stage3_walks, without_tied_gradient
 from .layout import BUILD, ZeroLayout, startup_instants, with_hooks
 from .ledger import instants_and_entries, without_first_input
 from .modules import size_counts, trainable_runs
-from .options import OPTIONS, PRECISIONS, number, option, pipelined
+from .options import OPTIMIZERS, OPTIONS, PRECISIONS, number, option, pipelined
 from .states import state_entries
 from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
 
@@ -242,7 +242,7 @@ ENGINE = Engine(
     side_streams=zero_streams,
     options=OPTIONS,
     axes=frozenset({"pp"}),
-    optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),
+    optimizers=frozenset(OPTIMIZERS),
     host_libraries=HostLibraries(940 * MIB, "28 runs, 792 to 1039 MiB"),
     stepping_host=HostLibraries(830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
     problems=problems,

@@ -35,9 +35,9 @@ from ....ledger.num import (
     smaller,
 )
 from ....ledger.units import MIB
+from ...optimizers import OPTIMIZERS
 from ...step.instants import StepInstant, in_flight
 from ...step.layer_groups import LayerGroup
-from ...step.optimizers import OPTIMIZERS
 from .layout import BUILD, SETUP, ZeroLayout, always
 from .shards import shard_elements
 from .stage3 import sub_group

@@ -1,4 +1,4 @@
-"""DeepSpeed's options with their defaults, and whether its pipeline runs."""
+"""DeepSpeed's options with their defaults, its optimizers, and whether its pipeline runs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ OPTIONS: dict[str, Any] = {
     "cpu_checkpointing": False,  # for models that call deepspeed.checkpointing
     "partition_method": "parameters",
 }
+# Optimizer -> its name in DeepSpeed's JSON, and its parameters besides the learning rate.
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("AdamW", {}),
+    "adam": ("Adam", {"adam_w_mode": False}),
+    "sgd": ("SGD", {}),
+    "sgd_momentum": ("SGD", {"momentum": 0.9}),
+    "lion": ("Lion", {}),
+}
+FUSED_ADAM = ("adamw", "adam")  # one kernel, which also steps 16-bit weights without ZeRO
+ON_HOST = (*FUSED_ADAM, "lion")  # those with a version for the CPU
 PLACES = ("none", "cpu", "nvme")
 MIXED = (
     "pipeline_parallel_size mixes 1 with larger sizes, which DeepSpeed runs in two different "

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable
 from typing import Protocol
 
 from ....ledger.num import Num
+from ...optimizers import OPTIMIZERS
 from ...step.block_events import HEAD
-from ...step.optimizers import OPTIMIZERS
 from .layout import ZeroLayout
 from .sizes import ZeroSizes
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....run.engine_row import TRANSFORMERS, ZERO, EngineRow
+from ....run.run import DEFAULT_OPTIMIZER
 from .options import PRECISIONS
 
 
@@ -22,7 +23,7 @@ ROW = EngineRow(
     recipe={
         "training.autocast": None,
         "training.precision": "bf16_mixed",
-        "training.optimizer": "adamw",
+        "training.optimizer": DEFAULT_OPTIMIZER,
     },
     layers=TRANSFORMERS,
     ranks=ZERO,

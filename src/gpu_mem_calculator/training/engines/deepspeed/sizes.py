@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.num import EMPTY, Bytes, Num, sized
+from ...optimizers import OPTIMIZERS, state_bytes
 from ...step.optimizer_temps import step_temp_bytes
-from ...step.optimizers import OPTIMIZERS, state_bytes
 from .shards import padded_elements, shard_elements, slice_elements
 
 FP32, FP64 = 4, 8  # bytes of an element

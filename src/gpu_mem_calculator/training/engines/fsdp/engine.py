@@ -14,6 +14,7 @@ from ....ledger.ledger import LATER, Ledger
 from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
+from ...optimizers import FUSED, OPTIMIZERS
 from ...step.activations import FREE_TOGETHER, KEEP_FOR_STEP
 from ...step.activations import walks as walk_stage
 from .accumulation import accumulates
@@ -73,10 +74,10 @@ ENGINE = Engine(
     title="PyTorch FSDP",
     side_streams=side_streams,
     options=OPTIONS,
-    # Left out: Adafactor, which fails on sharded tensors (torch 2.13: in-place square of a partial
-    # norm); bitsandbytes' optimizers, reported to crash on FSDP2 shards; Muon, for which torch
-    # gathers whole matrices in a way that is not modelled.
-    optimizers=frozenset(("adamw", "adam", "sgd", "sgd_momentum")),
+    # Those of torch with a fused kernel. Left out: Adafactor, which fails on sharded tensors
+    # (torch 2.13: in-place square of a partial norm); bitsandbytes' optimizers, reported to crash
+    # on FSDP2 shards; Muon, for which torch gathers whole matrices in a way that is not modelled.
+    optimizers=frozenset(n for n, row in OPTIMIZERS.items() if FUSED in row.implementations),
     host_libraries=HostLibraries(810 * MIB, "15 runs, 735 to 910 MiB"),
     stepping_host=HostLibraries(650 * MIB, "9 runs, 570 to 736 MiB"),
     problems=problems,

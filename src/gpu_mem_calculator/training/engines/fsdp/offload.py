@@ -20,7 +20,7 @@ from ....ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
 from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
 from ....ledger.source import code
 from ....run.phases import OPTIMIZER
-from ...step.optimizers import FORLOOP
+from ...optimizers import FORLOOP
 from ...step.states import optimizer_entries
 from .instants import START
 from .layout import FsdpLayout, UnitLayout

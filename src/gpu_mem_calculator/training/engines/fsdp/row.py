@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....run.engine_row import SHARD_UNITS, TRANSFORMERS, EngineRow
-from ....run.run import Precision, Run
+from ....run.run import DEFAULT_OPTIMIZER, Precision, Run
 from .options import OPTIONS, PRECISIONS, as_computed
 
 
@@ -28,7 +28,7 @@ ROW = EngineRow(
     title_of=title_of,
     margin=0.015,
     job="pytorch",
-    recipe={"training.autocast": None, "training.optimizer": "adamw"},
+    recipe={"training.autocast": None, "training.optimizer": DEFAULT_OPTIMIZER},
     layers=TRANSFORMERS,
     ranks=SHARD_UNITS,
     precision=precision,

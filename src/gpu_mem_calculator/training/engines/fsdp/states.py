@@ -10,8 +10,8 @@ from ....ledger.ledger import PARAM, Entry
 from ....ledger.num import EMPTY, Bytes, Num, larger, sized
 from ....ledger.source import code
 from ....run.run import Run
+from ...optimizers import OPTIMIZERS
 from ...step.layer_groups import LayerGroup
-from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
 from .cache import ShardEntries, cached_without_tokens
 from .gather import buffer_entries, gathered_entries
@@ -102,7 +102,7 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     if plan.offload:
         yield from host_step_entries(plan, total, largest, tensors, adapter_bits.stored)
         return
-    name = run.implementation or default_implementation(run.optimizer)
+    name = run.implementation or OPTIMIZERS[run.optimizer].default
     parameters = parameters_in_order(plan) if run.unrolled else ()
     sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
     sizes += map(int, tower) if run.unrolled else ()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ....models.arch.blocks import Attention, Mlp
 from ....run.run import Run
+from ..deepspeed.options import FUSED_ADAM
 from ..megatron_lm.options import ENGINE, LOCAL
 
 
@@ -46,7 +47,7 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
             f"model family {family!r} has other norms than one before attention, one before the "
             f"MLP and one at the end, which {title} does not have; try megatron_lm"
         )
-    adam = run.optimizer in ("adam", "adamw")
+    adam = run.optimizer in FUSED_ADAM
     if run.options["zero_stage"] == 0 and run.precision != "fp32" and not adam:
         yield (
             f"training.optimizer={run.optimizer} at zero_stage 0 in 16 bits is not modelled, "

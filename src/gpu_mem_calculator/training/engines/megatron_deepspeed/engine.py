@@ -29,6 +29,7 @@ from ..deepspeed.engine import zero_streams
 from ..deepspeed.first_gradient import first_hook, hook_entries
 from ..deepspeed.layout import ZeroLayout, listed, startup_instants, with_hooks
 from ..deepspeed.ledger import instants_and_entries
+from ..deepspeed.options import OPTIMIZERS
 from ..deepspeed.states import state_entries
 from ..deepspeed.stream_ledger import rank_factory, unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
@@ -186,7 +187,7 @@ ENGINE = Engine(
     side_streams=zero_streams,
     options=OPTIONS,
     axes=frozenset({"tp", "pp"}),
-    optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
+    optimizers=frozenset(OPTIMIZERS),
     host_libraries=HostLibraries(780 * MIB, "72 runs, 672 to 860 MiB"),  # PyTorch's: not measured
     problems=problems,
     ledger=ledger,

@@ -22,7 +22,7 @@ from .activations import activation_entries
 from .checks import deferral_problems, instance_problems, layout_problems, option_problems
 from .interleaved_stream import stage_writer
 from .layout import with_layout
-from .options import OPTIONS, expert_streams, option
+from .options import OPTIMIZERS, OPTIONS, expert_streams, option
 from .overlap_checks import overlap_problems
 from .startup_stream import STARTUP_BLOCK, startup_events
 from .states import STARTUP_INSTANTS, stage_shard, state_entries, with_experts
@@ -92,7 +92,7 @@ ENGINE = Engine(
     side_streams=expert_streams,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
-    optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
+    optimizers=frozenset(OPTIMIZERS),
     losses=("full", "megatron_fused", "te_fused"),
     complete=complete,
     host_libraries=HostLibraries(780 * MIB, "11 runs, 674 to 879 MiB"),

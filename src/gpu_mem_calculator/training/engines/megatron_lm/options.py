@@ -55,6 +55,14 @@ LIBRARY: dict[str, Any] = {
     "deallocate_pipeline_outputs": False,
     "moe_token_dispatcher_type": ALLTOALL,
 }
+# Optimizer -> its arguments of OptimizerConfig (megatron/core/optimizer/optimizer_config.py).
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adam"},
+    "adam": {"optimizer": "adam", "decoupled_weight_decay": False},
+    "sgd": {"optimizer": "sgd", "sgd_momentum": 0.0},
+    "sgd_momentum": {"optimizer": "sgd", "sgd_momentum": 0.9},
+    "lion": {"optimizer": "lion"},
+}
 
 
 def option(run: Run, name: str) -> Any:

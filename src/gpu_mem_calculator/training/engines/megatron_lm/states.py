@@ -13,9 +13,9 @@ from ....ledger.source import ARITHMETIC, code
 from ....models.arch.blocks import Moe
 from ....run.phases import OPTIMIZER, STARTUP
 from ....run.run import Run
+from ...optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
 from ...step.instants import StepInstant
 from ...step.optimizer_temps import step_temp_bytes
-from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
 from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
 from .parameters import stepped_parameters
@@ -69,7 +69,7 @@ def optimizer_row(run: Run) -> Optimizer:
     gone before the square roots are made (optim/adam.py _multi_tensor_adam).
     """
     row = OPTIMIZERS[run.optimizer]
-    return replace(row, foreach=1, forloop=1) if run.optimizer.startswith("sgd") else row
+    return replace(row, foreach=1, forloop=1) if row.copied_by_decay else row
 
 
 def owned(run: Run, shard: MegatronShard) -> Num:
@@ -105,10 +105,11 @@ def state_entries(
     live = after | {STARTUP_INSTANTS[-1][0]: 1}
     size = sized(512 * (1 + rotary), 8)
     yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
-    late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
+    row = OPTIMIZERS[run.optimizer]
+    late = row.copied_by_decay  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
-    row, (dense, experts) = OPTIMIZERS[run.optimizer], stepped_parts(run, shard)
+    (dense, experts) = stepped_parts(run, shard)
     width, copies = 4 * row.states, row.states
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):

@@ -9,6 +9,7 @@ from ....ledger.num import EMPTY
 from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
+from ...optimizers import OPTIMIZERS
 from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
@@ -17,7 +18,6 @@ from ...step.evaluation import with_evaluation
 from ...step.instants import step
 from ...step.layer_groups import layer_groups
 from ...step.old_gradients import with_old_gradients
-from ...step.optimizers import OPTIMIZERS
 from ...step.reference import BASE, COPY, reference_entries
 from ...step.saving import with_saving
 from ...step.weights import trained_bits

@@ -10,11 +10,11 @@ from ....ledger.ledger import BUCKETS, COMM, GRAD, Entry
 from ....ledger.num import EMPTY, holds, sized
 from ....ledger.source import code
 from ....run.run import Precision, Run
+from ...optimizers import OPTIMIZERS
 from ...step import states, weights
 from ...step.adapter_states import adapter_entries
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
-from ...step.optimizers import default_implementation
 from ...step.pretrained import pretrained_events
 from ...step.quantization import loading_events
 from ...step.states import buffer_entry, parameter_entry, with_startup
@@ -40,7 +40,7 @@ def state_entries(
         trained,
         bits,
         instants,
-        implementation=run.implementation or default_implementation(run.optimizer),
+        implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
         largest=weights.largest_trained(run),
         side=weights.shorter_side(run),
         tensors=weights.trained_tensors(run),

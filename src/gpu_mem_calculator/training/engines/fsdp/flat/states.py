@@ -11,8 +11,8 @@ from .....ledger.num import Num, larger, sized
 from .....ledger.source import code
 from .....run.phases import OPTIMIZER
 from .....run.run import Run
+from ....optimizers import OPTIMIZERS
 from ....step.layer_groups import LayerGroup
-from ....step.optimizers import default_implementation
 from ....step.states import buffer_entry, optimizer_entries
 from ..cache import ShardEntries, cached_without_tokens
 from ..offload import host_step_entries
@@ -67,7 +67,7 @@ def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
         total,
         plan.bits.stored,
         plan.step_instants,
-        implementation=run.implementation or default_implementation(run.optimizer),
+        implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
         largest=largest,
         tensors=tensors,
         sizes=tuple((int(size), 1) for size in sizes if int(size)) if run.unrolled else (),
