@@ -35,6 +35,8 @@ class KeyRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     open: bool = False
     needs: tuple[str, ...] = ()
     probe: Any = None
+    beside: tuple[str, ...] = ()
+    no_probe: str = ""
     some_engines: bool = False
 
 
