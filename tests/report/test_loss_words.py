@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.report.loss_words import TITLES, loss_words
-from gpu_mem_calculator.runfile.field_types import Loss
+from gpu_mem_calculator.report.loss_words import loss_words
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.runfile.row_tables import row_names
 from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 
@@ -26,8 +24,3 @@ from tests.conftest import small_run
 def test_words(training: dict[str, Any], words: list[str]) -> None:
     """Only what is not the framework's own."""
     assert list(loss_words(resolve(read(small_run(training=training))).run)) == words
-
-
-def test_every_loss_has_a_title() -> None:
-    """But the two names of transformers' own."""
-    assert set(TITLES) == {*row_names(Loss)} - {"full", "full_upcast"}

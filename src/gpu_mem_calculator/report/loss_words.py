@@ -6,21 +6,9 @@ from collections.abc import Iterator
 
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
 from ..run.run import Run
+from ..training.losses import LOSSES
 from ..training.step.reference import BASE, COPY, PRECOMPUTED
 
-TITLES = {
-    "full_no_upcast": "loss without upcast",
-    "flash_fused": "flash-attn's loss",
-    "flash_fused_inplace": "flash-attn's loss in place",
-    "flash_fused_no_upcast": "flash-attn's loss without upcast",
-    "liger": "Liger's loss",
-    "liger_fused": "Liger's fused loss",
-    "chunked": "chunked loss",
-    "cut": "cut cross entropy",
-    "reward": "a reward model's loss",
-    "te_fused": "Transformer Engine's loss",
-    "megatron_fused": "Megatron's fused loss",
-}
 REFERENCES = {
     COPY: "a reference model",
     BASE: "the base model as reference",
@@ -33,8 +21,8 @@ def loss_words(run: Run) -> Iterator[str]:
     kernels = [name for name in run.liger if name not in (CROSS_ENTROPY, FUSED)]
     if kernels:
         yield f"Liger's {', '.join(kernels)}"
-    if run.loss in TITLES:
-        yield TITLES[run.loss]
+    if LOSSES[run.loss].title:
+        yield LOSSES[run.loss].title
     if run.reference:
         yield REFERENCES[run.reference]
     if run.rollout is not None:

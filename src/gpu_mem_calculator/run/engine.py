@@ -40,7 +40,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `axes`: mesh axes that it can shard along, besides dp.
     - `side_streams`: whether it creates CUDA streams.
     - `transformers`: it runs Hugging Face's modelling code.
-    - `optimizers`: those that it supports; `losses`: likewise, where it does not run transformers.
+    - `optimizers`: those that it supports.
+    - `loss_kernels`: whose kernels of losses it runs; "" where it has its own loss alone.
     - `complete`: a run with what its options imply for other fields.
     - `problems`: one sentence for each setting that the framework refuses, too.
     - `ledger`: the memory of one rank, at the moment of its schedule that has the peak;
@@ -63,7 +64,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     side_streams: Callable[[Run], bool] = no_side_streams
     transformers: bool = True
     optimizers: frozenset[str] = frozenset()
-    losses: tuple[str, ...] = ("full",)
+    loss_kernels: str = "transformers"
     complete: Callable[[Run], Run] = unchanged
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]

@@ -8,14 +8,10 @@ from typing import Any
 from .field_types import RowName
 from .sections import parts
 
-LOSSES = (
-    *("full", "full_upcast", "full_no_upcast", "te_fused", "megatron_fused", "flash_fused"),
-    *("flash_fused_inplace", "flash_fused_no_upcast", "chunked", "liger", "liger_fused", "cut"),
-    "reward",
-)
-
 
 def _losses() -> Iterable[str]:
+    from ..training.losses import LOSSES
+
     return LOSSES
 
 

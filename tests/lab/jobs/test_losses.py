@@ -85,6 +85,6 @@ def test_a_reward_compares_the_first_half_with_the_second() -> None:
     """Chosen sequences come first."""
     scores = torch.tensor([[3.0], [1.0], [2.0], [5.0]])
     model = SimpleNamespace(forward=lambda **_: SimpleNamespace(logits=scores))
-    losses._reward_loss(model, job().resolved.run)
+    losses.reward_loss(model, job().resolved.run)
     expected = -torch.nn.functional.logsigmoid(torch.tensor([1.0, -4.0])).mean()
     assert model.forward()["loss"] == expected

@@ -10,7 +10,7 @@ from gpu_mem_calculator.ledger.units import GIB, KIB, MIB
 from gpu_mem_calculator.pytorch.autograd.tape import Tape
 from gpu_mem_calculator.pytorch.autograd.walk import walk
 from gpu_mem_calculator.pytorch.modelling.megatron.feedforward import moe, routed_rows
-from gpu_mem_calculator.pytorch.modelling.megatron.head import LOSSES, head_walk
+from gpu_mem_calculator.pytorch.modelling.megatron.head import head_walk
 from gpu_mem_calculator.pytorch.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
@@ -19,6 +19,7 @@ from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.training.engines.megatron_lm.parameters import stage_tensors
 from gpu_mem_calculator.training.engines.megatron_lm.states import stage_shard, stepped_parts
+from gpu_mem_calculator.training.losses import LOSSES, MEGATRON
 from gpu_mem_calculator.training.step.pipeline import pipeline_stage
 from gpu_mem_calculator.training.step.workspaces import config_bytes
 from tests.conftest import small_run
@@ -29,20 +30,30 @@ VOCAB, HIDDEN, TOKENS = 32_064, 8192, 4096
 
 
 @pytest.mark.parametrize(
-    ("loss", "forward", "backward"),
+    ("loss", "in_place", "forward", "backward"),
     [
-        ("full", 6.0, 6.0),  # logits in 16 bits and fp32; then the softmax and a 16-bit gradient
-        ("megatron_fused", 6.0, 10.0),  # a second fp32 tensor in backward
-        ("te_fused", 6.0, 6.0),  # an fp32 gradient in the place of the softmax
-        ("te_fused_in_place", 2.0, 2.5),  # the logits themselves, and their input's gradient
+        (
+            "full",
+            False,
+            6.0,
+            6.0,
+        ),  # logits in 16 bits and fp32; then the softmax and a 16-bit gradient
+        ("megatron_fused", False, 6.0, 10.0),  # a second fp32 tensor in backward
+        ("te_fused", False, 6.0, 6.0),  # an fp32 gradient in the place of the softmax
+        ("te_fused", True, 2.0, 2.5),  # the logits themselves, and their input's gradient
     ],
 )
-def test_bytes_of_a_logit(loss: str, forward: float, backward: float) -> None:
+def test_bytes_of_a_logit(loss: str, in_place: bool, forward: float, backward: float) -> None:
     """What each loss holds in 16 bits."""
     setting = MegatronSetting(
-        batch=1, seq=TOKENS, hidden=HIDDEN, bits=16, fused_weight_gradients=True
+        batch=1,
+        seq=TOKENS,
+        hidden=HIDDEN,
+        bits=16,
+        fused_weight_gradients=True,
+        loss_in_place=in_place,
     )
-    walk = head_walk(setting, None, VOCAB, loss, shared=False)
+    walk = head_walk(setting, None, VOCAB, LOSSES[loss].kernels[MEGATRON], shared=False)
     logits = TOKENS * VOCAB
     sums = [p.act + p.grad + p.temp - walk.input_bytes for p in (walk.forward, walk.later)]
     assert [int(size) / logits for size in sums] == pytest.approx([forward, backward], abs=0.02)
@@ -51,9 +62,11 @@ def test_bytes_of_a_logit(loss: str, forward: float, backward: float) -> None:
 def test_in_fp32_the_logits_are_the_softmax() -> None:
     """No loss but Transformer Engine's new one makes another fp32 tensor in forward."""
     setting = MegatronSetting(batch=1, seq=TOKENS, hidden=HIDDEN, bits=32)
-    for loss in LOSSES:
-        walk = head_walk(setting, None, VOCAB, loss, shared=False)
-        copies = 2 if loss == "te_fused" else 1
+    for name, row in LOSSES.items():
+        if MEGATRON not in row.kernels:
+            continue
+        walk = head_walk(setting, None, VOCAB, row.kernels[MEGATRON], shared=False)
+        copies = 2 if name == "te_fused" else 1
         wanted = copies * 4 * TOKENS * VOCAB + walk.input_bytes
         assert int(walk.forward.act) == pytest.approx(wanted, rel=1e-3)
 

@@ -10,6 +10,7 @@ from ...pytorch.modelling.huggingface.liger import LIGER
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.training_defaults import card_dtype
 from ...training.engines import engine
+from ...training.losses import smaller_losses
 from ...training.optimizers import FUSED, OPTIMIZERS
 from .candidate import Candidate as Candidate
 from .rollout_changes import rollout_savings
@@ -69,7 +70,9 @@ def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
     if has is not None and FUSED_LOSS in has.default:
         yield Candidate("Liger kernels", ("training.liger=true",), "needs liger-kernel")
     else:
-        yield Candidate("cut cross entropy", ("training.loss=cut",), "needs cut-cross-entropy")
+        for name, row in smaller_losses().items():
+            if not row.needs_kernel:
+                yield Candidate(row.title, (f"training.loss={name}",), f"needs {row.package}")
 
 
 def _batch(size: int, micro_batches: int, cost: str) -> Candidate:

@@ -12,6 +12,7 @@ from typing import Any
 from ...pytorch.modelling.huggingface.liger import KERNELS
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from ...training.losses import DEFAULT, LOSSES
 from .job import Job
 from .model import loss_of
 
@@ -46,8 +47,13 @@ def use_kernels(job: Job, model: Any) -> None:
         patches = import_kernels("liger_kernel.transformers.monkey_patch")
         chosen = {name: name in run.liger for name in KERNELS}
         patches._apply_liger_kernel_to_instance(model=model, **chosen)
-    if run.loss in LOSSES:
-        LOSSES[run.loss](model, run)
+    use_loss(model, run)
+
+
+def use_loss(model: Any, run: Run) -> None:
+    """Give a model the loss of the run, where neither transformers nor Liger has given it."""
+    if LOSSES[run.loss].job:
+        globals()[LOSSES[run.loss].job](model, run)
 
 
 def step_loss(job: Job, runner: Any, arguments: Any, cast: AbstractContextManager[Any]) -> Any:
@@ -80,7 +86,7 @@ def refuse_with_function(job: Job) -> None:
     """Raise a sentence where a user's module is to run with another loss than its own."""
     run = job.resolved.run
     for key, value in (
-        ("loss", run.loss != "full"),
+        ("loss", run.loss != DEFAULT),
         ("liger", run.liger),
         ("label_smoothing", run.label_smoothing),
     ):
@@ -112,19 +118,18 @@ def logits_loss(
     return cross_entropy(logits.view(-1, vocab_size), next_labels(labels))
 
 
-def _plain_loss(model: Any, run: Run) -> None:
+def plain_loss(model: Any, run: Run) -> None:
     """torch's cross entropy of logits that are not upcast."""
     from torch.nn.functional import cross_entropy
 
     model.loss_function = partial(logits_loss, cross_entropy)
 
 
-def _flash_loss(model: Any, run: Run) -> None:
+def flash_loss(model: Any, run: Run, *, upcast: bool = True, in_place: bool = False) -> None:
     """flash-attn's cross entropy of fp32 logits, as Axolotl puts it into transformers, or of logits
     as they are.
     """
     flash = import_kernels("flash_attn.ops.triton.cross_entropy").cross_entropy_loss
-    in_place, upcast = run.loss == "flash_fused_inplace", run.loss != "flash_fused_no_upcast"
 
     def cross_entropy(logits: Any, labels: Any) -> Any:
         read = logits.float() if upcast else logits
@@ -134,7 +139,11 @@ def _flash_loss(model: Any, run: Run) -> None:
     model.loss_function = partial(logits_loss, cross_entropy)
 
 
-def _chunked_loss(model: Any, run: Run) -> None:
+flash_loss_in_place = partial(flash_loss, in_place=True)
+flash_loss_no_upcast = partial(flash_loss, upcast=False)
+
+
+def chunked_loss(model: Any, run: Run) -> None:
     """TRL's output layer, which computes the loss in tiles; the model is always called for it."""
     utils: Any = import_kernels("trl.trainer.utils")
     utils._CHUNKED_LOGPROB_CHUNK_SIZE = run.loss_chunk
@@ -150,7 +159,7 @@ def _chunked_loss(model: Any, run: Run) -> None:
     model.forward = forward
 
 
-def _reward_loss(model: Any, run: Run) -> None:
+def reward_loss(model: Any, run: Run) -> None:
     """The loss of TRL's RewardTrainer on a model with a score: chosen sequences come first."""
     from torch.nn.functional import logsigmoid
 
@@ -164,7 +173,7 @@ def _reward_loss(model: Any, run: Run) -> None:
     model.forward = forward
 
 
-def _cut_loss(model: Any, run: Run) -> None:
+def cut_loss(model: Any, run: Run) -> None:
     """cut-cross-entropy on the last hidden states, which it takes in 16 bits."""
     import torch
 
@@ -179,15 +188,3 @@ def _cut_loss(model: Any, run: Run) -> None:
         return {"loss": function(hidden, weight, labels, softcap=softcap, shift=True)}
 
     model.forward = MethodType(forward, model)
-
-
-# Losses that are not Liger's and not transformers' own: a function that gives one to a model.
-LOSSES: dict[str, Callable[[Any, Run], None]] = {
-    "full_no_upcast": _plain_loss,
-    "flash_fused": _flash_loss,
-    "flash_fused_inplace": _flash_loss,
-    "flash_fused_no_upcast": _flash_loss,
-    "chunked": _chunked_loss,
-    "cut": _cut_loss,
-    "reward": _reward_loss,
-}

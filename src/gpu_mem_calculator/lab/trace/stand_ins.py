@@ -12,7 +12,8 @@ import torch
 
 from ...pytorch.modelling.huggingface.liger import IN_PLACE, TORCH, LigerKernels, liger_kernels
 from ...run.run import Run
-from ..jobs.losses import IGNORED, LOSSES, logits_loss, next_labels
+from ...training.losses import LOSSES, TRANSFORMERS
+from ..jobs.losses import IGNORED, logits_loss, next_labels, use_loss
 from .liger_kernels import Gate, NormKernel, rotate
 from .loss_kernels import ChunkedLoss, CutLoss, FlashLoss, LigerFusedLoss, LigerLoss
 
@@ -32,12 +33,14 @@ def stand_ins() -> Iterator[Callable[[Any, Run], None]]:
             setattr(module, ROTARY, rotate)
         for name, module in model.named_modules():
             _change(name, module, kernels, run.multiprocessors)
-        if run.loss in ON_HIDDEN:
-            model.forward = MethodType(partial(_forward, ON_HIDDEN[run.loss], run), model)
-        elif run.loss in ON_LOGITS:
-            model.loss_function = partial(logits_loss, ON_LOGITS[run.loss])
-        elif run.loss in LOSSES:
-            LOSSES[run.loss](model, run)
+        row = LOSSES[run.loss]
+        if not row.stand_in:
+            use_loss(model, run)
+        elif row.kernels[TRANSFORMERS].reads == "weight":
+            own = globals()[row.stand_in]
+            model.forward = MethodType(partial(_forward, own, run), model)
+        else:
+            model.loss_function = partial(logits_loss, globals()[row.stand_in])
 
     try:
         yield apply
@@ -76,11 +79,12 @@ def _forward(
     return {"loss": loss(hidden, self.get_output_embeddings().weight, labels, run)}
 
 
-def _liger_fused(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
+def liger_fused(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
+    """Liger's fused loss of each token's label."""
     return LigerFusedLoss.apply(hidden.view(-1, hidden.shape[-1]), weight, next_labels(labels))
 
 
-def _chunked(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
+def chunked(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
     """trl 1.16.0 trainer/utils.py add_fused_lm_head. Fake values choose no tokens, so all are
     chosen by their indices.
     """
@@ -92,21 +96,23 @@ def _chunked(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
     return -each.sum() / len(picked)
 
 
-def _cut(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
+def cut(hidden: Any, weight: Any, labels: Any, run: Run) -> Any:
+    """cut-cross-entropy of hidden states in autocast's dtype."""
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     return CutLoss.apply(hidden.flatten(0, 1), weight, labels[:, 1:].flatten())
 
 
-def _flash(logits: Any, labels: Any, *, in_place: bool, upcast: bool = True) -> Any:
+def liger(logits: Any, labels: Any) -> Any:
+    """Liger's cross entropy of fp32 logits."""
+    return LigerLoss.apply(logits.float(), labels)
+
+
+def flash(logits: Any, labels: Any, *, upcast: bool = True, in_place: bool = False) -> Any:
+    """flash-attn's cross entropy of fp32 logits, or of logits as they are."""
     losses = FlashLoss.apply(logits.float() if upcast else logits, labels, in_place)
     return losses.sum() / (labels != IGNORED).sum()
 
 
-ON_HIDDEN = {"liger_fused": _liger_fused, "chunked": _chunked, "cut": _cut}
-ON_LOGITS: dict[str, Callable[[Any, Any], Any]] = {
-    "liger": lambda logits, labels: LigerLoss.apply(logits.float(), labels),
-    "flash_fused": partial(_flash, in_place=False),
-    "flash_fused_inplace": partial(_flash, in_place=True),
-    "flash_fused_no_upcast": partial(_flash, in_place=False, upcast=False),
-}
+flash_in_place = partial(flash, in_place=True)
+flash_no_upcast = partial(flash, upcast=False)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from ...run.engine import Engine
 from ...run.evaluation import Evaluation
 from ...run.run import Run
+from ...training.losses import LOSSES
 from ..evaluation_config import EvaluationConfig
 
 PATH = "training.evaluation"
-LOSSES = ("full", "full_upcast", "full_no_upcast", "liger", "liger_fused")
 
 
 def with_evaluation(run: Run, given: EvaluationConfig | None) -> Run:
@@ -38,7 +38,7 @@ def evaluation_problems(run: Run, given: EvaluationConfig | None, engine: Engine
         "training.reference_model": bool(run.reference),
         "training.generation": run.rollout is not None,
         f"training.zero_grad={run.zero_grad!r}": run.zero_grad != "after_step",
-        f"training.loss={run.loss!r}": run.loss not in LOSSES,
+        f"training.loss={run.loss!r}": not LOSSES[run.loss].evaluates,
         f"engine {engine.name!r}": engine.name != "pytorch_ddp",
     }
     for name in (name for name, there in others.items() if there):

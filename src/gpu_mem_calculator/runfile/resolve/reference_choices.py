@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...run.engine import Engine
 from ...run.run import Run
+from ...training.losses import LOSSES, PER_TOKEN
 from ...training.step.reference import BASE, COPY, PRECOMPUTED
 from ..config import TrainingConfig
 
@@ -27,5 +28,5 @@ def reference_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iter
     if engine.name != "pytorch_ddp":
         fix = "use engine pytorch_ddp, or set it to false"
         yield f"{what} is not modelled under {engine.title}; {fix}"
-    elif run.loss != "chunked":
-        yield f"{what} needs loss 'chunked', TRL's log-probabilities; set training.loss to it"
+    elif not LOSSES[run.loss].per_token:
+        yield f"{what} needs loss {PER_TOKEN!r}, TRL's log-probabilities; set training.loss to it"

@@ -18,6 +18,7 @@ from ...run.engine import Engine
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
+from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
 from ...training.step.workspaces import config_bytes
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -33,7 +34,7 @@ from .evaluation_choices import with_evaluation
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .int8_outliers import with_outliers
-from .loss_choices import REWARD, loss_choices
+from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
 from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
@@ -90,7 +91,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     precision, card = default_precision(file.training, hardware, chosen)
     training |= precision
     arch = attempt(in_implementation, model.arch, file, chosen, seq)
-    if arch is not None and file.training.loss == REWARD:
+    if arch is not None and loss is not None and LOSSES[loss["loss"]].scores:
         arch = scored(arch)
     if arch is not None and file.training.disable_dropout:
         arch = without_dropout(arch)

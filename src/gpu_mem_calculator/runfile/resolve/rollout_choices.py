@@ -8,6 +8,7 @@ from ...run.engine import Engine
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ...run.run import Run
 from ...serving.transformers.checks import NO_CACHE
+from ...training.losses import LOSSES, PER_TOKEN
 from ...training.step.reference import PRECOMPUTED
 from ..config import TrainingConfig
 from ..generation_config import GenerationConfig
@@ -82,8 +83,8 @@ def rollout_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
     if run.seq != total:
         what = f"training.seq_len={run.seq} is not prompt + new_tokens = {total}"
         yield f"{what} of {PATH}; leave seq_len out"
-    if run.loss != "chunked":
-        fix = "leave loss out: it is 'chunked', on the completion's tokens"
+    if not LOSSES[run.loss].per_token:
+        fix = f"leave loss out: it is {PER_TOKEN!r}, on the completion's tokens"
         yield f"training.loss={run.loss!r} with {PATH} is not modelled; {fix}"
     elif run.labelled != rollout.new_tokens:
         yield f"training.labelled_tokens={run.labelled} is not new_tokens of {PATH}; leave it out"

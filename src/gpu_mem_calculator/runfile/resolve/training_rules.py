@@ -15,12 +15,13 @@ from ...run.cuda.runtimes import runtime_problems
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
 from ...run.run import Run
+from ...training.losses import loss_problems
 from ...training.optimizers import OPTIMIZERS
 from ..config import RunFile, TrainingConfig
 from ..find_model.model_facts import positions
 from .compile_choices import compile_problems
 from .evaluation_choices import evaluation_problems
-from .loss_choices import loss_problems
+from .loss_choices import loss_key_problems
 from .recompute_rules import recompute_problems
 from .reference_choices import reference_problems
 from .rollout_choices import rollout_problems
@@ -34,7 +35,8 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     """All problems of a training run: common rules, keys without effect, the engine's rules."""
     yield from _common_rules(run, engine)
     yield from _unused_keys(run, file, engine)
-    yield from loss_problems(run, file.training, engine)
+    yield from loss_key_problems(run, file.training, engine)
+    yield from loss_problems(run, engine)
     yield from reference_problems(run, file.training, engine)
     yield from rollout_problems(run, file.training, engine)
     yield from evaluation_problems(run, file.training.evaluation, engine)

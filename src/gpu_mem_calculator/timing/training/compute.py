@@ -14,6 +14,7 @@ from ...run.engine_row import MEGATRON_CORE, TRANSFORMERS
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.megatron_lm.options import expert_tp
+from ...training.losses import LOSSES
 from ..curves.machine import Machine
 from .clock import BlockClock
 from .elementwise import elementwise_seconds
@@ -34,13 +35,6 @@ from .step_seconds import Seconds
 from .tapes import head_ops, is_plain_torch, layer_ops, precision_of
 from .traffic import SCORES, MemoryKernel, Traffic, traffic
 
-# Bytes read and written for each logit by Megatron's losses, forward and backward, operation by
-# operation. full: tensor_parallel/cross_entropy.py makes fp32 logits (6 bytes), takes the maximum
-# (4), subtracts it (8), exponentiates (8), sums (4) and divides (8); backward multiplies the
-# softmax (8) and casts it (6) after a gather and a subtraction of rows. megatron_fused: two
-# compiled functions forward, one backward. te_fused: one kernel reads the logits twice and writes
-# their gradient, backward scales it.
-LOSS_BYTES = {"full": (38, 14), "megatron_fused": (18, 14), "te_fused": (8, 8)}
 RING_LAUNCHES = 4  # of a step of the ring: send, attention, and two kernels of `ring_kernels`
 DEQUANTIZED = {"nf4": 4, "int8": 8}  # bits of a quantized weight
 
@@ -209,12 +203,12 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     clock = BlockClock(run, engine, machine)
     matmul = head_matmul(run, engine)
     if engine_row(engine).megatron:
-        forward, backward = _megatron_loss(run, engine, matmul)
+        forward, backward = _megatron_loss(run, matmul)
         work = Traffic((MemoryKernel("loss", forward),), (MemoryKernel("loss", backward),), 12, 8)
     else:
         work = _transformers_loss(run, engine)
     weights = clock.weights([matmul])
-    again = clock.forward([matmul]) if run.loss == "cut" else 0.0  # computes logits twice
+    again = (LOSSES[run.loss].logit_passes - 1) * clock.forward([matmul])
     return BlockSeconds(
         forward=clock.forward([matmul]) + clock.others(work.forward),
         backward=clock.inputs([matmul]) + weights + again + clock.others(work.backward),
@@ -224,11 +218,11 @@ def head_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:
     )
 
 
-def _megatron_loss(run: Run, engine: str, matmul: Matmul) -> tuple[Num, Num]:
+def _megatron_loss(run: Run, matmul: Matmul) -> tuple[Num, Num]:
     """Bytes of Megatron's loss: of every logit of this rank."""
-    forward, backward = LOSS_BYTES[
-        run.loss if engine_row(engine).layers == MEGATRON_CORE else "full"
-    ]
+    of_each = LOSSES[run.loss].logit_bytes
+    assert of_each is not None, f"loss {run.loss!r} has no logit_bytes"
+    forward, backward = of_each
     logits = matmul.m * matmul.n
     return logits * forward, logits * backward
 

@@ -23,6 +23,7 @@ from ...pytorch.modelling.others.implementations import implementation_quirks
 from ...run.phases import FORWARD
 from ...run.record import under_init
 from ...run.run import Precision, Run
+from ..losses import TRANSFORMERS, kernel
 from .cached_casts import cached_cast_entries, unused_cache_entries
 from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
@@ -110,7 +111,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         **quantized_fields(run),
         liger=liger_kernels(run.arch.family, run.liger),
         multiprocessors=run.multiprocessors if run.liger else 132,
-        loss=run.loss,
+        loss=kernel(run, TRANSFORMERS),
         loss_chunk=run.loss_chunk,
         labelled=run.labelled,
         use_cache=run.use_cache,

@@ -9,7 +9,6 @@ from ...ledger.num import EMPTY, larger, nothing, sized
 from ...ledger.source import code
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...pytorch.autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
-from ...pytorch.modelling.huggingface.fused_losses import ON_WEIGHT
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.phases import BACKWARD
 from ...run.run import Run
@@ -63,7 +62,8 @@ def _summed_anew(setting: BlockSetting) -> bool:
     """Whether the sum of a tied table's two gradients is a new tensor: the head's is a transposed
     view, unless it was cast, or a loss that reads the weight made it.
     """
-    return setting.weight_bits == setting.matmul_bits and setting.loss not in ON_WEIGHT
+    made = setting.loss is not None and setting.loss.reads == "weight"
+    return setting.weight_bits == setting.matmul_bits and not made
 
 
 def embedding_entries(

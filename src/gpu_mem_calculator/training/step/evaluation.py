@@ -19,6 +19,7 @@ from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.evaluation import Evaluation
 from ...run.phases import EVALUATION
 from ...run.run import Run
+from ..losses import DEFAULT, LOSSES, TRANSFORMERS
 from .between_steps import outliving
 from .layer_groups import layer_groups
 from .reference import most_bytes, no_grad_forward
@@ -49,12 +50,14 @@ def with_evaluation(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
 
 
 def _forward(run: Run, found: Evaluation, setting: BlockSetting) -> BlockEvents:
-    """The events of one batch's forward. Liger's fused loss is not used where logits are kept
-    (prediction_step: skip_logits).
+    """The events of one batch's forward. Where logits are kept, a loss that computes them from the
+    weight is not used (prediction_step: skip_logits).
     """
-    loss = "full" if found.kept and setting.loss == "liger_fused" else setting.loss
+    loss = setting.loss
+    if found.kept and loss is not None and loss.reads == "weight":
+        loss = LOSSES[DEFAULT].kernels[TRANSFORMERS]
     how = replace(setting, batch=found.batch, seq=found.seq, labelled=None, loss=loss)
-    alone = replace(run, batch=found.batch, seq=found.seq, loss=loss)
+    alone = replace(run, batch=found.batch, seq=found.seq)
     return no_grad_forward(alone, how, layer_groups(alone, 0, len(run.arch.layers)))
 
 

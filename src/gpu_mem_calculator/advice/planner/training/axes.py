@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
+from ....training.losses import MEGATRON, TRANSFORMERS, planned_losses
 
 TP, PP, CP, EP = "tp", "pp", "cp", "ep"
 CHUNKS, RECOMPUTED, BATCH = "chunks", "recomputed", "batch"
@@ -59,7 +60,7 @@ class EngineAxes(Struct, frozen=True):
 
 TRANSFORMERS_CHOICES: Mapping[str, tuple[Any, ...]] = {
     RECOMPUTE: ("none", "full"),
-    LOSS: ("full", "liger_fused", "cut"),
+    LOSS: planned_losses(TRANSFORMERS),
 }
 ENGINES: Mapping[str, EngineAxes] = {
     "pytorch_ddp": EngineAxes((), {IMPLEMENTATION: ("foreach", "fused"), **TRANSFORMERS_CHOICES}),
@@ -88,7 +89,7 @@ ENGINES: Mapping[str, EngineAxes] = {
             SHARDED: (False, True),
             COUNT_EMBEDDING: (False, True),
             RECOMPUTE: ("selective", "full"),
-            LOSS: ("full", "megatron_fused", "te_fused"),
+            LOSS: planned_losses(MEGATRON),
             "engine.overlap_grad_reduce": (True,),
         },
         {"engine.moe_token_dispatcher_type": ("alltoall", "allgather")},

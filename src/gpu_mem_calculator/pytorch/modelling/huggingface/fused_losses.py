@@ -152,6 +152,3 @@ def cut(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     )
     tape.hold(x, x16)
     return loss
-
-
-ON_WEIGHT = {"liger_fused": liger_fused, "chunked": chunked, "cut": cut}

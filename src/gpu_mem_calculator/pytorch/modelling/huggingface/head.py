@@ -12,10 +12,9 @@ from ....models.arch.blocks import Linear, Norm
 from ...autograd.compiled import compiled_tape, delay_gradient
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
-from .fused_losses import ON_WEIGHT
 from .layer import residual_bits
 from .linear import linear
-from .losses import ON_LOGITS, compiled, smoothed
+from .losses import LossKernel, compiled, smoothed
 from .norms import norm
 from .setting import BlockSetting
 
@@ -88,10 +87,11 @@ def _walk(
     tape.hold(x, *outside)  # the model names them until the norm has returned
     for projection in head.linears[:-1]:
         out = linear(tape, setting, out, projection)
-    if setting.loss in ON_WEIGHT:
-        loss = ON_WEIGHT[setting.loss](tape, setting, out, head.linears[-1])
+    assert setting.loss is not None, "a head needs a loss"
+    if setting.loss.reads == "weight":
+        loss = setting.loss.walk(tape, setting, out, head.linears[-1])
     else:
-        loss = _loss_of_logits(tape, setting, head, out)
+        loss = _loss_of_logits(tape, setting, setting.loss, head, out)
     if head.tied:
         for value in tape.weights():
             value.waits = value.name == f"{head.linears[-1].name}.weight"
@@ -105,7 +105,9 @@ def _walk(
     return walk(tape, x, loss, outside=outside)
 
 
-def _loss_of_logits(tape: Tape, setting: BlockSetting, head: OutputHead, out: Value) -> Value:
+def _loss_of_logits(
+    tape: Tape, setting: BlockSetting, kernel: LossKernel, head: OutputHead, out: Value
+) -> Value:
     """The loss from logits that are computed whole."""
     logits = linear(tape, setting, out, head.linears[-1])
     if head.capped:
@@ -118,4 +120,4 @@ def _loss_of_logits(tape: Tape, setting: BlockSetting, head: OutputHead, out: Va
         return smoothed(tape, setting, logits, out)
     if setting.compiled:
         return compiled(tape, setting, logits, out)
-    return ON_LOGITS[setting.loss](tape, setting, logits, out)
+    return kernel.walk(tape, setting, logits, out)

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
 from ....ledger.num import SINGLE, sized
+from ....ledger.source import Source
 from ...autograd.tape import Tape, Value
 from .setting import BlockSetting
+
+Walk = Callable[..., Value]
+Reads = Literal["logits", "weight"]
+
+
+class LossKernel(Struct, frozen=True, cache_hash=True):
+    """A loss as a head runs it.
+
+    - walk: writes the loss to a tape. transformers' head calls walk(tape, setting, logits, input of
+      the output layer), or walk(tape, setting, that input, output layer) where it reads the weight;
+      Megatron's calls walk(tape, setting, logits)
+    - source: where it is written what the loss saves
+    - reads: all logits, or the output layer's weight, from which it computes logits itself
+    """
+
+    walk: Walk
+    source: Source
+    reads: Reads = "logits"
+
+    @property
+    def only_ints(self) -> bool:
+        """True: a kernel has no sizes, so it can be part of a cache's key."""
+        return True
 
 
 def full(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
@@ -46,16 +75,24 @@ def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value)
     return loss
 
 
-def flash_fused(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
+def flash_fused(
+    tape: Tape,
+    setting: BlockSetting,
+    logits: Value,
+    out: Value,
+    *,
+    upcast: bool = True,
+    in_place: bool = False,
+) -> Value:
     """flash-attn's cross entropy (flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py): it
     saves the logits and one number per token. In backward their gradient has their dtype, and is
     new, or overwrites them.
 
     The kernel takes logits in any dtype, and computes a row in fp32. transformers' loss, which
     Axolotl's flash_attn_cross_entropy patches in fixed_cross_entropy, has made an fp32 copy by
-    then; llm-foundry gives it the logits as they are (`flash_fused_no_upcast`).
+    then; llm-foundry gives it the logits as they are.
     """
-    upcast, tokens = setting.loss != "flash_fused_no_upcast", setting.tokens
+    tokens = setting.tokens
     read = tape.cast(logits, 32) if upcast else logits
     lse = tape.value("loss.lse", tokens, 32, grad=False)
     losses = tape.op(
@@ -66,7 +103,7 @@ def flash_fused(tape: Tape, setting: BlockSetting, logits: Value, out: Value) ->
         saves=(read, lse),
         temp=sized(tokens, 32),
         saves_late=True,
-        hands_over=setting.loss == "flash_fused_inplace",
+        hands_over=in_place,
     )
     if upcast:
         tape.hold(logits, read)
@@ -123,14 +160,3 @@ def reward(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Valu
     scores = tape.op("loss.scores", logits, elements=setting.batch, saves=index)
     tape.hold(logits, out)
     return tape.op("loss", scores, elements=1, bits=32)
-
-
-ON_LOGITS = {
-    "reward": reward,
-    "full": full,
-    "full_no_upcast": full_no_upcast,
-    "flash_fused": flash_fused,
-    "flash_fused_inplace": flash_fused,
-    "flash_fused_no_upcast": flash_fused,
-    "liger": liger,
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -11,6 +12,9 @@ from ....ledger.remember import fields_only_ints
 from ....models.arch.adapters import Adapter
 from .liger import NO_LIGER, LigerKernels
 from .quirks import LLAMA, Quirks
+
+if TYPE_CHECKING:
+    from .losses import LossKernel
 
 
 class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
@@ -39,8 +43,9 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
       LinearFunctionForZeroStage3), which makes the input's gradient first, and no view
     - liger: Liger's kernels; multiprocessors: of the card, each of which sums a part of a norm's
       gradient there
-    - loss: how the loss is computed; loss_chunk: vocabulary entries of a tile; smoothed: the labels
-      are smoothed; labelled: tokens of a sequence with a label, where not all but the first
+    - loss: its kernel, None where only blocks run; loss_chunk: vocabulary entries of a tile;
+      smoothed: the labels are smoothed; labelled: tokens of a sequence with a label, where not all
+      but the first
     - compiled: the model runs as torch.compile's kernels
     - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
       _assisted_decoding do not call _optimize_model_for_decode)
@@ -77,7 +82,7 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     grouped_experts: bool = False
     liger: LigerKernels = NO_LIGER
     multiprocessors: int = 132
-    loss: str = "full"
+    loss: LossKernel | None = None
     loss_chunk: int = 0
     smoothed: bool = False
     compiled: bool = False

@@ -31,6 +31,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     - fused_weight_gradients: weight-gradient kernels add to the fp32 buffer directly
     - selective: core attention is checkpointed
     - recomputed: other modules that are, by Megatron's names
+    - loss_in_place: Transformer Engine's loss overwrites the logits
     - share: of every parameter's elements, where a parameter count was given
     """
 
@@ -53,6 +54,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     fused_weight_gradients: bool = False
     selective: bool = False
     recomputed: tuple[str, ...] = ()
+    loss_in_place: bool = False
     share: Share | None = None
 
     @property

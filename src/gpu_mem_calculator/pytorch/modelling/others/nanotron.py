@@ -13,6 +13,7 @@ from ....models.arch.arch import Layer
 from ....models.arch.blocks import Attention, Mlp, Norm
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
+from ..huggingface.losses import LossKernel
 from ..megatron.attention import MegatronHeads, core_attention
 from ..megatron.norms import norm
 from ..megatron.ops import MegatronSetting, column_linear, row_linear
@@ -106,7 +107,7 @@ def _mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
 
 
 def head_walk(
-    setting: MegatronSetting, final: Norm | None, vocab: Num, loss: str, *, shared: bool
+    setting: MegatronSetting, final: Norm | None, vocab: Num, loss: LossKernel, *, shared: bool
 ) -> BlockWalk:
     """Final norm, lm_head, an fp32 copy of the logits, and the sharded cross entropy.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....run.problems import Problem
 from ....run.run import Run
+from ...losses import DEFAULT, LOSS, LOSSES, TRANSFORMERS
 from .modules import tower_problems
 from .options import FUSED_ADAM, ON_HOST, PLACES, PRECISIONS, number, option, pipelined
 
@@ -16,6 +18,19 @@ def problems(run: Run) -> Iterator[str]:
         yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
     for refused in (_precision_problems, _offload_problems, _pipeline_problems, tower_problems):
         yield from refused(run, stage)
+    if (run.liger or run.loss != DEFAULT or run.label_smoothing) and int(run.mesh.pp) > 1:
+        what = "loss" if run.loss != DEFAULT else "liger" if run.liger else "label_smoothing"
+        fix = "leave it out, or set parallelism.pipeline_parallel_size to 1"
+        yield Problem(
+            f"training.{what} is not modelled with pipeline parallelism; {fix}",
+            f"training.{what}",
+            "parallelism.pipeline_parallel_size",
+        )
+    row = LOSSES[run.loss]
+    if stage == 3 and row.kernels[TRANSFORMERS].reads == "weight" and not row.gathers_weight:
+        why = "is not modelled here under ZeRO-3, which gathers the output layer's weight for it"
+        fix = f"use loss {DEFAULT!r}, or engine.zero_stage 2"
+        yield Problem(f"training.loss={run.loss!r} {why}; {fix}", LOSS, "engine.zero_stage")
     if run.options.get("amp"):
         yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
     if number(run, "allgather_bucket_size") % 2:

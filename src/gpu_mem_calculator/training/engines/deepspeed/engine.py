@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from ....ledger.ledger import Entry, Ledger
 from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ....ledger.units import MIB
-from ....pytorch.modelling.huggingface.fused_losses import ON_WEIGHT
 from ....pytorch.modelling.huggingface.head import head_walk
 from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
+from ...losses import TRANSFORMERS, kernel
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
@@ -203,7 +203,7 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         implementation=run.implementation or "fused",
         pipeline=pipelined(run),
         layers=high - low if pipelined(run) else None,
-        root_head=run.loss in ON_WEIGHT,
+        root_head=kernel(run, TRANSFORMERS).reads == "weight",
         first=first,
         last=last,
     )

@@ -184,6 +184,7 @@ ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
     transformers=False,
+    loss_kernels="",
     side_streams=zero_streams,
     options=OPTIONS,
     axes=frozenset({"tp", "pp"}),

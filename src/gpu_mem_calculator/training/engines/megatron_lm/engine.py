@@ -15,6 +15,7 @@ from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.phases import STARTUP
 from ....run.run import Run
+from ...losses import MEGATRON
 from ...step.block_events import BlockRun, block_runs
 from ...step.pipeline import PipelineStage, pipeline_stage, pipeline_stages, stage_layers
 from ...step.pipeline import beats as stage_instants
@@ -93,7 +94,7 @@ ENGINE = Engine(
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
     optimizers=frozenset(OPTIMIZERS),
-    losses=("full", "megatron_fused", "te_fused"),
+    loss_kernels=MEGATRON,
     complete=complete,
     host_libraries=HostLibraries(780 * MIB, "11 runs, 674 to 879 MiB"),
     problems=problems,

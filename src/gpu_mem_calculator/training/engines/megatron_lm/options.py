@@ -113,15 +113,6 @@ def engine_version(run: Run) -> Version:
     return min(newest, parse_version(option(run, "transformer_engine_version")) or newest)
 
 
-def loss(run: Run) -> str:
-    """The loss, by its name in pytorch/modelling/megatron/head.py: Transformer Engine's was in
-    place before
-    2.18.
-    """
-    in_place = run.loss == "te_fused" and engine_version(run) < (2, 18, 0)
-    return "te_fused_in_place" if in_place else run.loss
-
-
 def shares_gradient(run: Run) -> bool:
     """Whether a stage with embedding and output layer sums their gradients of a shared table."""
     return run.arch.tied and not fused_weight_gradients(run)
@@ -149,6 +140,7 @@ def setting(run: Run, *, selective: bool) -> MegatronSetting:
         fused_softmax=option(run, "masked_softmax_fusion"),
         float_softmax=option(run, "attention_softmax_in_fp32"),
         fused_weight_gradients=fused_weight_gradients(run),
+        loss_in_place=engine_version(run) < (2, 18, 0),
         selective=CORE_ATTENTION in modules,
         recomputed=tuple(name for name in modules if name != CORE_ATTENTION),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ....ledger.ledger import LAST
 from ....ledger.num import SINGLE, Num, holds, nothing
 from ....ledger.remember import remembered
@@ -12,18 +14,19 @@ from ....pytorch.modelling.megatron import layer as megatron_layer
 from ....pytorch.modelling.others import nanotron
 from ....run.phases import BACKWARD
 from ....run.run import Run
+from ...losses import DEFAULT, LOSSES, MEGATRON, kernel
 from ...step.activations import FREE_AT_ONCE, StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.layer_sources import LayerSources, layer_sources
 from ...step.pipeline import PipelineStage
-from .options import is_nanotron, loss, shares_gradient
+from .options import is_nanotron, shares_gradient
 from .options import setting as megatron_setting
 from .shards import local_vocab
 
 SOURCES = LayerSources(
     code("megatron-core 0.19.2 transformer layer, walked with autograd's saving rules"),
-    code("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181"),
+    LOSSES[DEFAULT].kernels[MEGATRON].source,
     code("megatron-core 0.19.2 tensor_parallel/random.py: a layer's input is kept"),
 )
 
@@ -47,8 +50,9 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
     shared = alone and shares_gradient(run)
     head_walk = _nanotron_head if is_nanotron(run) else _megatron_head
-    head = head_walk(setting, run.arch.final_norm, local_vocab(run), loss(run), shared=shared)
-    sources = layer_sources(run.arch, SOURCES)
+    loss = kernel(run, MEGATRON)
+    head = head_walk(setting, run.arch.final_norm, local_vocab(run), loss, shared=shared)
+    sources = layer_sources(run.arch, replace(SOURCES, head=loss.source))
     return StageWalks(layers, head, sent, FREE_AT_ONCE, sources=sources)
 
 
