@@ -139,12 +139,12 @@ def test_visitors_may_ask_the_hub(where: str) -> None:
         with made(rendered(case), {("Secret", "hf-token"): {"token": token}}) as pod:
             port = prepared(pod, alone=False)
             with running(pod) as service:
-                question = ("/api/hf/fetch", {"model_id": "our-team/tuned"})
+                question = ("/api/validate", {"model": {"name": "our-team/tuned"}})
                 ((status, _, body),) = asked(service, port, question)
                 code, _, log = service.stop(pod.grace)
     assert status == 200, body
     assert code in WELL, log
-    assert json.loads(body)["config"]
+    assert json.loads(body)["valid"], body
     assert there.asked[0] == ("/our-team/tuned/resolve/main/config.json", f"Bearer {token}")
     assert token not in log + body
 

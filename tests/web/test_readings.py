@@ -17,48 +17,11 @@ from gpu_mem_calculator.runfile.read import SECTIONS
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import app
 from gpu_mem_calculator.web.changes import offered_changes
-from gpu_mem_calculator.web.compat import _references
-from gpu_mem_calculator.web.compat_bodies import _hardware, among
-from gpu_mem_calculator.web.compat_fields import inference_run
-from gpu_mem_calculator.web.compat_models import fetch_model
 from gpu_mem_calculator.web.dispatch import _run_task
 from gpu_mem_calculator.web.pasted_text import read_pasted
 from gpu_mem_calculator.web.reply_cache import ReplyCache
 from gpu_mem_calculator.web.tasks import _data, import_text
 from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
-
-TOTAL = "total_gpu_memory_gb"
-
-
-@pytest.mark.parametrize(
-    ("section", "dropped"),
-    [
-        ({"num_gpus": 8, "gpu_memory_gb": 40, TOTAL: 320}, True),
-        ({"num_gpus": 8, "gpu_memory_gb": 40, TOTAL: 321}, False),
-        ({"num_gpus": 8, TOTAL: 640}, True),
-        ({TOTAL: 80}, True),
-        ({TOTAL: None}, True),
-        ({"num_gpus": "8", TOTAL: 640}, False),
-        ({"num_gpus": "8", "gpu_memory_gb": 40.0, TOTAL: 320}, False),
-    ],
-)
-def test_a_total_that_follows_is_dropped(section: dict[str, Any], dropped: bool) -> None:
-    """One GPU of 80 GB where the body says nothing; another total is for the reader to refuse."""
-    assert (TOTAL not in _hardware(dict(section), {})) is dropped
-
-
-def test_hardware_without_a_total_stays_as_it_is() -> None:
-    """Nothing is added."""
-    assert _hardware({"num_gpus": 8}, {}) == {"num_gpus": 8}
-
-
-@pytest.mark.parametrize(
-    ("value", "values", "is_among"),
-    [(1, (1,), True), (True, (1,), False), (1, (True,), False), (False, (False,), True)],
-)
-def test_a_flag_is_no_number(value: Any, values: tuple[Any, ...], is_among: bool) -> None:
-    """Python's True equals 1."""
-    assert among(value, values) is is_among
 
 
 @pytest.mark.parametrize(
@@ -96,49 +59,6 @@ def test_a_body_that_is_not_json_says_why() -> None:
     assert (_data(b""), _data(b'{"a": 1}')) == ({}, {"a": 1})
     with pytest.raises(InputError, match="the body is not JSON: it ends on line 1"):
         _data(b"{")
-
-
-@pytest.mark.parametrize("name", ["", "  ", "no-such-preset"])
-def test_a_model_is_a_preset_or_on_the_hub(name: str) -> None:
-    """Anything else is refused with an example."""
-    with pytest.raises(InputError, match="must be a name on the hub, such as 'owner/model'"):
-        fetch_model({"model_id": name}, {})
-    assert fetch_model({"model_id": "gpt2"}, {})["config"]["name"] == "gpt2"
-
-
-@pytest.mark.parametrize(
-    ("names", "refused"),
-    [
-        ({"engine_type": "vllm", "engine": "vllm"}, False),
-        ({"engine_type": "vllm", "engine": "sglang"}, True),
-        ({"engine_type": "vllm", "engine": None}, False),
-        ({"engine": "vllm"}, False),
-    ],
-)
-def test_two_names_of_an_engine_must_agree(names: dict[str, Any], refused: bool) -> None:
-    """The page has one field for it, and a run file another."""
-    body = {"model": {"name": "gpt2"}, "inference": names}
-    if not refused:
-        assert inference_run(body)[0]["inference"]["engine"] == "vllm"
-        return
-    with pytest.raises(InputError, match="are the same thing; leave one out"):
-        inference_run(body)
-
-
-@pytest.mark.parametrize(
-    ("source", "title", "description"),
-    [
-        ("code: vllm 0.19.0 a.py:7", "vllm 0.19.0", "a.py:7"),
-        ("code: vllm 0.19.0", "vllm 0.19.0", ""),
-        ("code: vllm", "", ""),
-        ("code: unknown 1.0 a.py", "", ""),
-        ("measured: vllm 0.19.0 a.py", "", ""),
-    ],
-)
-def test_a_reference_is_a_framework_at_a_version(source: str, title: str, description: str) -> None:
-    """Other sources have no address."""
-    expected = [(title, description)] if title else []
-    assert [(one["title"], one["description"]) for one in _references([source])] == expected
 
 
 def test_the_module_has_an_app_and_no_other_late_name() -> None:

@@ -204,8 +204,7 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("GET", "/api/calculate", b"", 405, "does not take GET"),
         ("GET", "/api/nothing", b"", 404, "there is no /api/nothing"),
         ("GET", "/api/preset/nothing", b"", 404, "is not a preset"),
-        ("POST", "/api/multinode/calculate", b"{}", 501, "is not supported"),
-        ("POST", "/api/export/lightning", json.dumps(RUN).encode(), 501, "lightning"),
+        ("POST", "/api/export/lightning", json.dumps(RUN).encode(), 422, "is not known; use"),
     ],
 )
 def test_mistakes_are_sentences(

@@ -10,15 +10,6 @@ from ..runfile.text.errors import InputError, printable
 from .output import show, write
 from .parser import Parser, add_output, whole
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc backtest runs.jsonl
-  gpu-mem-calc backtest runs.jsonl --phases --picture runs.svg
-  gpu-mem-calc backtest runs.jsonl --rung trace --format json -o score.json
-
-a line of the file:
-  {"id": "my-run", "group": "fsdp", "config": {"model": {"name": "gpt2"}, ...},
-   "rank": 0, "measured": {"allocated_bytes": 10194960384}}"""
 PICTURES = (".svg", ".html")
 
 

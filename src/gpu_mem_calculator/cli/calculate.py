@@ -20,18 +20,6 @@ from .run_source import RunSource
 from .shell_words import ShellWords
 from .training_options import add_training_options
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc calculate run.json
-  gpu-mem-calc calculate run.json --gpu h100 --gpus 8 --seq-len 8k
-  gpu-mem-calc calculate --preset llama2-7b --gpus 8 --engine fsdp
-  gpu-mem-calc calculate run.json --format html --output report.html
-  gpu-mem-calc calculate run.json --export deepspeed --output ds_config.json
-  gpu-mem-calc calculate run.json --check --quiet --margin 5%   (in CI)
-  gpu-mem-calc calculate ds_config.json --model llama2-7b --gpus 8
-  cat run.json | gpu-mem-calc calculate -
-  gpu-mem-calc calculate --function my_project.train:model_and_batch"""
-
 
 def arguments(parser: Parser) -> None:
     """Add the options of `calculate`."""

@@ -21,18 +21,6 @@ from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, whole
 from .together import Checked, several_data, several_lines, shared_gpus
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc check vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2
-  gpu-mem-calc check --gpu h100 accelerate launch train.py --bf16 ...
-  gpu-mem-calc check torchrun --nproc-per-node 8 pretrain_gpt.py ...
-  gpu-mem-calc check axolotl train qlora.yml
-  gpu-mem-calc check --run trl sft --config sft.yaml     (starts it if it fits)
-  gpu-mem-calc check train.sh         gpu-mem-calc check deployment.yaml
-
-exit codes: 0 it fits; 1 it does not; 2 bad input; 3 cannot tell: the command
-starts no tool that is known, or something that is not modelled could decide"""
-
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
 OWN_MODEL = ("megatron", "torchtitan")  # programs whose arguments describe the model
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"

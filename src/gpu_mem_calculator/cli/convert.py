@@ -14,18 +14,6 @@ from .parser import Parser, add_run
 from .run_source import is_command, run_data
 from .training_options import add_training_options
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc convert run.json --to accelerate
-  gpu-mem-calc convert llama3.1-8b --qlora --to axolotl
-  gpu-mem-calc convert run.json --to deepspeed --output ds_config.json
-  gpu-mem-calc convert run.json --to transformers --output args.json
-  gpu-mem-calc convert run.json --to trl --output sft.yaml
-  gpu-mem-calc convert 'vllm serve Qwen/Qwen3-32B -tp 2' --to sglang
-  gpu-mem-calc convert axolotl.yml --to llamafactory --output lf.yaml
-  gpu-mem-calc convert ds_config.json --model llama3.1-8b --gpus 8 \\
-    --to yaml --output run.yaml"""
-
 
 def arguments(parser: Parser) -> None:
     """Add the options of `convert`."""

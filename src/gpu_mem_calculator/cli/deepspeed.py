@@ -17,12 +17,6 @@ from .parser import Parser, add_output, add_settings, positive, whole
 if TYPE_CHECKING:
     from ..runfile.find_model.model_source import ResolvedModel
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc deepspeed --stage 2 --model-path meta-llama/Llama-3.1-70B
-  gpu-mem-calc deepspeed --stage 2 --model-path s3://bucket/models/mine
-  gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
-    --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
 MODEL_PATH = (
     "a model's name, a Hugging Face id (owner/model), a config.json or its folder, "
     "s3://bucket/path, or https://.../config.json; used instead of --num-parameters"

@@ -14,13 +14,6 @@ from .training_options import add_training_options
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc explain run.json
-  gpu-mem-calc explain llama3.1-8b --qlora --gpu 4090
-  gpu-mem-calc explain --preset llama2-7b --seq-len 2048 --parts
-  gpu-mem-calc explain run.json --format json"""
-
 
 def arguments(parser: Parser) -> None:
     """Add the options of `explain`."""

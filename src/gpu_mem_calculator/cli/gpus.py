@@ -8,19 +8,6 @@ from ..report.lines import gib
 from .catalogue import add_list, matching_rows, show_rows
 from .parser import Parser, memory
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc gpus
-  gpu-mem-calc gpus h100
-  gpu-mem-calc gpus --gpu-mem 24
-  gpu-mem-calc gpus --format json
-  GPU_MEM_CALC_GPUS=my.toml gpu-mem-calc gpus
-
-GPU_MEM_CALC_GPUS names a file with cards of your own:
-  [[gpu]]
-  name = "my-card"
-  memory_gb = 24
-Every other key of catalog/gpus.toml may follow."""
 HEAD = ("name", "GB", "usable", "GB/s", "card")
 
 

@@ -22,18 +22,6 @@ from .output import show, write
 from .parser import Parser, add_long, add_output, add_settings, memory, positive, tokens, whole
 from .serving import serving_answer
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc infer llama3.1-8b --gpu h100
-  gpu-mem-calc infer llama3.1-8b --gpu 4090 --context 8k --users 16
-  gpu-mem-calc infer deepseek-v3 --gpu h200 --gpus 8 --context 32k --ep
-  gpu-mem-calc infer qwen3-32b --gpu h100 --fewest-gpus
-  gpu-mem-calc infer llama3.1-8b --engine llamacpp --quantization q4_k_m \\
-    --gpu 4090 --context 32k
-  gpu-mem-calc infer --largest-model --gpu 4090 --quantization awq
-  gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4k,32k \\
-    --concurrency 1,16,64 --format json
-  gpu-mem-calc infer qwen3-32b --gpu h100 --gpus 2 --export sglang"""
 UTILIZATION = "inference.gpu_memory_utilization"
 EXPERTS = "inference.expert_parallel_size"
 LONGEST, USERS = "inference.max_seq_len", "inference.batch_size"

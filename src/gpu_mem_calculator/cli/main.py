@@ -44,17 +44,6 @@ LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run fo
 EXIT_CODES = """\
 exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input; 3 cannot
 tell (check, --check); 70 a fault of gpu-mem-calc; 74 output cannot be written."""
-EXAMPLES = """\
-examples:
-  gpu-mem-calc quick llama3.1-8b --qlora --gpu 4090
-  gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
-  gpu-mem-calc infer llama3.1-8b --gpu h100 --context 8k --users 32
-  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --global-batch 128
-  gpu-mem-calc calculate run.json --check
-  gpu-mem-calc convert run.json --to accelerate
-  gpu-mem-calc explain run.json
-without a command, a model is estimated as by quick, and a run file as by
-calculate: gpu-mem-calc llama3.1-8b --qlora --gpu 4090"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,7 +161,7 @@ def _verb(verb: str, words: list[str]) -> int:
 
         gc.disable()  # a command ends before its garbage matters
     module = import_module(f".{verb}", __package__)
-    parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__, epilog=module.EXAMPLES)
+    parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     module.arguments(parser)
     if verb == "check":
         words = module.separated(words)
@@ -206,11 +195,13 @@ def _import_msgspec() -> None:
 
 
 def _help() -> str:
+    from .parser import examples
+
     verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
     return (
         f"usage: {PROG} COMMAND ...\n\n"
         "Estimates the GPU memory that training or serving a language model takes.\n\n"
-        f"commands:\n{verbs}\n\n{EXAMPLES}\n\n"
+        f"commands:\n{verbs}\n\n{examples('main')}\n\n"
         f"options:\n  --version  print the version\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"
         f"{EXIT_CODES}\n"

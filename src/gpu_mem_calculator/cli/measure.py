@@ -24,17 +24,6 @@ from .parser import Parser, add_allocator, add_output, add_run, natural, positiv
 from .progress import progress
 from .run_source import run_data
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc measure --config run.json --append runs.jsonl
-  gpu-mem-calc measure --config run.json --rank 6 --cap 24GiB
-  gpu-mem-calc measure --config run.json --find-minimum --snapshot run.pickle
-  gpu-mem-calc measure --config run.json --find-minimum --between 12GiB:16GiB
-  gpu-mem-calc measure --cases cases.jsonl --append runs.jsonl
-  gpu-mem-calc measure --function my_project.train:model_and_batch --with n=24
-  torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
-  deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json
-  gpu-mem-calc measure --config run.json --ray 2x8"""
 UNITS = {
     **dict.fromkeys(("", "G", "GB", "GIB"), GIB),
     **dict.fromkeys(("M", "MB", "MIB"), MIB),

@@ -30,6 +30,16 @@ ELSEWHERE = {
 }
 
 
+def examples(verb: str) -> str:
+    """What the help of a verb ends with."""
+    import tomllib
+    from pathlib import Path
+
+    text = Path(__file__).with_name("examples.toml").read_text(encoding="utf-8")
+    found: str = tomllib.loads(text)[verb]
+    return found
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help 80 columns wide, with the examples as written."""
 
@@ -43,6 +53,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **rest: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **rest)
         self._joined = ""
+
+    def format_help(self) -> str:
+        """argparse's help, with the examples of the verb."""
+        self.epilog = examples(self.prog.rpartition(" ")[2])
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise one sentence, where argparse prints the usage and exits."""

@@ -22,20 +22,6 @@ from .parser import Parser, add_output, add_settings, memory, positive, tokens, 
 if TYPE_CHECKING:
     from ..advice.planner.answers.plans import Plans
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --seq-len 8k \\
-    --global-batch 128
-  gpu-mem-calc plan llama3.1-70b --gpus 64 --gpu h100 --seq-len 8k \\
-    --global-batch 1024 --price 2.5 --tokens 1T --format html -o plans.html
-  gpu-mem-calc plan 70B --gpus 64 --gpu h100 --engine megatron --fix tp=8 \\
-    --vary checkpointing=none,selective,full --global-batch 1024
-  gpu-mem-calc plan --candidates a.json b.json ds_config.json --price 2.5
-  gpu-mem-calc plan llama3.1-70b --gpu h100 --fewest-gpus --global-batch 256
-  gpu-mem-calc plan llama3.1-8b --gpus 8 --gpu h100 --global-batch 128 \\
-    --save-runs plans && gpu-mem-calc check plans/plan-1.json
-  gpu-mem-calc plan llama3.1-70b --gpus 8 --gpu h100 --serve any --users 64 \\
-    --context 8k --latency 50ms"""
 GOALS = {
     "fewest_gpus": "find the fewest GPUs that work",
     "largest_batch": "find the largest micro-batch that fits",

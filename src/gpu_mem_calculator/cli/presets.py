@@ -10,12 +10,6 @@ from ..runfile.resolve.hardware import find_hardware
 from .catalogue import add_list, matching_rows, show_rows
 from .parser import Parser
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc presets
-  gpu-mem-calc presets llama3
-  gpu-mem-calc presets qwen --gpu 4090
-  gpu-mem-calc presets --format json"""
 KEYS = ("name", "title", "hub_id", "aliases", "num_parameters", "source")  # shown as JSON
 BYTES = 2  # of a 16-bit weight
 HEAD = ("name", "size", "hub id")

@@ -16,14 +16,6 @@ from .shell_words import ShellWords
 from .sizes import choose_mesh, choose_model
 from .training_options import add_training_options, chosen_settings, option_words, settings_words
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc quick llama3.1-8b --qlora --gpu 4090
-  gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
-  gpu-mem-calc quick llama3.1-8b --gpus 8 --zero 3 --gpu h100 --seq-len 8k
-  gpu-mem-calc quick 70 --gpus 64 --gpu-mem 80 --engine megatron
-  gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --save-run run.json
-  gpu-mem-calc quick qwen2.5-7b --lora 16 --gpu a100 --export trl"""
 DEFAULTS = ("engine.type=pytorch", "hardware.num_gpus=1")
 
 

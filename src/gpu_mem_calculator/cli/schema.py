@@ -7,10 +7,6 @@ import argparse
 from .output import write
 from .parser import Parser
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc schema --output run.schema.json"""
-
 
 def arguments(parser: Parser) -> None:
     """Add --output."""

@@ -10,13 +10,6 @@ from ..ledger.extras import install
 from ..runfile.text.errors import InputError
 from .parser import Parser, whole
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc serve
-  gpu-mem-calc serve --port 9000 --workers 2
-  gpu-mem-calc serve --host 0.0.0.0 --hub
-
-Environment variables set the rest: docs/web.md."""
 MOST_PORTS = 65535
 MISSING = f"the web page needs more packages: {install('web')}"
 

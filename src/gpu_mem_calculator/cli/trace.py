@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from ..lab.trace.run import RunTrace
     from ..report.tracing import TraceReport
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc trace --preset llama3.2-1b --set training.seq_len=2048
-  gpu-mem-calc trace --config run.json --diff
-  gpu-mem-calc trace --config run.json --snapshot run.pickle
-  gpu-mem-calc trace --function my_project.train:batch --with layers=24
-  gpu-mem-calc trace --gpu h100 -- python train.py --batch_size=4
-  gpu-mem-calc trace -- torchrun --nproc-per-node=8 train.py
-the function returns a model and a batch (a dict, a tuple or a tensor); the
-model's output must contain the loss. After -- stands the command that starts
-your own training script: it runs unchanged, for two optimizer steps, without
-network, and what it prints goes to stderr."""
 NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
 
 

@@ -10,13 +10,6 @@ from .output import show, write
 from .parser import RUN_FILE, Parser, add_model, add_output, add_settings
 from .run_source import RunSource, run_source
 
-EXAMPLES = """\
-examples:
-  gpu-mem-calc validate run.json
-  gpu-mem-calc validate run.json --set parallelism.tensor_parallel_size=4
-  gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8
-  gpu-mem-calc validate run.json --format json"""
-
 
 def arguments(parser: Parser) -> None:
     """Add the options of `validate`."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..runfile.keys.schema import RUN
-from .compat import REFERENCE
-from .compat_schema import INFERENCE
 from .openapi import ANYTHING, SERVER, RouteDocument
 from .options import WORDS
 from .worker_messages import JSON
 
 QUICK, SLOW = "quick", "slow"
-FAILS = (403, 408, 413, 414, 422, 501, 503, 504)
+FAILS = (403, 408, 413, 414, 422, 503, 504)
 
 
 class Address(Struct, frozen=True):
@@ -49,7 +47,7 @@ class Address(Struct, frozen=True):
         words = tuple(name for name in WORDS if f"{{{name}}}" in self.suffix)
         return RouteDocument(
             summary=self.summary,
-            tag="reference calculator" if self.task in REFERENCE else "calculate",
+            tag="calculate",
             body=self.body,
             query=self.query,
             words=words,
@@ -118,30 +116,11 @@ CALCULATIONS = (
         "A pasted command, run file, tool's file, config.json or model name, as a run file",
         "PastedText",
     ),
-    Address("explain-formula", SLOW, "Formula", "The formulas of a run with its numbers"),
     Address(
         "export",
         SLOW,
         "ExportedFile",
-        "The run as json, yaml or a DeepSpeed configuration",
+        "The run as json, yaml, or the configuration of another tool",
         suffix="/{format}",
-    ),
-    Address("optimize/batch-size", SLOW, "LargestBatch", "The largest micro-batch that fits"),
-    Address(
-        "inference/calculate",
-        QUICK,
-        "InferenceAnswer",
-        "Inference, with the reference calculator's names",
-        INFERENCE,
-    ),
-    Address(
-        "multinode/calculate", QUICK, "object", "Traffic between nodes; not supported", "object"
-    ),
-    Address(
-        "hf/fetch",
-        SLOW,
-        "HubAnswer",
-        "A model's numbers from the hub, where the operator allows it",
-        "HubModel",
     ),
 )

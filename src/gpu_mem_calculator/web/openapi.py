@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import __version__
-from ..runfile.keys.schema import RUN
-from .compat_schema import INFERENCE, body_schemas
+from ..runfile.keys.schema import RUN, definitions
 from .options import QUERY, WORDS
 from .response_types import TYPES
 from .worker_messages import JSON
@@ -34,8 +33,6 @@ EXAMPLES = {
     SERVER: {**SERVED, "inference": {"engine": "vllm"}},
     RUN: EXAMPLE,
     ANYTHING: EXAMPLE,
-    INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
-    "HubModel": {"model_id": "llama2-7b"},
     "PlanAsked": {
         "model": "llama3.1-8b",
         "gpus": 8,
@@ -55,7 +52,6 @@ FAILURES = {
     422: "what is wrong, one sentence each",
     429: "too many requests of one client at the same time",
     431: "the headers are too large or too many",
-    501: "not supported",
     503: "busy: try again after the seconds of Retry-After",
     504: "the run takes longer than the time limit",
 }
@@ -115,7 +111,7 @@ def _components() -> dict[str, Any]:
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
         **types,
-        **body_schemas(TEMPLATE),
+        **definitions(TEMPLATE),
         SERVER: {
             "allOf": [_schema("MemoryResult"), _schema("Answers")],
             "description": "A server's result, and beside it what was asked of it.",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..runfile.text.errors import InputError
-from .compat import EXPORTS, UNSUPPORTED
+from .export import EXPORTS
 
 Options = Mapping[str, str]
 WIDTHS = (320, 1600)
@@ -38,8 +38,6 @@ def _choice(description: str, words: tuple[str, ...]) -> Parameter:
 PIXELS: Parameter = {"minimum": WIDTHS[0], "maximum": WIDTHS[1], "default": WIDTH}
 SETTING = "a setting; every `section.key` of a run file may be one"
 PRESET = "a name of /api/presets; a beginning is enough where it is unique"
-NOT_ALL = f"in any case; not supported: {', '.join(UNSUPPORTED)}"
-FORMATS: Parameter = {"enum": [*EXPORTS, *UNSUPPORTED]}
 # Query parameters; where `model.name` is one, so is any setting, `section.key=value`.
 QUERY: dict[str, Parameter] = {
     "contexts": _text("rows of the table, such as 4096,32768", "4096,32768", pattern=NUMBERS),
@@ -52,7 +50,7 @@ QUERY: dict[str, Parameter] = {
 }
 # Words of the path.
 WORDS: dict[str, Parameter] = {
-    "format": _text(NOT_ALL, "deepspeed", **FORMATS),
+    "format": _text("in any case", "deepspeed", enum=list(EXPORTS)),
     "name": _text(PRESET, "llama2-7b", minLength=1),
 }
 

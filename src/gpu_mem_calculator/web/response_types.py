@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..advice.serving.answers import Answers
 from ..estimates.explain.explain import Explanation
-from ..estimates.result import MemoryBreakdown, MemoryResult
+from ..estimates.result import MemoryResult
 from ..runfile.keys.fields import RunFileField
 from .plan_question import PlanAsked, PlansReply
 
@@ -110,43 +110,6 @@ class ImportedRun(Struct, frozen=True):
     notes: list[str] = []
 
 
-class FormulaComponent(Struct, frozen=True):
-    """An entry that is alive at the peak."""
-
-    name: str
-    formula: str
-    result: str
-    description: str
-    bytes: int
-    kind: str
-
-
-class FormulaReference(Struct, frozen=True):
-    """Code that formulas were read from."""
-
-    title: str
-    url: str
-    description: str
-
-
-class Formula(Struct, frozen=True, kw_only=True):
-    """The formulas of a run; the options that its engine does not have are left out."""
-
-    engine_type: str
-    engine_name: str
-    formula_description: str
-    formula_components: list[FormulaComponent]
-    letters: dict[str, int]
-    breakdown: MemoryBreakdown
-    references: list[FormulaReference]
-    total_memory_gb: float
-    parallelism: dict[str, int]
-    zero_stage: int | None = None
-    offload_optimizer: str | None = None
-    offload_param: str | None = None
-    sharding_strategy: str | None = None
-
-
 class ExportedFile(Struct, frozen=True, kw_only=True):
     """A file's text and usual name; of a foreign configuration also its data, and the result."""
 
@@ -155,55 +118,6 @@ class ExportedFile(Struct, frozen=True, kw_only=True):
     filename: str
     config: dict[str, Any] | None = None
     memory_result: MemoryResult | None = None
-
-
-class LargestBatch(Struct, frozen=True):
-    """The largest micro-batch that fits; 0 where none does, and the result is that of 1."""
-
-    max_batch_size: int
-    memory_result: MemoryResult
-    problems: list[str]
-
-
-class InferenceBreakdown(Struct, frozen=True):
-    """A server's parts, which add up to the total."""
-
-    model_params_gb: float
-    kv_cache_gb: float
-    activations_gb: float
-    overhead_gb: float
-
-
-class InferenceAnswer(Struct, frozen=True):
-    """The reference calculator's fields for a server, and the whole result."""
-
-    total_memory_per_gpu_gb: float
-    total_memory_all_gpus_gb: float
-    breakdown: InferenceBreakdown
-    max_supported_batch_size: int
-    estimated_throughput_tokens_per_sec: float | None
-    no_throughput: str
-    fits_on_gpu: bool
-    memory_utilization_percent: float
-    left_out: list[str]
-    result: MemoryResult
-
-
-class HubModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model by its name; the service has its operator's token, and takes no other."""
-
-    model_id: str
-    token: Literal[""] | None = None
-
-
-class HubAnswer(Struct, frozen=True):
-    """A model in the reference calculator's fields, and which of them were found."""
-
-    model_id: str
-    config: dict[str, Any]
-    missing_fields: list[str]
-    found_fields: list[str]
-    warnings: list[str]
 
 
 class Preset(Struct, frozen=True):

@@ -19,12 +19,12 @@ from starlette.routing import Route
 from .. import catalog
 from ..runfile.keys.fields import form
 from ..runfile.keys.schema import RUN, schema
+from ..training.engines import engines
 from .addresses import CALCULATIONS, SLOW, Address
-from .compat import dtypes, engines, optimizers
-from .compat_models import preset, presets
 from .dispatch import answer_request
 from .observability import metrics
 from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
+from .presets import preset, presets
 from .worker_messages import JSON, refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -37,15 +37,18 @@ def gpus() -> dict[str, Any]:
     return {"gpus": list(catalog.rows("gpus"))}
 
 
+def engine_titles() -> dict[str, str]:
+    """Titles of the training engines by name."""
+    return {name: engine.title for name, engine in engines().items()}
+
+
 # Path -> the function that makes a fact, the schema of its reply, its summary.
 FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
     "/api/presets": (presets, PRESETS, "The models that have a name"),
     "/api/gpus": (gpus, "Cards", "The cards that have a name"),
     "/api/schema": (schema, "object", "The run file's JSON Schema"),
     "/api/form": (form, "Form", "The run file's keys, their defaults and meanings"),
-    "/api/engines": (engines, TITLES, "The training engines"),
-    "/api/optimizers": (optimizers, TITLES, "The optimizers"),
-    "/api/dtypes": (dtypes, TITLES, "The number formats of training"),
+    "/api/engines": (engine_titles, TITLES, "The training engines"),
 }
 
 

@@ -27,8 +27,7 @@ from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from .changes import offered_changes
-from .compat import REFERENCE
-from .compat_bodies import from_reference
+from .export import export
 from .options import PAGES, REPLAYS, THEMES, Options, numbers, one_of, width
 from .pasted_text import read_pasted
 from .plan_question import plans_reply
@@ -74,7 +73,7 @@ def _estimate(body: Any, *, replay: bool = True) -> Estimate:
     """The estimate; without `replay` that of the ledger alone, whose verdict is
     `cannot_tell` where a replay must decide.
     """
-    found = full_estimate(from_reference(body), replay=replay)
+    found = full_estimate(body, replay=replay)
     return with_other_cards(found) if replay else found
 
 
@@ -188,5 +187,5 @@ TASKS: dict[str, Task] = {
     "picture": picture,
     "plan": plans,
     "import": import_text,
-    **REFERENCE,
+    "export": export,
 }

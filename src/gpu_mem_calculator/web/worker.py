@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from ..catalog.hub.access import Access, allow, endpoint
 from ..ledger.units import MIB
 from ..runfile.text.errors import InputError
-from .compat import UnsupportedFieldError
 from .logs import log_fault, start_logs
 from .settings import ServiceSettings, from_environment
 from .tasks import answer
@@ -78,8 +77,6 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
         return gzipped(reply) if ask.packs and len(reply.body) >= PACK_FROM_BYTES else reply
     except InputError as error:
         return refusal(422, error.problems)
-    except UnsupportedFieldError as error:
-        return refusal(501, [str(error)])
     except MemoryError:
         return refusal(413, [TOO_LARGE])
     except Exception as error:

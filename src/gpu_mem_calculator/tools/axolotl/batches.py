@@ -6,15 +6,12 @@ utils/data/streaming.py, utils/schemas/validation.py.
 
 from __future__ import annotations
 
+from ..translation.arguments import tables
 from .draft import Draft, flag, number
 
 MULTIPLE = 64  # core/builders/causal.py: rows are padded to a multiple of it
 # Attention that keeps packed documents apart by their positions (utils/schemas/enums.py).
-PACKING = (
-    *("flash_attention_2", "flash_attention_3", "flex_attention", "xformers", "sage"),
-    *("kernels-community/flash-attn2", "kernels-community/flash-attn3"),
-    "kernels-community/sage-attention",
-)
+PACKING = tuple(tables(__file__)["packing"])
 
 
 def add_batch(draft: Draft, attention: str) -> None:

@@ -15,26 +15,15 @@ from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Section
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_table, tables
 from .draft import Draft, flag, mapping, whole
 
+TABLES = tables(__file__)
 FOLDER = Path(__file__).parent
 PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
 # DeepSpeed's own names of these keys (deepspeed 0.19.8 zero/config.py, aliases).
-STAGE3_NAMES = {
-    "max_live_parameters": "stage3_max_live_parameters",
-    "max_reuse_distance": "stage3_max_reuse_distance",
-    "prefetch_bucket_size": "stage3_prefetch_bucket_size",
-    "param_persistence_threshold": "stage3_param_persistence_threshold",
-    "gather_16bit_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-}
-NOT_READ = (
-    "compile",
-    "tensor_parallel",
-    "flops_profiler",
-    "comms_logger",
-    "activation_checkpointing",
-)
+STAGE3_NAMES: dict[str, str] = TABLES["stage3_names"]
+NOT_READ = tuple(TABLES["not_read"])
 
 
 def add_launch(draft: Draft, files: NamedFiles) -> None:

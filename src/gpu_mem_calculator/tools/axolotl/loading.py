@@ -7,27 +7,14 @@ utils/schemas/config.py (normalize_attn_implementation), core/builders/base.py.
 from __future__ import annotations
 
 from ...runfile.text.errors import InputError, quoted
+from ..translation.arguments import tables
 from .draft import Draft, flag, mapping
 
+TABLES = tables(__file__)
 # Older keys and the attention that each means, in the order in which they win (schemas/enums.py).
-OLDER_KEYS = {
-    "xformers_attention": "xformers",
-    "sage_attention": "sage",
-    "flex_attention": "flex_attention",
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-}
+OLDER_KEYS: dict[str, str] = TABLES["older_keys"]
 # The kernel that is modelled for each.
-KERNELS = {
-    "eager": "eager",
-    "sdpa": "sdpa",
-    "flash_attention_2": "flash_attention_2",
-    "flash_attention_3": "flash_attention_3",
-    "kernels-community/flash-attn2": "flash_attention_2",
-    "kernels-community/flash-attn3": "flash_attention_3",
-    "kernels-community/vllm-flash-attn3": "flash_attention_3",
-}
+KERNELS: dict[str, str] = TABLES["kernels"]
 # Other kernels, and the modelled one that keeps the same tensors for backward.
 NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
 TORCH_ATTENTION = ("", "sdpa", "eager")  # schemas/enums.py ATTN_IMPLS_WITHOUT_DTYPE_CAST

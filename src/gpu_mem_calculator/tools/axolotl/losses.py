@@ -7,11 +7,14 @@ read only where `plugins` names the plugin (integrations/config.py merge_input_a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Could
+from ..translation.arguments import tables
 from .draft import Draft
 
+TABLES = tables(__file__)
 CUT, LIGER = "CutCrossEntropyPlugin", "LigerPlugin"
 # Plugins that change nothing but what their own keys say.
 KNOWN = (
@@ -20,23 +23,9 @@ KNOWN = (
     *("DenseMixerPlugin", "MoraPlugin", "NemoGymPlugin", "HatcheryPlugin"),
 )
 # Liger's keys and its own names of the kernels; a GLU is swiglu or geglu by family.
-LIGER_KEYS = {
-    "liger_rope": ("rope",),
-    "liger_rms_norm": ("rms_norm",),
-    "liger_layer_norm": ("layer_norm",),
-    "liger_glu_activation": ("swiglu", "geglu"),
-    "liger_swiglu": ("swiglu", "geglu"),
-    "liger_cross_entropy": ("cross_entropy",),
-    "liger_fused_linear_cross_entropy": ("fused_linear_cross_entropy",),
-}
+LIGER_KEYS: dict[str, Any] = TABLES["liger_keys"]
 # Defaults of a plugin's keys that change memory, where the plugin is named (their args.py).
-PLUGIN_DEFAULTS: Mapping[str, tuple[str, Could]] = {
-    "SpectrumPlugin": ("spectrum_top_fraction", "less"),
-    "DiffusionPlugin": ("diffusion", "more"),
-    "MoraPlugin": ("mora", "either"),
-    "GrokfastPlugin": ("grokfast_alpha", "more"),
-    "DenseMixerPlugin": ("dense_mixer", "either"),
-}
+PLUGIN_DEFAULTS: Mapping[str, tuple[str, Could]] = TABLES["plugin_defaults"]
 
 
 def add_losses(draft: Draft) -> None:

@@ -15,7 +15,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading, Section
-from ..translation.arguments import OFF, REFUSED, argument_table, argument_values
+from ..translation.arguments import OFF, REFUSED, argument_table, argument_values, tables
 from .adapters import add_adapters
 from .batches import add_batch, add_evaluation
 from .command import COMMAND, file_and_options, launched
@@ -36,11 +36,7 @@ from .trainers import choose_trainer
 TITLE = "Axolotl"
 PINNED = "transformers 5.14.1 and TRL 1.8.0, which Axolotl pins, are treated as the modelled ones"
 # Other names of the same key (utils/schemas/deprecated.py RemappedParameters).
-SAME = {
-    "model_config": "overrides_of_model_config",
-    "model_type": "type_of_model",
-    "model_revision": "revision_of_model",
-}
+SAME: dict[str, str] = tables(__file__)["same"]
 # Keys of a model's configuration that change no tensor.
 FREE_CONFIG = ("rope_scaling", "rope_theta", "rope_parameters", "max_position_embeddings")
 SCORES = ("SequenceClassification", "TokenClassification")

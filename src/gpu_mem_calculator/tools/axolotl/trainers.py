@@ -9,17 +9,11 @@ from __future__ import annotations
 from ...runfile.text.errors import InputError, nearest, quoted
 from ..reading.keys import sort_keys
 from ..reading.reading import Section
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_table, tables
 from .draft import Draft, flag, mapping, whole
 from .launch import FOLDER
 
-TRL = {
-    "dpo": "trl.DPOTrainer",
-    "ipo": "trl.DPOTrainer",
-    "kto": "trl.KTOTrainer",
-    "grpo": "trl.GRPOTrainer",
-    "gdpo": "trl.GRPOTrainer",
-}
+TRL: dict[str, str] = tables(__file__)["trl"]
 PAIRS = ("orpo", "simpo")  # one batch of chosen and rejected answers, with all logits
 ONLINE = ("grpo", "gdpo")
 RL = (*TRL, *PAIRS, "ebft")

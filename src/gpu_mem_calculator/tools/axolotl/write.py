@@ -17,6 +17,7 @@ from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..transformers.program import TRAINER, program_sections
+from ..translation.arguments import tables
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
@@ -31,11 +32,7 @@ CUT_PLUGIN = f"axolotl.integrations.cut_cross_entropy.{CUT}"
 LIGER_PLUGIN = f"axolotl.integrations.liger.{LIGER}"
 LEARNING_RATE = 0.0002  # Axolotl has no default
 # Arguments of Trainer without effect on memory, and Axolotl's names.
-FREE = {
-    "learning_rate": "learning_rate",
-    "num_train_epochs": "num_epochs",
-    "max_steps": "max_steps",
-}
+FREE: dict[str, str] = tables(__file__)["free"]
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:

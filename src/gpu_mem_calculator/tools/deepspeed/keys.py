@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..translation.arguments import tables
 from .rules import (
     AliasKey,
     FixedKey,
@@ -47,12 +48,4 @@ def _tuple(value: Any) -> Any:
 TABLES: Mapping[str, Table] = _tables()
 TOP = TABLES["top"]
 # The only values of these keys that are modelled with device nvme; other devices do not use them.
-NVME: Mapping[str, Any] = {
-    "offload_optimizer.buffer_count": 4,
-    "offload_optimizer.pipeline_read": False,
-    "offload_optimizer.pipeline_write": False,
-    "offload_optimizer.fast_init": False,
-    "offload_param.buffer_count": 5,
-    "offload_param.buffer_size": 100_000_000,
-    "offload_param.max_in_cpu": 1_000_000_000,
-}
+NVME: Mapping[str, Any] = tables(__file__)["nvme"]

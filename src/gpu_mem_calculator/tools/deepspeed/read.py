@@ -21,6 +21,7 @@ from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import load_text
 from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
+from ..translation.arguments import tables
 from .auto import HiddenSize, auto_assumptions, auto_values
 from .batch import MICRO, STEPS, TRAIN, complete_batch
 from .checked_file import OLD_FORM, CheckedFile, quote
@@ -35,13 +36,7 @@ RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors
 # A model that many numbers of ranks divide, to check rules that hold for every model.
-ANY_MODEL = {
-    "num_layers": 840,
-    "hidden_size": 1680,
-    "num_attention_heads": 840,
-    "vocab_size": 107_520,
-    "max_seq_len": 1024,
-}
+ANY_MODEL: dict[str, int] = tables(__file__)["any_model"]
 # Keys of parallelism whose ranks share the same data.
 MODEL_PARALLEL_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 

@@ -10,17 +10,12 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Reading
-from ..translation.arguments import argument_table, argument_values
+from ..translation.arguments import argument_table, argument_values, tables
 
 SCRIPT, FLAG, TABLE, OWN = "main.py", "--deepspeed", "deepspeed_chat", Path(__file__).parent
 TITLE = "DeepSpeed-Chat"
 # Arguments that only a later step has, and how that step is named.
-LATER = {
-    "actor_model_name_or_path": "step 3, RLHF",
-    "num_padding_at_beginning": "step 2, a reward model",
-    "offload_reference_model": "step 2, DPO",
-    "beta": "step 2, DPO",
-}
+LATER: dict[str, str] = tables(__file__)["later"]
 PRECISIONS = ("fp16", "bf16")
 
 

@@ -11,6 +11,7 @@ from ..reading.reading import Reading
 from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Imported, ScriptClass, ScriptFunction, Thing, plain
+from ..translation.arguments import tables
 from .script_rows import freed, honoured, limited, name
 from .tables import renamed, script_arguments
 from .trainers import CLASSES, OTHERS, TRAINER
@@ -18,22 +19,7 @@ from .trainers import CLASSES, OTHERS, TRAINER
 Section = dict[str, Any]
 ELSEWHERE = ("model", "args", "peft_config", "path", "class", "trained", "evaluates", "ref_model")
 # torch's and bitsandbytes' optimizers, and the values of `optim` that make the same.
-OPTIM: Mapping[str, str] = {
-    "AdamW": "adamw_torch",
-    "Adam": "adamw_torch",
-    "SGD": "sgd",
-    "Adafactor": "adafactor",
-    "Adagrad": "adagrad",
-    "RMSprop": "rmsprop",
-    "AdamW8bit": "adamw_bnb_8bit",
-    "Adam8bit": "adamw_bnb_8bit",
-    "PagedAdamW8bit": "paged_adamw_8bit",
-    "PagedAdamW32bit": "paged_adamw_32bit",
-    "PagedAdamW": "paged_adamw_32bit",
-    "AdamW32bit": "paged_adamw_32bit",
-    "Lion8bit": "lion_8bit",
-    "PagedLion8bit": "paged_lion_8bit",
-}
+OPTIM: Mapping[str, str] = tables(__file__)["optim"]
 LOSSES = ("compute_loss", "training_step")
 
 

@@ -12,7 +12,7 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading
 from ..trainer.adapters import TABLE as PEFT
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_table, tables
 from .tables import script_arguments
 from .trainers import TRAINER
 
@@ -22,17 +22,7 @@ PROMPT = 512  # tokens to which TRL 0.24.0 cut prompts (trainer/grpo_config.py m
 WHOLE = "whole"  # a sequence as long as the model takes
 LENGTH = 1024  # tokens of a sequence where nothing says how long it is
 # Arguments of LoraConfig by those of ModelConfig (trainer/utils.py get_peft_config).
-LORA = {
-    "lora_r": "r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "lora_target_modules": "target_modules",
-    "lora_target_parameters": "target_parameters",
-    "lora_modules_to_save": "modules_to_save",
-    "lora_task_type": "task_type",
-    "use_rslora": "use_rslora",
-    "use_dora": "use_dora",
-}
+LORA: dict[str, str] = tables(__file__)["lora"]
 LORA_USUAL = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "lora_task_type": "CAUSAL_LM"}
 # Kernels of the hub that are FlashAttention (transformers 5.17.0 integrations/hub_kernels.py).
 KERNELS = {

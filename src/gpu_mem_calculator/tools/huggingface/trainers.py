@@ -8,17 +8,12 @@ from collections.abc import Mapping
 from ...runfile.text.errors import InputError
 from ..script.record import ScriptRecord
 from ..script.values import Thing
+from ..translation.arguments import tables
 
+TABLES = tables(__file__)
 TRAINER = "transformers.Trainer"
 # TRL's subcommands, and the words in a script's name.
-TRL: Mapping[str, str] = {
-    "sft": "trl.SFTTrainer",
-    "dpo": "trl.DPOTrainer",
-    "kto": "trl.KTOTrainer",
-    "grpo": "trl.GRPOTrainer",
-    "rloo": "trl.RLOOTrainer",
-    "reward": "trl.RewardTrainer",
-}
+TRL: Mapping[str, str] = TABLES["trl"]
 # Trainers by their class.
 CLASSES: Mapping[str, str] = {
     **{one.removeprefix("trl."): one for one in TRL.values()},
@@ -26,24 +21,7 @@ CLASSES: Mapping[str, str] = {
 }
 NEARER = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "SFTTrainer")
 # TRL's trainers that are not modelled, by the words in a script's name.
-OTHERS: Mapping[str, str] = {
-    "orpo": "trl.ORPOTrainer",
-    "cpo": "trl.CPOTrainer",
-    "ppo": "trl.PPOTrainer",
-    "gkd": "trl.GKDTrainer",
-    "bco": "trl.BCOTrainer",
-    "xpo": "trl.XPOTrainer",
-    "prm": "trl.PRMTrainer",
-    "tpo": "trl.TPOTrainer",
-    "ssd": "trl.SSDTrainer",
-    "sdft": "trl.SDFTTrainer",
-    "sdpo": "trl.SDPOTrainer",
-    "online_dpo": "trl.OnlineDPOTrainer",
-    "nash_md": "trl.NashMDTrainer",
-    "distillation": "trl.DistillationTrainer",
-    "gold": "trl.GOLDTrainer",
-    "async_grpo": "trl.AsyncGRPOTrainer",
-}
+OTHERS: Mapping[str, str] = TABLES["others"]
 LIGHTNING = ("lightning", "pytorch_lightning", "pl")
 
 

@@ -14,45 +14,24 @@ from msgspec.structs import replace
 from ...ledger.quoting import quoted
 from ...runfile.text.errors import InputError, nearest
 from ..reading.command import Command
+from ..translation.arguments import tables
 from .launcher_options import LauncherOptions, split_options
 
+TABLES = tables(__file__)
 Section = dict[str, Any]
 PROGRAMS = ("accelerate", "accelerate-launch")
 MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
 # Options that choose how it is distributed, and the file's word for it.
 KINDS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
 # Options by the section of the file that they are in.
-SECTIONS = {
-    "deepspeed_config": (
-        *("deepspeed_config_file", "zero_stage", "offload_optimizer_device"),
-        *("offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path"),
-        *("gradient_accumulation_steps", "gradient_clipping", "zero3_init_flag"),
-        *("zero3_save_16bit_model", "deepspeed_hostfile", "deepspeed_exclusion_filter"),
-        *("deepspeed_inclusion_filter", "deepspeed_multinode_launcher"),
-        "deepspeed_moe_layer_cls_names",
-    )
-}
-PREFIXES = {
-    "fsdp_": "fsdp_config",
-    "parallelism_config_": "parallelism_config",
-    "fp8_": "fp8_config",
-    "dynamo_": "dynamo_config",
-    "megatron_lm_": "megatron_lm_config",
-}
+SECTIONS: dict[str, Any] = TABLES["sections"]
+PREFIXES: dict[str, str] = TABLES["prefixes"]
 PREFIXED = ("fsdp_config", "fp8_config", "dynamo_config")  # the launcher adds the prefix to keys
 SHARED = ("mixed_precision", "num_processes", "num_machines", "gpu_ids")
 WHAT_TO_READ = "a configuration for GPUs; use distributed_type MULTI_GPU, FSDP or DEEPSPEED"
 NOT_READ = {"cpu": "--cpu", "tpu": "--tpu", "use_megatron_lm": "--use_megatron_lm"}
 # Keys of a file (ClusterConfig), with those that older releases wrote.
-FILE_KEYS = (
-    *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug"),
-    *("num_processes", "machine_rank", "num_machines", "gpu_ids", "main_process_ip"),
-    *("main_process_port", "rdzv_backend", "same_network", "main_training_function"),
-    *("enable_cpu_affinity", "fp8_config", "deepspeed_config", "fsdp_config"),
-    *("parallelism_config", "megatron_lm_config", "mpirun_config", "downcast_bf16", "tpu_name"),
-    *("tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm"),
-    *("tpu_env", "dynamo_config"),
-)
+FILE_KEYS = tuple(TABLES["file_keys"])
 LOCAL = "LOCAL_MACHINE"
 OLD_KEYS = ("fp16", "dynamo_backend")  # config_args.py process_config converts them
 

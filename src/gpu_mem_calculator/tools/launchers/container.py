@@ -9,17 +9,13 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError
+from ..translation.arguments import tables
 from .launcher_options import split_options
 
 APPTAINER = ("apptainer", "singularity")
 PROGRAMS = ("docker", "podman", "nerdctl", *APPTAINER)
 # Images by their name without registry and tag, and the program that their entrypoint starts.
-ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
-    r"vllm/vllm-openai.*": ("vllm", "serve"),
-    r"huggingface/text-generation-inference": ("text-generation-launcher",),
-    r"ggml-org/llama\.cpp|ggerganov/llama\.cpp": ("llama-server",),
-    r"ollama/ollama": ("ollama",),
-}
+ENTRYPOINTS: Mapping[str, tuple[str, ...]] = tables(__file__)["entrypoints"]
 
 
 def entrypoint(image: str) -> tuple[str, ...]:
@@ -32,7 +28,7 @@ def entrypoint(image: str) -> tuple[str, ...]:
     if slash and ("." in first or ":" in first or first == "localhost"):
         name = rest
     found = (program for pattern, program in ENTRYPOINTS.items() if re.fullmatch(pattern, name))
-    return next(found, ())
+    return tuple(next(found, ()))
 
 
 def image_version(image: str) -> str:

@@ -5,28 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from ..translation.arguments import tables
+
 VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # Wrappers, and their options that have a value.
-WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    "env": ("-u", "--unset", "-C", "--chdir"),
-    "nohup": (),
-    "sudo": ("-u", "-g", "--user", "--group"),
-    "time": ("-f", "-o"),
-    "exec": (),
-    "nice": ("-n",),
-    "ionice": ("-c", "-n"),
-    "stdbuf": ("-i", "-o", "-e"),
-    "numactl": ("-m", "-N", "-C"),
-    "taskset": (),
-    "timeout": ("-k", "-s"),
-    "uv": ("--with", "--python", "-p", "--extra", "--group", "--directory", "--project"),
-    "uvx": ("--with", "--python", "-p", "--from"),
-    "poetry": (),
-    "pixi": ("-e", "--environment"),
-    "conda": ("-n", "--name", "-p", "--prefix", "--cwd"),
-    "mamba": ("-n", "--name", "-p", "--prefix", "--cwd"),
-    "nsys": ("-s", "-t", "-o", "-c", "-b", "-f", "-x", "-w"),
-}
+WRAPPERS: Mapping[str, tuple[str, ...]] = tables(__file__)["wrappers"]
 SECOND_WORD = {
     **dict.fromkeys(("uv", "poetry", "pixi", "conda", "mamba"), "run"),
     "nsys": "profile",

@@ -17,7 +17,7 @@ from ..reading.keys import sort_keys
 from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
-from ..translation.arguments import argument_data, argument_table
+from ..translation.arguments import argument_data, argument_table, tables
 from .model import add_model, add_projector, with_presets
 
 FOLDER = Path(__file__).parent
@@ -29,13 +29,7 @@ PARTS |= dict.fromkeys(("completion", "complete"), "llama-completion")
 TRUE, FALSE = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")  # is_truthy
 ALL_LAYERS = 10_000  # more than a model has
 # Numbers that have the same meaning in a run file.
-NUMBERS = {
-    "ctx-size": "max_seq_len",
-    "batch-size": "n_batch",
-    "ubatch-size": "n_ubatch",
-    "n-cpu-moe": "n_cpu_moe",
-    "main-gpu": "main_gpu",
-}
+NUMBERS: dict[str, str] = tables(__file__)["numbers"]
 HOST_EXPERTS = re.compile(r"\\?\.?(ffn_.*)?(\(.*\))?.*exps.*=CPU")
 FIT = "on by default: where memory is short it lowers -c and keeps fewer layers on the card"
 SETTLE = "give -c and -ngl, or --fit off"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ...catalog.machines import machine
 from ...runfile.text.errors import InputError, quoted
 from ..reading.card import NamedCard
+from ..translation.arguments import tables
 from .containers import (
     Container,
     container_words,
@@ -25,27 +26,18 @@ from .node_cards import resource_slice
 from .pods import in_pod, init_containers, is_mapping, pod_container, with_containers
 from .ray_serve import RAY_SERVICE, ray_containers
 
+TABLES = tables(__file__)
 WORKSPACE = "Workspace"  # of KAITO
 SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
 # Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
 # KServe python/huggingfaceserver/huggingfaceserver/__main__.py
-OWN_OPTIONS = (
-    *("model_name", "model_dir", "backend", "task", "disable_lower_case", "add_special_tokens"),
-    *("tensor_input_names", "return_token_type_ids", "return_probabilities", "http_port"),
-    *("grpc_port", "workers", "enable_docs_url", "enable_latency_logging", "predictor_host"),
-    *("disable_log_requests", "max_log_len"),
-)
+OWN_OPTIONS = tuple(TABLES["own_options"])
 MODEL_ID, REVISION = "model_id", "model_revision"
 # Variables that a LeaderWorkerSet sets in its leader.
 GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
 LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
 # parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
-SIZES = {
-    "tensor": "tensor-parallel-size",
-    "pipeline": "pipeline-parallel-size",
-    "data": "data-parallel-size",
-    "dataLocal": "data-parallel-size-local",
-}
+SIZES: dict[str, str] = TABLES["sizes"]
 MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
 
 

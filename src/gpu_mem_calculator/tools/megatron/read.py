@@ -15,7 +15,7 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import parse_options
 from ..reading.reading import Limit, Reading, Section
-from ..translation.arguments import MEMORY, argument_values
+from ..translation.arguments import MEMORY, argument_values, tables
 from .arguments import LISTS, NUMBERS, SINGLE, SYNTAX, TABLE, TITLE, TOOL
 from .vocabulary import add_vocabulary
 from .yaml_file import yaml_arguments
@@ -26,11 +26,7 @@ ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
 # (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
 KERNELS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-SIZES = (
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-    *("expert_model_parallel_size", "num_distributed_optimizer_instances"),
-    "expert_tensor_parallel_size",
-)
+SIZES = tuple(tables(__file__)["sizes"])
 WORDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
 
 

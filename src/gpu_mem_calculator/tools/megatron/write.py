@@ -11,6 +11,7 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...training.engines.megatron_lm.options import OPTIONS, option
 from ..reading.reading import Section
+from ..translation.arguments import tables
 from ..writing.launch import launch_words
 from ..writing.written import Written
 from .arguments import TABLE, option_words
@@ -19,13 +20,7 @@ from .write_model import model_arguments
 
 ENGINE = "megatron_lm"
 NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
-DATA = {
-    "tokenizer_type": "NullTokenizer",
-    "mock_data": True,
-    "train_iters": 100,
-    "lr": 1e-4,
-    "eval_iters": 0,
-}
+DATA: dict[str, Any] = tables(__file__)["data"]
 # Arguments that are written even with their default, since the script needs them.
 ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
 

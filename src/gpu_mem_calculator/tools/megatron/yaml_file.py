@@ -7,16 +7,11 @@ from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Section
+from ..translation.arguments import tables
 
 SECTIONS = ("language_model", "model_parallel")
 # Names of megatron-core's configurations, and of the arguments that mean the same.
-RENAMED = {
-    "num_moe_experts": "num_experts",
-    "fp8_param": "fp8_param_gather",
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_vp_stage",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-}
+RENAMED: dict[str, str] = tables(__file__)["renamed"]
 GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
 
 

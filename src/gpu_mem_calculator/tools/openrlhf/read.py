@@ -18,16 +18,12 @@ from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import argument_table, argument_values
+from ..translation.arguments import argument_table, argument_values, tables
 
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
 # Defaults that differ from those of train_sft.py, by trainer.
-DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    "dpo": {"data.max_len": 512},
-    "rm": {"data.max_len": 512, "train.micro_batch_size": 1},
-    "ppo_ray": {"train.micro_batch_size": 1},
-}
+DEFAULTS: Mapping[str, Mapping[str, int]] = tables(__file__)["defaults"]
 MODELS = {"ppo_ray": "actor"}  # the prefix of the trained model's options
 GAE = "gae"  # the estimator of advantages that has a critic
 

@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Any
 
+from ..translation.arguments import tables
 from .reading import Reading, Section
 
-SIZES = {
-    "tensor_parallel_size": "tensor_model_parallel_size",
-    "pipeline_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_parallel_size": "expert_model_parallel_size",
-    "virtual_pipeline_size": "virtual_pipeline_model_parallel_size",
-}
+SIZES: dict[str, str] = tables(__file__)["sizes"]
 AXES = {**SIZES, "sequence_parallel": "sequence_parallel"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_table, tables
 from .definitions import SHOWN
 from .expressions import is_dtype
 from .interpreter import Interpreter
@@ -18,15 +18,7 @@ from .values import TRACKED, UNKNOWN, Imported, ScriptClass, ScriptFunction, Thi
 TRAINER_TABLE = "transformers/arguments"
 ACCOUNTED = (*TRACKED, "accelerator", "arguments", "config")
 # Values on the run's machine, with the versions that are modelled.
-KNOWN_NAMES: Mapping[str, Any] = {
-    "sys.argv": (),
-    "sys.platform": "linux",
-    "torch.__version__": "2.13.0",
-    "os.name": "posix",
-    "transformers.__version__": "5.17.0",
-    "peft.__version__": "0.21.2",
-    "trl.__version__": "1.16.0",
-}
+KNOWN_NAMES: Mapping[str, Any] = tables(__file__)["known_names"]
 ENUMS = ("TaskType", "IntervalStrategy", "SchedulerType", "OptimizerNames", "EvaluationStrategy")
 
 

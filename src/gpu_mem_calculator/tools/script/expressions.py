@@ -7,17 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from ..translation.arguments import tables
 from .operations import LONGEST_TEXT, calculate, choose, compare, item, truth
 from .values import DTYPES, UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
 
-BUILTINS = (
-    *("dict", "list", "tuple", "set", "sorted", "len", "int", "float", "str", "bool", "min", "max"),
-    *("sum", "round", "abs", "range", "enumerate", "zip", "print", "isinstance", "hasattr", "map"),
-    *("getattr", "setattr", "delattr", "type", "open", "any", "all", "filter", "next", "iter"),
-    *("id", "vars", "super", "repr", "exit", "quit", "input", "callable", "issubclass", "globals"),
-    *("locals", "exec", "eval", "staticmethod", "property", "classmethod", "object", "Exception"),
-    *("ValueError", "RuntimeError", "TypeError", "reversed", "format"),
-)
+BUILTINS = tuple(tables(__file__)["builtins"])
 
 
 class Expressions(ABC):

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from ..translation.arguments import tables
 from .accounting import honour, limit
 from .loading import HANDLERS, MODEL_CLASS, TOKENIZER_CLASS, from_config, load, made_of
 from .record import FREE
@@ -24,14 +25,7 @@ OTHER_QUANTIZATION = re.compile(
     r"(GPTQ|Awq|Aqlm|Quanto|Eetq|Hqq|TorchAo|FPQuant|FbgemmFp8|FineGrainedFP8|Mxfp4|HiggsConfig"
     r"|Vptq|CompressedTensors)Config"
 )
-OPTIMIZERS = (
-    *("AdamW", "Adam", "SGD", "Adafactor", "Adagrad", "RMSprop", "AdamW8bit", "PagedAdamW8bit"),
-    *("PagedAdamW32bit", "PagedAdamW", "Adam8bit", "Lion", "Lion8bit", "PagedLion8bit", "NAdam"),
-    *("FusedAdam", "DeepSpeedCPUAdam", "RAdam", "Adadelta", "LBFGS", "DummyOptim", "GaLoreAdamW"),
-    *("Muon", "Lamb", "AdamWScheduleFree", "SparseAdam", "Adamax", "ASGD", "CPUAdam", "FusedLAMB"),
-    *("AdamW32bit", "Adam32bit", "PagedLion32bit", "Lion32bit", "Adafactor8bit"),
-    *("AdEMAMix", "SOAP", "Sophia", "SophiaG", "Prodigy", "LOMO", "AdaLomo", "GaLoreAdamW8bit"),
-)
+OPTIMIZERS = tuple(tables(__file__)["optimizers"])
 DATA_MODULES = ("datasets",)
 DATA_CLASS = re.compile(
     r"(load_dataset|load_from_disk|concatenate_datasets|interleave_datasets|DataLoader"

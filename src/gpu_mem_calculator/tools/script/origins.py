@@ -9,12 +9,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from ..translation.arguments import tables
+
 # Calls that only pass a value on, or declare an option.
-PASSING = (
-    *("field", "add_argument", "getattr", "int", "float", "str", "bool", "get", "getenv", "list"),
-    *("dict", "split", "join", "Option", "option", "Field", "min", "max", "len", "lower", "tuple"),
-    *("is_bf16_supported", "get_device_capability", "is_available", "device_count", "format"),
-)
+PASSING = tuple(tables(__file__)["passing"])
 
 
 def origins(tree: ast.AST, lines: Mapping[int, str]) -> dict[int, tuple[int, str]]:

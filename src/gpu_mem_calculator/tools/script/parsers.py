@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..translation.arguments import tables
 from .library import ARGUMENT_CLASS
 from .values import UNKNOWN, Arguments, Imported, ScriptClass, Thing
 
@@ -32,15 +33,7 @@ MODEL_CONFIG = {
     "lora_target_modules": None,
     "lora_modules_to_save": None,
 }
-LORA = {
-    "r": "lora_r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
-    "modules_to_save": "lora_modules_to_save",
-    "use_dora": "use_dora",
-    "use_rslora": "use_rslora",
-}
+LORA: dict[str, str] = tables(__file__)["lora"]
 
 
 def make_parser(name: str, arguments: Arguments) -> Thing:

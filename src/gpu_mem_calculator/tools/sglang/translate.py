@@ -16,56 +16,30 @@ from ..reading.option_values import (
 )
 from ..reading.reading import Reading, Section
 from ..reading.server_options import QUANTIZES, dtype_keys, name_device, quantization_key
+from ..translation.arguments import tables
 from .speculation import speculation
 
+TABLES = tables(__file__)
 # srt/utils/common.py human_readable_int
 UNITS: Units = {
     "k": 10**3,
     **{unit: 1000**power for power, unit in enumerate("MGT", 2)},
     **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
 }
-COUNTS = {
-    "tp_size": "tensor_parallel_size",
-    "pp_size": "pipeline_parallel_size",
-    "dp_size": "data_parallel_size",
-    "ep_size": "expert_parallel_size",
-    "max_running_requests": "max_num_seqs",
-    "page_size": "page_size",
-    "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
-}
+COUNTS: dict[str, str] = TABLES["counts"]
 SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
-NUMBERS = {
-    "mem_fraction_static": "gpu_memory_utilization",
-    "swa_full_tokens_ratio": "swa_full_tokens_ratio",
-    "mamba_full_memory_ratio": "mamba_full_memory_ratio",
-    "cpu_offload_gb": "cpu_offload_gb",
-}
+NUMBERS: dict[str, str] = TABLES["numbers"]
 FLAGS = ("enable_dp_attention", "disable_radix_cache")
 CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 # Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
 # Others are the checkpoint's own.
-ONLINE = {
-    "fp8": "fp8",
-    "w8a8_fp8": "fp8",
-    "w8a8_int8": "int8",
-    "bitsandbytes": "nf4",
-    "awq": "awq",
-    "awq_marlin": "awq",
-    "mxfp8": "",
-    "nvfp4_online": "",
-}
+ONLINE: dict[str, str] = TABLES["online"]
 BITSANDBYTES = "bitsandbytes"
 NOT_QUANTIZED = "unquant"
 # The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.18
 # srt/layers/attention/flashinfer_backend.py); others have 512 MiB or less.
 WORKSPACE = 2 * GIB
-KERNELS = {
-    "fa3": "fa3",
-    "flashinfer": "flashinfer",
-    "triton": "triton",
-    "trtllm_mha": "trtllm",
-    "trtllm_mla": "trtllm",
-}
+KERNELS: dict[str, str] = TABLES["kernels"]
 NO_EXCHANGE = "none"  # of moe_a2a_backend; others have whole experts on each rank
 LONGEST_PREFILL = 16384  # max_prefill_tokens
 DISABLED = "disabled"

@@ -8,16 +8,11 @@ from msgspec import Struct
 
 from ..launchers.slurm_cards import slurm_card
 from ..reading.card import NamedCard
+from ..translation.arguments import tables
 
 LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*(\"[^\"]*\"|'[^']*'|[^\s#]+))?")
-SHORT = {
-    "-N": "--nodes",
-    "-n": "--ntasks",
-    "-G": "--gpus",
-    "-C": "--constraint",
-    "-p": "--partition",
-}
+SHORT: dict[str, str] = tables(__file__)["short"]
 MOST_LINES = 200
 
 

@@ -7,17 +7,12 @@ from typing import Any
 
 from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.reading import Limit, Reading, Section
+from ..translation.arguments import tables
 from .processes import SwiftProcesses, add_hardware
 from .tuners import training_lora
 
 # Options of the engine that have the same names, where they are not None.
-OPTIONS = (
-    *("masked_softmax_fusion", "gradient_accumulation_fusion", "attention_backend"),
-    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
-    *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
-    *("attention_softmax_in_fp32", "accumulate_allreduce_grads_in_fp32"),
-    *("pipeline_model_parallel_layout", "tp_comm_overlap"),
-)
+OPTIONS = tuple(tables(__file__)["options"])
 EXPERTS = (
     *("expert_tensor_parallel_size", "moe_token_dispatcher_type", "moe_expert_capacity_factor"),
     "moe_pad_expert_input_to_capacity",

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.reading import Limit, Reading, Section
+from ..translation.arguments import tables
 from .tuners import training_lora
 
+TABLES = tables(__file__)
 PAIRS = {"dpo": "trl.DPOTrainer", "cpo": "trl.DPOTrainer", "orpo": "trl.DPOTrainer"}
 PAIRS |= {"simpo": "trl.DPOTrainer", "kto": "trl.KTOTrainer", "rm": "trl.RewardTrainer"}
 NO_REFERENCE = ("cpo", "orpo", "simpo")
@@ -20,21 +22,8 @@ VALUES = "the value head's trainer is ms-swift's own; the estimate is TRL's, wit
 USUAL_PROMPT = 1024
 USUAL_BETA = 0.04  # arguments/rlhf_args.py _init_grpo
 # Arguments of GRPO, and TRL's names.
-GRPO_ARGS = {
-    "num_generations": "num_generations",
-    "max_completion_length": "max_completion_length",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "num_iterations": "num_iterations",
-    "generation_batch_size": "generation_batch_size",
-    "steps_per_generation": "steps_per_generation",
-    "sync_ref_model": "sync_ref_model",
-}
-VLLM_ARGS = {
-    "vllm_gpu_memory_utilization": "vllm_gpu_memory_utilization",
-    "vllm_tensor_parallel_size": "vllm_tensor_parallel_size",
-    "vllm_max_model_len": "vllm_max_model_length",
-}
+GRPO_ARGS: dict[str, str] = TABLES["grpo_args"]
+VLLM_ARGS: dict[str, str] = TABLES["vllm_args"]
 
 
 def preference_run(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:

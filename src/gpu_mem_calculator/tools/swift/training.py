@@ -11,7 +11,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading, Section
 from ..reading.trainer_arguments import deepspeed_data, frozen_tower, is_zero3, trainer_args
-from ..translation.arguments import argument_data
+from ..translation.arguments import argument_data, tables
 from .preference import preference_run
 from .processes import SwiftProcesses, add_hardware
 from .tuners import tuner_sections
@@ -19,13 +19,7 @@ from .tuners import tuner_sections
 BUNDLED = argument_data("configurations", Path(__file__).parent)
 FLASH = ("flash_attn", "flash_attention_2")
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
-OWN = (
-    "gradient_checkpointing",
-    "gradient_checkpointing_kwargs",
-    "deepspeed",
-    "fsdp",
-    "fsdp_config",
-)
+OWN = tuple(tables(__file__)["own"])
 OWN_LOSSES = ("enable_dft_loss", "enable_channel_loss")  # in whose place Liger's is not used
 GLOBAL_BATCH = 16  # trainers/arguments.py: accumulation up to it, where none is given
 DTYPES = ("bfloat16", "float16", "float32")

@@ -18,30 +18,13 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
-from ..translation.arguments import argument_table, flat_arguments
+from ..translation.arguments import argument_table, flat_arguments, tables
 
 FOLDER = Path(__file__).parent
 FILE = "extra_llm_api_options"
 GRAPHS, ON_EACH_RANK = "cuda_graph_config", "enable_attention_dp="
 # Options and keys whose value has the same meaning in a run file.
-SAME = {
-    "max_beam_width": "max_beam_width",
-    "max_batch_size": "max_num_seqs",
-    "max_num_tokens": "max_num_batched_tokens",
-    "max_seq_len": "max_seq_len",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "moe_expert_parallel_size": "expert_parallel_size",
-    "free_gpu_memory_fraction": "gpu_memory_utilization",
-    "kv_cache_config.free_gpu_memory_fraction": "gpu_memory_utilization",
-    "kv_cache_config.max_tokens": "max_total_tokens",
-    "kv_cache_config.max_attention_window": "max_attention_window",
-    "kv_cache_config.cross_kv_cache_fraction": "cross_kv_cache_fraction",
-    "kv_cache_config.tokens_per_block": "block_size",
-    "cuda_graph_config.max_batch_size": "cuda_graph_max_bs",
-    "lora_config.max_lora_rank": "max_lora_rank",
-    "lora_config.max_loras": "max_loras",
-}
+SAME: dict[str, str] = tables(__file__)["same"]
 BACKENDS = {"pytorch": "pytorch", "tensorrt": "tensorrt", "trt": "tensorrt"}
 CACHES = {"auto": "auto", "fp8": "fp8", "nvfp4": "nvfp4", "bfloat16": "bf16", "float16": "fp16"}
 # decoding_type, and what the run file calls it.

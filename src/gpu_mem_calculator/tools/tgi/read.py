@@ -17,20 +17,13 @@ from ..reading.keys import sort_keys
 from ..reading.option_values import translated, whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_table, tables
 
+TABLES = tables(__file__)
 FOLDER = Path(__file__).parent
 DEFAULT_MODEL = "bigscience/bloom-560m"
 # Options whose value has the same meaning in a run file.
-SAME = {
-    "max-concurrent-requests": "max_num_seqs",
-    "max-input-length": "max_input_tokens",
-    "max-input-tokens": "max_input_tokens",
-    "max-total-tokens": "max_total_tokens",
-    "max-batch-prefill-tokens": "max_num_batched_tokens",
-    "cuda-memory-fraction": "gpu_memory_utilization",
-    "enable-prefill-logprobs": "enable_prefill_logprobs",
-}
+SAME: dict[str, str] = TABLES["same"]
 QUANTIZATION = {
     "awq": "awq",
     "gptq": "gptq_int4",
@@ -43,11 +36,7 @@ QUANTIZATION = {
     "marlin": "gptq_int4",
     "exl2": "gptq_int4",
 }
-SIMILAR = {
-    "bitsandbytes": "its outliers are kept in 16 bits; weights in 8 bits are estimated",
-    "marlin": "its scales differ; GPTQ in 4 bits is estimated",
-    "exl2": "it has 2 to 8 bits for each weight; 4 are estimated",
-}
+SIMILAR: dict[str, str] = TABLES["similar"]
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 CACHES = {"fp8_e4m3fn": "fp8", "fp8_e5m2": "fp8"}
 

@@ -60,6 +60,13 @@ def argument_data(path: str, folder: Path = FOLDER) -> Mapping[str, Any]:
     return tomllib.loads((folder / f"{path}.toml").read_text(encoding="utf-8"))
 
 
+def tables(module: str) -> Mapping[str, Any]:
+    """The tables of a module, by its `__file__`: those that `tables.toml` beside it has for it."""
+    path = Path(module)
+    found: Mapping[str, Any] = argument_data("tables", path.parent)[path.stem]
+    return found
+
+
 @cache
 def argument_table(path: str, folder: Path = FOLDER) -> ArgumentTable:
     """The arguments of a tool; `path` is that of its table in the folder, without .toml."""

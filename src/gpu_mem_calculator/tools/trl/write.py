@@ -12,28 +12,19 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..transformers.program import launch_arguments, program_run, program_sections
+from ..translation.arguments import tables
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
 
+TABLES = tables(__file__)
 TITLE, TOOL = "TRL", "trl.SFTTrainer"
 DATASET = "trl-lib/Capybara"  # the example of TRL's documentation
 LOADED = ("dtype", "attn_implementation")  # what trl sft passes on to from_pretrained
 # PEFT's names, and those of TRL's ModelConfig.
-PEFT = {
-    "r": "lora_r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
-    "use_dora": "use_dora",
-}
+PEFT: dict[str, str] = TABLES["peft"]
 # bitsandbytes' names, and those of ModelConfig; its compute dtype is that of the weights.
-QUANTIZATION = {
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
-    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
-}
+QUANTIZATION: dict[str, str] = TABLES["quantization"]
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:

@@ -12,14 +12,11 @@ from typing import Any
 from ...runfile.text.errors import InputError, quoted
 from ..reading.option_values import option, whole_number
 from ..reading.reading import Limit, Reading, Section
+from ..translation.arguments import tables
 
 CONFIG = "speculative_config"
 # Other options for a field: those of 0.32.0, and those of V0.
-SHORT = {
-    "method": ("spec_method",),
-    "model": ("spec_model", "speculative_model"),
-    "num_speculative_tokens": ("spec_tokens", "num_speculative_tokens"),
-}
+SHORT: dict[str, Any] = tables(__file__)["short"]
 MODELLED = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 WITHOUT_MODEL = ("ngram", "mtp")
 # Parts of a draft's name, in this order, and the method that follows.

@@ -16,18 +16,13 @@ from ..reading.option_values import (
 )
 from ..reading.reading import Reading, Section
 from ..reading.server_options import dtype_keys, quantization_key
+from ..translation.arguments import tables
 from .speculation import speculation
 from .words import UNITS
 
+TABLES = tables(__file__)
 # Options whose key has the same meaning, and the units that they take.
-COUNTS = {
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "data_parallel_size": "data_parallel_size",
-    "decode_context_parallel_size": "decode_context_parallel_size",
-    "max_num_seqs": "max_num_seqs",
-    "block_size": "block_size",
-}
+COUNTS: dict[str, str] = TABLES["counts"]
 SIZES = ("max_num_batched_tokens", "kv_cache_memory_bytes")
 FLAGS = ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "language_model_only")
 CACHES = {
@@ -43,22 +38,7 @@ CACHES = {
 }
 # Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
 # are not modelled. Others are the checkpoint's own.
-ONLINE = {
-    "fp8": "fp8",
-    "fp8_per_tensor": "fp8",
-    "fp8_per_channel": "fp8",
-    "bitsandbytes": "nf4",
-    "awq": "awq",
-    "auto_awq": "awq",
-    "awq_marlin": "awq",
-    "experts_int8": "",
-    "fp8_per_block": "",
-    "int8_per_channel_weight_only": "",
-    "nvfp4_per_token": "",
-    "mxfp8": "",
-    "online": "",
-    "torchao": "",
-}
+ONLINE: dict[str, str] = TABLES["online"]
 GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
 COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
 LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first

@@ -1,4 +1,4 @@
-"""Models in the reference calculator's fields: the presets, and models of the hub."""
+"""The presets: what a list of them shows, and each as a run file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from .. import catalog
-from ..catalog.hub.names import is_hub_name
 from ..catalog.model_names import spellings
 from ..report.lines import count
 from ..run.run import DEFAULT_OPTIMIZER
@@ -16,10 +15,8 @@ from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import expert_facts
 from ..runfile.find_model.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..runfile.resolve.training_defaults import default_sequence
-from ..runfile.text.errors import InputError
 
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
-REQUIRED = ("num_parameters", *FIELDS)
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
 # A preset trains with ZeRO-3 on one node, so that most of them fit.
 TRAINING = {
@@ -79,7 +76,7 @@ def preset(name: str) -> dict[str, Any] | None:
 
 
 def model_fields(model: ResolvedModel) -> dict[str, Any]:
-    """The reference calculator's fields, as the model's config.json has them; fields that it does
+    """The model section's plain numbers, as the model's config.json has them; those that it does
     not have are left out.
     """
     config = model.config or {}
@@ -94,28 +91,3 @@ def model_fields(model: ResolvedModel) -> dict[str, Any]:
     experts = expert_facts(model.arch)
     fields["moe_enabled"] = bool(experts)
     return fields | {field: experts[field] for field in EXPERTS if field in experts}
-
-
-def fetch_model(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
-    """A model of the hub, or a preset, in the reference calculator's fields."""
-    if not isinstance(body, Mapping) or not isinstance(body.get("model_id"), str):
-        raise InputError('the body must be an object such as {"model_id": "owner/model"}')
-    if body.get("token") not in (None, ""):
-        raise InputError("token: the service uses its operator's own; leave it out")
-    extra = sorted(set(map(str, body)) - {"model_id", "token"})
-    if extra:
-        raise InputError([f"{key!r} is not a field of hf/fetch; leave it out" for key in extra])
-    name = body["model_id"].strip()
-    if not is_hub_name(name) and (not name or catalog.find("index", name) is None):
-        raise InputError(
-            f"model_id={name!r} must be a name on the hub, such as 'owner/model', or a preset"
-        )
-    model = find_model(ModelConfig(name=name))
-    fields = model_fields(model)
-    return {
-        "model_id": body["model_id"],
-        "config": {"name": name, **fields},
-        "missing_fields": [field for field in REQUIRED if field not in fields],
-        "found_fields": list(fields),
-        "warnings": [*model.warnings, *model.assumed],
-    }
