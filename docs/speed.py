@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "tests" / "ground_truth" / "speeds.jsonl"
 PAGE = ROOT / "docs" / "speed.md"
 SERVING = ROOT / "src" / "gpu_mem_calculator" / "timing" / "serving"
-TABLE, COSTS = SERVING / "measured.py", SERVING / "engine_costs.py"
+TABLE = SERVING / "measured.py"
 LONG = 20  # tokens of prompt for each of the answer: such requests are prompts, and little else
 REGIMES = {PROMPTS: "prompts", ALONE: "one sequence alone", TOGETHER: "several together"}
 READ = (
@@ -274,7 +274,7 @@ def page(names: Iterable[str] = ()) -> str:
 
 
 def module() -> str:
-    """measured.py with its table written anew."""
+    """measured.py with its shares written anew."""
     words = {PROMPTS: "PROMPTS", ALONE: "ALONE", TOGETHER: "TOGETHER"}
     lines = []
     for name, found in shares().items():
@@ -293,5 +293,5 @@ def module() -> str:
 
 if __name__ == "__main__":
     TABLE.write_text(module(), "utf-8")
-    COSTS.write_text(estimate_tables().module(COSTS.read_text("utf-8")), "utf-8")
+    TABLE.write_text(estimate_tables().module(TABLE.read_text("utf-8")), "utf-8")
     PAGE.write_text(page(), "utf-8")

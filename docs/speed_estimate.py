@@ -19,8 +19,14 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_replica
 from gpu_mem_calculator.run.cuda.runtimes import ROCM
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.timing.serving.engine_costs import V0, EngineCosts, SecondsInterval
-from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER
+from gpu_mem_calculator.timing.serving.measured import (
+    ALONE,
+    PROMPTS,
+    TOGETHER,
+    V0,
+    EngineCosts,
+    SecondsInterval,
+)
 from gpu_mem_calculator.timing.serving.seconds import TimedReplica, prompt_seconds, step_seconds
 from gpu_mem_calculator.tools.read import read
 

@@ -10,8 +10,7 @@ import speed
 from speed_estimate import Figure, all_costs, by_share, inside, intervals, left_out_ratios, quantile
 
 from gpu_mem_calculator.serving import servers
-from gpu_mem_calculator.timing.serving.engine_costs import V0, EngineCosts
-from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER
+from gpu_mem_calculator.timing.serving.measured import ALONE, PROMPTS, TOGETHER, V0, EngineCosts
 
 
 def score_table() -> Iterator[str]:
@@ -58,7 +57,7 @@ def costs_table() -> Iterator[str]:
 
 
 def module(text: str) -> str:
-    """engine_costs.py with its tables written anew."""
+    """measured.py with its costs written anew."""
     costs, share = all_costs()
     names = {name: "V0" if name == V0 else f'"{name}"' for name in costs}
     rows = [f"    {names[name]}: {_written(one)}," for name, one in costs.items()]

@@ -7,24 +7,18 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.run.served_models import (
-    AS_TRANSFORMERS,
-    NOT_IN_SGLANG,
-    NOT_IN_TENSORRT_LLM_TORCH,
-    TENSORRT_ENGINES,
-    VLLM_UNTIL,
-    WITHOUT_PAGES_IN_TGI,
-)
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.serving import server_names, server_row
+from gpu_mem_calculator.serving.tensorrt_llm.row import IN_ENGINES
 from gpu_mem_calculator.tools.read import read
 from tests.serving.every_family import NAMES, NEEDED, family
 
 KNOWN = {family(name).family for name in NAMES}
 FIX = re.compile(r"use '(\w+)'(?: with (\w+)='([\w.]+)')?$")
 NO_MODEL = "TensorRT-LLM's pytorch backend has no"
-TORCH_BACKEND = sorted(NOT_IN_TENSORRT_LLM_TORCH)
+UNTIL = server_row("vllm").no_code
 
 
 def served(engine: str, name: str, **keys: Any) -> ResolvedRun:
@@ -44,9 +38,9 @@ def refusal(engine: str, name: str, **keys: Any) -> str:
 
 def test_the_tables_name_families_that_exist() -> None:
     """A family that is renamed would be accepted silently."""
-    tables = (VLLM_UNTIL, NOT_IN_SGLANG, WITHOUT_PAGES_IN_TGI, NOT_IN_TENSORRT_LLM_TORCH)
-    for table in (*tables, TENSORRT_ENGINES, *AS_TRANSFORMERS.values()):
-        assert set(table) <= KNOWN
+    for row in map(server_row, server_names()):
+        assert {*row.no_code, *row.instead, *row.as_transformers} <= KNOWN
+        assert set(row.instead) <= set(row.no_code)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +67,8 @@ def test_the_sentence_names_what_serves_the_model(engine: str, name: str, words:
 @pytest.mark.parametrize(
     ("engine", "names"),
     [
-        ("sglang", sorted(NOT_IN_SGLANG)),
-        ("tgi", sorted(WITHOUT_PAGES_IN_TGI)),
-        ("tensorrt_llm", TORCH_BACKEND),
-        ("vllm", sorted(name for name, last in VLLM_UNTIL.items() if not last)),
+        *((one, sorted(server_row(one).no_code)) for one in ("sglang", "tgi", "tensorrt_llm")),
+        ("vllm", sorted(name for name, last in UNTIL.items() if not last)),
     ],
 )
 def test_the_engine_that_is_named_accepts_the_model(engine: str, names: list[str]) -> None:
@@ -88,15 +80,15 @@ def test_the_engine_that_is_named_accepts_the_model(engine: str, names: list[str
         assert served(fix[1], name, **keys).engine.name == fix[1]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, last in VLLM_UNTIL.items() if last))
+@pytest.mark.parametrize("name", sorted(name for name, last in UNTIL.items() if last))
 def test_vllm_serves_a_model_until_its_last_release(name: str) -> None:
     """The sentence names that release, and the release is accepted."""
-    last = VLLM_UNTIL[name]
+    last = UNTIL[name]
     assert f"set engine_version={last!r}" in refusal("vllm", name)
     assert served("vllm", name, engine_version=last).run.arch.family == name
 
 
-@pytest.mark.parametrize("name", sorted(TENSORRT_ENGINES))
+@pytest.mark.parametrize("name", sorted(IN_ENGINES))
 def test_engines_of_tensorrt_llm_serve_what_is_named(name: str) -> None:
     """The fix `engine_generation='tensorrt'` works."""
     assert served("tensorrt_llm", name, engine_generation="tensorrt").run.arch.family == name

@@ -13,7 +13,7 @@ from ..runfile.resolve.resolve_inference import find_server
 from ..runfile.resolve.serving_question import question_keys
 from ..runfile.text.errors import InputError, quoted
 from ..runfile.text.text_data import load_text
-from ..serving import server_names
+from ..serving import OF_GGUF, USUAL, server_names
 from .calculate import add_check
 from .explain import add_parts, show_explanation
 from .export import check_export, export_estimate
@@ -167,10 +167,10 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _usual_server(data: dict[str, Any]) -> str:
-    """llama.cpp for a GGUF file or a repository of them, else vLLM."""
+    """The server of GGUF files for one or a repository of them, else the usual one."""
     model = data.get("model")
     name = str(model.get("name", "")) if isinstance(model, dict) else ""
-    return "llamacpp" if name.lower().endswith("gguf") else "vllm"
+    return OF_GGUF if name.lower().endswith("gguf") else USUAL
 
 
 def _keys(args: argparse.Namespace, inference: dict[str, Any]) -> dict[str, str]:

@@ -1,14 +1,19 @@
 """Serving engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A folder is imported when its engine is used.
+A folder is imported when its engine is used. Its `row.py` has what is true of the server beside its
+memory, as `ROW`.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 
 from ..run.engine import Engine
 from ..run.registry import load_engine
+from ..run.server_row import ServerRow
+
+USUAL, OF_GGUF = "vllm", "llamacpp"  # where no server is named: for checkpoints, and for GGUF files
 
 NAMES = ("llamacpp", "sglang", "tensorrt_llm", "tgi", "transformers", "vllm")
 
@@ -41,6 +46,33 @@ def spellings() -> dict[str, str]:
 def server(name: str) -> Engine:
     """One server by its name."""
     return load_engine(__name__, name)
+
+
+@cache
+def server_row(name: str) -> ServerRow:
+    """The row of a server, without its formulas."""
+    row: ServerRow = import_module(f"{__name__}.{name}.row").ROW
+    return row
+
+
+def server_on(runtime: str) -> str:
+    """A server that runs on a kind of card."""
+    return USUAL if runtime in server_row(USUAL).runtimes else OF_GGUF
+
+
+def serving_section(family: str) -> dict[str, str]:
+    """An inference section whose server has a family: the usual one where that has it."""
+    row = server_row(USUAL)
+    if family in row.instead:
+        return dict(row.instead[family])
+    last = row.no_code.get(family)
+    return {"engine": USUAL, **({"engine_version": last} if last else {})}
+
+
+def other_server(family: str) -> str:
+    """The server to use for a family that another one does not have, as a user writes it."""
+    (_, name), *keys = serving_section(family).items()
+    return " with ".join((repr(name), *(f"{key}={value!r}" for key, value in keys)))
 
 
 def servers() -> dict[str, Engine]:

@@ -10,11 +10,11 @@ from .. import catalog
 from ..catalog.model_names import spellings
 from ..report.lines import count
 from ..run.run import DEFAULT_OPTIMIZER
-from ..run.served_models import serving_section
 from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import expert_facts
 from ..runfile.find_model.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..runfile.resolve.training_defaults import default_sequence
+from ..serving import serving_section
 
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")

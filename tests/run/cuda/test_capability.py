@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.run.cuda.capability import ENGINES, FORMATS, older
+from gpu_mem_calculator.run.cuda.capability import older
 from gpu_mem_calculator.run.weights.recipes import RECIPES
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.serving import server_names
+from gpu_mem_calculator.serving import server_names, server_row
 from gpu_mem_calculator.tools.read import read
 from tests.conftest import SMALL_LLAMA
 
@@ -159,10 +159,9 @@ def test_flash_attention_has_a_largest_head() -> None:
         resolve(read(run))
 
 
-def test_the_tables_name_engines_and_formats_that_exist() -> None:
-    """Rows are in the order of their releases."""
-    assert {*ENGINES, *FORMATS} <= set(server_names())
-    for table in FORMATS.values():
-        assert set(table) <= set(RECIPES)
-    steps = [*ENGINES.values(), *(one for table in FORMATS.values() for one in table.values())]
-    assert all([since for since, _ in one] == sorted(since for since, _ in one) for one in steps)
+def test_the_rows_name_formats_that_exist() -> None:
+    """Rules are in the order of their releases."""
+    for cards in (server_row(name).cards for name in server_names()):
+        assert set(cards.formats) <= set(RECIPES)
+        for steps in (cards.oldest, *cards.formats.values()):
+            assert [since for since, _ in steps] == sorted(since for since, _ in steps)

@@ -56,7 +56,7 @@ def test_the_scores_of_the_estimate_are_up_to_date() -> None:
     """Constants from all sources, scores with those of the others: half a minute."""
     made = script()
     assert made["page"](ESTIMATED) == made["PAGE"].read_text("utf-8")
-    text = made["COSTS"].read_text("utf-8")
+    text = made["TABLE"].read_text("utf-8")
     assert made["estimate_tables"]().module(text) == text
 
 

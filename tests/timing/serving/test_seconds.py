@@ -11,8 +11,8 @@ from gpu_mem_calculator.estimates.serving.speed import find_card_rates, timed_re
 from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import server_names
-from gpu_mem_calculator.timing.serving.engine_costs import AMD_SHARE, COSTS, V0
 from gpu_mem_calculator.timing.serving.kernels import reduction_seconds
+from gpu_mem_calculator.timing.serving.measured import AMD_SHARE, COSTS, V0
 from gpu_mem_calculator.timing.serving.passes import ATTENTION, COMMUNICATION, HOST, MATRICES
 from gpu_mem_calculator.timing.serving.roofline import first_token_time, step_rates
 from gpu_mem_calculator.timing.serving.seconds import (

@@ -15,13 +15,14 @@ from ...estimates.fit_verdict import FITS, SHORT
 from ...estimates.result import MemoryResult
 from ...estimates.serving.infer_command import InferCommand, infer_command
 from ...models.arch.blocks import LatentAttention, Moe
+from ...run.server_row import FormatChange
 from ...runfile.config import RunFile
 from ...runfile.read import as_dict, with_settings
 from ...runfile.resolve.resolve_inference import find_server
 from ...runfile.resolve.serving_split import DATA, PIPELINE, TENSOR, shards_layers, splits
 from ...runfile.text.errors import InputError
+from ...serving import server_row
 from ...tools.read import read
-from .formats import FORMATS, FormatChange
 
 EXPERTS, CONTEXT = "expert_parallel_size", "decode_context_parallel_size"
 MOST_GPUS = 64
@@ -76,10 +77,8 @@ class Server(Struct, frozen=True):
 
     def formats(self) -> Iterator[FormatChange]:
         """Smaller formats that the engine has and the run leaves out."""
-        name = self.estimate.resolved.engine.name
-        for one in FORMATS:
-            if self.has_option(one.key) and name in (one.engines or (name,)):
-                yield one
+        row = server_row(self.estimate.resolved.engine.name)
+        return (one for one in row.changes if self.has_option(one.key))
 
     def has_option(self, key: str) -> bool:
         """Whether the engine has an option that the run leaves out."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ...models.arch.blocks import Moe
 from ...runfile.resolve.serving_split import DATA, shards_layers
+from ...serving import OF_GGUF, USUAL
 from ...serving import server as find_engine
 from .changes import Server, gpu_settings, gpus_title
 
@@ -16,8 +17,7 @@ LEAST_CONTEXT = 2048  # tokens; a shorter context is no answer
 MOST_GPUS = 256
 SLOTS = "slots"
 MOST_SPLITS = 2  # of one number of GPUs that are tried
-LLAMACPP_GPUS = (1, 2, 3, 4, 6, 8, 12, 16)
-OTHER_ENGINES = ("vllm", "llamacpp")
+COUNTS_BY_LAYER = (1, 2, 3, 4, 6, 8, 12, 16)
 KEPT = ("gpu", "num_gpus")
 LARGER_CARDS = ("h100-80gb-sxm", "h200-141gb-sxm", "b200-180gb-sxm")
 
@@ -122,7 +122,7 @@ def gpu_moves(server: Server) -> Iterator[tuple[int, Move]]:
     )
     counts = [2**power for power in range(MOST_GPUS.bit_length())]
     if not shards_layers(resolved.engine):
-        counts = list(LLAMACPP_GPUS)
+        counts = list(COUNTS_BY_LAYER)
     weights = 0 if serving is None else serving.weights_bytes * ranks
     for count in counts:
         if count <= ranks or weights / count > resolved.hardware.memory_bytes:
@@ -146,7 +146,7 @@ def _replicas(server: Server, count: int) -> Iterator[Move]:
 def other_moves(server: Server) -> Iterator[Move]:
     """What is left where nothing else fits: another engine, other GPUs, then both."""
     here = server.estimate.resolved.engine.name
-    engines = [name for name in OTHER_ENGINES if name != here]
+    engines = [name for name in (USUAL, OF_GGUF) if name != here]
     for name in engines:
         for count in (2**power for power in range(7)):
             title = f"{find_engine(name).title} on {gpus_title(count)}"

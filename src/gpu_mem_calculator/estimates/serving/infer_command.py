@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...serving import USUAL
+
 # Options of `infer` that set one key of the run file each.
 FLAGS = {
     "inference.engine": "--engine",
@@ -57,7 +59,7 @@ def infer_command(run: Mapping[str, Any]) -> InferCommand:
         f"{section}.{key}": value_text(value)
         for section, values in sections.items()
         for key, value in values.items()
-        if value is not None and (section, key, value) != ("inference", "engine", "vllm")
+        if value is not None and (section, key, value) != ("inference", "engine", USUAL)
     }
     return InferCommand([name] if plain else ["--config", RUN_FILE], keys if plain else {})
 

@@ -13,6 +13,7 @@ from ...run.weights import WeightFormat, ggml_types, gguf
 from ...run.weights.checkpoint import stored_bytes
 from ...run.weights.rank_weights import BITS, run_format
 from ...run.weights.shards import EXPERT, ServerShard, ShardedParameter, held
+from ...serving import server_row
 from ...timing.serving.card import QUANTIZED, SHORT_SUM
 from ...timing.serving.mixing import mixings
 from ...timing.serving.parts import WeightSizer, parts
@@ -42,7 +43,7 @@ def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
 
 def _stage_key(run: Run, engine: Engine, shard: ServerShard) -> object:
     """Equal for stages with equal work; a checkpoint's tensors may differ from layer to layer."""
-    if run.stored or engine.name == "llamacpp":
+    if run.stored or server_row(engine.name).reads_gguf:
         return shard.places, shard.embedding, shard.head
     windows = run.arch.windows or (None,) * len(run.arch.layers)
     kinds = tuple((id(run.arch.layers[place]), windows[place]) for place in shard.places)
@@ -61,21 +62,24 @@ def stage_layer_counts(run: Run, engine: Engine) -> list[int]:
 
 
 def stage_shard(run: Run, engine: Engine, layer_range: range, layers: int) -> ServerShard:
-    """What one rank has of the layers of a stage. vLLM's data-parallel replicas share experts."""
+    """What one rank has of the layers of a stage."""
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
     if run.options.get("split_mode") == "row":
         tp = int(run.mesh.pp)
-    shared = tp * (int(run.mesh.dp) if engine.name == "vllm" else 1)
-    experts = shared if engine.name == "vllm" and ep > 1 else ep
     return ServerShard(
         places=layer_range,
         embedding=layer_range.start == 0,
         head=layer_range.stop == layers,
         tp=tp,
         attention_tp=tp // _attention_groups(run),
-        ep=experts,
-        expert_tp=max(1, shared // experts),
+        ep=ep,
+        expert_tp=max(1, tp * _sharing_replicas(run, engine) // ep),
     )
+
+
+def _sharing_replicas(run: Run, engine: Engine) -> int:
+    """Data-parallel replicas that share experts."""
+    return int(run.mesh.dp) if server_row(engine.name).replicas_share_experts else 1
 
 
 def _attention_groups(run: Run) -> int:
@@ -85,7 +89,7 @@ def _attention_groups(run: Run) -> int:
 
 def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
     arch, bits = run.arch, BITS[run.precision]
-    local = engine.name == "llamacpp"
+    local = server_row(engine.name).reads_gguf
     plain = SHORT_SUM if local and bits == 16 else run.precision.removesuffix("_pure")
     cached = _cache_name(run)
     experts = [layer.mlp.top_k for layer in shard.layers(arch) if isinstance(layer.mlp, Moe)]
@@ -95,7 +99,7 @@ def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
             shard,
             _parameter_sizes(run, shard, plain, local=local),
             gathered=_attention_groups(run),
-            sharing=int(run.mesh.dp) if engine.name == "vllm" else 1,
+            sharing=_sharing_replicas(run, engine),
         ),
         mixings=mixings(arch, shard),
         caches=cached_states(arch, shard, _row(run, cached, bits), state_bits=bits, conv_bits=bits),

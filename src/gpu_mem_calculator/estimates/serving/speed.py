@@ -11,10 +11,10 @@ from ...runfile.inference_config import DecodeSpeed, ExpectedSpeed, SpeedResult
 from ...runfile.resolve.card_name import named_card
 from ...runfile.resolve.hardware import Hardware, ports_per_gpu
 from ...runfile.resolve.resolved_run import ResolvedRun
+from ...serving import server_row
 from ...timing.serving.card import CardRates
-from ...timing.serving.engine_costs import AMD_SHARE, COSTS, V0
 from ...timing.serving.kernels import ServingGpu
-from ...timing.serving.measured import ALONE, PROMPTS, SHARES, TOGETHER
+from ...timing.serving.measured import ALONE, AMD_SHARE, COSTS, PROMPTS, SHARES, TOGETHER
 from ...timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
 from ...timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
 from ..calculator import Estimate
@@ -24,10 +24,6 @@ from .roofline_stages import stage_work
 PROMPT, ANSWER = 1024, 256  # tokens, where a run does not give them
 # Links whose switches reduce in the network (NVLink SHARP).
 ADDING = frozenset({"nvlink4", "nvlink4-h800", "nvlink5"})
-# The most tokens of a prompt in one pass: the option that sets it, and the smallest default of the
-# engine.
-CHUNKS = {"llamacpp": ("n_ubatch", 512), "sglang": ("chunked_prefill_size", 2048)}
-CHUNK = ("max_num_batched_tokens", 2048)
 UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
 
 
@@ -83,9 +79,10 @@ def on_host(resolved: ResolvedRun) -> Iterator[str]:
 
 def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     """One replica of the server: the work of one rank of each stage, and its GPU."""
-    name = resolved.engine.name
     return ServingReplica(
-        card=card, stages=stage_work(resolved.run, resolved.engine), overlapped=name != "llamacpp"
+        card=card,
+        stages=stage_work(resolved.run, resolved.engine),
+        overlapped=not server_row(resolved.engine.name).splits_by_layer,
     )
 
 
@@ -106,18 +103,14 @@ def timed_replica(resolved: ResolvedRun, section: GPUConfig, card: CardRates) ->
 
 
 def _costs_name(resolved: ResolvedRun) -> str:
-    """The engine in the table of costs; vLLM's V0 engine has its own row."""
-    name = resolved.engine.name
-    if name != "vllm":
-        return name
-    from ...serving.vllm.versions import v1
-
-    return name if v1(resolved.run) else V0
+    """The engine in the table of costs; an older generation may have its own entry."""
+    name, timed_as = resolved.engine.name, server_row(resolved.engine.name).timed_as
+    return name if timed_as is None else timed_as(resolved.run)
 
 
 def prompt_chunk(resolved: ResolvedRun) -> int:
     """The most tokens of a prompt in one pass."""
-    option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
+    option, fewest = server_row(resolved.engine.name).prompt_chunk
     return int(resolved.run.options.get(option) or fewest)
 
 
@@ -164,7 +157,7 @@ def _expected(seconds: ServingSeconds, tokens: float, bound: float, figures: int
 
 def _figures(engine: str, kind: str) -> int:
     """How many published benchmarks of an engine the estimate was compared with."""
-    share = SHARES.get(engine, {}).get(kind)
+    share = SHARES[engine].get(kind)
     return 0 if share is None else share.count
 
 

@@ -100,9 +100,9 @@ def engine_words(run: Mapping[str, Any]) -> str:
 def _titles(run: Mapping[str, Any]) -> tuple[str, str]:
     """The engine in words, and in short ones."""
     if (served := run.get("inference")) is not None:
-        from ...serving import server
+        from ...serving import USUAL, server
 
-        title = server(str(served.get("engine", "vllm"))).title
+        title = server(str(served.get("engine", USUAL))).title
         return title, SHORT_TITLES.get(title, title)
     keys = run.get("engine") or {}
     named = str(keys.get("type", DEFAULT))

@@ -6,7 +6,7 @@ bytes under that card's own words, and a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -61,24 +61,16 @@ WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("CUDA", "Metal"),
     ),
 }
-# Engines with kernels for some runtimes alone: TensorRT-LLM is NVIDIA's, llama.cpp has HIP, SYCL
-# and Metal (b10586 ggml/src), bitsandbytes 0.50.2 CUDA, ROCm, XPU and Gaudi, DeepSpeed 0.19.8
-# (accelerator/) no TPU; Megatron-LM and Transformer Engine are CUDA's. A Mac has one GPU, and
-# vLLM, SGLang and TGI have no kernels for it.
-_NOT_METAL = (CUDA, ROCM, XPU, GAUDI, TPU)
+# Training engines with kernels for some runtimes alone: bitsandbytes 0.50.2 has CUDA, ROCm, XPU and
+# Gaudi, DeepSpeed 0.19.8 (accelerator/) no TPU; Megatron-LM and Transformer Engine are CUDA's. A
+# Mac has one GPU.
+NOT_METAL = (CUDA, ROCM, XPU, GAUDI, TPU)
 ONLY = {
-    "tensorrt_llm": (CUDA,),
-    "vllm": _NOT_METAL,
-    "sglang": _NOT_METAL,
-    "tgi": _NOT_METAL,
-    "fsdp": _NOT_METAL,
-    "llamacpp": (CUDA, ROCM, XPU, METAL),
+    "fsdp": NOT_METAL,
     "megatron_lm": (CUDA, ROCM),
     "megatron_deepspeed": (CUDA, ROCM),
     "deepspeed": (CUDA, ROCM, XPU, GAUDI),
 }
-INSTEAD = {"tensorrt_llm": "vllm", "llamacpp": "vllm"}
-ON_METAL = {"vllm": "llamacpp", "sglang": "llamacpp", "tgi": "llamacpp", "tensorrt_llm": "llamacpp"}
 
 
 def runtime_of(vendor: str, architecture: str) -> str:
@@ -120,12 +112,22 @@ def renamed_server(run: Run, served: ServerMemory) -> ServerMemory:
     )
 
 
-def runtime_problems(run: Run, engine: Engine) -> Iterator[str]:
-    """A sentence where the engine does not run on this kind of card."""
-    if run.runtime not in ONLY.get(engine.name, (run.runtime,)):
-        metal = run.runtime == METAL
-        other = (ON_METAL if metal else INSTEAD).get(engine.name, "pytorch" if metal else "fsdp")
-        fix = f"use {other!r}, or another card"
+def other_engine(runtime: str) -> str:
+    """The training engine to use on a kind of card that another one does not run on."""
+    return "pytorch" if runtime == METAL else "fsdp"
+
+
+def runtime_problems(
+    run: Run,
+    engine: Engine,
+    runtimes: Collection[str] | None = None,
+    other: Callable[[str], str] = other_engine,
+) -> Iterator[str]:
+    """A sentence where the engine does not run on this kind of card, but on `runtimes`."""
+    if runtimes is None:
+        runtimes = ONLY.get(engine.name, (run.runtime,))
+    if run.runtime not in runtimes:
+        fix = f"use {other(run.runtime)!r}, or another card"
         yield f"hardware.gpu: {engine.title} does not run on {run.card}; {fix}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...run.rollout import EngineItem, Rollout
+from ...run.rollout import VLLM, EngineItem, Rollout
 from ...run.served import ServerMemory
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..generation_config import GenerationConfig
@@ -23,7 +23,7 @@ PATH = "training.generation"
 def with_engine(file: RunFile, rollout: Rollout | None) -> Rollout | None:
     """The generation with what vLLM takes of a card, if that is what generates."""
     given = file.training.generation
-    if rollout is None or given is None or given.engine != "vllm":
+    if rollout is None or given is None or given.engine != VLLM:
         return rollout
     served = _served(file, given, rollout)
     if served.problem:
@@ -41,7 +41,7 @@ def _served(file: RunFile, given: GenerationConfig, rollout: Rollout) -> ServerM
 
     ranks = given.tensor_parallel_size or 1
     inference = InferenceConfig(
-        engine="vllm",
+        engine=VLLM,
         gpu_memory_utilization=given.gpu_memory_utilization or UTILIZATION,
         max_seq_len=given.max_model_len,
         max_num_seqs=int(rollout.sequences) * ranks,

@@ -18,7 +18,7 @@ from ...run.run import Run
 from ...run.weights import FormatError
 from ...run.weights.rank_weights import run_format
 from ...run.weights.recipes import RECIPES
-from ...serving import server, server_names, spellings
+from ...serving import USUAL, server, server_names, server_on, server_row, spellings
 from ..config import ModelConfig, RunFile
 from ..find_model.model_source import ResolvedModel, find_model
 from ..find_model.published_config import complete_config
@@ -42,7 +42,6 @@ from .training_rules import not_trained
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 Options = Mapping[str, Any]
 SIZES = ("batch_size", "prompt_len", "new_tokens")
-LLAMACPP = "llamacpp"
 AXES = {"tp": TENSOR, "pp": PIPELINE, "dp": DATA}
 
 
@@ -168,12 +167,14 @@ def _spread(file: RunFile, options: dict[str, Any], model: ResolvedModel) -> tup
 
 def _gpus_problem(run: Run, hardware: Hardware, engine: Engine) -> str:
     """A sentence where the parallel sizes do not use the number of GPUs that is given."""
-    used = int(run.mesh.pp) if engine.name == LLAMACPP else server_gpus(run.options)
+    by_layer = server_row(engine.name).splits_by_layer
+    used = int(run.mesh.pp) if by_layer else server_gpus(run.options)
     if hardware.num_gpus == used:
         return ""
     given = f"hardware.num_gpus={hardware.num_gpus}"
     if not shards_layers(engine):
-        return f"{given}: {engine.title} is modelled on one GPU; set it to 1, or use engine 'vllm'"
+        fix = f"set it to 1, or use engine {USUAL!r}"
+        return f"{given}: {engine.title} is modelled on one GPU; {fix}"
     product = " × ".join(name for name, axis in AXES.items() if axis in engine.options)
     return f"{given}, but {product} = {used}; set it to {used}, or leave the parallel sizes out"
 
@@ -183,7 +184,8 @@ def _dtype_notes(
 ) -> Iterator[str]:
     """Set the dtype that a server falls back to on a card without bf16; a note where it does."""
     chip, given = hardware.compute_capability, config.dtype is not None
-    dtype = capability.served_dtype(options["dtype"], engine.name, chip, given=given)
+    cards = server_row(engine.name).cards
+    dtype = capability.served_dtype(options["dtype"], cards, chip, given=given)
     if dtype != options["dtype"] and hardware.card and hardware.runtime == CUDA:
         options["dtype"] = dtype
         yield f"{hardware.card} has no bf16 units; {engine.title} uses {dtype}"
@@ -191,13 +193,14 @@ def _dtype_notes(
 
 def _card_problems(run: Run, engine: Engine) -> Iterator[str]:
     """What the card cannot do: run the server, its dtype, or its weight format."""
-    yield from capability.engine_problems(run, engine)
-    yield from runtime_problems(run, engine)
+    row = server_row(engine.name)
+    yield from capability.server_problems(run, engine, row.cards)
+    yield from runtime_problems(run, engine, row.runtimes, server_on)
     try:
         name = str(run.options["quantization"]) if engine.serve is None else run_format(run).name
     except FormatError:  # the engine's rules have the sentence
         return
-    yield from capability.format_problems(run, engine, name)
+    yield from capability.format_problems(run, engine, row.cards, name)
 
 
 def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
@@ -226,14 +229,14 @@ def _draft(config: InferenceConfig) -> Arch | None:
 def _run(
     model: ResolvedModel, hardware: Hardware, options: Options, engine: Engine, draft: Arch | None
 ) -> Run:
-    spread = engine.name == LLAMACPP  # each GPU has some of the layers, like a pipeline stage
+    by_layer = server_row(engine.name).splits_by_layer  # as a pipeline stage does
     config = _quantization_config(model)
     return Run(
         arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
         mesh=Mesh(
             dp=options.get("data_parallel_size") or 1,
             tp=options.get("tensor_parallel_size") or 1,
-            pp=hardware.num_gpus if spread else options.get("pipeline_parallel_size") or 1,
+            pp=hardware.num_gpus if by_layer else options.get("pipeline_parallel_size") or 1,
             ep=options.get("expert_parallel_size") or 1,
         ),
         batch=options.get("batch_size") or 1,
@@ -285,7 +288,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
         yield not_trained(arch, "generate.py")
     yield from filter(None, [_gpus_problem(run, hardware, engine)])
     layers = len(arch.layers)
-    if engine.name != LLAMACPP and run.mesh.pp > layers:
+    if not server_row(engine.name).splits_by_layer and run.mesh.pp > layers:
         more = f"more than {layers} layers; use {layers}"
         yield f"inference.pipeline_parallel_size={run.mesh.pp} is {more}"
     yield from filter(None, [tensor_parallel_problem(arch, int(run.mesh.tp))])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...run.engine import Engine
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ...run.run import Run
-from ...serving.transformers.checks import NO_CACHE
+from ...serving.transformers.row import ROW
 from ...training.losses import LOSSES, PER_TOKEN
 from ...training.step.reference import PRECOMPUTED
 from ..config import TrainingConfig
@@ -73,7 +73,7 @@ def rollout_problems(run: Run, config: TrainingConfig, engine: Engine) -> Iterat
         return
     if engine.name != "pytorch_ddp":
         yield f"{PATH} is not modelled under {engine.title}; use engine pytorch_ddp"
-    if run.record is not None or run.arch.family in NO_CACHE:
+    if run.record is not None or run.arch.family in ROW.no_code:
         yield f"{PATH}: {run.arch.family} has no KV cache that is modelled; leave it out"
     if run.zero_grad != "after_step":
         yield f"training.zero_grad with {PATH} is not modelled; leave it out"

@@ -7,8 +7,9 @@ from typing import Any
 
 from ...models.arch.arch import Arch
 from ...run.engine import Engine
+from ...serving import server_row
 
-LENGTH, TGI = "inference.prompt_len + new_tokens", "tgi"
+LENGTH = "inference.prompt_len + new_tokens"
 
 
 def question_keys(
@@ -33,8 +34,8 @@ def length_problems(
     """A sentence where a sequence is longer than what is set, or than a server takes of this model
     if nothing is; transformers generates beyond it.
     """
-    of_request = engine.name == TGI and options.get("max_total_tokens")  # of others: of the pool
-    key = "max_total_tokens" if of_request else "max_seq_len"
+    limit = server_row(engine.name).request_limit
+    key = limit if options.get(limit) else "max_seq_len"
     most, own = options.get(key), arch.max_seq_len if arch is not None else None
     length = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0)
     if engine.serve is not None and most is None and own is not None and length > own:

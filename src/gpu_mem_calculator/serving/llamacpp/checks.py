@@ -21,10 +21,9 @@ from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES
 from .options import SLOT_KEYS, cache_types, file_type, known_types, server_layout
+from .row import ROW
 from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
 
-# Families whose caches have a special layout, which is not modelled.
-UNREAD = frozenset({"deepseek_v32", "glm_moe_dsa", "gemma3n", "gemma4", "gemma4_text"})
 # Families whose graphs were compared with llama.cpp's, tensor by tensor.
 CHECKED = words("""
     baichuan bloom chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 falcon gemma gemma2
@@ -98,7 +97,7 @@ def model_problems(run: Run, build: int) -> Iterator[str]:
     extra = any(layer.beside or not _reads_hidden(layer.mlp) for layer, _, _ in arch.runs)
     if gguf.problem(arch):
         yield f"model: {gguf.problem(arch)}"
-    elif not modelled or extra or family in UNREAD:
+    elif not modelled or extra or family in ROW.no_code:
         yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
     if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
         yield (

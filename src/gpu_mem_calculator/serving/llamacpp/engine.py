@@ -38,6 +38,7 @@ from .fit import longest_context
 from .formulas import cache_formula, pool_formula, shared_formula, weights_formula
 from .layout import DeviceBytes, ServerLayout, device_bytes, has_flash, layer_kinds
 from .options import OPTIONS, server_layout
+from .row import ROW
 from .versions import FLASH_AUTO, NEWEST, build_number
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
@@ -182,7 +183,7 @@ def stage_layers(run: Run) -> list[int]:
 
 ENGINE = Engine(
     name="llamacpp",
-    title="llama.cpp",
+    title=ROW.title,
     options=OPTIONS,
     problems=problems,
     ledger=lambda run: serve(run).ledger,

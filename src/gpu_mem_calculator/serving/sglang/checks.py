@@ -10,12 +10,13 @@ from ...ledger.units import GIB
 from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_text
 from ...run.run import Run
-from ...run.served_models import NOT_IN_SGLANG, other_engine
 from ...run.weights.rank_weights import format_problems
 from ...training.generation.kv_cache import has_cache
+from .. import USUAL, other_server
 from . import speculative, versions
 from .cache import SglangPool
 from .options import OPTIONS, SglangOptions
+from .row import ROW
 from .versions import COUNTED_DRAFT, NEWEST
 
 CACHES = ("auto", "bf16", "fp8")
@@ -28,11 +29,11 @@ def problems(run: Run) -> Iterator[str]:
     yield from speculative.problems(run)
     yield from format_problems(run)
     family = run.arch.family
-    if family in NOT_IN_SGLANG:
-        fix = f"use {other_engine(family)}"
+    if family in ROW.no_code:
+        fix = f"use {other_server(family)}"
         yield f"model: SGLang {version_text(NEWEST)} has no {family} model; {fix}"
     elif not has_cache(run.arch):
-        yield f"model: {family} keeps no cache, and SGLang is modelled with one; use 'vllm'"
+        yield f"model: {family} keeps no cache, and SGLang is modelled with one; use {USUAL!r}"
     if options["max_loras"] and not options["max_lora_rank"]:
         yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
     yield from _pool_problems(run)

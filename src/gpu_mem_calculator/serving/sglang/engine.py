@@ -27,7 +27,6 @@ from ...run.cuda.nccl import nccl
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
-from ...run.served_models import borrowed_notes
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
 from .cache import SglangPool, build_pool, largest_pool, rounding_bytes, slots_of_a_request
@@ -35,6 +34,7 @@ from .checks import StartBytes, problems, start_problem
 from .command import command
 from .graphs import graph_items
 from .options import OPTIONS, SglangOptions, stage_layers
+from .row import ROW
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
 from .weights import draft_bytes, draft_formula, load_items, offloaded_bytes
 
@@ -208,7 +208,7 @@ def _notes(setting: SglangOptions, pool: SglangPool) -> Iterator[str]:
             f"{len(setting.prefill_sizes)} prefill graphs are counted by their number; a public "
             "log has 11 GB of them, and 0.3 to 2 GB are usual (sgl-project/sglang#39713, #31203)"
         )
-    yield from borrowed_notes("sglang", "SGLang", setting.run.arch.family)
+    yield from ROW.borrowed_notes(setting.run.arch.family)
     if setting.run.options["gpu_memory_utilization"] is None:
         yield f"mem_fraction_static is {setting.fraction:.3g}, SGLang's default for this GPU"
     if pool.tokens and pool.tokens < setting.context:
@@ -238,7 +238,7 @@ def _notes(setting: SglangOptions, pool: SglangPool) -> Iterator[str]:
 
 ENGINE = Engine(
     name="sglang",
-    title="SGLang",
+    title=ROW.title,
     options=OPTIONS,
     problems=problems,
     ledger=lambda run: serve(run).ledger,

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_problems
 from ...run.run import Run
-from ...run.served_models import NOT_IN_TENSORRT_LLM_TORCH, TENSORRT_ENGINES, other_engine
 from ...run.weights.rank_weights import format_problems
 from ...training.generation.kv_cache import has_cache
+from .. import other_server
 from . import cache
 from .defaults import max_batch_size, max_num_tokens
+from .row import IN_ENGINES, ROW
 from .versions import ENGINES, OLDEST, TORCH, backend
 
 STATES = ("nemotron_h", "qwen3_next")  # hybrid models that MambaHybridCacheManager supports
@@ -55,10 +56,10 @@ def problems(run: Run) -> Iterator[str]:
 def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     family = run.arch.family
-    fix = f"use {other_engine(family)}"
+    fix = f"use {other_server(family)}"
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
-    if torch and family in NOT_IN_TENSORRT_LLM_TORCH:
-        engines = "set engine_generation='tensorrt', or " if family in TENSORRT_ENGINES else ""
+    if torch and family in ROW.no_code:
+        engines = "set engine_generation='tensorrt', or " if family in IN_ENGINES else ""
         yield f"model: TensorRT-LLM's pytorch backend has no {family} model; {engines}{fix}"
     elif not has_cache(run.arch):
         yield f"model: {family} keeps no cache, and TensorRT-LLM is modelled with one; {fix}"

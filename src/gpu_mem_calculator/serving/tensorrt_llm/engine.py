@@ -24,6 +24,7 @@ from . import cache, tensorrt_backend, torch_backend, weights
 from .checks import FORMATS, SPECULATION, problems
 from .command import command, settings_note
 from .defaults import beams, max_batch_size, max_seq_len
+from .row import ROW
 from .shards import rank_shard, stage_layers
 from .versions import ENGINES, NEWEST, TORCH, backend
 
@@ -137,7 +138,7 @@ OPTIONS = COMMON_OPTIONS | {
 }
 ENGINE = Engine(
     name="tensorrt_llm",
-    title="TensorRT-LLM",
+    title=ROW.title,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     problems=problems,

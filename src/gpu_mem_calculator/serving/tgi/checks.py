@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_problems
 from ...run.run import Run
-from ...run.served_models import WITHOUT_PAGES_IN_TGI, other_engine
 from ...run.weights.rank_weights import format_problems
 from ...training.generation.kv_cache import has_cache
+from .. import other_server
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens
+from .row import ROW
 from .versions import OLDEST
 
 FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
@@ -56,11 +57,11 @@ def _model_problems(run: Run) -> Iterator[str]:
     paged = all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers)
     family = run.arch.family
     cross = any(getattr(mixer, "cross", False) for mixer in mixers)
-    if not paged or cross or family in WITHOUT_PAGES_IN_TGI:
-        fix = f"use {other_engine(family)}"
+    if not paged or cross or family in ROW.no_code:
+        fix = f"use {other_server(family)}"
         yield f"model: TGI does not serve {family} with a paged cache; {fix}"
     elif not has_cache(run.arch):
-        fix = f"use {other_engine(family)}"
+        fix = f"use {other_server(family)}"
         yield f"model: {family} generates nothing, and TGI does that alone; {fix}"
     tp = int(run.mesh.tp)
     kv_heads = {mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)} - {1}

@@ -24,6 +24,7 @@ from .checks import FORMATS, SPECULATION, problems
 from .command import command, notes
 from .defaults import block_size, prefill_tokens
 from .graphs import graph_items
+from .row import ROW
 from .shards import rank_shard
 from .versions import version
 from .weights import rank_items
@@ -103,7 +104,7 @@ OPTIONS = COMMON_OPTIONS | {
 }
 ENGINE = Engine(
     name="tgi",
-    title="TGI",
+    title=ROW.title,
     options=OPTIONS,
     axes=frozenset({"tp"}),
     problems=problems,

@@ -12,6 +12,7 @@ from ...models.arch.blocks import Attention, StateSpace
 from ...pytorch.modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from .row import ROW
 
 # Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
@@ -20,7 +21,6 @@ ONE_VALUE = {
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
 }
-NO_CACHE = ("mpt",)
 NO_FLASH = ("falcon", "gptj", "gpt_neo", "bloom", "llama4", "mpt")
 CACHES = ("dynamic", "static")
 QUANTIZATIONS = ("none", "nf4", "int8")
@@ -32,7 +32,7 @@ def problems(run: Run) -> Iterator[str]:
     yield from option_problems(options)
     if options["quantization"] in QUANTIZATIONS:
         yield from format_problems(run)
-    if run.arch.family in NO_CACHE:
+    if run.arch.family in ROW.no_code:
         yield (
             f"model: {run.arch.family} keeps no cache in transformers {TRANSFORMERS.version}, "
             "and its inference is not modelled; measure it"
@@ -127,7 +127,7 @@ def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
     for title, arch in (("model", run.arch), ("inference.speculative_model", draft)):
         windows = any(one is not None for one in arch.windows)
         states = any(isinstance(layer.mixer, StateSpace) for layer, _, _ in arch.runs)
-        if windows or states or arch.family in NO_CACHE:
+        if windows or states or arch.family in ROW.no_code:
             yield (
                 f"{title}: assisted generation with sliding windows or states is not modelled; "
                 "leave speculative_model out"

@@ -26,6 +26,7 @@ from ...training.generation.stream import GenerationStreamWriter
 from ...training.generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from .checks import problems
 from .options import OPTIONS
+from .row import ROW
 from .weights import weight_entries, workspace_entries
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
@@ -155,7 +156,7 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
 
 ENGINE = Engine(
     name="transformers",
-    title="transformers",
+    title=ROW.title,
     options=OPTIONS,
     host_libraries=HostLibraries(
         800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...ledger.frameworks import numbers
 from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_text
 from ...run.run import Run
-from ...run.served_models import vllm_problem
 from ...run.weights.drafts import has_attention
 from ...run.weights.rank_weights import format_problems
+from .. import other_server
 from .defaults import apply_defaults
+from .row import ROW
 from .shards import first_moe
 from .speculative import METHODS, method, num_mtp_layers, tokens_ahead
 from .versions import EARLY_V1, FIRST, LAST_V0, NEWEST, parse_version, v1, version
@@ -74,10 +76,12 @@ def version_problems(run: Run) -> Iterator[str]:
 
 def model_problems(run: Run) -> Iterator[str]:
     """A model that vLLM does not have, or has no more."""
-    number = version(run)
-    problem = vllm_problem(run.arch.family, version_text(number)) if any(number) else ""
-    if problem:
-        yield problem
+    number, family = version(run), run.arch.family
+    last = ROW.no_code.get(family)
+    if last is not None and any(number) and not (last and number <= numbers(last)):
+        had = f"{last} was the last that had one: set engine_version={last!r}"
+        fix = had if last else f"use {other_server(family)}"
+        yield f"model: vLLM {version_text(number)} has no {family} model; {fix}"
 
 
 def shard_problems(run: Run) -> Iterator[str]:

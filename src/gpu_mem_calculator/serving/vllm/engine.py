@@ -18,7 +18,6 @@ from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
-from ...run.served_models import borrowed_notes
 from ...run.weights.rank_weights import run_format
 from . import cache, speculative, versions
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
@@ -28,6 +27,7 @@ from .command import command
 from .defaults import apply_defaults
 from .images import num_images
 from .non_torch import uncounted_parts
+from .row import ROW
 from .shards import stage_layers
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
@@ -134,14 +134,14 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
         yield "this vLLM version allocates CUDA graphs beyond gpu_memory_utilization"
     if run_format(run).name == "nf4" and vllm_version >= versions.PLUGIN_FROM:
         yield "vLLM 0.28.0 and newer need the package vllm-bnb-plugin for NF4"
-    yield from borrowed_notes("vllm", "vLLM", run.arch.family)
+    yield from ROW.borrowed_notes(run.arch.family)
     yield from cache.notes(run, rank.shard)
     yield from speculative.notes(run)
 
 
 ENGINE = Engine(
     name="vllm",
-    title="vLLM",
+    title=ROW.title,
     options=OPTIONS,
     generations=versions.LAST_VERSIONS,
     axes=frozenset({"tp", "pp", "ep"}),

@@ -1,7 +1,7 @@
 """Seconds of a server's prefill and decode step, with their interval.
 
 Kernels follow measured curves (`kernels`); what the engine adds is from published benchmarks
-(`engine_costs`).
+(`measured`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from .engine_costs import INTERVALS, EngineCosts
 from .kernels import ServingGpu
-from .measured import ALONE, PROMPTS, TOGETHER
+from .measured import ALONE, INTERVALS, PROMPTS, TOGETHER, EngineCosts
 from .passes import HOST, Parts, prompt_parts, step_parts
 from .roofline import ServingReplica
 from .work import StageWork

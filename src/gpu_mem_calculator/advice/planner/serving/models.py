@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ....runfile.resolve.serving_question import question_keys
-from ....serving import server
+from ....serving import USUAL, server
 from ...serving.changes import largest_models
 from ..answers.plans import Plan, Plans, SearchedSpace
 from ..answers.question import FASTEST
@@ -17,7 +17,6 @@ from ..answers.serving_question import ServingQuestion
 from .answer import searched_plans
 from .search import Progress
 
-USUAL = "vllm"
 MOST_MODELS = 40  # that are tried; the largest of them are shown
 
 

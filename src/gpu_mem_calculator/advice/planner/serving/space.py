@@ -20,7 +20,7 @@ from ....runfile.resolve.serving_split import (
     tensor_parallel_problem,
 )
 from ....runfile.text.errors import InputError
-from ....serving import server, server_names
+from ....serving import server, server_names, server_row
 from ..answers.serving_question import ServingQuestion
 
 EXPERTS, CACHE, WEIGHTS = "expert_parallel_size", "kv_cache_dtype", "quantization"
@@ -56,7 +56,7 @@ def _engine_setups(
         **{key: [value] for key, value in fixed.items() if key not in SIZES},
         **{key: values for key, values in varied.items() if key not in SIZES},
     }
-    if engine.name == "llamacpp":
+    if server_row(engine.name).reads_gguf:
         tried = {WEIGHTS: ["none"], CACHE: ["auto"], **_given(tried, fixed, varied)}
     for sizes, count in _sizes(arch, engine, gpus, _wanted_sizes(fixed, varied)):
         for values in product(*tried.values()):
