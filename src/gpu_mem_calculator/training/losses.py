@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..ledger.source import code
 from ..models.arch.score import SCORED
 from ..pytorch.modelling.huggingface import fused_losses, losses
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
-from ..pytorch.modelling.huggingface.losses import LossKernel, Reads, Walk
+from ..pytorch.modelling.huggingface.losses import LossKernel
 from ..pytorch.modelling.megatron import losses as megatron
 from ..run.engine import Engine
 from ..run.problems import Problem
@@ -94,44 +94,37 @@ def _reward_problems(run: Run) -> Iterator[str]:
         yield Problem(text, "training.batch_size", LOSS)
 
 
-def _transformers(walk: Walk, source: str, reads: Reads = "logits") -> dict[str, LossKernel]:
-    return {TRANSFORMERS: LossKernel(walk, code(source), reads)}
-
-
-def _megatron(walk: Walk, source: str) -> dict[str, LossKernel]:
-    return {MEGATRON: LossKernel(walk, code(source))}
-
-
-_FULL = "transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss"
-_FLASH = "flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py"
 # logit_bytes are counted operation by operation. full: Megatron makes fp32 logits (6 bytes), takes
 # the maximum (4), subtracts it (8), exponentiates (8), sums (4) and divides (8); backward
 # multiplies the softmax (8) and casts it (6) after a gather and a subtraction of rows.
 # megatron_fused: two compiled functions forward, one backward. te_fused: one kernel reads the
 # logits twice and writes their gradient, backward scales it.
+_FULL = Loss(
+    title="",
+    kernels={TRANSFORMERS: losses.full, MEGATRON: megatron.full},
+    logit_passes=1,
+    logit_bytes=(38, 14),
+    evaluates=True,
+    planned=True,
+)
+_FLASH = Loss(
+    title="flash-attn's loss",
+    kernels={TRANSFORMERS: losses.flash_fused},
+    logit_passes=1,
+    evaluates=False,
+    planned=False,
+    package="flash-attn",
+    job="flash_loss",
+    stand_in="flash",
+)
 LOSSES: Mapping[str, Loss] = {
-    "full": Loss(
-        title="",
-        kernels=_transformers(losses.full, _FULL)
-        | _megatron(megatron.full, "megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181"),
-        logit_passes=1,
-        logit_bytes=(38, 14),
-        evaluates=True,
-        planned=True,
-    ),
-    "full_upcast": Loss(
-        title="",
-        kernels=_transformers(losses.full, _FULL),
-        logit_passes=1,
-        evaluates=True,
-        planned=False,
-        same_as="full",
+    "full": _FULL,
+    "full_upcast": replace(
+        _FULL, kernels={TRANSFORMERS: losses.full}, same_as="full", planned=False
     ),
     "full_no_upcast": Loss(
         title="loss without upcast",
-        kernels=_transformers(
-            losses.full_no_upcast, "torch 2.11 aten/src/ATen/native/LossNLL.cpp cross_entropy_loss"
-        ),
+        kernels={TRANSFORMERS: losses.full_no_upcast},
         logit_passes=1,
         evaluates=True,
         planned=False,
@@ -140,10 +133,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "te_fused": Loss(
         title="Transformer Engine's loss",
-        kernels=_megatron(
-            megatron.transformer_engine,
-            "Transformer Engine 2.18 pytorch/triton/cross_entropy.py:58",
-        ),
+        kernels={MEGATRON: megatron.transformer_engine},
         logit_passes=1,
         logit_bytes=(8, 8),
         evaluates=False,
@@ -151,50 +141,31 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "megatron_fused": Loss(
         title="Megatron's fused loss",
-        kernels=_megatron(megatron.fused, "megatron-core 0.19.2 fusions/fused_cross_entropy.py"),
+        kernels={MEGATRON: megatron.fused},
         logit_passes=1,
         logit_bytes=(18, 14),
         evaluates=False,
         planned=True,
     ),
-    "flash_fused": Loss(
-        title="flash-attn's loss",
-        kernels=_transformers(losses.flash_fused, _FLASH),
-        logit_passes=1,
-        evaluates=False,
-        planned=False,
-        package="flash-attn",
-        job="flash_loss",
-        stand_in="flash",
-    ),
-    "flash_fused_inplace": Loss(
+    "flash_fused": _FLASH,
+    "flash_fused_inplace": replace(
+        _FLASH,
         title="flash-attn's loss in place",
-        kernels=_transformers(partial(losses.flash_fused, in_place=True), _FLASH),
-        logit_passes=1,
-        evaluates=False,
-        planned=False,
-        package="flash-attn",
+        kernels={TRANSFORMERS: losses.flash_fused_in_place},
         job="flash_loss_in_place",
         stand_in="flash_in_place",
     ),
-    "flash_fused_no_upcast": Loss(
+    "flash_fused_no_upcast": replace(
+        _FLASH,
         title="flash-attn's loss without upcast",
-        kernels=_transformers(partial(losses.flash_fused, upcast=False), _FLASH),
-        logit_passes=1,
-        evaluates=False,
-        planned=False,
-        package="flash-attn",
+        kernels={TRANSFORMERS: losses.flash_fused_no_upcast},
         refuses=partial(_upcast_needed, "flash_fused"),
         job="flash_loss_no_upcast",
         stand_in="flash_no_upcast",
     ),
     "chunked": Loss(
         title="chunked loss",
-        kernels=_transformers(
-            fused_losses.chunked,
-            "trl 1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction",
-            "weight",
-        ),
+        kernels={TRANSFORMERS: fused_losses.chunked},
         logit_passes=1,
         evaluates=False,
         planned=False,
@@ -206,7 +177,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "liger": Loss(
         title="Liger's loss",
-        kernels=_transformers(losses.liger, "liger-kernel 0.8.5 ops/cross_entropy.py"),
+        kernels={TRANSFORMERS: losses.liger},
         logit_passes=1,
         evaluates=True,
         planned=False,
@@ -216,11 +187,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "liger_fused": Loss(
         title="Liger's fused loss",
-        kernels=_transformers(
-            fused_losses.liger_fused,
-            "liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py",
-            "weight",
-        ),
+        kernels={TRANSFORMERS: fused_losses.liger_fused},
         logit_passes=1,
         evaluates=True,
         planned=True,
@@ -230,9 +197,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "cut": Loss(
         title="cut cross entropy",
-        kernels=_transformers(
-            fused_losses.cut, "cut-cross-entropy 25.1.1 cce.py LinearCrossEntropyFunction", "weight"
-        ),
+        kernels={TRANSFORMERS: fused_losses.cut},
         logit_passes=2,
         evaluates=False,
         planned=True,
@@ -243,7 +208,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "reward": Loss(
         title="a reward model's loss",
-        kernels=_transformers(losses.reward, "trl 1.16.0 trainer/reward_trainer.py compute_loss"),
+        kernels={TRANSFORMERS: losses.reward},
         logit_passes=1,
         evaluates=False,
         planned=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....ledger.num import EMPTY, Bytes, Num, ceil_div, choose, power_of_two, sized, smaller
 from ....models.arch.blocks import Linear
 from ...autograd.tape import Tape, Value
+from .losses import kernel
 from .setting import BlockSetting
 
 TOKEN_CHUNK = 4096  # trl 1.16.0 kernels/chunked_logprob.py TOKEN_CHUNK_SIZE
@@ -23,6 +24,7 @@ def liger_chunk(tokens: Num, vocab: Num, hidden: Num) -> Num:
     return smaller(power_of_two(ceil_div(tokens, ceil_div(vocab, hidden))), tokens)
 
 
+@kernel("liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py", reads="weight")
 def liger_fused(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """LigerFusedLinearCrossEntropyFunction (liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py).
 
@@ -76,6 +78,7 @@ def _liger_temp(setting: BlockSetting, x: Value, weight: Value, layer: Linear) -
     return (*cast, logits, *whole)
 
 
+@kernel("trl 1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction", reads="weight")
 def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """ChunkedLogProbFunction in add_fused_lm_head (trl 1.16.0 trainer/utils.py,
     kernels/chunked_logprob.py), on the tokens that have a label.
@@ -124,6 +127,7 @@ def chunked(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value
     return tape.op("loss", each, elements=1)
 
 
+@kernel("cut-cross-entropy 25.1.1 cce.py LinearCrossEntropyFunction", reads="weight")
 def cut(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """linear_cross_entropy (cut-cross-entropy 25.1.1 cce.py, cce_backward.py): no logits at all.
 

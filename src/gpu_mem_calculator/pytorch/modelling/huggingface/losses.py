@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ....ledger.num import SINGLE, sized
-from ....ledger.source import Source
+from ....ledger.source import Source, code
 from ...autograd.tape import Tape, Value
 from .setting import BlockSetting
 
@@ -36,6 +38,12 @@ class LossKernel(Struct, frozen=True, cache_hash=True):
         return True
 
 
+def kernel(source: str, reads: Reads = "logits") -> Callable[[Walk], LossKernel]:
+    """Decorator: makes a kernel of a function that writes a loss to a tape."""
+    return lambda walk: LossKernel(walk, code(source), reads)
+
+
+@kernel("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
 def full(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """ForCausalLMLoss (transformers 5.17.0 loss/loss_utils.py:51): logits in fp32, torch's cross
     entropy. `out`: the input of the output layer, which the model's forward names.
@@ -61,6 +69,7 @@ def compiled(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
     return tape.op("loss", logits, elements=1, bits=32, saves=(logits, stats), hands_over=donated)
 
 
+@kernel("torch 2.11 aten/src/ATen/native/LossNLL.cpp cross_entropy_loss")
 def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """torch's cross entropy of the logits as they are, as in nanoGPT's and litgpt's loops.
 
@@ -75,6 +84,7 @@ def full_no_upcast(tape: Tape, setting: BlockSetting, logits: Value, out: Value)
     return loss
 
 
+@kernel("flash-attn 2.8.3 flash_attn/ops/triton/cross_entropy.py")
 def flash_fused(
     tape: Tape,
     setting: BlockSetting,
@@ -112,6 +122,11 @@ def flash_fused(
     return loss
 
 
+flash_fused_in_place = replace(flash_fused, walk=partial(flash_fused.walk, in_place=True))
+flash_fused_no_upcast = replace(flash_fused, walk=partial(flash_fused.walk, upcast=False))
+
+
+@kernel("liger-kernel 0.8.5 ops/cross_entropy.py")
 def liger(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """LigerCrossEntropyFunction (liger-kernel 0.8.5 ops/cross_entropy.py) in the place of torch's
     cross entropy: it overwrites the fp32 logits with their gradient in forward, and saves that.
@@ -151,6 +166,7 @@ def smoothed(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Va
     return tape.op("loss", picked, summed, elements=1, bits=32)
 
 
+@kernel("trl 1.16.0 trainer/reward_trainer.py compute_loss")
 def reward(tape: Tape, setting: BlockSetting, logits: Value, out: Value) -> Value:
     """The scores of the last tokens, one for each sequence, and a loss of their differences
     (transformers 5.17.0 modeling_layers.py GenericForSequenceClassification; trl 1.16.0

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from ....ledger.num import EMPTY, Bytes, holds, sized
 from ...autograd.tape import Tape, Value
+from ..huggingface.losses import kernel
 
 if TYPE_CHECKING:
     from .ops import MegatronSetting
 
 
+@kernel("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181")
 def full(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     """An fp32 copy of the logits becomes the softmax in place and is saved; backward turns that
     into the gradient in place and autograd casts it to the logits' dtype
@@ -19,6 +21,7 @@ def full(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     return _cross_entropy(tape, setting, logits, in_place=setting.bits == 32)
 
 
+@kernel("megatron-core 0.19.2 fusions/fused_cross_entropy.py")
 def fused(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     """The same, compiled function by function (fusions/fused_cross_entropy.py).
 
@@ -35,6 +38,7 @@ def fused(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     )
 
 
+@kernel("Transformer Engine 2.18 pytorch/triton/cross_entropy.py:58")
 def transformer_engine(tape: Tape, setting: MegatronSetting, logits: Value) -> Value:
     """Transformer Engine 2.18: forward writes the gradient to an fp32 tensor and saves it; autograd
     casts it to the logits' dtype (pytorch/triton/cross_entropy.py:58). Before 2.18 forward
