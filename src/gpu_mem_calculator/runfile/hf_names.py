@@ -125,7 +125,8 @@ DEFAULTS: Mapping[tuple[str, Any], Settings] = {
 OPTIMIZER_ALIASES: Mapping[str, Settings] = {
     alias: {OPTIMIZER: name, **({KERNELS: kind} if kind else {})}
     for name, row in OPTIMIZERS.items()
-    for alias, kind in row.aliases.items()
+    for alias, kind in {**row.optim, **row.aliases}.items()
+    if alias not in OPTIMIZERS
 }
 # Other names of engines, with what they say about the engine's options.
 ENGINES: Mapping[str, Settings] = {

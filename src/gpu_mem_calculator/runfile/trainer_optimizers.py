@@ -15,27 +15,13 @@ from ..training.optimizers import OPTIMIZERS as ROWS
 WIDE_TABLES = {"embedding_states_32bit": True}
 # The value of `optim`, and our keys.
 OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
-    "adamw_torch": {"optimizer": "adamw"},
-    "adamw_torch_fused": {"optimizer": "adamw", "optimizer_implementation": "fused"},
-    "adafactor": {"optimizer": "adafactor_transformers"},
-    "sgd": {"optimizer": "sgd"},
-    "adagrad": {"optimizer": "adagrad"},
-    "rmsprop": {"optimizer": "rmsprop"},
-    "adamw_bnb_8bit": {"optimizer": "adamw_8bit", **WIDE_TABLES},
-    "adamw_8bit": {"optimizer": "adamw_8bit", **WIDE_TABLES},
-    "paged_adamw_32bit": {"optimizer": "paged_adamw"},
-    "paged_adamw_8bit": {"optimizer": "paged_adamw_8bit", **WIDE_TABLES},
-    "ademamix": {"optimizer": "ademamix"},
-    "ademamix_8bit": {"optimizer": "ademamix_8bit", **WIDE_TABLES},
-    "paged_ademamix_32bit": {"optimizer": "paged_ademamix"},
-    "paged_ademamix_8bit": {"optimizer": "paged_ademamix_8bit", **WIDE_TABLES},
-    "lion_32bit": {"optimizer": "lion"},
-    "lion_8bit": {"optimizer": "lion_8bit", **WIDE_TABLES},
-    "paged_lion_32bit": {"optimizer": "paged_lion"},
-    "paged_lion_8bit": {"optimizer": "paged_lion_8bit", **WIDE_TABLES},
-    "rmsprop_bnb": {"optimizer": "rmsprop_bnb"},
-    "rmsprop_bnb_32bit": {"optimizer": "rmsprop_bnb"},
-    "rmsprop_bnb_8bit": {"optimizer": "rmsprop_bnb_8bit", **WIDE_TABLES},
+    word: {
+        "optimizer": name,
+        **({"optimizer_implementation": kind} if kind else {}),
+        **(WIDE_TABLES if row.block else {}),
+    }
+    for name, row in ROWS.items()
+    for word, kind in row.optim.items()
 }
 _LOW_RANK = "projects gradients to a low rank, which is not modelled"
 _FUSED_BACKWARD = "updates weights inside backward, which is not modelled"
@@ -66,16 +52,6 @@ REFUSED: Mapping[str, str] = {
     "stable_adamw": _ELSEWHERE,
 }
 NEAREST = "use 'adamw_torch_fused', 'adafactor' or 'adamw_bnb_8bit'"
-# Values of `optim_args` that change no tensor.
-FREE_ARGUMENTS: Mapping[str, frozenset[str]] = {
-    "sgd": frozenset(("dampening", "nesterov", "momentum")),
-    "adagrad": frozenset(("lr_decay", "eps")),
-    "rmsprop": frozenset(("alpha", "eps")),
-    **dict.fromkeys(
-        ("ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"),
-        frozenset(("beta1", "beta2", "beta3", "alpha", "eps", "t_alpha", "t_beta3")),
-    ),
-}
 
 
 def optimizer_keys(optim: str, args: Mapping[str, Any]) -> dict[str, Any] | str:
@@ -89,10 +65,11 @@ def optimizer_keys(optim: str, args: Mapping[str, Any]) -> dict[str, Any] | str:
     given = _split_arguments(args.get("optim_args"))
     if given is None:
         return f"program.args.optim_args={args['optim_args']!r} must be such as 'momentum=0.9'"
+    row = ROWS[OPTIMIZERS[name]["optimizer"]]
     for key in given:
-        if key not in FREE_ARGUMENTS.get(name, ()):
+        if key not in row.free:
             return f"program.args.optim_args: {key} of {name} is not modelled; leave it out"
-    if ROWS[OPTIMIZERS[name]["optimizer"]].copied_by_decay and args.get("weight_decay"):
+    if row.copied_by_decay and args.get("weight_decay"):
         copied = f"{setting} with weight decay copies all gradients, which is not modelled"
         return f"{copied}; set program.args.weight_decay=0"
     keys = dict(OPTIMIZERS[name])

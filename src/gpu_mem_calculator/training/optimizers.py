@@ -27,8 +27,9 @@ PAGED_ELEMENTS = 100_000  # smaller tensors are not paged (bitsandbytes optimize
 class Optimizer(Struct, frozen=True, kw_only=True):
     """One row of the table.
 
-    - `title`: its name for people; `aliases`: other words for it in a run file, each with the
-      implementation that it means, or "".
+    - `title`: its name for people; `optim`: the values of transformers.Trainer's `optim` that make
+      it, each with the implementation that it means, or ""; `aliases`: other words for it.
+    - `free`: arguments of its class that change no tensor.
     - `source`: of its states and temporaries.
     - `make`: the module and class that a job makes; `arguments`: of the class, besides the learning
       rate and the implementation.
@@ -53,7 +54,9 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     """
 
     title: str
+    optim: Mapping[str, str] = {}
     aliases: Mapping[str, str] = {}
+    free: tuple[str, ...] = ()
     source: Source
     make: str
     arguments: Mapping[str, Any] = {}
@@ -82,10 +85,13 @@ class Optimizer(Struct, frozen=True, kw_only=True):
         return self.make.startswith(BITSANDBYTES)
 
 
-def _kernel(kind: str, states: int, bits: int, *, paged: bool = False, **more: Any) -> Optimizer:
+def _kernel(
+    kind: str, states: int, bits: int, *optim: str, paged: bool = False, **more: Any
+) -> Optimizer:
     """An optimizer of bitsandbytes, by its class: fused kernels, one tensor at a time."""
     row: dict[str, Any] = {
         "title": f"{'paged ' * paged}{'8-bit ' * (bits == 8)}{kind}",
+        "optim": dict.fromkeys(optim, ""),
         "source": code(f"bitsandbytes 0.50.2 optim/{kind.lower()}.py and optim/optimizer.py"),
         "make": f"{BITSANDBYTES}:{kind}",
         "arguments": {"optim_bits": bits, **({"is_paged": True} if paged else {})},
@@ -99,6 +105,13 @@ def _kernel(kind: str, states: int, bits: int, *, paged: bool = False, **more: A
     return Optimizer(**{**row, **more})
 
 
+def _ademamix(bits: int, optim: str, *, paged: bool = False) -> Optimizer:
+    """bitsandbytes' AdEMAMix: state1 holds both averages of the gradient (init_state)."""
+    free = ("beta1", "beta2", "beta3", "alpha", "eps", "t_alpha", "t_beta3")
+    more = {"merged": 2, "free": free, "measured": False}
+    return _kernel("AdEMAMix", 3, bits, optim, paged=paged, **more)
+
+
 ADAM_CODE = code("torch 2.13 optim/adam.py:704-799 and :544-546")
 SGD_CODE = code("torch 2.13 optim/sgd.py:429-511")
 OPTIMIZERS: Mapping[str, Optimizer] = {
@@ -106,12 +119,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     # root and its quotient
     "adamw": Optimizer(
         title="AdamW",
-        aliases={
-            "adamw_torch": "",
-            "adamw_torch_fused": FUSED,
-            "adamw_apex_fused": FUSED,
-            "adamw_hf": FORLOOP,
-        },
+        optim={"adamw_torch": "", "adamw_torch_fused": FUSED},
+        aliases={"adamw_apex_fused": FUSED, "adamw_hf": FORLOOP},
         source=ADAM_CODE,
         make="torch.optim:AdamW",
         states=2,
@@ -132,6 +141,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     # every operation is in place
     "sgd": Optimizer(
         title="SGD",
+        optim={"sgd": ""},
+        free=("dampening", "nesterov", "momentum"),
         source=SGD_CODE,
         make="torch.optim:SGD",
         timed_as="sgd foreach",
@@ -150,6 +161,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     # the root of the sums, and the gradients times the learning rate
     "adagrad": Optimizer(
         title="Adagrad",
+        optim={"adagrad": ""},
+        free=("lr_decay", "eps"),
         source=code("torch 2.13 optim/adagrad.py:430-466"),
         make="torch.optim:Adagrad",
         states=1,
@@ -160,6 +173,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     # the root of the averages
     "rmsprop": Optimizer(
         title="RMSprop",
+        optim={"rmsprop": ""},
+        free=("alpha", "eps"),
         source=code("torch 2.13 optim/rmsprop.py:430-470"),
         make="torch.optim:RMSprop",
         states=1,
@@ -184,6 +199,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     # gradient and parameter; made as its Trainer does (trainer_optimizer.py)
     "adafactor_transformers": Optimizer(
         title="Adafactor of transformers",
+        optim={"adafactor": ""},
         source=code("transformers 5.17.0 optimization.py Adafactor.step"),
         make="transformers.optimization:Adafactor",
         arguments={"scale_parameter": False, "relative_step": False},
@@ -197,20 +213,25 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
         implementations=(),
         default=FORLOOP,
     ),
-    "adamw_8bit": _kernel("AdamW", 2, 8, aliases={"adamw_bnb_8bit": "", "adamw8bit": ""}),
-    "paged_adamw": _kernel("AdamW", 2, 32, paged=True),
-    "paged_adamw_8bit": _kernel("AdamW", 2, 8, paged=True, aliases={"pagedadamw8bit": ""}),
-    # state1 holds both averages of the gradient (init_state)
-    "ademamix": _kernel("AdEMAMix", 3, 32, merged=2, measured=False),
-    "ademamix_8bit": _kernel("AdEMAMix", 3, 8, merged=2, measured=False),
-    "paged_ademamix": _kernel("AdEMAMix", 3, 32, merged=2, paged=True, measured=False),
-    "paged_ademamix_8bit": _kernel("AdEMAMix", 3, 8, merged=2, paged=True, measured=False),
-    "lion": _kernel("Lion", 1, 32, aliases={"lion_32bit": ""}),
-    "lion_8bit": _kernel("Lion", 1, 8),
-    "paged_lion": _kernel("Lion", 1, 32, paged=True, measured=False),
-    "paged_lion_8bit": _kernel("Lion", 1, 8, paged=True, measured=False),
-    "rmsprop_bnb": _kernel("RMSprop", 1, 32, title="RMSprop of bitsandbytes", measured=False),
-    "rmsprop_bnb_8bit": _kernel("RMSprop", 1, 8, measured=False),
+    "adamw_8bit": _kernel("AdamW", 2, 8, "adamw_bnb_8bit", "adamw_8bit", aliases={"adamw8bit": ""}),
+    "paged_adamw": _kernel("AdamW", 2, 32, "paged_adamw_32bit", paged=True),
+    "paged_adamw_8bit": _kernel(
+        "AdamW", 2, 8, "paged_adamw_8bit", paged=True, aliases={"pagedadamw8bit": ""}
+    ),
+    "ademamix": _ademamix(32, "ademamix"),
+    "ademamix_8bit": _ademamix(8, "ademamix_8bit"),
+    "paged_ademamix": _ademamix(32, "paged_ademamix_32bit", paged=True),
+    "paged_ademamix_8bit": _ademamix(8, "paged_ademamix_8bit", paged=True),
+    "lion": _kernel("Lion", 1, 32, "lion_32bit"),
+    "lion_8bit": _kernel("Lion", 1, 8, "lion_8bit"),
+    "paged_lion": _kernel("Lion", 1, 32, "paged_lion_32bit", paged=True, measured=False),
+    "paged_lion_8bit": _kernel("Lion", 1, 8, "paged_lion_8bit", paged=True, measured=False),
+    "rmsprop_bnb": _kernel(
+        *("RMSprop", 1, 32, "rmsprop_bnb", "rmsprop_bnb_32bit"),
+        title="RMSprop of bitsandbytes",
+        measured=False,
+    ),
+    "rmsprop_bnb_8bit": _kernel("RMSprop", 1, 8, "rmsprop_bnb_8bit", measured=False),
     # a for loop only
     "muon": Optimizer(
         title="Muon",

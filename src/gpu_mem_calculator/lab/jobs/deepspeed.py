@@ -10,8 +10,8 @@ from typing import Any
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
-from ...tools.deepspeed.names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS
-from ...training.engines.deepspeed.options import OPTIMIZERS, OPTIONS
+from ...tools.deepspeed.names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS, optimizer_section
+from ...training.engines.deepspeed.options import OPTIONS
 from .groups import fake_group
 from .job import NCCL, Job
 from .losses import refuse_with_function, step_loss, use_kernels
@@ -36,7 +36,7 @@ def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
         "zero_allow_untested_optimizer": True,
-        "optimizer": _optimizer(run),
+        "optimizer": optimizer_section(run, lr=LEARNING_RATE),
     }
     if run.precision != "fp32":
         data[run.precision.partition("_")[0]] = {"enabled": True}
@@ -60,20 +60,6 @@ def _zero(run: Run, nvme_path: str) -> dict[str, Any]:
             if place == "nvme":
                 section[key]["nvme_path"] = nvme_path
     return section
-
-
-def _optimizer(run: Run) -> dict[str, Any]:
-    """FusedAdam, FusedLion or their CPU versions, unless the run chooses torch's.
-
-    runtime/engine.py:2380: `torch_adam` is torch's Adam, whose default on a GPU is foreach.
-    """
-    name, extra = OPTIMIZERS[run.optimizer]
-    params: dict[str, Any] = {"lr": LEARNING_RATE, **extra}
-    if name == "SGD" and run.implementation:
-        params[run.implementation] = True
-    elif run.implementation == "foreach":
-        params["torch_adam"] = True
-    return {"type": name, "params": params}
 
 
 def refusals(job: Job) -> list[str]:

@@ -14,11 +14,11 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
 from ...training.engines import engines
-from ...training.engines.deepspeed.options import OPTIMIZERS, OPTIONS
+from ...training.engines.deepspeed.options import OPTIONS
 from ..writing.texts import json_text
 from ..writing.unsaid import program_keys
 from ..writing.written import Written
-from .names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS
+from .names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS, optimizer_section
 from .read import run_file
 
 FILENAME = "ds_config.json"
@@ -43,7 +43,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
         "bf16": {"enabled": run.precision.startswith("bf16")},
         "fp16": {"enabled": run.precision.startswith("fp16")},
         "zero_optimization": _zero(run),
-        "optimizer": _optimizer(run),
+        "optimizer": optimizer_section(run),
         "gradient_clipping": CLIPPING if clipping is None else clipping,
     }
     if run.optimizer not in TESTED:
@@ -91,17 +91,6 @@ def _zero(run: Run) -> dict[str, Any]:
         if place == "nvme":
             section[key]["nvme_path"] = NVME_PATH
     return section
-
-
-def _optimizer(run: Run) -> dict[str, Any]:
-    """The `optimizer` section: DeepSpeed's fused or CPU version, or torch's (runtime/engine.py)."""
-    name, extra = OPTIMIZERS[run.optimizer]
-    params = dict(extra)
-    if name == "SGD" and run.implementation:
-        params[run.implementation] = True
-    elif run.implementation == "foreach":
-        params["torch_adam"] = True
-    return {"type": name, "params": params}
 
 
 def write_text(file: RunFile, resolved: ResolvedRun) -> Written:

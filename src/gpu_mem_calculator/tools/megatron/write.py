@@ -9,13 +9,13 @@ from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ...training.engines.megatron_lm.options import OPTIONS, option
+from ...training.engines.megatron_lm.options import OPTIMIZERS, OPTIONS, option
 from ..reading.reading import Section
 from ..translation.arguments import tables
 from ..writing.launch import launch_words
 from ..writing.written import Written
 from .arguments import TABLE, option_words
-from .translate import LOSSES, OPTIMIZERS, RENAMED, SAME
+from .translate import LOSSES, RENAMED, SAME
 from .write_model import model_arguments
 
 ENGINE = "megatron_lm"
@@ -82,14 +82,13 @@ def _batch(run: Run) -> Section:
 
 def _precision(run: Run) -> Section:
     """Precision, optimizer and loss; an optimizer that the script does not have becomes Adam."""
-    momentum = run.optimizer == "sgd_momentum"
-    name = "sgd" if momentum else run.optimizer.replace("adamw", "adam")
+    optimizer = OPTIMIZERS.get(run.optimizer, {})
     losses = {ours: word for word, ours in LOSSES.items()}
     return {
         "bf16": run.precision.startswith("bf16"),
         "fp16": run.precision.startswith("fp16"),
-        "optimizer": name if name in OPTIMIZERS else "adam",
-        "sgd_momentum": 0.0 if name == "sgd" and not momentum else 0.9,
+        "optimizer": optimizer.get("optimizer", "adam"),
+        "sgd_momentum": optimizer.get("sgd_momentum", 0.9),
         "cross_entropy_loss_fusion": run.loss in losses,
         "cross_entropy_fusion_impl": losses.get(run.loss, "native"),
     }
