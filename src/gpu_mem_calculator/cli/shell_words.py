@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..estimates.calculator import Estimate
 from ..report.remedy_lines import Commands
 from ..runfile.hf_names import CHECKPOINTING
-from ..runfile.keys.recipes import recipe_settings
+from ..runfile.keys.recipes import RECIPES, recipe_settings
 from ..runfile.resolve.training_defaults import card_dtype
 from .training_options import FLAGS, POLICIES, REPLACED
 
@@ -64,7 +64,7 @@ class ShellWords(Struct, frozen=True):
             return [*words, *(w for k, v in changes.items() for w in ("--set", f"{k}={v}"))]
         recipe = _recipe(changes, estimate)
         if recipe:
-            keys = recipe_settings(recipe, None, "")
+            keys = RECIPES[recipe]
             changes = {k: v for k, v in changes.items() if k not in keys or k == RANK}
         given = (key for key, value in changes.items() if value != "null")  # null replaces nothing
         removed = {old for key in given for old in REPLACED.get(key, ())}

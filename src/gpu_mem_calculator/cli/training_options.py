@@ -8,18 +8,19 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..runfile.config import TrainingConfig
 from ..runfile.hf_names import CHECKPOINTING
 from ..runfile.keys.recipes import RECIPES, recipe_settings, recipe_words
-from ..runfile.read import with_settings
+from ..runfile.read import allowed_words, key_types, with_settings
+from ..runfile.resolve.recompute_policies import LEVELS, NAMES
 from ..runfile.resolve.training_defaults import named_dtype
 from ..runfile.text.errors import InputError
-from ..training.engines import DEFAULT, engine, spellings
+from ..training.engines import DEFAULT, engine, engine_row, shorthands, spellings
 from .parser import Parser, memory, tokens, whole
 
 GPUS_PER_NODE = 8
 PRECISION, DTYPE = "training.precision", "training.dtype"
 DTYPES = ("bf16", "fp16", "fp32")
-PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")
 # Other spellings of a precision: those of torch and of Lightning.
 SPELLINGS = {
     **{"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "16": "fp16", "32": "fp32"},
@@ -58,7 +59,7 @@ KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
 )
 # Levels of --checkpointing that are policies of training.recompute
 # (runfile/resolve/recompute_policies.py).
-POLICIES = ("op", "every_2nd_layer", "attention_kept", "full_offloaded", "core_attn")
+POLICIES = tuple(name for name in NAMES if name not in LEVELS)
 ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, fsdp1, megatron"
 # Keys of a file that an option replaces together with its own.
 REPLACED: Mapping[str, tuple[str, ...]] = {
@@ -202,7 +203,7 @@ def _engine_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> dict[
     name, stage = _engine_name(run), run.get("engine", {}).get("zero_stage")
     if args.zero is not None:
         if not _given(run, "engine.type"):
-            settings["engine.type"] = name = "deepspeed"
+            settings["engine.type"] = name = shorthands()[f"zero{args.zero}"][0]
         if "zero_stage" not in engine(name).options:
             own = f"the engine is {engine(name).title}"
             raise InputError(
@@ -213,7 +214,7 @@ def _engine_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> dict[
         if named.get("engine", {}).get("zero_stage") not in (None, int(args.zero)):
             raise InputError(f"--engine {args.engine} contradicts --zero {args.zero}; give one")
         settings["engine.zero_stage"] = int(args.zero)
-    elif args.engine is not None and name == "deepspeed" and stage is None:
+    elif args.engine is not None and engine_row(name).zero_hooks and stage is None:
         settings["engine.zero_stage"] = 2
     if args.engine is not None:
         given = data.get("engine")
@@ -248,16 +249,18 @@ def _precision(
         return {}
     name = args.precision.lower().replace("-", "_")
     name = SPELLINGS.get(name, name)
-    if name in PRECISIONS:
+    pairs = [one for one in allowed_words(key_types(TrainingConfig)["precision"]) if "_" in one]
+    if name in pairs:
         return {PRECISION: name, DTYPE: None}
     if name not in DTYPES:
         raise InputError(
-            f"--precision {args.precision!r} is not one of {', '.join((*DTYPES, *PRECISIONS))}"
+            f"--precision {args.precision!r} is not one of {', '.join((*DTYPES, *pairs))}"
         )
     adapters = adapters or bool(run.get("training", {}).get("lora"))
     if name == "fp32":
         return {PRECISION: "fp32", DTYPE: None, "training.autocast": None}
-    pure = adapters and engine_name in ("pytorch_ddp", "fsdp")
+    usual = recipe_settings("lora", engine=engine_name)[PRECISION]
+    pure = adapters and engine(engine_name).transformers and usual.endswith("_pure")
     return {PRECISION: f"{name}_{'pure' if pure else 'mixed'}", DTYPE: None}
 
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-# Engines that people name as an option of their own.
-ENGINES = (
-    *("ddp", "deepspeed", "fsdp", "fsdp1", "fsdp2", "megatron", "zero1", "zero2", "zero3"),
-    *("vllm", "sglang", "tgi", "llamacpp", "ollama", "trtllm", "transformers"),
-)
 # Axes of Megatron, as options of training commands.
 AXES = {
     "--tp": "parallelism.tensor_parallel_size",
@@ -73,7 +68,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("--cost", "--price-per-hour", "--hourly-price"), ("--price",)),
     "--model": ("--model-path",),
     "--gpus": ("--gpus-per-node",),
-    **{f"--{name}": ("--engine", name) for name in ENGINES},
     **{f"--{name}": ("--quantization", name) for name in ("fp8", "awq", "gptq", "int4", "int8")},
     "--json": ("--format", "json"),
     "--silent": ("--quiet",),
@@ -89,11 +83,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "--lora": (r"[0-9]+", "16"),
     "--qlora": (r"[0-9]+", "16"),
     "--offload": (r"cpu|nvme|none", "cpu"),
-    "--checkpointing": (
-        r"full|selective|none|true|false|[0-4]|op|every_2nd_layer|attention_kept|full_offloaded"
-        r"|core_attn",
-        "full",
-    ),
+    "--checkpointing": (r"true|false", "full"),  # and the names of policies
     "--ep": (r"[0-9]+", "all"),
     "--serve": (r"any|vllm|sglang|tgi|llama.*|ollama|tensorrt.*|trtllm|transformers|hf", "any"),
 }
@@ -136,10 +126,20 @@ def _option(name: str, known: Collection[str]) -> tuple[str, ...]:
     plain = name.replace("_", "-").lower()
     if plain in known:
         return (plain,)
-    alias = ALIASES.get(plain, ())
+    alias = ALIASES[plain] if plain in ALIASES else _engine(plain.removeprefix("--"))
     if plain in CONTEXTS and "--context" not in known:
         alias = ("--seq-len",)
     return alias if alias and (alias[0] in known or alias[0] in AXES) else (name,)
+
+
+def _engine(word: str) -> tuple[str, ...]:
+    """An engine or a server that is named as an option of its own, by any of its spellings."""
+    from ..serving import spellings as servers
+    from ..training.engines import shorthands, spellings
+
+    named = (*spellings(), *shorthands(), *servers())
+    name = next((one for one in named if one.replace("_", "-") == word), "")
+    return ("--engine", name) if name else ()
 
 
 def _axes(words: list[str], known: Collection[str]) -> list[str]:
@@ -176,6 +176,10 @@ def _with_values(words: list[str], known: Collection[str]) -> list[str]:
         word = waiting.pop(0)
         if word in OPTIONAL and word in known:
             pattern, default = OPTIONAL[word]
+            if word == "--checkpointing":
+                from ..runfile.resolve.recompute_policies import LEVELS, NAMES
+
+                pattern = "|".join((pattern, *map(str, LEVELS), *NAMES))
             given = bool(waiting) and re.fullmatch(pattern, waiting[0], re.IGNORECASE)
             word += f"={waiting.pop(0) if given else default}"
         replaced.append(word)
