@@ -31,9 +31,8 @@ A server newer than the version that was read is treated as that version.
 BELOW = """
 The table is `ledger/frameworks.py`. Defaults of `engine_version` are from it. A test fails if a
 citation names a version that the table does not have. `make drift` compares the table with the
-newest releases ([maintenance/drift](../tools/drift/README.md)). `python -m maintenance.drift.page`
-writes this
-page.
+newest releases ([maintenance/drift](../maintenance/drift/README.md)).
+`python -m maintenance.drift.page` writes this page.
 """
 
 

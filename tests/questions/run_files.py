@@ -83,7 +83,7 @@ HERE = Path(__file__).parent
 @cache
 def configs() -> list[RunData]:
     """A small config.json of every family."""
-    text = (HERE.parent / "families" / "cases.json").read_text(encoding="utf-8")
+    text = (HERE.parent / "models" / "families" / "cases.json").read_text(encoding="utf-8")
     return list(json.loads(text).values())
 
 

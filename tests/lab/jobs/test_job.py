@@ -22,7 +22,7 @@ def job(data: dict[str, Any]) -> Job:
 
 def test_an_engine_that_cannot_be_run_says_so() -> None:
     """Megatron with DeepSpeed is estimated only."""
-    with pytest.raises(InputError, match="only estimated; it works for pytorch_ddp, fsdp"):
+    with pytest.raises(InputError, match="only estimated; it works for deepspeed, fsdp"):
         run(job(small_run("megatron_deepspeed")))
 
 

@@ -91,7 +91,7 @@ def test_what_a_function_cannot_replace_is_refused(monkeypatch: pytest.MonkeyPat
     """Megatron makes its own model, inference runs the file's, adapters are the function's."""
     monkeypatch.setattr(module, "UserFunction", lambda *words, **rest: words)
     world = World(device="cpu", mark=lambda name: None)
-    with pytest.raises(InputError, match="--function works for pytorch_ddp, fsdp, deepspeed"):
+    with pytest.raises(InputError, match="--function works for deepspeed, fsdp, pytorch_ddp"):
         program(run_file("megatron_lm", 8), "measured_model:make").start(world)
     with pytest.raises(InputError, match="leave --function out"):
         program({"inference": {"batch_size": 1}}, "measured_model:make")

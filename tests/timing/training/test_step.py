@@ -179,7 +179,7 @@ def test_one_run_needs_no_numpy() -> None:
         "import sys, json\n"
         "from gpu_mem_calculator.estimates.machine import machine_of\n"
         "from gpu_mem_calculator.runfile.resolve.resolve import resolve\n"
-        "from gpu_mem_calculator.runfile.read import read\n"
+        "from gpu_mem_calculator.tools.read import read\n"
         "from gpu_mem_calculator.timing.training.step import step_seconds\n"
         f"found = resolve(read({file('megatron_lm')!r}))\n"
         "step_seconds(found.run, found.engine.name, machine_of(found.hardware))\n"

@@ -89,7 +89,7 @@ def differences(label: Mapping[str, Any]) -> list[str]:
     [reading] = found
     named = [str(limit) for limit in reading.limits] + reading.problems
     try:
-        run, _ = with_program(reading.run)
+        run = with_program(reading.run)[0] if reading.run.get("program") else reading.run
     except InputError as error:
         return _unnamed(label, [*named, str(error)]) or _refused(label, str(error))
     wrong = [

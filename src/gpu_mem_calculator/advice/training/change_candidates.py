@@ -210,9 +210,10 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.options.get("cpu_offload") is False:
         yield Candidate("states to CPU", ("engine.cpu_offload=true",), CPU_STEP, 3)
     yield from _precision(estimate)
-    if run.adapter is None:
+    trains = run.new_tokens is None
+    if trains and run.adapter is None:
         yield adapters(estimate, "lora")
-    if run.adapter is None or run.quantization is None:
+    if trains and (run.adapter is None or run.quantization is None):
         yield adapters(estimate, "qlora")
     yield more_gpus(estimate)
 
