@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from ...ledger import frameworks
 from ...runfile.file_kinds import is_model_config
 from ...runfile.sections import SECTIONS
 from ...runfile.text.errors import InputError
+from ..translation.arguments import argument_data
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
@@ -45,9 +48,9 @@ class Format(Struct, frozen=True, kw_only=True):
     keys: tuple[frozenset[str], ...] = ()
 
 
-def _either(*names: str) -> tuple[frozenset[str], ...]:
-    """Sets of one key each, with dashes and with underscores."""
-    return tuple(frozenset({one}) for name in names for one in (name, name.replace("-", "_")))
+def _format(folder: str, row: Mapping[str, Any]) -> Format:
+    read = [getattr(frameworks, name).version for name in row.get("frameworks", ())]
+    return msgspec.convert({**row, "folder": folder, "version": " and ".join(read)}, Format)
 
 
 MOST_GPUS = 16  # of a machine
@@ -57,127 +60,7 @@ CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hard
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
 FORMATS: Mapping[str, Format] = {
-    "vllm": Format(
-        title="vllm serve",
-        version=frameworks.VLLM.version,
-        folder="vllm",
-        programs=("vllm serve", "--model"),
-        modules=(r"vllm\.entrypoints\.(openai\.)?api_server",),
-        keys=_either("max-model-len", "gpu-memory-utilization", "max-num-batched-tokens"),
-    ),
-    "sglang": Format(
-        title="SGLang",
-        version=frameworks.SGLANG.version,
-        folder="sglang",
-        programs=("sglang serve",),
-        modules=(r"sglang\.launch_server",),
-        keys=_either("mem-fraction-static", "chunked-prefill-size"),
-    ),
-    "tensorrt_llm": Format(
-        title="trtllm-serve",
-        version=frameworks.TENSORRT_LLM.version,
-        folder="tensorrt_llm",
-        programs=("trtllm-serve",),
-        keys=(frozenset({"kv_cache_config"}), frozenset({"cuda_graph_config"})),
-    ),
-    "llamacpp": Format(
-        title="llama-server",
-        version=frameworks.LLAMA_CPP.version,
-        folder="llamacpp",
-        programs=(
-            r"llama-(server|cli|completion|mtmd-cli)(\.exe)?",
-            r"llama(\.exe)? (serve|server|cli|client|completion|complete)",
-        ),
-    ),
-    "ollama": Format(
-        title="Ollama", version=frameworks.OLLAMA.version, folder="ollama", programs=("ollama",)
-    ),
-    "tgi": Format(
-        title="text-generation-launcher",
-        version=frameworks.TGI.version,
-        folder="tgi",
-        programs=("text-generation-launcher",),
-    ),
-    "manifests": Format(
-        title="manifests",
-        version="",
-        folder="manifests",
-        keys=(frozenset({"apiVersion", "kind"}), frozenset({"services"})),
-    ),
-    "skypilot": Format(
-        title="SkyPilot",
-        version="",
-        folder="skypilot",
-        keys=(
-            frozenset({"run", "resources"}),
-            frozenset({"run", "setup"}),
-            frozenset({"run", "num_nodes"}),
-        ),
-    ),
-    "axolotl": Format(
-        title="Axolotl",
-        version=frameworks.AXOLOTL.version,
-        folder="axolotl",
-        programs=("axolotl train",),
-        modules=(r"axolotl\.cli\.train",),
-        keys=(frozenset({"base_model"}),),
-    ),
-    "llamafactory": Format(
-        title="LLaMA-Factory",
-        version=frameworks.LLAMA_FACTORY.version,
-        folder="llamafactory",
-        programs=("(llamafactory-cli|lmf) (train|sft|dpo|rm)", r"train\.py \S+\.(ya?ml|json)"),
-        modules=(r"llamafactory\.(cli|launcher)",),
-        keys=(
-            frozenset({"finetuning_type"}),
-            frozenset({"cutoff_len"}),
-            frozenset({"infer_backend"}),
-            frozenset({"export_dir", "template"}),
-            frozenset({"model", "peft_config"}),
-        ),
-    ),
-    "swift": Format(
-        title="ms-swift",
-        version=frameworks.MS_SWIFT.version,
-        folder="swift",
-        programs=("swift", "megatron"),
-        paths=(r"(.*/)?swift/cli/(_megatron/)?(sft|pt|rlhf)\.py",),
-        keys=(frozenset({"tuner_type", "dataset"}),),
-    ),
-    "verl": Format(
-        title="verl",
-        version=frameworks.VERL.version,
-        folder="verl",
-        modules=(r"verl\.trainer\..*",),
-    ),
-    "openrlhf": Format(
-        title="OpenRLHF",
-        version=frameworks.OPENRLHF.version,
-        folder="openrlhf",
-        modules=(r"openrlhf\.cli\..*",),
-    ),
-    "megatron": Format(
-        title="Megatron-LM",
-        version=frameworks.MEGATRON_CORE.version,
-        folder="megatron",
-        programs=(r"pretrain_\w+\.py",),
-        keys=(
-            frozenset({"num_layers", "hidden_size", "num_attention_heads"}),
-            frozenset({"MODEL_ARGS"}),
-            frozenset({"language_model", "model_parallel"}),
-        ),
-    ),
-    "huggingface": Format(
-        title="transformers and TRL",
-        version=f"{frameworks.TRANSFORMERS.version} and {frameworks.TRL.version}",
-        folder="huggingface",
-        programs=("trl", r".*\.py"),
-        keys=(
-            frozenset({"per_device_train_batch_size"}),
-            frozenset({"model_name_or_path"}),
-            frozenset({"distributed_type"}),
-        ),
-    ),
+    name: _format(name, row) for name, row in argument_data("tools", Path(__file__).parent).items()
 }
 
 

@@ -7,7 +7,9 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from ...run.served import PLACEHOLDER
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, nearest
+from ..translation.arguments import argument_data
 from .launch import launch_words
 from .read_back import read_back
 from .unsaid import unsaid_sentences
@@ -53,121 +56,8 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
 
 
 # One row for each format, by the name in `convert --to`.
-WRITERS: Mapping[str, OutputFormat] = {
-    "deepspeed": OutputFormat(
-        title="DeepSpeed",
-        module="deepspeed.write",
-        function="write_text",
-        filename="ds_config.json",
-        start="deepspeed {nodes}--num_gpus {gpus} train.py --deepspeed_config {file}",
-        comments=False,
-    ),
-    "accelerate": OutputFormat(
-        title="Accelerate",
-        module="accelerate.write",
-        filename="accelerate.yaml",
-        start="accelerate launch --config_file {file} train.py",
-    ),
-    "transformers": OutputFormat(
-        title="transformers",
-        module="transformers.write",
-        filename="training_args.yaml",
-        start="{launch} train.py {file}",
-        endings={".json": "write_json", ".sh": "write_command"},
-    ),
-    "trl": OutputFormat(
-        title="TRL", module="trl.write", filename="sft.yaml", start="trl sft --config {file}"
-    ),
-    "axolotl": OutputFormat(
-        title="Axolotl",
-        module="axolotl.write",
-        filename="axolotl.yaml",
-        start="axolotl train {file}",
-    ),
-    "llamafactory": OutputFormat(
-        title="LLaMA-Factory",
-        module="llamafactory.write",
-        filename="llamafactory.yaml",
-        start="llamafactory-cli train {file}",
-        read="file",
-    ),
-    "megatron": OutputFormat(
-        title="Megatron-LM",
-        module="megatron.write",
-        filename="pretrain.sh",
-        start="bash {file}",
-        read="script",
-    ),
-    "vllm": OutputFormat(
-        title="vLLM",
-        module="servers.write",
-        function="write_vllm",
-        filename="vllm.sh",
-        trains=False,
-        serves=True,
-    ),
-    "sglang": OutputFormat(
-        title="SGLang",
-        module="servers.write",
-        function="write_sglang",
-        filename="sglang.sh",
-        trains=False,
-        serves=True,
-    ),
-    "tensorrt_llm": OutputFormat(
-        title="TensorRT-LLM",
-        module="servers.write",
-        function="write_tensorrt_llm",
-        filename="trtllm.sh",
-        trains=False,
-        serves=True,
-    ),
-    "tgi": OutputFormat(
-        title="TGI",
-        module="servers.write",
-        function="write_tgi",
-        filename="tgi.sh",
-        trains=False,
-        serves=True,
-    ),
-    "llamacpp": OutputFormat(
-        title="llama.cpp",
-        module="servers.write",
-        function="write_llamacpp",
-        filename="llama-server.sh",
-        trains=False,
-        serves=True,
-    ),
-    "helm": OutputFormat(
-        title="the Helm chart",
-        module="helm.write",
-        filename="values.yaml",
-        start="helm install gpu-mem deploy/helm/gpu-mem-calculator -f {file}",
-        serves=True,
-    ),
-    "json": OutputFormat(
-        title="a run file",
-        module="run_file.write",
-        function="write_json",
-        filename="run.json",
-        serves=True,
-        comments=False,
-    ),
-    "yaml": OutputFormat(
-        title="a run file",
-        module="run_file.write",
-        function="write_yaml",
-        filename="run.yaml",
-        serves=True,
-    ),
-    "toml": OutputFormat(
-        title="a run file",
-        module="run_file.write",
-        function="write_toml",
-        filename="run.toml",
-        serves=True,
-    ),
-}
+ROWS = argument_data("writers", Path(__file__).parent)
+WRITERS: Mapping[str, OutputFormat] = msgspec.convert(ROWS, dict[str, OutputFormat])
 
 
 def write_run(
