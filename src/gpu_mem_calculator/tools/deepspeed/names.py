@@ -7,20 +7,11 @@ from typing import Any
 from ...run.run import Run
 from ...training.engines.deepspeed.options import OPTIMIZERS
 from ...training.optimizers import FOREACH
+from ..translation.arguments import tables
 
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
 # Options that have the same name in "zero_optimization".
-ZERO_KEYS = (
-    "reduce_bucket_size",
-    "allgather_bucket_size",
-    "overlap_comm",
-    "contiguous_gradients",
-    "stage3_prefetch_bucket_size",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "stage3_param_persistence_threshold",
-    "sub_group_size",
-)
+ZERO_KEYS = tuple(tables(__file__)["zero_keys"])
 CHECKPOINT_KEYS = ("partition_activations", "cpu_checkpointing")
 
 

@@ -10,26 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runfile.program import Section, Setup, Translation
+from ..translation.arguments import tables
 from .precision import precision_name
 
+TABLES = tables(__file__)
 AUTO = ("auto", "ddp")
 # deepspeed.py __init__: defaults that are not DeepSpeed's own.
-DEEPSPEED = {
-    "overlap_comm": True,
-    "contiguous_gradients": True,
-    "allgather_bucket_size": 200_000_000,
-    "reduce_bucket_size": 200_000_000,
-}
+DEEPSPEED: dict[str, Any] = TABLES["deepspeed"]
 STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
-FSDP_KEYS = {
-    "sharding_strategy": "full_shard",
-    "cpu_offload": False,
-    "use_orig_params": True,
-    "backward_prefetch": "backward_pre",
-    "forward_prefetch": False,
-    "limit_all_gathers": True,
-    "sync_module_states": False,
-}
+FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
 REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
 
 

@@ -13,17 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...runfile.program import Section
+from ..translation.arguments import tables
 
 Values = Mapping[str, Any]
 LATENT, PATTERN = "multi_latent_attention", "moe_layer_freq"
 NEEDS_CONFIG = (LATENT, "qk_layernorm", "add_qkv_bias")
-RANKS = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_nope_head_dim": "qk_head_dim",
-    "qk_rope_head_dim": "qk_pos_emb_head_dim",
-    "v_head_dim": "v_head_dim",
-}
+RANKS: dict[str, str] = tables(__file__)["ranks"]
 MOST_LAYERS = 10_000
 
 

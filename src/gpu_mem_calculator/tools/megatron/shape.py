@@ -10,30 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...runfile.program import Section
+from ..translation.arguments import tables
 from .family import config_problems, family_config, needs_config
 
 Values = Mapping[str, Any]
 # Keys of the model section, and the arguments that decide them.
-NAMES = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_query_groups",
-    "head_dim": "kv_channels",
-    "intermediate_size": "ffn_hidden_size",
-    "gated_mlp": "swiglu",
-    "normalization": "normalization",
-    "position_embedding": "position_embedding_type",
-    "bias": "add_bias_linear",
-    "dropout": "hidden_dropout",
-    "vocab_size": "vocab_size",
-    "max_seq_len": "max_position_embeddings",
-    "tie_word_embeddings": "untie_embeddings_and_output_weights",
-    "num_experts": "num_experts",
-    "top_k": "moe_router_topk",
-    "expert_intermediate_size": "moe_ffn_hidden_size",
-    "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-}
+NAMES: dict[str, str] = tables(__file__)["names"]
 ALSO = ("attention_dropout", "group_query_attention", "use_rotary_position_embeddings")
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
 NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}

@@ -8,28 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
+from ..translation.arguments import tables
 from ..translation.shapes import shape_problems
 from .shape import NAMES, NEEDED, given_shape, unknown_words, whole_model
 
+TABLES = tables(__file__)
 Values = Mapping[str, Any]
 TP, PP, CP = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context"))
 # Arguments whose name and meaning are those of an engine key.
-SAME = (
-    *("masked_softmax_fusion", "gradient_accumulation_fusion", "attention_softmax_in_fp32"),
-    *("make_vocab_size_divisible_by", "attention_backend", "num_distributed_optimizer_instances"),
-    *("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers"),
-    *("decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split"),
-    *("account_for_loss_in_pipeline_split", "defer_embedding_wgrad_compute"),
-    *("wgrad_deferral_limit", "expert_tensor_parallel_size", "moe_token_dispatcher_type"),
-    *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
-    *("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap"),
-)
+SAME = tuple(TABLES["same"])
 # Engine keys whose name differs from the argument's.
-RENAMED = {
-    "distributed_optimizer": "use_distributed_optimizer",
-    "transformer_implementation": "transformer_impl",
-    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
-}
+RENAMED: dict[str, str] = TABLES["renamed"]
 EXPERTS = (
     *("expert_tensor_parallel_size", "moe_token_dispatcher_type"),
     *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),

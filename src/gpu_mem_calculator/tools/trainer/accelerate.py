@@ -10,15 +10,11 @@ from typing import Any
 
 from ...ledger.quoting import quoted
 from ...runfile.program import Program, Section, Translation
-from ..translation.arguments import argument_problems, argument_table, flat_arguments
+from ..translation.arguments import argument_problems, argument_table, flat_arguments, tables
 
 TABLE = "trainer/accelerate"
 # Sections whose keys the launcher reads with a prefix, which a file may leave out.
-PREFIXES = {
-    "fsdp_config": "fsdp_",
-    "dynamo_config": "dynamo_",
-    "parallelism_config": "parallelism_config_",
-}
+PREFIXES: dict[str, str] = tables(__file__)["prefixes"]
 WRAPS_LAYERS = "TRANSFORMER_BASED_WRAP"
 PRECISIONS = ("no", "bf16", "fp16")
 

@@ -10,49 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
+from ..translation.arguments import tables
 from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
 
+TABLES = tables(__file__)
 # Keys of `zero_optimization` whose names are ours.
-ZERO_KEYS = (
-    *("reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients"),
-    *("stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance"),
-    *("stage3_param_persistence_threshold", "sub_group_size"),
-)
+ZERO_KEYS = tuple(TABLES["zero_keys"])
 # Keys of `zero_optimization` without effect on GPU memory (deepspeed 0.19.8 zero/config.py).
 ZERO_FREE = ("stage", "allgather_partitions", "reduce_scatter", "round_robin_gradients")
 # Keys of `zero_optimization` that are modelled where they are off.
-ZERO_OFF = (
-    "zero_quantized_weights",
-    "zero_quantized_gradients",
-    "zero_quantized_nontrainable_weights",
-)
+ZERO_OFF = tuple(TABLES["zero_off"])
 ZERO_FREE_3 = (
     "stage3_gather_16bit_weights_on_model_save",
     "stage3_gather_fp16_weights_on_model_save",
 )
 OFFLOADS = ("offload_optimizer", "offload_param")
 # Keys of a DeepSpeed file that Trainer completes or that repeat its arguments.
-DEEPSPEED_FREE = (
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("gradient_clipping", "steps_per_print", "wall_clock_breakdown", "zero_optimization", "bf16"),
-    *("fp16", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "scheduler"),
-)
+DEEPSPEED_FREE = tuple(TABLES["deepspeed_free"])
 # Keys of fsdp_config that change no byte on a GPU, or say how layers are found.
-FSDP_FREE = (
-    *(
-        "version",
-        "auto_wrap_policy",
-        "transformer_layer_cls_to_wrap",
-        "transformer_cls_names_to_wrap",
-    ),
-    *(
-        "transformer_cls_to_wrap",
-        "state_dict_type",
-        "cpu_ram_efficient_loading",
-        "xla",
-        "min_num_params",
-    ),
-)
+FSDP_FREE = tuple(TABLES["fsdp_free"])
 FSDP_KEYS = (
     *FSDP_FREE,
     *("reshard_after_forward", "sharding_strategy", "cpu_offload", "offload_params"),

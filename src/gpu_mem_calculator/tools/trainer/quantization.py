@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...ledger.quoting import quoted
+from ..translation.arguments import tables
 from .precision import dtype_word
 
 # Every field, with its default.
@@ -25,11 +26,7 @@ FIELDS: Mapping[str, Any] = {
     "bnb_4bit_quant_storage": None,
 }
 # Fields whose other values are refused, and why.
-REFUSED = {
-    "llm_int8_skip_modules": "other projections than the head in 16 bits are not modelled",
-    "llm_int8_enable_fp32_cpu_offload": "weights on the host are not modelled",
-    "llm_int8_has_fp16_weight": "16-bit weights that are quantized in forward are not modelled",
-}
+REFUSED: dict[str, str] = tables(__file__)["refused"]
 STORAGE = ("uint8", "bfloat16", "float16", "float32")
 COMPUTE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 

@@ -9,16 +9,13 @@ from msgspec.structs import replace
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..transformers.translate import training_keys
+from ..translation.arguments import tables
 
 Values = Mapping[str, Any]
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
 LIGER_LOSS = "fused_linear_cross_entropy"
 # Families whose configuration has output_router_logits (transformers 5.17.0).
-ROUTED = (
-    *("dbrx", "ernie4_5_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared"),
-    *("jamba", "llama4_text", "minimax", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe"),
-    *("qwen3_moe", "qwen3_5_moe_text", "qwen3_next"),
-)
+ROUTED = tuple(tables(__file__)["routed"])
 TEMPLATES = (".jinja", ".j2")
 
 
