@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpu_mem_calculator.advice.planner.training.axes import BATCH, ENGINES, KEYS
-from gpu_mem_calculator.training.engines import engine
+from gpu_mem_calculator.advice.planner.training.axes import BATCH, KEYS, engine_axes
+from gpu_mem_calculator.training.engines import engines
 
 PAGE = Path(__file__).with_name("planner.md")
 
@@ -14,13 +14,14 @@ PAGE = Path(__file__).with_name("planner.md")
 def table() -> str:
     """A row for each engine: its sizes and its choices."""
     rows = ["| engine | sizes | choices |", "|---|---|---|"]
-    for name, axes in ENGINES.items():
+    for name, one in engines().items():
+        axes = engine_axes(name)
         sizes = ", ".join(f"`{KEYS[axis].rpartition('.')[2]}`" for axis in (*axes.sizes, BATCH))
         choices = "; ".join(
             f"`{key}`: {', '.join(f'`{str(value).lower()}`' for value in values)}"
             for key, values in {**axes.choices, **axes.of_experts}.items()
         )
-        rows.append(f"| {engine(name).title} | {sizes} | {choices} |")
+        rows.append(f"| {one.title} | {sizes} | {choices} |")
     return "\n".join(rows)
 
 

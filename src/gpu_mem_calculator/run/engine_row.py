@@ -27,6 +27,9 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     - `layers`: whose code runs them; `ranks`: what data-parallel ranks do
     - `precision`: bits of the weights that layers read, and of activations; `as_computed`: a run as
       its layers see it
+    - `equal_stages`: stages of a pipeline share the layers equally, with the ends where they count
+    - `array_sizes`: its ledger takes arrays of every size
+    - `plan_limit`: a sentence on what plans with it leave out
     - `interval`: the class of its measured steps (timing/training/interval.py)
     """
 
@@ -40,6 +43,9 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     ranks: str
     precision: Callable[[Run], Precision]
     as_computed: Callable[[Run], Run] = unchanged
+    equal_stages: bool = False
+    array_sizes: bool = False
+    plan_limit: str = ""
     interval: str
 
     @property

@@ -18,8 +18,9 @@ from .engine import Engine
 @cache
 def folder_names(package: str) -> tuple[str, ...]:
     """The names of a package's engines, which are its folders."""
-    folders = (name for path in sys.modules[package].__path__ for name in os.listdir(path))
-    return tuple(sorted(name for name in folders if "." not in name and name[0] != "_"))
+    (path,) = sys.modules[package].__path__
+    folders = (name for name in os.listdir(path) if "." not in name)
+    return tuple(sorted(n for n in folders if os.path.exists(f"{path}/{n}/__init__.py")))
 
 
 @cache

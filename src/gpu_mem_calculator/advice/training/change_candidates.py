@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ...estimates.calculator import Estimate
 from ...pytorch.modelling.huggingface.liger import FUSED as FUSED_LOSS
 from ...pytorch.modelling.huggingface.liger import LIGER
+from ...run.engine_row import REPLICATE
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.training_defaults import card_dtype
-from ...training.engines import engine
+from ...training.engines import SHARDING, engine, engine_knobs, engine_row, offers
+from ...training.knob import MOVES, MOVES_ALL, ON_SEVERAL, POLICY, RECOMPUTES, SHARDS, Saving
 from ...training.losses import smaller_losses
 from ...training.optimizers import FUSED, OPTIMIZERS
 from .candidate import Candidate as Candidate
 from .rollout_changes import rollout_savings
 
-SHARDS = "shards model states across GPUs; more communication"
-CPU_STEP = "slower optimizer step"
 ADAPTER = "trains an adapter, not the model"
 RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
@@ -24,18 +25,18 @@ NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 def savings(estimate: Estimate) -> Iterator[Candidate]:
     """Changes that save memory and give the same training or inference, cheapest in speed first."""
-    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    run = estimate.resolved.run
     if run.new_tokens is not None:
         yield from _inference_savings(estimate)
         return
-    optimizer, megatron = OPTIMIZERS[run.optimizer], name.startswith("megatron")
+    optimizer = OPTIMIZERS[run.optimizer]
     if run.implementation != FUSED and FUSED in optimizer.implementations and optimizer.foreach:
         setting = f"training.optimizer_implementation={FUSED}"
         yield Candidate(f"fused {optimizer.title}", (setting,))
     yield from rollout_savings(run)
     yield from _smaller_losses(estimate)
     yield from _sharding(estimate)
-    if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
+    if run.mesh.tp > 1 and not run.sequence_parallel:
         yield Candidate("sequence parallel", ("parallelism.sequence_parallel=true",))
     if run.batch > 1:
         batch, micro_batches = int(run.batch), int(run.micro_batches)
@@ -49,16 +50,18 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
         )
         yield Candidate(title, (setting,), "8-bit states", 2)
     yield from _model_parallel(estimate)
-    if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
-        to_cpu = "engine.offload_optimizer=cpu"
-        yield Candidate("optimizer to CPU", (to_cpu,), CPU_STEP, 2)
-        if run.options.get("zero_stage") == 3:
-            yield Candidate(
-                "optimizer and weights to CPU",
-                (to_cpu, "engine.offload_param=cpu"),
-                "slower forward, backward and optimizer step",
-                3,
-            )
+    yield from _turned(estimate, MOVES)
+
+
+def _turned(estimate: Estimate, kind: str) -> Iterator[Candidate]:
+    """Savings of one kind among the engine's knobs, where the run has a value before theirs."""
+    options = estimate.resolved.run.options
+    for knob in engine_knobs(estimate.resolved.engine.name):
+        for one in knob.savings if knob.kind == kind else ():
+            met = all(options[key] == value for key, value in one.needs.items())
+            if met and options[knob.key.partition(".")[2]] in one.before:
+                settings = _settings({knob.key: one.value, **one.also})
+                yield Candidate(one.title, settings, one.cost, one.weight)
 
 
 def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
@@ -85,26 +88,26 @@ def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
 
 def _more_recompute(estimate: Estimate) -> Iterator[Candidate]:
     """Policies that recompute more than the run does, or keep less of it on the GPU."""
-    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    run = estimate.resolved.run
     every = run.recompute == "full" and run.recompute_quarters == 4
     every = every and run.rule.every == 1 and run.rule.first_layers is None
-    if run.recompute != "selective" and name.startswith("megatron"):
+    if run.recompute != "selective" and not estimate.resolved.engine.transformers:
         yield _recompute(estimate, "selective", "little extra compute")
     if not every:
         yield _recompute(estimate, "full", "33 % more compute", 2)
-    elif name in ("pytorch_ddp", "fsdp") and not run.rule.offload and run.record is None:
-        title, cost = "full recompute, inputs on CPU", "slower forward and backward"
-        yield _policy(estimate, title, "full_offloaded", cost)
-    modelled = run.adapter is None and run.record is None and not run.liger
-    if run.recompute == "none" and name == "fsdp" and modelled:  # torchtitan's engine
-        cost = "less extra compute than full recompute"
-        yield _policy(estimate, "recompute by operation", "op", cost)
+    kept = every and not run.rule.offload and run.record is None
+    changed = run.adapter is not None or run.record is not None or run.liger
+    now = "full" if kept else "none" if run.recompute == "none" and not changed else ""
+    for knob in engine_knobs(estimate.resolved.engine.name):
+        for one in knob.savings if knob.kind == RECOMPUTES else ():
+            if now in one.before:
+                yield _policy(estimate, one)
 
 
-def _policy(estimate: Estimate, title: str, policy: str, cost: str) -> Candidate:
+def _policy(estimate: Estimate, one: Saving) -> Candidate:
     """A policy by its name; the coarser key is removed where the run has it."""
-    settings = (f"training.recompute={policy}", *_removed(estimate, "activation_checkpointing"))
-    return Candidate(title, settings, cost, 2)
+    settings = (f"{POLICY}={one.value}", *_removed(estimate, "activation_checkpointing"))
+    return Candidate(one.title, settings, one.cost, one.weight)
 
 
 def _removed(estimate: Estimate, key: str) -> tuple[str, ...]:
@@ -137,28 +140,26 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
     run, name = estimate.resolved.run, estimate.resolved.engine.name
     if run.mesh.dp == 1:
         return
-    if name == "pytorch_ddp":
-        yield Candidate("FSDP", ("engine.type=fsdp",), SHARDS, 2)
-    stage = run.options.get("zero_stage")
-    if stage is not None:
-        for higher in range(stage + 1, 4):
-            cost = "more communication" if higher == 3 else ""
-            yield Candidate(
-                f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost, higher // 2 + 1
-            )
-    if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
-        yield Candidate(
-            "full shard", ("engine.sharding_strategy=full_shard",), "more communication"
-        )
-    if run.options.get("distributed_optimizer") is False:
-        yield Candidate("distributed optimizer", ("engine.distributed_optimizer=true",))
+    if engine_row(name).ranks == REPLICATE:
+        several = offered(estimate, ON_SEVERAL)
+        yield from (one for one in several if one.settings[0] == f"engine.type={SHARDING}")
+    yield from _turned(estimate, SHARDS)
 
 
-def to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
+def offered(estimate: Estimate, to: str) -> Iterator[Candidate]:
+    """What other engines offer to runs of some kind."""
+    for name, one in offers(to):
+        if name != estimate.resolved.engine.name:
+            settings = to_engine(estimate, name, one.options)
+            yield Candidate(one.title, settings, one.cost, one.weight)
+
+
+def to_engine(estimate: Estimate, name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Settings that select another engine and remove the options that it does not have."""
     given, known = estimate.result.run.get("engine", {}), engine(name).options
     foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
-    return (f"engine.type={name}", *settings, *foreign)
+    own = (f"engine.{key}={value}" for key, value in options.items())
+    return (f"engine.type={name}", *own, *foreign)
 
 
 def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
@@ -193,7 +194,7 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     """What saves memory and trains otherwise: another framework, precision, adapters, more GPUs."""
     run, framework = estimate.resolved.run, estimate.resolved.engine
     if framework.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
-        yield from _frameworks(estimate)
+        yield from offered(estimate, ON_SEVERAL)
     if "cp" in framework.axes and run.mesh.dp % 2 == 0:
         size = run.mesh.cp * 2
         yield Candidate(
@@ -207,8 +208,8 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
         )
     if run.attention == "eager" and framework.transformers:
         yield Candidate("SDPA", ("training.attention=sdpa",))
-    if run.options.get("cpu_offload") is False:
-        yield Candidate("states to CPU", ("engine.cpu_offload=true",), CPU_STEP, 3)
+    if not estimate.serves:
+        yield from _turned(estimate, MOVES_ALL)
     yield from _precision(estimate)
     trains = run.new_tokens is None
     if trains and run.adapter is None:
@@ -216,17 +217,6 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     if trains and (run.adapter is None or run.quantization is None):
         yield adapters(estimate, "qlora")
     yield more_gpus(estimate)
-
-
-def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
-    """Other engines that shard the states of the same model."""
-    name, cost = estimate.resolved.engine.name, "more communication"
-    if name != "fsdp":
-        yield Candidate("FSDP", to_engine(estimate, "fsdp"), SHARDS, 2)
-    if name != "deepspeed":
-        for stage in (2, 3):
-            settings = to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
-            yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "", 2)
 
 
 def _precision(estimate: Estimate) -> Iterator[Candidate]:
@@ -255,15 +245,16 @@ def adapters(estimate: Estimate, recipe: str, on: str = "") -> Candidate:
     run, name = estimate.resolved.run, on or estimate.resolved.engine.name
     rank = DEFAULT_RANK if run.adapter is None else int(run.adapter.rank)
     keys = recipe_settings(recipe, rank, name, card_dtype(estimate.resolved.hardware))
-    settings = [f"{key}={_text(value)}" for key, value in keys.items()]
-    settings += ["training.dtype=null"] * ("dtype" in estimate.result.run.get("training", {}))
+    dtype = ("training.dtype=null",) * ("dtype" in estimate.result.run.get("training", {}))
     title = f"{TITLES[recipe]} r={rank}" if recipe == "lora" else TITLES[recipe]
     cost = ADAPTER if run.adapter is None else "4-bit base"
-    return Candidate(title, tuple(settings), cost, 4 if recipe == "lora" else 5)
+    return Candidate(title, (*_settings(keys), *dtype), cost, 4 if recipe == "lora" else 5)
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _settings(keys: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys and their values in `--set` notation."""
+    texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
+    return tuple(f"{key}={text}" for key, text in texts.items())
 
 
 def more_gpus(estimate: Estimate, times: int = 2, *settings: str, title: str = "") -> Candidate:

@@ -12,17 +12,19 @@ from ...estimates.calculator import Estimate, full_estimate, surely_fits, verdic
 from ...estimates.fit_verdict import FITS, SHORT
 from ...estimates.longest_sequence import STEP, longest_sequence
 from ...ledger.units import GIB
+from ...run.engine_row import MEGATRON_CORE, REPLICATE
 from ...runfile.read import with_settings
 from ...runfile.resolve.hardware import CARDS
 from ...runfile.text.errors import InputError
+from ...training.engines import SHARDING, engine_row
+from ...training.knob import OF_OWN_LAYERS, ON_ONE, SHARDED
 from .change_candidates import (
     ADAPTER,
-    CPU_STEP,
-    SHARDS,
     Candidate,
     adapters,
     further_savings,
     more_gpus,
+    offered,
     savings,
     to_engine,
 )
@@ -36,50 +38,53 @@ CARD_KEYS = ("gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes")
 
 
 def offload_on_one_gpu(estimate: Estimate) -> Iterator[Candidate]:
-    """DeepSpeed with the optimizer states in host RAM, for a run on one GPU."""
-    run = estimate.resolved.run
-    alone = estimate.resolved.engine.name == "pytorch_ddp" and run.mesh.dp == 1
-    if alone and run.adapter is None:
-        offload = ("engine.zero_stage=2", "engine.offload_optimizer=cpu")
-        settings = to_engine(estimate, "deepspeed", *offload)
-        yield Candidate("DeepSpeed, optimizer on the CPU", settings, CPU_STEP, 4)
+    """Engines with the optimizer states in host RAM, for a run of PyTorch on one GPU."""
+    if _replicates(estimate) and estimate.resolved.run.mesh.dp == 1 and not _adapts(estimate):
+        yield from offered(estimate, ON_ONE)
+
+
+def _replicates(estimate: Estimate) -> bool:
+    """Whether ranks train replicas, whose states are not sharded."""
+    name = estimate.resolved.engine.name
+    return not estimate.serves and engine_row(name).ranks == REPLICATE
+
+
+def _adapts(estimate: Estimate) -> bool:
+    return estimate.resolved.run.adapter is not None
 
 
 def without_megatron(estimate: Estimate) -> Iterator[Candidate]:
-    """FSDP, or ZeRO-3 with the states in host RAM, on the GPUs of a Megatron-LM run.
+    """Engines that shard all states, on the GPUs of a Megatron-LM run.
 
     Their ranks are all data-parallel, so each has whole activations: with full recompute.
     """
-    if estimate.resolved.engine.name != "megatron_lm" or estimate.resolved.run.adapter is not None:
+    name = estimate.resolved.engine.name
+    if estimate.serves or _adapts(estimate) or engine_row(name).layers != MEGATRON_CORE:
         return
     given = estimate.result.run.get("parallelism", {})
     rest = [f"parallelism.{key}=null" for key in given]
     rest.append("training.activation_checkpointing=full")
-    fsdp, cost = to_engine(estimate, "fsdp"), "another framework; 33 % more compute"
-    yield Candidate("FSDP with full recompute", (*fsdp, *rest), cost, 3)
-    offload = ("engine.offload_optimizer=cpu", "engine.offload_param=cpu")
-    zero = to_engine(estimate, "deepspeed", "engine.zero_stage=3", *offload)
-    title = "DeepSpeed ZeRO-3, full recompute, states in host RAM"
-    yield Candidate(title, (*zero, *rest), "another framework; slower steps", 4)
+    for one in offered(estimate, OF_OWN_LAYERS):
+        yield replace(one, settings=(*one.settings, *rest))
 
 
 def wider_runs(estimate: Estimate) -> Iterator[Candidate]:
     """More GPUs, with an engine that shards the states where the run's does not."""
-    run, framework = estimate.resolved.run, estimate.resolved.engine
+    run = estimate.resolved.run
     if estimate.serves:
         return
-    if framework.name != "pytorch_ddp":
+    if not _replicates(estimate):
         yield from (more_gpus(estimate, times) for times in FEW)
         yield from _wider_models(estimate)
         return
-    settings, title = to_engine(estimate, "fsdp"), "FSDP on "
-    if run.adapter is not None:  # fully_shard does not shard packed weights
-        lora = adapters(estimate, "lora", "fsdp").settings
+    settings, title = to_engine(estimate, SHARDING, {}), "FSDP on "
+    if _adapts(estimate):  # fully_shard does not shard packed weights
+        lora = adapters(estimate, "lora", SHARDING).settings
         packed = [f"training.{key}=null" for key in QLORA_KEYS if key in _training(estimate)]
         settings, title = (*settings, *lora, *packed), "LoRA with FSDP on "
     for times in FEW if run.mesh.dp == 1 else (1, *FEW[:2]):
         wider = more_gpus(estimate, times, *settings, title=title)
-        yield Candidate(wider.title, wider.settings, SHARDS, wider.weight + 1)
+        yield Candidate(wider.title, wider.settings, SHARDED, wider.weight + 1)
 
 
 def _training(estimate: Estimate) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.units import gib
-from ...training.engines import DEFAULT, engine_row, spellings
+from ...training.engines import DEFAULT, engine_knobs, engine_names, engine_row, spellings
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan
@@ -45,16 +45,10 @@ CHANGES = {
     "context": "a context of {}",
 }
 # Settings that are on, in words.
-TITLES = {
-    "account_for_embedding_in_pipeline_split": "embedding counts as a layer",
-    "account_for_loss_in_pipeline_split": "head counts as a layer",
-}
-# Words and titles of servers that are long in a table.
-SHORT_WORDS = {
-    "distributed optimizer": "dist-opt",
-    "embedding counts as a layer": "emb-layer",
-    "head counts as a layer": "head-layer",
-}
+WORDED = [knob for name in engine_names() for knob in engine_knobs(name) if knob.words[0]]
+TITLES = {knob.key.rpartition(".")[2]: knob.words[0] for knob in WORDED}
+SHORT_WORDS = dict(knob.words for knob in WORDED)
+# Titles of servers that are long in a table.
 SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
 HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
 # Keys whose value alone says enough, with what is written after it.

@@ -1,5 +1,6 @@
 """Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`,
-its `row.py` what is true of it beside its memory, as `ROW`, its `__init__.py` other spellings.
+its `row.py` what is true of it beside its memory, as `ROW`, its `knobs.py` what
+is worth turning, its `__init__.py` other spellings.
 
 A folder is imported when its engine is used.
 """
@@ -14,8 +15,10 @@ from typing import Any
 from ...run.engine import Engine
 from ...run.engine_row import EngineRow
 from ...run.registry import folder_aliases, folder_names, folder_shorthands, load_engine
+from ..knob import Knob, Offer
 
 DEFAULT = "pytorch_ddp"  # of a run that names none
+SHARDING = "fsdp"  # proposed to a run whose engine does not shard states
 
 
 def engine_names() -> tuple[str, ...]:
@@ -49,6 +52,20 @@ def engine_row(name: str) -> EngineRow:
     """The row of an engine: what is true of it beside its memory."""
     row: EngineRow = import_module(f"{__name__}.{name}.row").ROW
     return row
+
+
+@cache
+def engine_knobs(name: str) -> tuple[Knob, ...]:
+    """What is worth turning in a run of an engine."""
+    knobs: tuple[Knob, ...] = import_module(f"{__name__}.{name}.knobs").KNOBS
+    return knobs
+
+
+@cache
+def offers(to: str) -> tuple[tuple[str, Offer], ...]:
+    """What engines offer to runs of others, by `Offer.to`: the engine, and its offer."""
+    every = ((name, import_module(f"{__name__}.{name}.knobs").OFFERS) for name in engine_names())
+    return tuple((name, one) for name, found in every for one in found if one.to == to)
 
 
 def engine_rows() -> dict[str, EngineRow]:

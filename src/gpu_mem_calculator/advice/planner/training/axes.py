@@ -7,13 +7,14 @@ between programs, and each combination is evaluated by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
 from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
-from ....training.losses import MEGATRON, TRANSFORMERS, planned_losses
+from ....training.engines import engine_knobs
 
 TP, PP, CP, EP = "tp", "pp", "cp", "ep"
 CHUNKS, RECOMPUTED, BATCH = "chunks", "recomputed", "batch"
@@ -39,12 +40,9 @@ LEAST_TOKENS = 1024  # of a sequence on one rank: shorter parts are slower and s
 MOST_BATCH, MOST_CHUNKS, MOST_PP = 64, 16, 128
 PARTS = 8  # of a chunk: how many of its layers are recomputed
 NO_LAYERS = -1  # the value of RECOMPUTED where a structure says what is recomputed
-RECOMPUTE = "training.activation_checkpointing"
-IMPLEMENTATION, LOSS = "training.optimizer_implementation", "training.loss"
 OPTIMIZER = "training.optimizer"
-SEQUENCE = "parallelism.sequence_parallel"
 COUNT_EMBEDDING = "engine.account_for_embedding_in_pipeline_split"
-SHARDED, OVERLAPPED = "engine.distributed_optimizer", "engine.overlap_param_gather"
+OVERLAPPED = "engine.overlap_param_gather"
 COUNT_LOSS = "engine.account_for_loss_in_pipeline_split"
 
 
@@ -58,51 +56,17 @@ class EngineAxes(Struct, frozen=True):
     of_experts: Mapping[str, tuple[Any, ...]] = {}
 
 
-TRANSFORMERS_CHOICES: Mapping[str, tuple[Any, ...]] = {
-    RECOMPUTE: ("none", "full"),
-    LOSS: planned_losses(TRANSFORMERS),
-}
-ENGINES: Mapping[str, EngineAxes] = {
-    "pytorch_ddp": EngineAxes((), {IMPLEMENTATION: ("foreach", "fused"), **TRANSFORMERS_CHOICES}),
-    "fsdp": EngineAxes(
-        (),
-        {
-            "engine.sharding_strategy": ("full_shard", "shard_grad_op", "hybrid_shard"),
-            "engine.cpu_offload": (False, True),
-            IMPLEMENTATION: ("foreach", "fused"),
-            **TRANSFORMERS_CHOICES,
-        },
-    ),
-    "deepspeed": EngineAxes(
-        (PP,),
-        {
-            "engine.zero_stage": (0, 1, 2, 3),
-            "engine.offload_optimizer": ("none", "cpu"),
-            "engine.offload_param": ("none", "cpu"),
-            **TRANSFORMERS_CHOICES,
-        },
-    ),
-    "megatron_lm": EngineAxes(
-        (TP, PP, CP, EP, CHUNKS, RECOMPUTED),
-        {
-            SEQUENCE: (False, True),
-            SHARDED: (False, True),
-            COUNT_EMBEDDING: (False, True),
-            RECOMPUTE: ("selective", "full"),
-            LOSS: planned_losses(MEGATRON),
-            "engine.overlap_grad_reduce": (True,),
-        },
-        {"engine.moe_token_dispatcher_type": ("alltoall", "allgather")},
-    ),
-    "megatron_deepspeed": EngineAxes(
-        (TP, PP),
-        {
-            "engine.zero_stage": (0, 1, 2, 3),
-            "engine.offload_optimizer": ("none", "cpu"),
-            RECOMPUTE: ("none", "full"),
-        },
-    ),
-}
+@cache
+def engine_axes(name: str) -> EngineAxes:
+    """The axes of an engine, from its knobs."""
+    knobs = engine_knobs(name)
+    keys = {knob.key for knob in knobs}
+    values = {of: {k.key: k.values for k in knobs if k.of_experts == of} for of in (False, True)}
+    return EngineAxes(
+        tuple(axis for axis, key in KEYS.items() if key in keys),
+        {key: tried for key, tried in values[False].items() if tried},
+        values[True],
+    )
 
 
 def divisors(number: int, most: int) -> list[int]:

@@ -8,10 +8,10 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ....runfile.text.errors import InputError
+from ....training.knob import IMPLEMENTATION, LOSS
 from ..answers.front import pareto_front
 from ..answers.plans import Plan, Plans, SearchedSpace
 from ..answers.question import FASTEST, PlanQuestion
-from .axes import IMPLEMENTATION, LOSS
 from .full import full_plan
 from .goals import with_goal
 from .limits import plan_limits

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....timing.training.optimizer import timed_as
+from ....training.engines import engine_row
+from ....training.engines.megatron_lm.options import ENGINE as TRANSFORMER_ENGINE
 from ..answers.plans import Plan
 from .axes import KEYS, PP, axis_values
 from .structures import Structure
 
-MEGATRON, LAYOUT = "megatron_lm", "engine.pipeline_model_parallel_layout"
+LAYOUT = "engine.pipeline_model_parallel_layout"
 OVERLAPPED_TP = "engine.tp_comm_overlap"
 BF16_SINCE = 8  # compute capability 8.0, Ampere; Transformer Engine is documented from there, too
 MOST_STAGES = 16  # numbers of stages that are named
@@ -19,14 +21,9 @@ def plan_limits(plans: list[Plan], every: list[Structure], left_out: list[str]) 
     """The sentences for the plans of some structures; `left_out`: why set-ups were."""
     if not every:
         return []
-    shown = {plan.settings.get("engine.type") for plan in plans[:1]}
+    shown = [plan.settings["engine.type"] for plan in plans[:1] if "engine.type" in plan.settings]
     found = [*_stages(every), *_overlap(every), *_card(every), *_optimizers(every)]
-    if MEGATRON in shown:
-        found.append(
-            "under Megatron-LM the host's seconds are those of its kernels alone, and gradients "
-            "are reduced under backward at any scale: with little work for each GPU, or on many "
-            "nodes, a step may take longer"
-        )
+    found += [limit for name in shown if (limit := engine_row(name).plan_limit)]
     if left_out:
         found.append(f"{len(left_out):,} set-ups were left out: {left_out[0]}")
     return found
@@ -46,7 +43,8 @@ def tie(plans: list[Plan]) -> Iterator[str]:
 
 def _stages(every: list[Structure]) -> Iterator[str]:
     """Numbers of stages that do not share the layers of a model equally."""
-    one = next((s for s in every if s.engine == MEGATRON and KEYS[PP] not in s.settings), None)
+    equal = [s for s in every if engine_row(s.engine).equal_stages]
+    one = next((s for s in equal if KEYS[PP] not in s.settings), None)
     if one is None or any(LAYOUT in s.settings for s in every):
         return
     hardware, arch = one.resolved.hardware, one.resolved.run.arch
@@ -67,7 +65,8 @@ def _stages(every: list[Structure]) -> Iterator[str]:
 
 def _overlap(every: list[Structure]) -> Iterator[str]:
     """Overlapped collectives of tensor parallelism, which no set-up has unless it is asked for."""
-    sharded = [s for s in every if s.engine == MEGATRON and any(rank[0] > 1 for rank in s.ranks)]
+    has = (s for s in every if "tp_comm_overlap" in s.resolved.run.options)
+    sharded = [s for s in has if any(rank[0] > 1 for rank in s.ranks)]
     if sharded and not any(s.resolved.run.options.get("tp_comm_overlap") for s in sharded):
         fix = f"with tensor parallelism try --fix {OVERLAPPED_TP}=true"
         yield f"{OVERLAPPED_TP} is not searched; {fix}"
@@ -81,9 +80,13 @@ def _card(every: list[Structure]) -> Iterator[str]:
         if any(s.resolved.run.precision.startswith("bf16") for s in every):
             slow = f"{card} has no bf16 units: bf16 is emulated there, and timed as fp16"
             yield f"{slow}; try --fix training.precision=fp16_mixed"
-        if any(s.engine == MEGATRON for s in every):
+        if any(_runs_transformer_engine(s) for s in every):
             since = "Transformer Engine is documented for Ampere and later"
             yield f"{since}, not for {card}; try --fix engine.transformer_implementation=local"
+
+
+def _runs_transformer_engine(structure: Structure) -> bool:
+    return structure.resolved.run.options.get("transformer_implementation") == TRANSFORMER_ENGINE
 
 
 def _generation(capability: str) -> int:

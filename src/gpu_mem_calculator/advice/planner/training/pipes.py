@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from .axes import CHUNKS, COUNT_EMBEDDING, NO_LAYERS, PARTS, PP, RECOMPUTE, RECOMPUTED
+from ....training.engines import engine_row
+from ....training.knob import RECOMPUTE
+from .axes import CHUNKS, COUNT_EMBEDDING, NO_LAYERS, PARTS, PP, RECOMPUTED
 
 Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their values
 
@@ -14,13 +16,13 @@ Settings = Mapping[str, Any]  # keys of a run file, as section.key, with their v
 def find_pipes(
     values: Mapping[str, list[int]], settings: Settings, num_layers: int, *, equal: bool = True
 ) -> list[tuple[int, ...]]:
-    """Stages, chunks and recomputed layers. Under Megatron-LM stages share the layers equally, with
+    """Stages, chunks and recomputed layers. Some engines' stages share the layers equally, with
     embedding and loss where they count. Several chunks need several stages; where ends count, also
     `equal` layers, for which alone the moments of the schedule are arrays
     (training/step/chunks.py).
     """
     several = [(p, c) for p, c in product(values[PP], values[CHUNKS]) if p > 1 or c == 1]
-    if settings["engine.type"] != "megatron_lm":
+    if not engine_row(settings["engine.type"]).equal_stages:
         return [(pp, chunks, NO_LAYERS) for pp, chunks in several]
     counted = bool(settings.get(COUNT_EMBEDDING))
     layers = num_layers + 2 * counted

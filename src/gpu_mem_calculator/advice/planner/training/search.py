@@ -14,11 +14,11 @@ from ....estimates.margin import margin_of
 from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....timing.training.step import step_seconds
+from ....training.engines import engine_row
 from .axes import PIPE, RANK
 from .memory import highest_stage, outside_bytes, peak_bytes
 from .structures import Structure, is_accepted, makes_up, size_settings, with_sizes
 
-ARRAYS = ("megatron_lm",)  # engines whose ledgers take arrays of every size
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
 KEPT = 64  # fastest set-ups of a structure that are kept
 
@@ -115,7 +115,7 @@ def valid_sizes(structure: Structure, run: Run, global_batch: int) -> Any:
 
 def evaluate(structure: Structure, global_batch: int, outside: dict[Any, Any]) -> Evaluated:
     """Validity, memory and time of every set-up of a structure."""
-    if structure.engine not in ARRAYS:
+    if not engine_row(structure.engine).array_sizes:
         return one_by_one(structure, global_batch)
     import numpy as np
 

@@ -13,8 +13,9 @@ from ....runfile.find_model.model_source import find_model
 from ....runfile.resolve.hardware import find_hardware
 from ....runfile.resolve.training_defaults import default_sequence
 from ....tools.read import read
+from ....training.engines import engine_names
 from ..answers.question import PlanQuestion
-from .axes import BATCH, DERIVED, ENGINES, KEYS, NUMERIC, OVERLAPPED, PIPE, RANK, axis_values
+from .axes import BATCH, DERIVED, KEYS, NUMERIC, OVERLAPPED, PIPE, RANK, axis_values, engine_axes
 from .structures import Sizes, Structure, by_program, choices, find_structure
 
 SIZE_KEYS = {key: axis for axis, key in (*KEYS.items(), *DERIVED.items())}
@@ -53,7 +54,7 @@ def structures(question: PlanQuestion, refused: list[str] | None = None) -> Iter
     has_experts = any(isinstance(layer.mlp, Moe) for layer, _, _ in arch.runs)
     values |= {axis: given[axis] for axis in given if axis in NUMERIC}
     derived = {axis: tuple(given[axis]) for axis in given if axis in DERIVED}
-    for engine in question.engines or tuple(ENGINES):
+    for engine in question.engines or engine_names():
         if not _has_sizes(engine, given):
             continue
         accepted: list[Sizes] = []
@@ -66,7 +67,7 @@ def structures(question: PlanQuestion, refused: list[str] | None = None) -> Iter
 
 def _has_sizes(engine: str, given: dict[str, list[int]]) -> bool:
     """Whether an engine has every size that is given, or may leave it at 1."""
-    has = (*ENGINES[engine].sizes, BATCH, *DERIVED)
+    has = (*engine_axes(engine).sizes, BATCH, *DERIVED)
     return all(axis in has or 1 in values for axis, values in given.items())
 
 
@@ -74,7 +75,7 @@ def _given(question: PlanQuestion) -> tuple[dict[str, list[int]], dict[str, list
     """Values of sizes, and of choices, that the question gives."""
     numeric: dict[str, list[int]] = {}
     choose: dict[str, list[Any]] = {}
-    every = ENGINES.values()
+    every = map(engine_axes, engine_names())
     choices = {key for axes in every for key in (*axes.choices, *axes.of_experts, OVERLAPPED)}
     for key, values in [*((k, [v]) for k, v in question.fix.items()), *question.vary.items()]:
         if key in SIZE_KEYS:

@@ -19,28 +19,24 @@ from ....runfile.resolve.resolved_run import ResolvedRun
 from ....runfile.resolve.training_rules import problems
 from ....runfile.text.errors import InputError
 from ....tools.read import read
+from ....training.engines import engine_knobs
+from ....training.knob import IMPLEMENTATION, RECOMPUTE
 from ....training.optimizers import OPTIMIZERS, optimizer_name
 from .axes import (
     BATCH,
     CHUNKS,
-    COUNT_EMBEDDING,
-    COUNT_LOSS,
     CP,
-    ENGINES,
     EP,
-    IMPLEMENTATION,
     KEYS,
     NO_LAYERS,
     NUMERIC,
     OPTIMIZER,
-    OVERLAPPED,
     PIPE,
     PP,
     RANK,
-    RECOMPUTE,
     RECOMPUTED,
-    SHARDED,
     TP,
+    engine_axes,
 )
 from .pipes import Settings, find_pipes
 
@@ -84,7 +80,7 @@ def choices(
     """Every combination of an engine's choices, once; `given` are values of a key to try instead.
     `experts`: the model has them; `optimizer`: the one that is stepped, unless it is varied.
     """
-    axes = ENGINES[engine]
+    axes = engine_axes(engine)
     own = {**axes.choices, **(axes.of_experts if experts else {})}
     table = {key: list(values) for key, values in own.items()}
     table |= {key: list(values) for key, values in given.items()}
@@ -95,10 +91,9 @@ def choices(
             combination = _implemented(combination, optimizer)
         if _is_sensible(combination) and combination not in found:
             found.append(dict(combination))
-            if combination.get(COUNT_EMBEDDING):
-                combination[COUNT_LOSS] = True
-            if combination.get(SHARDED) and engine == "megatron_lm":
-                combination.setdefault(OVERLAPPED, True)
+            for knob in engine_knobs(engine):
+                if combination.get(knob.key):
+                    combination |= {k: v for k, v in knob.also.items() if k not in combination}
             yield combination
 
 
@@ -189,7 +184,7 @@ def find_structure(
     the problems of a structure without any.
     """
     chosen = {"engine.type": engine, **settings}
-    has = (*ENGINES[engine].sizes, BATCH)
+    has = (*engine_axes(engine).sizes, BATCH)
     own = {axis: values[axis] if axis in has else [1] for axis in values}
     ranks = list(product(*(own[axis] for axis in RANK)))
     pipes = find_pipes(own, chosen, len(arch.layers), equal=len(arch.runs) == 1)

@@ -14,5 +14,12 @@ ROW = EngineRow(
     layers=MEGATRON_CORE,
     ranks=SHARD_STATES,
     precision=lambda run: Precision(bits(run), bits(run)),
+    equal_stages=True,
+    array_sizes=True,
+    plan_limit=(
+        "under Megatron-LM the host's seconds are those of its kernels alone, and gradients "
+        "are reduced under backward at any scale: with little work for each GPU, or on many "
+        "nodes, a step may take longer"
+    ),
     interval="Megatron-LM",
 )
