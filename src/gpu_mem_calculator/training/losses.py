@@ -44,9 +44,10 @@ class Loss(Struct, frozen=True, kw_only=True):
     - gathers_weight: under ZeRO-3 it gathers the output layer's weight that it reads
     - scores: it is of sequences' scores, which the model has in the place of logits
     - refuses: a sentence for each run that it is not for
-    - job: the function of `jobs.losses` that gives it to a model that is measured; "" where the
-      framework or Liger does; stand_in: the function of `trace.stand_ins` that allocates as it does
-      on fake tensors; "" where torch's own operations do
+    - job: the function of `lab.jobs.losses` that gives it to a measured model; "" where the
+      framework or Liger does; no_job: why none does
+    - stand_in: the function of `lab.trace.stand_ins` that allocates as it does on fake tensors; ""
+      where torch's own operations do
     """
 
     title: str
@@ -63,6 +64,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     scores: bool = False
     refuses: Callable[[Run], Iterator[str]] = accepts_all
     job: str = ""
+    no_job: str = ""
     stand_in: str = ""
 
 
