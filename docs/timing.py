@@ -23,7 +23,7 @@ from tests.ground_truth.timing.score import Predicted, Score, score  # noqa: E40
 from tests.ground_truth.timing.spread import HERE, Residual, covered, factors, of_rows, of_steps  # noqa: E402
 from tests.ground_truth.timing.translate import every_run  # noqa: E402
 
-from gpu_mem_calculator.timing.training.interval import FACTORS  # noqa: E402
+from gpu_mem_calculator.timing.training.step import FACTORS  # noqa: E402
 
 PAGE = ROOT / "docs" / "timing.md"
 # what a group of sources is, and which errors were asked of it: mean in percent

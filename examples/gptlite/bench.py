@@ -24,15 +24,15 @@ from msgspec import to_builtins
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from gpu_mem_calculator.lab.backtest.predict import outside_bytes
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
-from gpu_mem_calculator.tools.read import read as read_run
 from gpu_mem_calculator.estimates.stage_replay import replay_stage, survives
-from gpu_mem_calculator.tools.deepspeed.read import read
+from gpu_mem_calculator.lab.backtest.predict import outside_bytes
 from gpu_mem_calculator.lab.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
+from gpu_mem_calculator.tools.deepspeed.read import read
+from gpu_mem_calculator.tools.read import read as read_run
 
 HERE = Path(__file__).parent
 RANKS, CARD, GIB = 8, "h200", 2**30

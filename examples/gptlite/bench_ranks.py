@@ -22,7 +22,7 @@ import train
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor, distributed
 
-from gpu_mem_calculator.lab.measure.averages import AllocationHistory
+from gpu_mem_calculator.lab.measure.probe import AllocationHistory
 
 BACKEND: Any = import_module("deepspeed.comm.torch")
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.lab.measure.cases import CaseResult, Worker, measure_one
-from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
-from gpu_mem_calculator.lab.measure.minimum import (
+from gpu_mem_calculator.lab.measure.cases import (
     SURELY_FAILS,
     SURELY_WORKS,
     TRIES,
+    CaseResult,
+    Worker,
     find_minimum_between,
+    measure_one,
 )
+from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.lab.measure.tries import died_of_memory
 from gpu_mem_calculator.runfile.read import as_dict
 from gpu_mem_calculator.runfile.resolve.megatron_defaults import with_script_defaults

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import best_plans
+from gpu_mem_calculator.advice.planner.training.best import best_plans, structures
 from gpu_mem_calculator.advice.planner.training.search import search
-from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.runfile.text.errors import InputError
 
 LOCAL = {

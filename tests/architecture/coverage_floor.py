@@ -19,11 +19,11 @@ ELSEWHERE = (
     *(
         "lab/jobs/megatron.py",
         "lab/jobs/quantized.py",
-        "lab/jobs/program_trl.py",
-        "lab/jobs/program_lightning.py",
+        "lab/jobs/program.py",
+        "lab/jobs/program.py",
     ),
-    *("lab/trace/compiled.py", "lab/trace/inductor.py", "lab/measure/torchrun.py"),
-    *("lab/script/hub_datasets.py", "lab/script/hub_tokenizers.py", "lab/script/hub_models.py"),
+    *("lab/trace/compiled.py", "lab/trace/compiled.py", "lab/measure/torchrun.py"),
+    *("lab/script/libraries.py", "lab/script/libraries.py", "lab/script/hub_models.py"),
 )
 
 

@@ -35,9 +35,9 @@ def test_units_are_in_one_place() -> None:
     assert [p.name for p in others if unit.search(p.read_text(encoding="utf-8"))] == []
 
 
-def test_no_file_is_longer_than_300_lines() -> None:
-    """A file that grows past 300 lines is two things."""
-    long = {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 300}
+def test_no_file_is_longer_than_400_lines() -> None:
+    """A file that grows past 400 lines is two things."""
+    long = {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 400}
     assert not long
 
 
@@ -91,7 +91,7 @@ def test_a_function_that_does_nothing_says_so() -> None:
 
 
 def test_the_formatter_is_on_everywhere() -> None:
-    """No file switches it off, so that 300 lines are 300 lines."""
+    """No file switches it off, so that 400 lines are 400 lines."""
     off = re.compile(r"#\s*fmt:\s*(skip|off)")
     files = [
         p for folder in ("src", "tests", "tools", "docs") for p in (ROOT / folder).rglob("*.py")

@@ -15,7 +15,7 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.estimates.calculator import verdict
 from gpu_mem_calculator.estimates.result import MemoryResult
-from gpu_mem_calculator.web.tasks import answer
+from gpu_mem_calculator.web.worker import answer
 from gpu_mem_calculator.web.worker_messages import TaskRequest
 
 RUNS, SEED = 40, 17

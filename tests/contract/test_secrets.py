@@ -13,7 +13,7 @@ import pytest
 from gpu_mem_calculator import InputError, estimate
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.tools.writing.writers import WRITERS
-from gpu_mem_calculator.web.tasks import TASKS
+from gpu_mem_calculator.web.worker import TASKS
 
 from ..corpus import sampled
 from .planted_secrets import ADDRESSES, FORM, MARK, NAMED, RUN, Planted, planted

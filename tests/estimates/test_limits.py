@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.advice.serving import changes as serving_changes
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.estimates.serving import batch_bytes
+from gpu_mem_calculator.estimates.serving import capacity
 from gpu_mem_calculator.estimates.serving import capacity as serving_capacity
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates
 from gpu_mem_calculator.runfile.config import GPUConfig
@@ -104,7 +104,7 @@ def test_a_long_value_is_shortened_to_60_characters(length: int) -> None:
     assert len(shown) == 62
 
 
-def parabola(_: object, context: int) -> batch_bytes.Lines:
+def parabola(_: object, context: int) -> capacity.Lines:
     """Bytes of a context: a square and a line, plus a step where a window slides, and two bumps."""
     steps = 100 * (context > 1000) + 10 * (2200 < context < 2300) + 20 * (2700 < context < 2800)
     return ((3 * context**2 + 5, 7 * context), (context, steps))
@@ -127,13 +127,13 @@ def test_a_parabola_stands_for_contexts_between(
     """Every context has the bytes of its own ledger, and few ledgers are made."""
     made = []
 
-    def ledger(resolved: object, context: int) -> batch_bytes.Lines:
+    def ledger(resolved: object, context: int) -> capacity.Lines:
         made.append(context)
         return parabola(resolved, context)
 
-    monkeypatch.setattr(batch_bytes, "context_lines", ledger)
+    monkeypatch.setattr(capacity, "context_lines", ledger)
     resolved: Any = None
-    lines = batch_bytes.batch_lines(resolved, contexts)
+    lines = capacity.batch_lines(resolved, contexts)
     assert lines == [parabola(None, context) for context in contexts]
     assert (len(made), len(set(made))) == (ledgers, ledgers)
 

@@ -137,7 +137,7 @@ def _refusal(checks: Checks, problems: list[str]) -> tuple[str, str]:
 
 def _rest(question: Question, checks: Checks) -> tuple[str, str]:
     """A task of the service, as a calculating process runs it."""
-    from gpu_mem_calculator.web.tasks import answer
+    from gpu_mem_calculator.web.worker import answer
     from gpu_mem_calculator.web.worker_messages import TaskRequest
 
     body = json.dumps(question.run).encode()

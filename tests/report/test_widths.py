@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.serving.capacity import CapacityMatrix
 from gpu_mem_calculator.lab.trace.diff import DiffSide
-from gpu_mem_calculator.report import backtest, parts, trace_diff
+from gpu_mem_calculator.report import backtest, parts, tracing
 from gpu_mem_calculator.report.columns import columns
 from gpu_mem_calculator.report.lines import command, count, plain, size
 from gpu_mem_calculator.report.progress_bar import shorten
@@ -88,7 +88,7 @@ def test_a_table_aligns_its_columns() -> None:
 @pytest.mark.parametrize(("length", "end"), [(55, "xx"), (56, "x…")])
 def test_a_traced_name_keeps_to_the_line(length: int, end: str) -> None:
     """25 columns are the label's and the figure's."""
-    (row,) = plain(trace_diff._side("trace", [DiffSide("x" * length, 2**20, 1)])).splitlines()
+    (row,) = plain(tracing._side("trace", [DiffSide("x" * length, 2**20, 1)])).splitlines()
     assert (len(row), row[-2:]) == (80, end)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.serving.llamacpp.fit import fits, longest_context
+from gpu_mem_calculator.serving.llamacpp.engine import fits, longest_context
 from gpu_mem_calculator.serving.llamacpp.layout import device_bytes
 
 from .test_llamacpp import layout

@@ -12,8 +12,8 @@ from gpu_mem_calculator.run.weights.layer_widths import distinct_widths
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
+from gpu_mem_calculator.serving.vllm.activations import workspace_part
 from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
-from gpu_mem_calculator.serving.vllm.experts import workspace_part
 from gpu_mem_calculator.serving.vllm.non_torch import counted_parts
 from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
 from gpu_mem_calculator.tools.read import read

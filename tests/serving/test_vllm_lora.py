@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gpu_mem_calculator.serving.vllm.budget import adapter_slots, has_vocabulary_slots
 from gpu_mem_calculator.serving.vllm.checks import adapter_problems
-from gpu_mem_calculator.serving.vllm.lora import adapter_slots, has_vocabulary_slots
 from tests.serving.vllm_runs import run_and_shard
 
 

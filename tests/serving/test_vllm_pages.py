@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool, notes
+from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool, notes, pool_layout
 from gpu_mem_calculator.serving.vllm.cache_groups import (
     UnsupportedCacheError,
     group_size,
     unify_pages,
 )
-from gpu_mem_calculator.serving.vllm.cache_layers import CacheSlot, LayerPage, base_block_size
-from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
-from gpu_mem_calculator.serving.vllm.cache_rows import cache_dtype
+from gpu_mem_calculator.serving.vllm.cache_layers import (
+    CacheSlot,
+    LayerPage,
+    base_block_size,
+    cache_dtype,
+)
 from gpu_mem_calculator.serving.vllm.checks import cache_problems
 from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
 

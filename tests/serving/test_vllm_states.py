@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.serving.vllm.cache import block_pool, states_outside_pool
-from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
+from gpu_mem_calculator.serving.vllm.cache import block_pool, pool_layout, states_outside_pool
 from gpu_mem_calculator.training.generation.kv_cache import STATE
 from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
 

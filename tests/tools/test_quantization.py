@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.tools.trainer.quantization import FIELDS, quantization_keys
+from gpu_mem_calculator.tools.trainer.loading import FIELDS, quantization_keys
 
 
 def test_every_field_of_transformers_is_listed_with_its_default() -> None:

@@ -14,9 +14,9 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from gpu_mem_calculator.web import logs, tasks
-from gpu_mem_calculator.web.dispatch import _response
+from gpu_mem_calculator.web import logs, worker
 from gpu_mem_calculator.web.observability import RequestObserver
+from gpu_mem_calculator.web.routes import _response
 from gpu_mem_calculator.web.worker import reply_or_refusal
 from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
 
@@ -59,7 +59,7 @@ def test_a_task_with_a_fault(
     monkeypatch: pytest.MonkeyPatch, records: list[logging.LogRecord]
 ) -> None:
     """In a calculating process."""
-    monkeypatch.setitem(tasks.TASKS, "calculate", broken)
+    monkeypatch.setitem(worker.TASKS, "calculate", broken)
     check(_response(reply_or_refusal(TaskRequest("calculate", b"{}", {}))), records)
 
 
@@ -84,7 +84,7 @@ def test_two_faults_have_two_ids(
     monkeypatch: pytest.MonkeyPatch, records: list[logging.LogRecord]
 ) -> None:
     """And an answer without a fault has none."""
-    monkeypatch.setitem(tasks.TASKS, "calculate", broken)
+    monkeypatch.setitem(worker.TASKS, "calculate", broken)
     ids = {reply_or_refusal(TaskRequest("calculate", b"{}", {})).fault for _ in range(3)}
     assert len(ids) == 3
     assert "x-fault-id" not in _response(TaskReply(200, b"{}")).headers

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from gpu_mem_calculator.web import connections
-from gpu_mem_calculator.web.fair_queue import FairQueue
 from gpu_mem_calculator.web.guard import MOST_HEAD_BYTES, MOST_HEADERS, is_allowed, is_cross_site
-from gpu_mem_calculator.web.pool import ProcessLane, QueueFullError
+from gpu_mem_calculator.web.pool import FairQueue, ProcessLane, QueueFullError
 from gpu_mem_calculator.web.settings import ServiceSettings
 
 from ..services import running

@@ -179,7 +179,8 @@ def test_a_process_answers_until_its_pipe_closes() -> None:
 
 def test_what_goes_wrong_inside_is_told_without_its_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets a sentence; what the operator's log has is tested in `test_faults`."""
-    from gpu_mem_calculator.web import tasks, worker
+    from gpu_mem_calculator.web import worker
+    from gpu_mem_calculator.web import worker as tasks
 
     def broken(_body: Any, _options: Any) -> Any:
         raise KeyError("a secret")

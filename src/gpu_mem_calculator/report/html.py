@@ -2,6 +2,8 @@
 
 The verdict comes first, then the picture of a step, the parts, the numbers, and their sources. All
 text from users is escaped.
+
+How many users a server holds, in words: whole users at a context.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from string import Template
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
+from ..estimates.server_result import concurrent_users
 from .headline import (
     card_verdict,
     needs_words,
@@ -41,7 +44,26 @@ from .loss_words import loss_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
 from .recompute_words import recompute_words
-from .users import users_notes, users_words
+
+USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
+
+
+def users_words(users: int, context: int) -> str:
+    """Whole users at a context."""
+    number = f"{users:,}" if users else "no"
+    return f"{number} user{'s' * (users != 1)} at {context:,} tokens"
+
+
+def users_notes(estimate: Estimate) -> Iterator[str]:
+    """The users at a usual context, where that of the run is longer; the tokens of the cache."""
+    serving = estimate.result.serving
+    if serving is None or serving.problem or not serving.kv_tokens:
+        return
+    if serving.users_context > USUAL_CONTEXT:
+        users = concurrent_users(estimate.served, USUAL_CONTEXT, serving.replicas)
+        yield f"{users_words(users, USUAL_CONTEXT).capitalize()}."
+    yield f"The KV cache holds {serving.kv_tokens:,} tokens."
+
 
 TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000

@@ -30,7 +30,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     - `equal_stages`: stages of a pipeline share the layers equally, with the ends where they count
     - `array_sizes`: its ledger takes arrays of every size
     - `plan_limit`: a sentence on what plans with it leave out
-    - `interval`: the class of its measured steps (timing/training/interval.py)
+    - `interval`: the class of its measured steps (timing/training/step.py)
     """
 
     title_of: Callable[[Mapping[str, Any]], tuple[str, str]]

@@ -27,7 +27,7 @@ _LOW_RANK = "projects gradients to a low rank, which is not modelled"
 _FUSED_BACKWARD = "updates weights inside backward, which is not modelled"
 _ELSEWHERE = "its package is not one whose source was read"
 # The other values, and the reason why each is refused.
-REFUSED: Mapping[str, str] = {
+REFUSED_OPTIMIZERS: Mapping[str, str] = {
     "adamw_torch_xla": "it is for TPUs",
     "adamw_torch_npu_fused": "it is for NPUs",
     "adamw_apex_fused": "transformers 5 has no Apex optimizer",
@@ -58,8 +58,8 @@ def optimizer_keys(optim: str, args: Mapping[str, Any]) -> dict[str, Any] | str:
     """Our keys for a value of `optim` and its arguments, or a sentence where it is refused."""
     name = str(getattr(optim, "value", optim))
     setting = f"program.args.optim={name!r}"
-    if name in REFUSED:
-        return f"{setting}: {REFUSED[name]}; {NEAREST}"
+    if name in REFUSED_OPTIMIZERS:
+        return f"{setting}: {REFUSED_OPTIMIZERS[name]}; {NEAREST}"
     if name not in OPTIMIZERS:
         return f"{setting} is not an optimizer of transformers.Trainer; {NEAREST}"
     given = _split_arguments(args.get("optim_args"))

@@ -28,7 +28,7 @@ SHARDED = "shards model states across GPUs; more communication"
 class Saving(Struct, frozen=True):
     """A value of a knob that saves memory where the run has one of those `before` it.
 
-    - title, cost, weight: as a candidate's (advice/training/candidate.py)
+    - title, cost, weight: as a candidate's (advice/training/change_candidates.py)
     - also: settings that come with it; needs: options that the run must have for it
     """
 

@@ -1,19 +1,222 @@
-"""The service described for other tools: OpenAPI, with schemas from the types themselves."""
+"""The service described for other tools: OpenAPI, with schemas from the types themselves.
+
+The shapes of the service's bodies and answers that have no type elsewhere, for its description.
+
+`TYPES` is every type that the description names.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from .. import __version__
+from ..advice.serving.answers import Answers
+from ..estimates.explain.explain import Explanation
+from ..estimates.result import MemoryResult
+from ..runfile.keys.fields import RunFileField
 from ..runfile.keys.schema import RUN, definitions
 from .options import QUERY, WORDS
-from .response_types import TYPES
+from .plan_question import PlanAsked, PlansReply
 from .worker_messages import JSON
+
+
+class ProblemsBody(Struct, frozen=True):
+    """What is wrong, all of it together and one sentence each."""
+
+    detail: str
+    problems: list[str]
+
+
+class Status(Struct, frozen=True):
+    """How the service is."""
+
+    status: str
+
+
+class Validation(Struct, frozen=True):
+    """Whether a run file is right, and what to know of it."""
+
+    valid: bool
+    errors: list[str]
+    warnings: list[str]
+    assumed: list[str]
+
+
+class ChangeBody(Struct, frozen=True, kw_only=True):
+    """One change, what it saves on each GPU by the ledger, and the verdict of the run with it."""
+
+    title: str
+    settings: list[str]
+    saves_bytes: int
+    total_bytes: int
+    fits: bool
+    verdict: str
+    cost: str
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+    users: int | None = None
+    context: int | None = None
+
+
+class ChangesBody(Struct, frozen=True):
+    """Changes worth trying."""
+
+    changes: list[ChangeBody]
+
+
+class HeadroomBody(Struct, frozen=True):
+    """How far a run's sequence can grow, or must shrink; empty where there is nothing to say."""
+
+    room: str
+
+
+class LookSlice(Struct, frozen=True):
+    """What one kind takes in a column, and its largest entries."""
+
+    kind: str
+    title: str
+    bytes: int
+    entries: list[tuple[str, int]]
+
+
+class LookColumn(Struct, frozen=True):
+    """One moment of the picture."""
+
+    title: str
+    phase: str
+    bytes: int
+    slices: list[LookSlice]
+
+
+class Look(Struct, frozen=True):
+    """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
+
+    result: MemoryResult
+    parts: dict[str, str]
+    columns: list[LookColumn]
+
+
+class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text: a run file, a config.json, DeepSpeed's JSON, or a model's name or page."""
+
+    text: str
+
+
+class ImportedRun(Struct, frozen=True):
+    """The run file, or the sections of one, that a text means.
+
+    - what: `run file`, `config.json`, `model`, `DeepSpeed`, or the tool with its version
+    - notes: what was assumed for another tool's text, and what of it is not modelled
+    """
+
+    run: dict[str, Any]
+    what: str
+    notes: list[str] = []
+
+
+class ExportedFile(Struct, frozen=True, kw_only=True):
+    """A file's text and usual name; of a foreign configuration also its data, and the result."""
+
+    format: str
+    content: str
+    filename: str
+    config: dict[str, Any] | None = None
+    memory_result: MemoryResult | None = None
+
+
+class Preset(Struct, frozen=True):
+    """A model that has a name. `spellings`: the words of every text that means it."""
+
+    display_name: str
+    description: str
+    num_parameters: int
+    family: str
+    hub_id: str | None
+    spellings: list[str]
+
+
+class CardBody(Struct, frozen=True, kw_only=True):
+    """A GPU. Bandwidth is in 10⁹ bytes a second, `tflops` by number format."""
+
+    name: str
+    title: str
+    vendor: str
+    kind: str
+    architecture: str
+    memory_gb: float
+    memory_bytes: int
+    memory_bytes_known: bool
+    memory_bytes_reading: str
+    memory_bytes_source: str
+    bandwidth_gb_per_s: float
+    source: str
+    checked: str
+    tflops: dict[str, float] = {}
+    link: str = ""
+    compute_capability: str = ""
+    multiprocessors: int = 0
+    driver_total_bytes: int = 0
+    aliases: list[str] = []
+
+
+class Cards(Struct, frozen=True):
+    """Every card."""
+
+    gpus: list[CardBody]
+
+
+class FormSection(Struct, frozen=True):
+    """A section of the run file."""
+
+    name: str
+    title: str
+    of: Literal["training", "serving", "both"]
+
+
+class FormEngine(Struct, frozen=True):
+    """An engine, its other spellings, and the axes that it cuts along."""
+
+    name: str
+    title: str
+    kind: Literal["training", "serving"]
+    axes: list[str]
+    aliases: list[str]
+
+
+class RecipeChoice(Struct, frozen=True):
+    """The engine that a recipe runs on where another is chosen, its settings there, in words."""
+
+    engine: str
+    settings: dict[str, Any]
+    meaning: str
+
+
+class FormRecipe(Struct, frozen=True):
+    """A recipe: what is trained, and by engine the settings that people usually choose for it."""
+
+    name: str
+    title: str
+    engines: dict[str, RecipeChoice]
+
+
+class Form(Struct, frozen=True):
+    """What a form needs but the cards and the presets."""
+
+    sections: list[FormSection]
+    fields: list[RunFileField]
+    engines: list[FormEngine]
+    version: str
+    recipes: list[FormRecipe]
+
+
+HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
+TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *HERE)
+
 
 ABOUT = (
     "Estimates how much GPU memory it takes to train or serve a language model, "

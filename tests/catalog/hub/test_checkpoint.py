@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.catalog.hub.bounds import HubError
-from gpu_mem_calculator.catalog.hub.headers import gguf, safetensors
+from gpu_mem_calculator.catalog.hub.checkpoint import gguf, safetensors
 from gpu_mem_calculator.catalog.hub.names import is_hub_name
 from gpu_mem_calculator.catalog.hub.reader import file_reader
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint, local

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.catalog.hub import bucket, environment, refusals, request
+from gpu_mem_calculator.catalog.hub import bucket, environment, request
+from gpu_mem_calculator.catalog.hub import request as refusals
 from gpu_mem_calculator.catalog.hub.access import Access
 from tests.catalog.hub.document import BLOCK, PAGE, TOKEN, page
 

@@ -12,7 +12,7 @@ import pytest
 from gpu_mem_calculator.catalog.hub import request
 from gpu_mem_calculator.catalog.hub.access import Access, allow
 from gpu_mem_calculator.catalog.hub.bounds import Allowance, HubError
-from gpu_mem_calculator.catalog.hub.refusals import MOST_WAIT
+from gpu_mem_calculator.catalog.hub.request import MOST_WAIT
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
 from tests.catalog.hub.models import MANY, ONE
 from tests.catalog.hub.servers import Hub, Trouble, hub, hung_up, instead, slow, status, truncated

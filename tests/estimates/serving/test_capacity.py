@@ -16,10 +16,14 @@ from gpu_mem_calculator.advice.serving.changes import (
     try_settings,
     what_ifs,
 )
-from gpu_mem_calculator.advice.serving.moves import Move, Step, context_moves
+from gpu_mem_calculator.advice.serving.server_remedies import Move, Step, context_moves
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.estimates.serving.batch_bytes import batch_lines, context_lines
-from gpu_mem_calculator.estimates.serving.capacity import CONTEXTS, matrix
+from gpu_mem_calculator.estimates.serving.capacity import (
+    CONTEXTS,
+    batch_lines,
+    context_lines,
+    matrix,
+)
 from gpu_mem_calculator.runfile.inference_config import InferenceConfig
 from gpu_mem_calculator.runfile.resolve.resolve_inference import find_server
 from gpu_mem_calculator.runfile.resolve.serving_question import question_keys

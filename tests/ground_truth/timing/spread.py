@@ -2,7 +2,7 @@
 
 Public rows are split into two halves by a hash of their id, steps that were measured here by what
 was decided before they were measured. The first half gives the factors of
-`timing/training/interval.py`, the second one checks them.
+`timing/training/step.py`, the second one checks them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 from gpu_mem_calculator.lab.backtest.rows import rows_from
 from gpu_mem_calculator.lab.backtest.score import backtest
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.timing.training.interval import interval_class
+from gpu_mem_calculator.timing.training.step import interval_class
 from gpu_mem_calculator.tools.read import read
 
 from .rows import FOLDER

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.lab.jobs import optimizers
+from gpu_mem_calculator.lab.jobs import pytorch
 from gpu_mem_calculator.training.optimizers import FOREACH, FORLOOP, OPTIMIZERS
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ def test_optimizers_of_torch_and_transformers_are_made(name: str) -> None:
     if OPTIMIZERS[name].make.startswith("transformers"):
         pytest.importorskip("transformers")
     model, row = torch.nn.Linear(4, 3), OPTIMIZERS[name]
-    made = optimizers.optimizer(job(name), list(model.parameters()), model)
+    made = pytorch.optimizer(job(name), list(model.parameters()), model)
     module, _, kind = row.make.partition(":")
     assert type(made) is getattr(import_module(module), kind)
     group = made.param_groups[0]
@@ -48,9 +48,9 @@ def test_optimizers_of_bitsandbytes_are_made(name: str, monkeypatch: pytest.Monk
         **{kind: lambda *a, **k: seen.append((a, k))},
         GlobalOptimManager=SimpleNamespace(get_instance=lambda: manager),
     )
-    monkeypatch.setattr(optimizers, "import_extra", lambda *_: library)
+    monkeypatch.setattr(pytorch, "import_extra", lambda *_: library)
     model = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 2))
-    optimizers.optimizer(job(name, wide=True), ["weight"], model)
+    pytorch.optimizer(job(name, wide=True), ["weight"], model)
     paged = {"is_paged": True} if row.paged else {}
     made = ((["weight"],), {"lr": 1e-5, "optim_bits": row.bits, **paged})
     assert seen == [made, (model[0], "weight", {"optim_bits": 32})]

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.lab.backtest.rows import rows_from
-from gpu_mem_calculator.lab.measure import averages
-from gpu_mem_calculator.lab.measure.averages import UtilizationSampler, mean_bytes
-from gpu_mem_calculator.lab.measure.probe import Probe
+from gpu_mem_calculator.lab.measure import probe as averages
+from gpu_mem_calculator.lab.measure.probe import Probe, UtilizationSampler, mean_bytes
 
 from .conftest import FakeCuda
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.lab.measure.minimum import NEAR, TRIES, find_minimum, find_minimum_between
+from gpu_mem_calculator.lab.measure.cases import NEAR, TRIES, find_minimum, find_minimum_between
 
 GIB = 2**30
 

@@ -12,7 +12,8 @@ import pytest
 
 from gpu_mem_calculator.lab.backtest.rows import rows_from
 from gpu_mem_calculator.lab.jobs.job import World
-from gpu_mem_calculator.lab.measure import environment, worker
+from gpu_mem_calculator.lab.measure import worker
+from gpu_mem_calculator.lab.measure import worker as environment
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.lab.measure.program import MeasuredProgram, program
 from gpu_mem_calculator.runfile.text.errors import InputError

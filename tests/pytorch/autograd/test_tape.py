@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator.pytorch.autograd.events import EventRecorder
-from gpu_mem_calculator.pytorch.autograd.op_recompute import EVERY_SECOND_MM
-from gpu_mem_calculator.pytorch.autograd.op_walk import walk_by_operation
+from gpu_mem_calculator.pytorch.autograd.op_walk import EVERY_SECOND_MM, walk_by_operation
 from gpu_mem_calculator.pytorch.autograd.peak import PeakTracker
 from gpu_mem_calculator.pytorch.autograd.tape import MM, Tape
 from gpu_mem_calculator.pytorch.autograd.walk import PeakParts, walk

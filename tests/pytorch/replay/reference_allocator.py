@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu_mem_calculator.pytorch.replay.addresses import AddressSpace
+from gpu_mem_calculator.pytorch.replay.cache import AddressSpace
 from gpu_mem_calculator.pytorch.replay.rounding import UNIT, round_units, segment_units
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream

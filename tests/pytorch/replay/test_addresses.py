@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.pytorch.replay.addresses import CHUNK, TOP, AddressSpace
+from gpu_mem_calculator.pytorch.replay.cache import CHUNK, TOP, AddressSpace
 
 
 def test_each_chunk_is_below_the_last() -> None:

@@ -17,7 +17,7 @@ from gpu_mem_calculator.runfile.config import (
     ModelConfig,
     TrainingConfig,
 )
-from gpu_mem_calculator.web.tasks import calculate
+from gpu_mem_calculator.web.worker import calculate
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "needs_bytes", "device_bytes", "startup_bytes")
 STATE = Path(__file__).parents[3] / "src/gpu_mem_calculator/web/static/js/state.js"

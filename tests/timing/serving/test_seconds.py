@@ -13,9 +13,12 @@ from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.timing.serving.kernels import reduction_seconds
 from gpu_mem_calculator.timing.serving.measured import AMD_SHARE, COSTS, V0
-from gpu_mem_calculator.timing.serving.passes import ATTENTION, COMMUNICATION, HOST, MATRICES
 from gpu_mem_calculator.timing.serving.roofline import first_token_time, step_rates
 from gpu_mem_calculator.timing.serving.seconds import (
+    ATTENTION,
+    COMMUNICATION,
+    HOST,
+    MATRICES,
     TimedReplica,
     first_token_seconds,
     prompt_seconds,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.timing.training.interval import FACTORS, interval_class, interval_factors
+from gpu_mem_calculator.timing.training.step import FACTORS, interval_class, interval_factors
 from gpu_mem_calculator.tools.read import read
 
 RUNS: dict[str, dict[str, Any]] = {

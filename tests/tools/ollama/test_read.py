@@ -12,8 +12,7 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.ollama.modelfile import is_modelfile, parse_modelfile
-from gpu_mem_calculator.tools.ollama.names import read_name
-from gpu_mem_calculator.tools.ollama.read import read_modelfile
+from gpu_mem_calculator.tools.ollama.read import read_modelfile, read_name
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.tools import read_command
 from tests.tools.reading_of import reading_of

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.llamafactory import read as llamafactory
-from gpu_mem_calculator.tools.llamafactory.megatron import WITH_MEGATRON
+from gpu_mem_calculator.tools.llamafactory.read import WITH_MEGATRON
 from gpu_mem_calculator.tools.llamafactory.second_version import TABLE as SECOND_VERSION
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading

@@ -9,8 +9,8 @@ import pytest
 from gpu_mem_calculator.ledger.units import GIB, KIB, MIB
 from gpu_mem_calculator.pytorch.autograd.tape import Tape
 from gpu_mem_calculator.pytorch.autograd.walk import walk
-from gpu_mem_calculator.pytorch.modelling.megatron.feedforward import moe, routed_rows
 from gpu_mem_calculator.pytorch.modelling.megatron.head import head_walk
+from gpu_mem_calculator.pytorch.modelling.megatron.layer import moe, routed_rows
 from gpu_mem_calculator.pytorch.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.runfile.resolve.resolve import resolve

@@ -12,7 +12,6 @@ from gpu_mem_calculator.pytorch.autograd.tape import Tape
 from gpu_mem_calculator.pytorch.autograd.walk import walk
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
-from gpu_mem_calculator.training.engines.deepspeed.block_peaks import _peaks
 from gpu_mem_calculator.training.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     NO_RECOMPUTE,
@@ -23,6 +22,7 @@ from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
 )
 from gpu_mem_calculator.training.engines.deepspeed.engine import _zero_layout
 from gpu_mem_calculator.training.engines.deepspeed.gather import GatherAllocator, WeightReader
+from gpu_mem_calculator.training.engines.deepspeed.instants import _peaks
 from gpu_mem_calculator.training.engines.deepspeed.levels import CountingAllocator
 from gpu_mem_calculator.training.engines.deepspeed.reduce_at_end import _added_bytes, reduction
 from tests.conftest import small_run

@@ -15,7 +15,7 @@ from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     ParameterCoordinator,
 )
 from gpu_mem_calculator.training.engines.deepspeed.shards import largest_sub_groups, sub_groups
-from gpu_mem_calculator.training.engines.megatron_deepspeed.layout import GROUP, LIMITS
+from gpu_mem_calculator.training.engines.megatron_deepspeed.engine import GROUP, LIMITS
 from tests.conftest import small_run
 
 

@@ -12,7 +12,7 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine_names
 from gpu_mem_calculator.training.step import stream as written
-from gpu_mem_calculator.training.step.repeated_steps import repeat_step
+from gpu_mem_calculator.training.step.stream import repeat_step
 from tests.golden.stored_runs import HERE, run_file, stored_settings
 
 FILES = [path for name in engine_names() if (path := HERE / "training" / f"{name}.txt").exists()]

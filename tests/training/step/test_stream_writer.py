@@ -13,7 +13,7 @@ from gpu_mem_calculator.pytorch.autograd.events import BlockEvents
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.block_events import BlockRun
-from gpu_mem_calculator.training.step.entry_tensors import tensor_bytes
+from gpu_mem_calculator.training.step.entry_writer import tensor_bytes
 from gpu_mem_calculator.training.step.stream_writer import StreamWriter
 from tests.conftest import small_run
 from tests.properties.test_engines import RUNS

@@ -1,22 +1,58 @@
-"""Changes of a run that may be worth trying: what saves memory, and what uses free memory."""
+"""Changes of a run that may be worth trying: what saves memory, and what uses free memory.
+
+Changes of a policy's generation that save memory.
+
+A change of a run that may be worth trying.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from ...estimates.calculator import Estimate
 from ...pytorch.modelling.huggingface.liger import FUSED as FUSED_LOSS
 from ...pytorch.modelling.huggingface.liger import LIGER
 from ...run.engine_row import REPLICATE
+from ...run.rollout import TRANSFORMERS, VLLM
+from ...run.run import Run
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.training_defaults import card_dtype
 from ...training.engines import SHARDING, engine, engine_knobs, engine_row, offers
 from ...training.knob import MOVES, MOVES_ALL, ON_SEVERAL, POLICY, RECOMPUTES, SHARDS, Saving
 from ...training.losses import smaller_losses
 from ...training.optimizers import FUSED, OPTIMIZERS
-from .candidate import Candidate as Candidate
-from .rollout_changes import rollout_savings
+
+
+class Candidate(Struct, frozen=True):
+    """A change to try: its title, its settings in `--set` notation, and what it costs in words.
+
+    `weight` ranks the cost: 1 next to nothing, 2 speed, 3 and more another training or hardware.
+    """
+
+    title: str
+    settings: tuple[str, ...]
+    cost: str = ""
+    weight: int = 1
+
+
+PATH = "training.generation"
+
+
+def rollout_savings(run: Run) -> Iterator[Candidate]:
+    """vLLM may sleep while the policy is trained; the policy may generate for each micro-batch."""
+    rollout = run.rollout
+    if rollout is None:
+        return
+    if rollout.engine == VLLM and not rollout.sleep_level:
+        yield Candidate("vLLM asleep", (f"{PATH}.sleep_level=2",), "loads its weights again", 2)
+    alone = int(run.mesh.dp) == 1 and rollout.engine == TRANSFORMERS
+    if alone and int(rollout.sequences) > int(run.batch):
+        title, cost = f"{int(run.batch)} completions at a time", "slower generation"
+        yield Candidate(title, (f"{PATH}.sequences={int(run.batch)}",), cost, 2)
+
 
 ADAPTER = "trains an adapter, not the model"
 RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}

@@ -1,4 +1,7 @@
-"""The rungs: functions that predict the memory of a measured run, by estimate or by trace."""
+"""The rungs: functions that predict the memory of a measured run, by estimate or by trace.
+
+The predicted seconds of a step of a measured run.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from msgspec import Struct
 
 from ...estimates.calculator import STEP, Estimate, full_estimate
 from ...estimates.fit_verdict import FITS, replay_verdict
+from ...estimates.machine import machine_of
 from ...estimates.server_result import serving_result
 from ...estimates.stage_replay import replay_stage
 from ...ledger.extras import install
@@ -20,10 +24,23 @@ from ...runfile.record_file import load_record
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...timing.training.alone import alone_seconds
+from ...timing.training.step import step_seconds
 from ...tools.read import read
 from .phases import parse, phase_peaks, replayed_peaks
-from .predict_step import predict_step
 from .rows import METRICS, MeasuredRun
+
+ALONE = ("none", "fake", "nccl, 1 rank")  # process groups in which nobody waits for another rank
+
+
+def predict_step(resolved: ResolvedRun, process_group: str | None, stage: int) -> float:
+    """Seconds of a step; without communication where the process group moved nothing."""
+    run, engine = resolved.run, resolved.engine.name
+    machine = machine_of(resolved.hardware)
+    if process_group in ALONE:
+        return float(alone_seconds(run, engine, machine, stage))
+    return float(step_seconds(run, engine, machine).estimate)
+
 
 NEEDS_TORCH = "--rung trace runs the model with torch, and {} is not installed; " + install("torch")
 

@@ -1,25 +1,169 @@
-"""PyTorch's training loop: one GPU, DistributedDataParallel or FSDP; with PEFT for adapters."""
+"""PyTorch's training loop: one GPU, DistributedDataParallel or FSDP; with PEFT for adapters.
+
+A frozen reference model of a job, which runs forward before each backward.
+
+An evaluation after a step, as transformers' Trainer runs it (trainer.py evaluation_loop).
+
+The optimizer of a run, and gradient clipping.
+
+A job whose model is compiled, as transformers.Trainer and accelerate compile it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ...training.step.reference import PRECOMPUTED
+from ...training.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
+from ...training.step.reference import BASE, COPY, PRECOMPUTED
 from . import fsdp1, torchtitan
 from .adapters import add_adapters
-from .compiled import compile_model
 from .ddp import wrap_ddp
-from .evaluation import evaluate
 from .fsdp import shard, sync_gradients
 from .groups import start_group
 from .job import Job
 from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
-from .model import autocast_dtype, build, inputs, layers
-from .optimizers import clip, optimizer
+from .model import autocast_dtype, build, import_extra, inputs, layers
 from .recompute import recompute, recompute_module
-from .reference import Reference, precompute, reference
+
+
+def compile_model(job: Job, model: Any) -> Any:
+    """The model under torch.compile in the run's mode; the model itself where there is none.
+
+    Under autocast the graph returns fp32 logits (accelerate 1.15.0 utils/operations.py
+    convert_outputs_to_fp32).
+    """
+    import torch
+
+    mode = job.resolved.run.compile
+    if not mode:
+        return model
+    if autocast_dtype(job):
+        inner = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            outputs = inner(*args, **kwargs)
+            outputs.logits = outputs.logits.float()
+            return outputs
+
+        model.forward = forward
+    return torch.compile(model, mode=mode)
+
+
+LEARNING_RATE = 1e-5
+
+
+def optimizer(job: Job, params: Sequence[Any], model: Any) -> Any:
+    """The run's optimizer over the parameters of the model that train.
+
+    torch's implementation is always passed: by default torch chooses by the device, and a trace
+    runs on the CPU.
+    """
+    import torch
+
+    run = job.resolved.run
+    row = OPTIMIZERS[run.optimizer]
+    module, _, name = row.make.partition(":")
+    choice: dict[str, Any] = {}
+    if FOREACH in row.implementations:  # on the host torch chooses the loop
+        default = FORLOOP if run.options.get("cpu_offload") else row.default
+        implementation = run.implementation or default
+        fused = implementation == FUSED
+        choice = {"fused": True} if fused else {"foreach": implementation == FOREACH}
+    if row.decayed_first:
+        params = sorted(params, key=lambda p: p.ndim < 2)
+    if row.matrices:  # torch's Muon takes matrices only
+        params = [p for p in params if p.ndim == 2]
+    library = import_extra(module, "measure")
+    made = getattr(library, name)(params, lr=LEARNING_RATE, **row.arguments, **choice)
+    if run.embedding_states_32bit:
+        manager = library.GlobalOptimManager.get_instance()
+        for table in model.modules():
+            if isinstance(table, torch.nn.Embedding):
+                manager.register_module_override(table, "weight", {"optim_bits": 32})
+    return made
+
+
+def clip(job: Job, params: Sequence[Any]) -> None:
+    """Clip the norm of the gradients to 1, where the run clips."""
+    import torch
+
+    if job.resolved.run.clipping:
+        torch.nn.utils.clip_grad_norm_(params, 1.0, foreach=True)
+
+
+def evaluate(job: Job, runner: Any) -> None:
+    """Run batches forward without gradients; logits that are kept are gathered and concatenated."""
+    import torch
+
+    evaluation = job.resolved.run.evaluation
+    assert evaluation is not None
+    kept = logits = None
+    runner.eval()
+    for _ in range(max(evaluation.kept, 1)):
+        logits = _logits(job, runner)
+        if not evaluation.kept:
+            logits = None
+        elif kept is None:
+            kept = logits
+        else:
+            kept = torch.cat((kept, logits), dim=0)
+    del kept, logits
+    runner.train()
+
+
+def _logits(job: Job, runner: Any) -> Any:
+    """The logits of one batch, of all ranks, in fp32 where accelerate autocasts."""
+    import torch
+
+    run, dtype = job.resolved.run, autocast_dtype(job)
+    assert run.evaluation is not None
+    shape = (int(run.evaluation.batch), int(run.evaluation.seq))
+    ids = torch.randint(0, run.arch.vocab, shape, device=job.world.device)
+    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+    with torch.no_grad(), cast:
+        logits = runner(input_ids=ids, labels=ids)["logits"]
+    if dtype:
+        logits = logits.float()
+    ranks = int(run.mesh.dp)
+    return torch.cat([logits] * ranks) if ranks > 1 else logits
+
+
+Reference = Callable[[Any], None]
+
+
+def reference(job: Job, model: Any) -> Reference | None:
+    """What runs the reference on a model's arguments: a copy, or the model without its adapters."""
+    kind = job.resolved.run.reference
+    if kind not in (COPY, BASE):
+        return None
+    frozen = model
+    if kind == COPY:
+        frozen = build(job, job.world.device).eval()
+        use_kernels(job, frozen)
+
+    def run(arguments: Any) -> None:
+        with model.disable_adapter() if kind == BASE else nullcontext():
+            forward(job, frozen, arguments)
+
+    return run
+
+
+def precompute(job: Job, model: Any) -> None:
+    """Run the model forward once, before it is trained."""
+    forward(job, model, inputs(job, None))
+
+
+def forward(job: Job, model: Any, arguments: Any) -> None:
+    """Run a model forward without autograd."""
+    import torch
+
+    dtype = autocast_dtype(job)
+    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+    with torch.no_grad(), cast:
+        model(**arguments)
 
 
 def train(job: Job) -> None:

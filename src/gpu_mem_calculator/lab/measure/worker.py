@@ -1,12 +1,18 @@
-"""Measures one case in this process: sets the conditions, runs the job, and makes the row."""
+"""Measures one case in this process: sets the conditions, runs the job, and makes the row.
+
+The environment of a measurement: the card, and the versions of the packages that ran.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ...runfile.read import as_dict
@@ -14,13 +20,65 @@ from ...runfile.resolve.megatron_defaults import with_script_defaults
 from ...runfile.text.errors import InputError
 from ...runfile.text.files import write_file
 from ..jobs.job import FAKE, NCCL, World
-from . import environment
 from .card_state import host_state
 from .cases_file import MeasureCase
 from .child_process import Tell
 from .probe import Probe
 from .program import program
 from .runs_file import Row
+
+# Packages that change memory: distribution name -> module name.
+PACKAGES = {
+    "transformers": "transformers",
+    "peft": "peft",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "megatron-core": "megatron.core",
+    "bitsandbytes": "bitsandbytes",
+    "transformer-engine": "transformer_engine",
+    "flash-attn": "flash_attn",
+    "triton": "triton",
+}
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def card() -> dict[str, Any]:
+    """The names of the card, its driver version and torch's."""
+    torch = import_module("torch")
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        **({"driver": number} if (number := driver()) else {}),
+        "torch": torch.__version__,
+    }
+
+
+def driver(path: Path = DRIVER) -> str:
+    """The version of NVIDIA's driver, as the kernel reports it; empty where it does not."""
+    try:
+        words = path.read_text(encoding="utf-8").splitlines()[0].split()
+    except (OSError, IndexError):
+        return ""
+    return next((word for word in words if word[:1].isdigit() and "." in word), "")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that this process has loaded."""
+    loaded = {}
+    for package, module in PACKAGES.items():
+        if module in sys.modules:
+            try:
+                loaded[package] = version(package)
+            except PackageNotFoundError:
+                module_version = getattr(sys.modules[module], "__version__", None)
+                loaded[package] = str(module_version) if module_version else "unknown"
+    return loaded
+
+
+def allocator_setting() -> str | None:
+    """The allocator's settings of the environment, or None."""
+    return next((value for name in SETTINGS if (value := os.environ.get(name))), None)
+
 
 ONE_RANK = "nccl, 1 rank"  # one process cannot be several ranks of a real process group
 HISTORY = 2_000_000  # events that a snapshot keeps
@@ -77,7 +135,7 @@ def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
 def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, Any]) -> Row:
     """The row of a case that did not fail."""
     pinned = probe.pinned_bytes()
-    known = {**known, **environment.versions()}
+    known = {**known, **versions()}
     if probe.clock and probe.clock.measured():
         known |= {"timed_steps": probe.clock.timed, **host_state(), **probe.clock.state}
     if pinned:
@@ -96,7 +154,7 @@ def row_head(case: MeasureCase, group: str) -> Row:
 
 def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
     """The `environment` of a row, as far as it is known before the job runs."""
-    known: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
+    known: dict[str, Any] = {"process_group": group, "steps": case.steps, **card()}
     if conf:
         known["alloc_conf"] = conf
     if case.cap_bytes is not None:
@@ -114,7 +172,7 @@ def check_rank(rank: int, ranks: int) -> None:
 def set_allocator(conf: str | None) -> str | None:
     """Set the allocator's settings before CUDA starts; returns those in force, the shell's too."""
     if not conf:
-        return environment.allocator_setting()
+        return allocator_setting()
     torch = import_module("torch")
     os.environ["PYTORCH_ALLOC_CONF"] = conf
     set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)

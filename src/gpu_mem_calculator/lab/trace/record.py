@@ -1,9 +1,13 @@
-"""Runs a module once on fake tensors and records the events of its parts: see run/record.py."""
+"""Runs a module once on fake tensors and records the events of its parts: see run/record.py.
+
+Checks that a record of a module counts every parameter once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any
 
 import torch
@@ -16,12 +20,36 @@ from ...runfile.text.errors import InputError
 from ...training.step.workspaces import run_cublas_bytes
 from ..jobs.model import layers, loss_of
 from .attention import AttentionKernels
-from .module_parts import split_module
-from .recordable import check_count, check_layers
+from .module_parts import ModuleParts, split_module
 from .recorded_run import BACK, ONCE, STEP, RecordedRun, with_marks
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, memory_owners
 from .run import simulated_gpu
 from .storage_makers import StorageMaker
+
+
+def check_layers(model: Any, stack: list[Any], title: str) -> None:
+    """Raise for a module without a list of layers, or with a weight that has two names."""
+    if not stack:
+        fix = "put them into a torch.nn.ModuleList or a torch.nn.Sequential"
+        raise InputError(f"{title}: the module has no list of layers; {fix}")
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = names.setdefault(id(parameter), name)
+        if other != name:
+            why = "whose gradients wait for each other; trace it, or untie them"
+            raise InputError(f"{title}: {other} and {name} are one weight, {why}")
+
+
+def check_count(model: Any, parts: ModuleParts, title: str) -> None:
+    """Raise where the parts have another number of parameters than the module trains."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    every_part = (parts.before, *(parts.layers[n] for n in parts.order), parts.after)
+    counted = sum(prod(shape) for part in every_part for _, shape in part.weights)
+    if counted != trained:
+        counts = f"its layers run with {counted:,} parameters and it trains {trained:,}"
+        why = "a module that several layers call has no layer to be counted in; trace it"
+        raise InputError(f"{title}: {counts}; {why}")
+
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]

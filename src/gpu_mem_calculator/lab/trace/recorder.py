@@ -2,6 +2,8 @@
 
 A dispatch mode sees each operation below autograd, on the tensors that own memory. A storage is
 alive as long as its Python object, which torch keeps as long as the storage.
+
+Results of operations on fake tensors, where torch's own shape function is slow or missing.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -20,11 +22,86 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ledger.units import MIB
 from ...pytorch.replay.stream import AllocationStream
-from . import shapes
 from .host_storages import HostStorages
 from .storage_makers import StorageMaker as StorageMaker
 from .storage_makers import calling_line
 from .workspaces import MATMULS, workspaces
+
+DROPOUT = torch.ops.aten.native_dropout.default
+LAYER_NORM = torch.ops.aten.native_layer_norm.default
+GROUPED = torch.ops.aten._grouped_mm.default
+COUNTS = torch.ops.aten.histc.default  # on integers, which only a GPU supports
+# In-place operations that change the shape, the strides or the memory itself.
+RESHAPING = frozenset(
+    {
+        "aten::as_strided_",
+        "aten::detach_",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::set_",
+        "aten::squeeze_",
+        "aten::swapaxes_",
+        "aten::swapdims_",
+        "aten::t_",
+        "aten::transpose_",
+        "aten::unsqueeze_",
+    }
+)
+
+
+def shaped_result(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operation, with the right shape."""
+    if in_place(func):
+        return args[0] if func._schema.returns else None
+    if func is GROUPED and args[0].dtype != torch.bfloat16:
+        return _grouped_matmul(*args, **kwargs)
+    if func is COUNTS and not args[0].is_floating_point():
+        return args[0].new_empty(args[1])
+    return func(*args, **kwargs)
+
+
+@cache
+def in_place(func: Any) -> bool:
+    """Whether an operation writes into its first argument and allocates nothing.
+
+    It is skipped: fake tensors have no values, and torch takes milliseconds where the argument is a
+    list of every parameter.
+    """
+    name, first = func._schema.name, func._schema.arguments[:1]
+    if not (name.startswith("aten::") and name.endswith("_") and first) or name in RESHAPING:
+        return False
+    alias = first[0].alias_info
+    return alias is not None and alias.is_write
+
+
+def outputs(func: Any, result: Any) -> Iterator[tuple[Any, int]]:
+    """The tensors that an operation allocated, in CUDA's order, each with the factor by which it is
+    larger on a GPU than on the CPU.
+
+    Dropout makes its mask first (Dropout.cu); a layer norm's statistics are fp32 on a GPU
+    (layer_norm_kernel.cu), and of the input's dtype here.
+    """
+    if isinstance(result, torch.Tensor):
+        yield result, 1
+        return
+    if not isinstance(result, tuple | list):
+        return
+    tensors = [tensor for tensor in result if isinstance(tensor, torch.Tensor)]
+    if func is DROPOUT:
+        tensors.reverse()
+    for index, tensor in enumerate(tensors):
+        yield tensor, 4 // tensor.element_size() if func is LAYER_NORM and index else 1
+
+
+def _grouped_matmul(left: Any, right: Any, offs: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """Grouped matmuls of experts in other dtypes than bf16, which torch's shape function refuses
+    (_meta_registrations.py, _meta_grouped_mm_common); a GPU runs the groups one by one.
+    """
+    shape = [left.shape[-2], right.shape[-1]]
+    if left.ndim == right.ndim == 2:  # the gradient of the weights: one matrix for each group
+        shape.insert(0, offs.shape[0])
+    return left.new_empty(shape)
+
 
 SUM = torch.ops.aten.add.Tensor
 SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
@@ -112,11 +189,11 @@ class Recorder(TorchDispatchMode):
             return NotImplemented  # it desugars into operations on its local tensor
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._scalar(args[0])
-        result = shapes.result(func, args, kwargs or {})
-        if self._paused or shapes.in_place(func):
+        result = shaped_result(func, args, kwargs or {})
+        if self._paused or in_place(func):
             return result
         host = self.sides.makes_host(args, kwargs)
-        for one, times in shapes.outputs(func, result):
+        for one, times in outputs(func, result):
             self._record_output(one, func, times, host)
         if host:
             return result

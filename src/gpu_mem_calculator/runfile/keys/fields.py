@@ -1,8 +1,12 @@
-"""The run file's keys as data for a form: names, meanings, bounds, choices and defaults."""
+"""The run file's keys as data for a form: names, meanings, bounds, choices and defaults.
+
+Recipes as data for a form: the settings for each engine, or for one that has the recipe.
+"""
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,8 +17,8 @@ from ... import __version__
 from ...serving import ALIASES as SERVER_ALIASES
 from ...serving import servers
 from ...serving.transformers.checks import ONE_VALUE
+from ...training.engines import DEFAULT, engine_names, engines
 from ...training.engines import aliases as engine_aliases
-from ...training.engines import engine_names, engines
 from ..config import INNER
 from ..field_types import Object, Parameters
 from ..read import SECTIONS, key_types, parts
@@ -22,10 +26,41 @@ from ..resolve.resolve_training import AXES
 from .allowed_values import AllowedValue, accepts, choices
 from .keys import defaults as shared_defaults
 from .keys import rows
-from .recipe_fields import recipes
+from .recipes import RECIPES, TITLES, WORDS, recipe_settings
+
+ALL_WEIGHTS = "every weight is trained"
+
+
+def recipes(having: Mapping[str, Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+    """Every recipe; `having` has the engines of each key, None where every engine has it."""
+    return [
+        {
+            "name": name,
+            "title": TITLES[name],
+            "engines": {one: _choice(name, one, having) for one in engine_names()},
+        }
+        for name in RECIPES
+    ]
+
+
+def _choice(
+    name: str, engine: str, having: Mapping[str, Mapping[str, Any] | None]
+) -> dict[str, Any]:
+    """The engine that a recipe runs on when `engine` is chosen, and its settings there."""
+    for one in (engine, DEFAULT):
+        settings = recipe_settings(name, engine=one)
+        engines = (having[key] for key in settings)
+        if all(known is None or one in known for known in engines):
+            break
+    words = [WORDS[key][value] for key, value in settings.items() if key in WORDS]
+    return {"engine": one, "settings": settings, "meaning": ", ".join(words) or ALL_WEIGHTS}
+
 
 LARGE = 10**9  # a whole number that may be larger is shown as a size
-TITLES = {"engine": "framework", "inference": "serving"}  # other sections have their own name
+SECTION_TITLES = {
+    "engine": "framework",
+    "inference": "serving",
+}  # other sections have their own name
 TRAINING, SERVING = "training", "serving"
 SECTION_MODE = {
     **dict.fromkeys(("training", "parallelism", "engine"), TRAINING),
@@ -175,7 +210,11 @@ def _bounds(kind: Any) -> dict[str, float]:
 def form() -> dict[str, Any]:
     """Sections, fields, engines and recipes as plain data: a form without cards and presets."""
     sections = [
-        {"name": name, "title": TITLES.get(name, name), "of": SECTION_MODE.get(name, "both")}
+        {
+            "name": name,
+            "title": SECTION_TITLES.get(name, name),
+            "of": SECTION_MODE.get(name, "both"),
+        }
         for name in SECTIONS
     ]
     return {

@@ -1,13 +1,22 @@
-"""A training run file becomes a run: defaults are filled in, the rules of the engine checked."""
+"""A training run file becomes a run: defaults are filled in, the rules of the engine checked.
+
+Outliers of an int8 base: what is assumed where the run file does not say.
+
+LoRA adapters: the keys of a run file, resolved and checked.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.dtypes import BITS, dtype_name
 from ...ledger.mesh import Mesh
+from ...models.arch.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
+from ...models.arch.arch import Arch
 from ...models.arch.dropout import without_dropout
 from ...models.arch.scaling import scaled
 from ...models.arch.score import scored
@@ -20,20 +29,20 @@ from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
 from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
+from ...training.step.outliers import SPREAD, outlier_share
 from ...training.step.workspaces import config_bytes
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..find_model.model_source import find_model
+from ..find_model.target_patterns import matched_names
 from ..program import Translation
 from ..read import given_keys
 from ..text.errors import InputError, Problems, nearest, quoted
 from . import training_rules
-from .adapter_choices import find_adapter
 from .colocated_engine import with_engine
 from .compile_choices import compile_limit, compile_mode, compile_note
 from .evaluation_choices import with_evaluation
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
-from .int8_outliers import with_outliers
 from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
 from .recompute_rules import recompute_note
@@ -42,6 +51,61 @@ from .reference_choices import reference_kind
 from .resolved_run import ResolvedRun
 from .rollout_choices import find_rollout
 from .training_defaults import default_precision, sequence
+
+
+def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
+    """The run's adapters, None where it has none; raises a sentence for what cannot be."""
+    if config.lora is None:
+        if config.quantization not in (None, "none"):
+            why = "quantized weights take no gradient; add training.lora"
+            raise InputError(f"training.quantization={config.quantization!r}: {why}")
+        return None
+    known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
+    if not known:
+        raise InputError(f"training.lora: {arch.family} has no projection that PEFT adapts")
+    modules = config.lora.target_modules
+    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
+    if modules == []:
+        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
+        raise InputError(f"{nothing} {', '.join(sorted(usual))}")
+    if modules == "all-linear":
+        modules = sorted(known)
+    elif isinstance(modules, str):
+        modules = matched_names(modules, arch, known)
+    targets = frozenset(modules or usual)
+    missing = sorted(targets - known)
+    if missing:
+        absent = f"{arch.family} has no {', '.join(missing)}"
+        present = f"it has {', '.join(sorted(known))}"
+        raise InputError(f"training.lora.target_modules: {absent}; {present}")
+    lora = config.lora
+    bits, initial = (BITS[name] for name in (lora.adapter_dtype, lora.initial_dtype or "fp32"))
+    made = initial if lora.initial_dtype and initial != bits else 0
+    dropout = 0.0 if config.disable_dropout else lora.dropout
+    return Adapter(lora.r, targets, bits, dropout, lora.dora, made)
+
+
+def with_outliers(
+    run: Run, training: TrainingConfig, config: Mapping[str, Any] | None
+) -> tuple[Run, list[str]]:
+    """The run with the share of columns that have outliers, and a sentence where it is assumed;
+    `config`: the model's config.json, where there is one.
+    """
+    if not run.int8_threshold or training.int8_outliers is not None:
+        return run, []
+    tokens, spread = int(run.batch) * int(run.seq), _initializer_range(config or {})
+    share = outlier_share(run.arch, run.int8_threshold, tokens, spread)
+    source = "as newly initialised weights have them; trained weights have fewer"
+    return replace(run, int8_outliers=share), [f"training.int8_outliers={share:.2g}, {source}"]
+
+
+def _initializer_range(config: Mapping[str, Any]) -> float:
+    """The standard deviation of newly initialised weights."""
+    text = config.get("text_config")
+    inside = text if isinstance(text, Mapping) else {}
+    found = config.get("initializer_range", inside.get("initializer_range", SPREAD))
+    return float(found) if isinstance(found, int | float) else SPREAD
+
 
 AXES = {
     "tp": "tensor_parallel_size",

@@ -6,12 +6,21 @@ Names of a run file and llama-server's flags:
 - `quantization`: a GGUF file type; `none` means 16-bit weights, and a GGUF file keeps its types
 
 Each GPU has some of the layers, as a pipeline stage does.
+
+The longest context with which a server fits into the memory of its GPUs.
+
+`free` are bytes of each GPU, `outside` the bytes there that no buffer counts (context, handle).
+
+The formulas of llama.cpp's buffers, for `infer --explain`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+
+from msgspec.structs import replace
 
 from ...ledger.formula import SIMULATED, Formula
 from ...ledger.ledger import CPU
@@ -30,16 +39,113 @@ from ...run.served import (
     ServerItem,
     ServerMemory,
 )
+from ...run.weights.ggml_types import BLOCKS
 from .attention_scores import CACHE_KINDS
-from .cache import CacheCells, layer_bytes, token_bytes
+from .cache import CacheCells, cached_widths, layer_bytes, layer_rows, token_bytes
 from .checks import CHECKED, problems
 from .command import command
-from .fit import longest_context
-from .formulas import cache_formula, pool_formula, shared_formula, weights_formula
-from .layout import DeviceBytes, ServerLayout, device_bytes, has_flash, layer_kinds
+from .layout import (
+    POOL_PAGE,
+    TILE,
+    DeviceBytes,
+    ServerLayout,
+    device_bytes,
+    has_flash,
+    is_plain,
+    layer_kinds,
+    loaded_bytes,
+    pool_elements,
+)
 from .options import OPTIONS, server_layout
 from .row import ROW
 from .versions import FLASH_AUTO, NEWEST, build_number
+from .weights import model_buffers, placed_tensors
+
+STORED = f"{SIMULATED}the tensors in the GGUF file's header"
+
+
+def weights_formula(layout: ServerLayout, device: int) -> str:
+    """Elements of each ggml type × bytes of its blocks."""
+    if layout.file.stored:
+        return STORED
+    places = (*layout.devices.layers, layout.devices.output)
+    arguments = (layout.file, places, layout.gpus, layout.host_experts)
+    elements: Counter[str] = Counter()
+    for place, tensor in placed_tensors(*arguments):
+        if place == device:
+            elements[tensor.kind] += tensor.elements
+    total = sum(count // BLOCKS[kind][0] * BLOCKS[kind][1] for kind, count in elements.items())
+    terms = [f"{count:,} of {kind} × {_each(kind)}" for kind, count in elements.most_common()]
+    return _padded(terms, model_buffers(*arguments)[device] - total)
+
+
+def cache_formula(layout: ServerLayout, device: int) -> str:
+    """Layers × cells × elements of keys and values."""
+    arch, cells = layout.file.arch, layout.cells
+    types, terms, rest = (layout.build, layout.keys, layout.values), [], 0
+    for place, count in layer_kinds(layout, device):
+        rows, widths = (
+            layer_rows(arch, place, cells),
+            cached_widths(arch.layers[place].mixer, *types),
+        )
+        size = count * layer_bytes(arch, place, cells, *types)
+        if not widths:
+            terms += [f"{count} layers × {size // count:,} bytes of states"] if size else []
+            continue
+        for (kind, width), tensors in Counter(widths).items():
+            block, each = BLOCKS[kind]
+            of_layers = f"{count} layers × {'2 × ' * (tensors > 1)}{rows:,} cells"
+            terms.append(f"{of_layers} × {width:,} of {kind} × {_each(kind)}")
+            size -= tensors * count * rows * width // block * each
+        rest += size
+    return _padded(terms, rest)
+
+
+def pool_formula(layout: ServerLayout, device: int) -> str:
+    """The input of the largest matrix product, converted, in whole pages."""
+    widest = f"{pool_elements(layout, device):,} elements"
+    size = f"{widest} × 2" if is_plain(layout) else f"({widest} × 144 / 128 + {TILE} × 144)"
+    return f"ceil({size} / {POOL_PAGE:,}) × {POOL_PAGE:,} bytes"
+
+
+def shared_formula(formula: str, gpus: int) -> str:
+    """A buffer of the host, divided by the number of GPUs."""
+    if gpus < 2 or formula.startswith(SIMULATED):
+        return formula
+    return f"floor(({formula}) / {gpus} GPUs)"
+
+
+def _each(kind: str) -> str:
+    """Bytes of one element."""
+    block, size = BLOCKS[kind]
+    return f"{size} / {block} bytes" if block > 1 else f"{size} bytes"
+
+
+def _padded(terms: list[str], padding: int) -> str:
+    return " + ".join([*terms, *([f"{padding:,} of padding"] if padding else [])])
+
+
+STEP = 256  # tokens
+
+
+def fits(layout: ServerLayout, free: int, outside: int) -> bool:
+    """Whether every GPU has enough memory; weights and cache often decide it alone."""
+    weights, caches = loaded_bytes(layout)
+    if any(weight + cache > free for weight, cache in zip(weights[:-1], caches, strict=False)):
+        return False
+    used = device_bytes(layout, whole=False)[:-1]
+    return all(one.total + (outside if one.total else 0) <= free for one in used)
+
+
+def longest_context(layout: ServerLayout, free: int, outside: int) -> int:
+    """The longest context that fits, up to the model's, in steps of 256; 0 where none does."""
+    low, high = 0, max(layout.context, layout.file.arch.max_seq_len) // STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        fit = fits(replace(layout, context=STEP * middle), free, outside)
+        low, high = (middle, high) if fit else (low, middle - 1)
+    return STEP * low
+
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
 CACHE_CODE = code(

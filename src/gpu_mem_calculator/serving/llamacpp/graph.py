@@ -1,6 +1,15 @@
 """The compute graph of a whole model, from the tokens to the logits.
 
 llama.cpp b10586 src/models/*.cpp: most differ by a norm or a bias only.
+
+Multi-head latent attention in the compute graph: one key head, values are part of the keys.
+
+llama.cpp b10586 src/models/deepseek2.cpp.
+
+Gated DeltaNet layers in the compute graph (Qwen3-Next, Qwen3.5).
+
+llama.cpp b10586 src/models/qwen35.cpp build_layer_attn_linear, delta-net-base.cpp with its one op.
+Legend: h value heads, g key heads, d size of a head, t tokens of each of q sequences.
 """
 
 from __future__ import annotations
@@ -9,14 +18,137 @@ from collections.abc import Sequence
 
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
-from .attention import apply_norm, attention
-from .delta import delta_net
+from .attention import apply_norm, attention, project
+from .attention_scores import Heads, attend, store_rows, value_view
 from .feedforward import dense, experts
 from .graph_inputs import GraphBuilder
-from .graph_tensors import ComputeGraph, GraphTensor, get_rows, op_like
-from .latent import latent_attention
-from .state_space import state_space
-from .versions import FIRST_NORM, LATE, TWO_EMBEDDINGS
+from .graph_tensors import (
+    ComputeGraph,
+    GraphTensor,
+    contiguous,
+    get_rows,
+    mul_mat,
+    new_op,
+    op_like,
+    permute,
+    reshape,
+    view,
+    write_into,
+)
+from .state_space import convolve, state, state_rows, state_space
+from .versions import FIRST_NORM, LATE, NO_VALUES, TWO_EMBEDDINGS, VALUES_FIRST
+
+
+def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor) -> GraphTensor:
+    """The mixer's output for x, which is the norm's output."""
+    q, t = builder.setting.sequences, builder.setting.tokens // builder.setting.sequences
+    hidden, h, d, channels = x.ne[0], mixer.heads, mixer.value_dim, mixer.channels
+    mixed = reshape(builder.product("attn_qkv.weight", channels, x), channels, t, q)
+    separate = builder.has("attn_gate.weight") or not builder.has("ssm_in_proj_z.weight")
+    gate = builder.product(f"{'attn_gate' if separate else 'ssm_in_proj_z'}.weight", h * d, x)
+    beta, decay = _rates(builder, mixer, x)
+    conv = convolve(builder, mixed, mixer.conv, mixer.conv_elements)
+    states = reshape(state_rows(builder, "s", mixer.state_elements), d, d, h, q)
+    conv = op_like("unary", conv)
+    queries, keys, values = _parts(builder, mixer, conv)
+    sources = (queries, keys, values, decay, beta, states)
+    result = new_op("gated_delta_net", (d * h, t * q + d * q), sources)
+    shown, after = view(result, (d, h, t, q)), view(result, (d, d, h, q))
+    target = view(state(builder, "s", mixer.state_elements), (mixer.state_elements, q))
+    builder.graph.expand(write_into(target, after, target, op="cpy"))
+    out = builder.pin(op_like("rms_norm", shown))
+    out = op_like("mul", out, builder.layer_weight("ssm_norm.weight", d))
+    out = op_like("mul", out, op_like("unary", reshape(gate, d, h, t, q)))
+    out = builder.product("ssm_out_proj.weight", hidden, reshape(out, h * d, t, q))
+    return reshape(out, hidden, t * q)
+
+
+def _rates(
+    builder: GraphBuilder, mixer: Recurrence, x: GraphTensor
+) -> tuple[GraphTensor, GraphTensor]:
+    """beta, how much is written to the state, and the decay, how much is forgotten."""
+    q, t = builder.setting.sequences, builder.setting.tokens // builder.setting.sequences
+    h, g = mixer.heads, mixer.key_heads
+    if builder.arch.family == "qwen3_next":
+        fused = reshape(builder.product("ssm_in_proj_ba.weight", 2 * h, x), 2 * h // g, g, t, q)
+        first, second = (view(fused, (h // g, g, t, q), fused.nb[1:]) for _ in range(2))
+        beta = reshape(op_like("unary", contiguous(first)), 1, h, t, q)
+        alpha = new_op("cont", (h, t, q), (second,))
+    else:
+        beta = op_like("unary", reshape(builder.product("ssm_in_proj_b.weight", h, x), 1, h, t, q))
+        alpha = reshape(builder.product("ssm_in_proj_a.weight", h, x), h, t, q)
+    alpha = op_like("add", alpha, builder.layer_weight("ssm_dt.bias", h))
+    alpha = op_like("mul", op_like("unary", alpha), builder.layer_weight("ssm_a", h))
+    return beta, reshape(alpha, 1, h, t, q)
+
+
+def _parts(
+    builder: GraphBuilder, mixer: Recurrence, conv: GraphTensor
+) -> tuple[GraphTensor, GraphTensor, GraphTensor]:
+    """Queries and keys after their L2 norm, and values.
+
+    Qwen3-Next repeats queries and keys for every value head.
+    """
+    t, q = conv.ne[1], conv.ne[2]
+    h, g, dk, d = mixer.heads, mixer.key_heads, mixer.key_dim, mixer.value_dim
+    outer = conv.nb[1:3]
+    pair = [op_like("l2_norm", view(conv, (dk, g, t, q), (dk * 4, *outer))) for _ in range(2)]
+    values = view(conv, (d, h, t, q), (d * 4, *outer))
+    if builder.arch.family == "qwen3_next" and g != h:
+        sizes = (dk, h // g, g, t * q)
+        repeated = [new_op("repeat", sizes, (reshape(one, dk, 1, g, t * q),)) for one in pair]
+        pair = [reshape(one, dk, h, t, q) for one in repeated]
+    return pair[0], pair[1], values
+
+
+def latent_attention(builder: GraphBuilder, mixer: LatentAttention, x: GraphTensor) -> GraphTensor:
+    """Multi-head latent attention with the up-projections absorbed: one key head, no values."""
+    t, h = x.ne[1], mixer.heads
+    rank, rope, nope = mixer.kv_rank, mixer.rope_dim, mixer.nope_dim
+    positions = builder.input_tensor("positions", t)
+    q = x
+    if len(mixer.query) == 2 and mixer.query_norm is not None:
+        q = project(builder, mixer.query[0], q, "attn_q_a")
+        q = apply_norm(builder, q, mixer.query_norm, "attn_q_a_norm")
+        q = project(builder, mixer.query[1], q, "attn_q_b")
+    else:
+        q = project(builder, mixer.query[0], q, "attn_q")
+    q = reshape(q, nope + rope, h, t)
+    fused = project(builder, mixer.kv_a, x, "attn_kv_a_mqa")
+    compressed = view(fused, (rank, t), (fused.nb[1],))
+    k_rope = op_like("rope", view(fused, (rope, 1, t), (fused.nb[1], fused.nb[1])), positions)
+    compressed = apply_norm(builder, compressed, mixer.kv_norm, "attn_kv_a_norm")
+    q_nope = view(q, (nope, h, t), (q.nb[1], q.nb[2]))
+    q_rope = op_like("rope", view(q, (rope, h, t), (q.nb[1], q.nb[2])), positions)
+    absorbed = builder.layer_weight("attn_k_b.weight", nope, rank, h)
+    q_nope = permute(mul_mat(absorbed, permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3)
+    queries = new_op("concat", (rank + rope, h, t), (q_nope, q_rope))
+    values = reshape(compressed, rank, 1, t)
+    keys = new_op("concat", (rank + rope, 1, t), (values, k_rope))
+    out = _cached_latents(builder, mixer, (queries, keys, values))
+    return project(builder, mixer.output, out, "attn_output")
+
+
+def _cached_latents(builder: GraphBuilder, mixer: LatentAttention, heads: Heads) -> GraphTensor:
+    queries, keys, values = heads
+    setting, expand = builder.setting, builder.graph.expand
+    rank, width = mixer.kv_rank, mixer.kv_rank + mixer.rope_dim
+    c, s = setting.cells, setting.streams
+    order = (queries, values, keys) if setting.build >= VALUES_FIRST else (queries, keys, values)
+    for one in order:
+        expand(one)
+    cache_k = builder.cache("k", setting.keys, width, c, s)
+    store_rows(builder, cache_k, keys, "k_idxs")
+    k = view(cache_k, (width, 1, c, s))
+    if setting.build >= NO_VALUES:
+        v = view(k, (rank, 1, c, s), k.nb[1:])
+    else:
+        cache_v = builder.cache("v", setting.values, rank, c, s)
+        store_rows(builder, cache_v, values, "v_idxs", transposed=not setting.flash)
+        v = value_view(cache_v, setting, rank, 1, c)
+    up = builder.layer_weight("attn_v_b.weight", rank, mixer.value_dim, mixer.heads)
+    return attend(builder, (queries, k, v), builder.mask(c, "mask"), rank, absorbed=up)
+
 
 # Families that scale their embeddings.
 EMBEDDING_SCALED = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text", "granite"})

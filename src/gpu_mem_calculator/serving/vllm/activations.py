@@ -13,6 +13,14 @@ Eager layers (V0, enforce_eager) keep more tensors alive by name: the layer's in
 the feed-forward's input, gate and up, their product, the output, and its sum over the ranks.
 
 Legend: t tokens of a step, h hidden, f feed-forward on the rank, k experts a token is sent to.
+
+Workspaces of vLLM's fused experts.
+
+Until 0.7 there are three: the output of the first matmul, of the activation, of the second matmul.
+From 0.8 on the first and the last share one. From 0.14 on one workspace serves all layers and
+stays allocated while tokens are sampled.
+
+Legend: t tokens, k experts a token is sent to, h hidden.
 """
 
 from __future__ import annotations
@@ -32,10 +40,46 @@ from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
-from .experts import PERSISTENT_FROM, workspace_part
 from .sampler import SourcedBytes, sampled_rows, sampling_parts
 from .speculative import logit_rows
-from .versions import uses_second_runner, v1, version
+from .versions import Version, uses_second_runner, v1, version
+
+WORKSPACE_SOURCE = code(
+    "vllm 0.19.0 vllm/model_executor/layers/fused_moe/fused_moe.py TritonExperts workspace_shapes, "
+    "modular_kernel.py _allocate_buffers; 0.11.0 fused_moe.py fused_experts_impl; 0.7.2 the same"
+)
+SHARED_FROM, PERSISTENT_FROM = (0, 8, 0), (0, 14, 0)
+# Tokens of one kernel call (vllm/envs.py VLLM_FUSED_MOE_CHUNK_SIZE), by first version.
+CHUNKS: tuple[tuple[Version, int | None], ...] = (
+    ((0, 18, 0), None),
+    ((0, 12, 0), 16 * 1024),
+    ((0, 0, 0), 32 * 1024),
+)
+NAME = "workspace of the experts"
+OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
+
+
+def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
+    """One layer's workspace; `size`: bytes of an element.
+
+    With data parallelism every rank runs the tokens of all replicas.
+    """
+    experts = widths.experts
+    if experts is None or run.options["quantization"] in OTHER_KERNELS:
+        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
+    tokens = int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp)
+    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
+    tokens = min(tokens, chunk or tokens)
+    if version(run) >= PERSISTENT_FROM:
+        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
+    elif version(run) >= SHARED_FROM:
+        row = max(experts.up, widths.hidden) + experts.act
+    else:
+        row = experts.up + experts.act + widths.hidden
+    rows = tokens * experts.top_k
+    text = f"{tokens:,} tokens × {experts.top_k} experts × {row:,} × {size} bytes"
+    return SourcedBytes(NAME, rows * row * size, WORKSPACE_SOURCE, text)
+
 
 PIECE = code(
     "vllm 0.11.0 vllm/compilation/backends.py split_graph, piecewise_backend.py; torch "

@@ -1,4 +1,11 @@
-"""Removes launchers from the front of a command, and keeps what they say."""
+"""Removes launchers from the front of a command, and keeps what they say.
+
+`ray job submit -- COMMAND`.
+
+torchrun, and torch.distributed's modules that do the same (torch 2.13.0 distributed/run.py).
+
+srun and mpirun: how many processes they start.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +13,99 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
+from ..reading.card import NamedCard
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from . import accelerate, container, deepspeed, torchrun
-from .cluster import MPIRUN, mpirun, srun
-from .ray import without_ray
+from . import accelerate, container, deepspeed
+from .launcher_options import LauncherOptions, split_options
+from .slurm_cards import slurm_card
 from .wrappers import without_wrappers
+
+MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+
+
+class Processes(Struct, frozen=True):
+    """Processes that a launcher starts, its nodes and their card; None where it does not say."""
+
+    count: int | None = None
+    nodes: int | None = None
+    card: NamedCard | None = None
+
+
+def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
+    """What srun says, variables that it sets, and the command that it starts."""
+    options = split_options("srun", words[1:])
+    nodes = options.number("nodes")
+    each, gpus = options.number("ntasks_per_node"), _gpus(options)
+    count = options.number("ntasks") or (each * nodes if each and nodes else None)
+    if gpus and (count is None or (nodes and count <= nodes)):
+        # one task for each node, which starts the others
+        count = gpus * (nodes or 1)
+    given = {f"--{name.replace('_', '-')}": values[-1] for name, values in options.given.items()}
+    return Processes(count, nodes, slurm_card(given)), {}, list(options.rest)
+
+
+def _gpus(options: LauncherOptions) -> int | None:
+    """GPUs of a node."""
+    written = options.last("gpus_per_node", "gres") or ""
+    found = re.search(r"(?:^|gpu:)(?:[\w.+-]+:)?(\d+)$", written)
+    return int(found[1]) if found else None
+
+
+def mpirun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
+    """The same of mpirun."""
+    options = split_options("mpirun", words[1:])
+    count = options.number("np", "n", "c")
+    hosts = [one for one in (options.last("host") or "").split(",") if one]
+    each = options.number("npernode", "ppn")
+    slots = [
+        int(slot) if slot.isdecimal() else 1 for _, _, slot in (h.partition(":") for h in hosts)
+    ]
+    count = count or (each * len(hosts) if each and hosts else sum(slots)) or None
+    nodes = len({one.partition(":")[0] for one in hosts}) or (
+        -(-count // each) if count and each else None
+    )
+    variables = dict(one.split("=", 1) for one in options.given.get("x", ()) if "=" in one)
+    return Processes(count, nodes), variables, list(options.rest)
+
+
+PROGRAMS = ("torchrun",)
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
+
+
+def without_torchrun(command: Command) -> Command:
+    """The command that torchrun starts, with the number of its GPUs and nodes."""
+    options = split_options("torchrun", command.words[1:])
+    nodes = options.last("nnodes") or command.environment.get("PET_NNODES", "1")
+    each = options.last("nproc_per_node") or command.environment.get("PET_NPROC_PER_NODE", "1")
+    count = nodes.rpartition(":")[2]  # an elastic job is MIN:MAX
+    num_nodes = int(count) if count.isdecimal() else 1
+    return replace(
+        command,
+        words=options.rest,
+        module="module" in options.given,
+        launcher="torchrun",
+        num_nodes=num_nodes,
+        num_gpus=int(each) * num_nodes if each.isdecimal() else None,  # auto, gpu
+    )
+
+
+def without_ray(words: list[str]) -> list[str]:
+    """The command that Ray starts."""
+    if words[1:3] != ["job", "submit"]:
+        raise InputError(f"{' '.join(words[:3])} starts no program; only ray job submit is read")
+    return list(split_options("ray", words[3:]).rest)
+
 
 PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 MOST_LAUNCHERS = 20  # one behind another
 LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Command], Command]], ...] = (
-    (torchrun.PROGRAMS, torchrun.MODULES, torchrun.without_torchrun),
+    (PROGRAMS, MODULES, without_torchrun),
     (accelerate.PROGRAMS, accelerate.MODULES, accelerate.without_accelerate),
     (deepspeed.PROGRAMS, deepspeed.MODULES, deepspeed.without_deepspeed),
 )

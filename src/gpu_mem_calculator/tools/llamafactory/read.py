@@ -2,6 +2,10 @@
 
 `llamafactory-cli train FILE key=value ...` and `src/train.py FILE` merge the pairs into the file;
 options in their place are those of HfArgumentParser (hparams/parser.py read_args).
+
+Files of `llamafactory-cli chat`, `api` and `export`: a model that answers, or is saved.
+
+LLaMA-Factory on Megatron-Core, by mcore_adapter (USE_MCA=1) or Megatron Bridge.
 """
 
 from __future__ import annotations
@@ -14,22 +18,118 @@ from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
 from ..reading.keys import sort_keys
+from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading
+from ..reading.reading import Limit, Reading, Section
 from ..reading.trainer_arguments import (
     chosen_values,
     file_arguments,
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import assumed_defaults
-from .arguments import OWN, TABLE
+from ..translation.arguments import argument_table, assumed_defaults
+from .adapters import training_lora
+from .arguments import FOLDER, OWN, OWN_TABLE, TABLE
 from .launch import FactoryProcesses, command_launch
-from .megatron import WITH_MEGATRON, is_megatron, megatron_run
 from .second_version import is_second_version, read_second_version
-from .serving import serving_run
 from .stages import STAGES
 from .training import training_run
+
+MEGATRON = argument_table("megatron", FOLDER)
+WITH_MEGATRON = {**TABLE, **MEGATRON}
+# Arguments of the Trainer that its own loop reads, and those that Megatron has others for.
+OPTIONS = (
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+    *("masked_softmax_fusion", "moe_token_dispatcher_type"),
+)
+FIRST = "it drives Megatron-Core with defaults of its own; the estimate has those of Megatron-LM"
+
+
+def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
+    """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
+    return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
+
+
+def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
+    """Add the sections of a run on Megatron-Core."""
+    training: Section = {
+        "batch_size": values["per_device_train_batch_size"],
+        "seq_len": values["cutoff_len"],
+        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
+        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
+        "gradient_clipping": values["max_grad_norm"] or 0,
+    }
+    if values["finetuning_type"] == "lora":
+        training["lora"] = training_lora(values)
+    training |= _recompute(reading, values)
+    run = reading.run
+    run["training"] = training
+    run["parallelism"] = parallelism(values)
+    engine: Section = {
+        "type": "megatron_lm",
+        "distributed_optimizer": bool(values["use_distributed_optimizer"]),
+    }
+    run["engine"] = engine | {name: values[name] for name in OPTIONS if values[name] is not None}
+    run["hardware"] = {"num_gpus": launch.num_gpus or _fewest(reading, values)}
+    name = launch.megatron or "a Megatron back end"
+    reading.limits.append(Limit(key=name, why=FIRST, could="either"))
+
+
+def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
+    kind = values["recompute_granularity"]
+    if not kind:
+        return {}
+    if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
+        why = "a part of the layers is computed again; the estimate computes each layer again"
+        key = f"recompute_method={values['recompute_method']}"
+        reading.limits.append(Limit(key=key, why=why, could="more"))
+    return {"activation_checkpointing": "full" if kind == "full" else "selective"}
+
+
+def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
+    return fewest_gpus(reading, values, values["tensor_model_parallel_size"])
+
+
+ENGINES = {"huggingface": "transformers", "vllm": "vllm", "sglang": "sglang"}
+
+
+def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Add the inference section."""
+    if values["export_dir"]:
+        reading.run["program"] = {"tool": "llamafactory.export"}
+        return
+    engine = ENGINES.get(values["infer_backend"])
+    if engine is None:
+        choice = ", ".join(ENGINES)
+        reading.problems.append(f"infer_backend={values['infer_backend']!r} must be {choice}")
+        return
+    inference: dict[str, Any] = {"engine": engine}
+    if engine == "vllm":
+        inference |= {
+            "max_seq_len": values["vllm_maxlen"],
+            "gpu_memory_utilization": values["vllm_gpu_util"],
+            "enforce_eager": values["vllm_enforce_eager"],
+        }
+    elif engine == "sglang":
+        inference |= {
+            "max_seq_len": values["sglang_maxlen"],
+            "gpu_memory_utilization": values["sglang_mem_fraction"],
+        }
+        if values["sglang_tp_size"] != -1:
+            inference["tensor_parallel_size"] = values["sglang_tp_size"]
+    else:
+        inference |= {"batch_size": 1, "prompt_len": 1024, "new_tokens": values["max_new_tokens"]}
+        reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
+    if values["infer_dtype"] != "auto":
+        inference["dtype"] = {"float16": "fp16", "bfloat16": "bf16"}.get(
+            values["infer_dtype"], "fp32"
+        )
+    if values["adapter_name_or_path"]:
+        why = "the adapter is merged into the weights, or kept beside them; it is not counted"
+        key = f"adapter_name_or_path={values['adapter_name_or_path']}"
+        reading.limits.append(Limit(key=key, why=why, could="more"))
+    reading.run["inference"] = inference
+
 
 TOOL = "LLaMA-Factory"
 FILES = (".yaml", ".yml", ".json")

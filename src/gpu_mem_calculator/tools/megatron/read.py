@@ -1,5 +1,10 @@
 """Reads commands of Megatron-LM's pretrain_gpt.py (branch core_r0.19.0
 megatron/training/arguments.py), its YAML (--yaml-cfg), and its test configurations.
+
+Arguments in YAML, as --yaml-cfg reads them (megatron/training/yaml_arguments.py).
+
+The size of the vocabulary, which Megatron-LM takes from the tokenizer
+(core/tokenizers/utils/build_tokenizer.py:140).
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from math import lcm
 from typing import Any
 
 from ...ledger import frameworks
+from ...runfile.config import ModelConfig
+from ...runfile.find_model.model_source import find_model
 from ...runfile.text.errors import InputError, quoted
 from ..reading.command import Command
 from ..reading.keys import sort_keys
@@ -17,8 +24,83 @@ from ..reading.options import parse_options
 from ..reading.reading import Limit, Reading, Section
 from ..translation.arguments import MEMORY, argument_values, tables
 from .arguments import LISTS, NUMBERS, SINGLE, SYNTAX, TABLE, TITLE, TOOL
-from .vocabulary import add_vocabulary
-from .yaml_file import yaml_arguments
+
+GPT2 = 50257  # openai-community/gpt2 vocab.json
+# Tokenizers without a file: TikTokenizer's default size is 2**17
+# (core/tokenizers/text/libraries/tiktoken_tokenizer.py DEFAULT_TIKTOKEN_MAX_VOCAB).
+TOKENIZER_SIZES: Mapping[str, int] = {
+    "GPT2BPETokenizer": GPT2,
+    "TikTokenizer": 2**17,
+    "Llama2Tokenizer": 32000,
+}
+NAMED = ("HuggingFaceTokenizer", "SFTTokenizer", "MultimodalTokenizer")
+
+
+def add_vocabulary(reading: Reading, kept: Section, files: NamedFiles) -> None:
+    """Set vocab_size by the tokenizer, where it is not given."""
+    if kept.get("vocab_size") is not None or kept.get("padded_vocab_size") is not None:
+        return
+    kind, model = kept.get("tokenizer_type"), kept.get("tokenizer_model")
+    size, source = None, ""
+    if kind in NAMED and isinstance(model, str):
+        size, source = _of_model(model), f"of {model}"
+    elif isinstance(kept.get("vocab_file"), str) and kind in (None, "GPT2BPETokenizer"):
+        size, source = _of_file(kept["vocab_file"], files)
+    elif str(kind) in TOKENIZER_SIZES:
+        size, source = TOKENIZER_SIZES[str(kind)], f"of {kind}"
+    if size is not None:
+        kept["vocab_size"] = size
+        reading.assumed.append(f"the vocabulary has {size:,} entries, as that {source}")
+
+
+def _of_file(name: str, files: NamedFiles) -> tuple[int, str]:
+    """The entries of vocab.json; without the file it is GPT-2's."""
+    if files.exists(name):
+        data: Any = files.data(name, "--vocab-file")
+        if isinstance(data, Mapping) and data:
+            return len(data), f"of {name}"
+    return GPT2, "of GPT-2's BPE"
+
+
+def _of_model(name: str) -> int | None:
+    try:
+        return int(find_model(ModelConfig(name=name)).arch.vocab)
+    except (InputError, AttributeError):
+        return None
+
+
+SECTIONS = ("language_model", "model_parallel")
+# Names of megatron-core's configurations, and of the arguments that mean the same.
+RENAMED: dict[str, str] = tables(__file__)["renamed"]
+GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
+
+
+def yaml_arguments(data: Any) -> Section:
+    """The arguments of a file, those of its sections among them."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"--yaml-cfg must be an object of arguments, not {quoted(data)}")
+    flat: Section = {}
+    for key, value in data.items():
+        if key in SECTIONS and isinstance(value, Mapping):
+            flat |= value
+        else:
+            flat[str(key)] = value
+    given = {RENAMED.get(key, key): value for key, value in flat.items() if value is not None}
+    return _with_activation(given)
+
+
+def _with_activation(given: Section) -> Section:
+    """The activation: swiglu, squared_relu, quick_geglu, or GELU (yaml_arguments.py:309)."""
+    gated, function = given.pop(GATED, None), given.pop(ACTIVATION, None)
+    fused = given.pop(FUSION, None)
+    if gated or function == "swiglu":
+        given["quick_geglu" if function == "quick_gelu" else "swiglu"] = True
+    elif function == "squaredrelu":
+        given["squared_relu"] = True
+    if fused is not None:
+        given["bias_swiglu_fusion" if gated or function == "swiglu" else "bias_gelu_fusion"] = fused
+    return given
+
 
 GPT = "pretrain_gpt.py"
 ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration

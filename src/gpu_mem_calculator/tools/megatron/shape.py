@@ -2,16 +2,155 @@
 
 Megatron-LM core_r0.19.0 megatron/training/arguments.py validate_args, argument_utils.py
 core_transformer_config_from_args.
+
+Models that plain numbers cannot say, as a config.json: latent attention, norms of queries and
+keys, biases of qkv alone, dense layers before those with experts.
+
+Megatron-LM core_r0.19.0 core/transformer/multi_latent_attention.py (MLASelfAttention),
+core/transformer/attention.py (SelfAttention: q_layernorm, k_layernorm, add_qkv_bias),
+core/models/gpt/gpt_layer_specs.py:470 (moe_layer_freq).
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...runfile.program import Section
 from ..translation.arguments import tables
-from .family import config_problems, family_config, needs_config
+
+LATENT, PATTERN = "multi_latent_attention", "moe_layer_freq"
+NEEDS_CONFIG = (LATENT, "qk_layernorm", "add_qkv_bias")
+RANKS: dict[str, str] = tables(__file__)["ranks"]
+MOST_LAYERS = 10_000
+
+
+def needs_config(values: Values) -> bool:
+    """Whether the model has a part that plain numbers cannot say."""
+    return any(values[name] for name in NEEDS_CONFIG) or _first_dense(values) != 0
+
+
+def family_config(values: Values, plain: Section) -> Section:
+    """The config.json of the model; `plain` are its plain numbers."""
+    config: Section = {
+        "num_hidden_layers": values["num_layers"],
+        "hidden_size": values["hidden_size"],
+        "num_attention_heads": values["num_attention_heads"],
+        "num_key_value_heads": plain["num_key_value_heads"],
+        "head_dim": values["kv_channels"] or values["hidden_size"] // values["num_attention_heads"],
+        "intermediate_size": plain["intermediate_size"],
+        "vocab_size": values["vocab_size"],
+        "max_position_embeddings": values["max_position_embeddings"] or values["seq_length"],
+        "tie_word_embeddings": plain["tie_word_embeddings"],
+        "attention_dropout": values["attention_dropout"],
+    }
+    if values["num_experts"]:
+        config |= _experts(values, plain)
+    if values[LATENT]:
+        del config["num_key_value_heads"], config["head_dim"]
+        ranks = {key: values[name] for key, name in RANKS.items()}
+        if not values["num_experts"]:
+            config["first_k_dense_replace"] = values["num_layers"]
+        return {"model_type": "deepseek_v3", **config, **ranks}
+    if values["num_experts"]:
+        bias = bool(values["add_qkv_bias"])
+        normed = bool(values["qk_layernorm"])
+        own = {"attention_bias": bias, "use_qk_norm": normed, "partial_rotary_factor": 1.0}
+        return {"model_type": "glm4_moe", **config, **own}
+    return {"model_type": "qwen3" if values["qk_layernorm"] else "qwen2", **config}
+
+
+def _experts(values: Values, plain: Section) -> Section:
+    each = plain["expert_intermediate_size"]
+    shared = values["moe_shared_expert_intermediate_size"] or 0
+    return {
+        "n_routed_experts": values["num_experts"],
+        "num_experts_per_tok": values["moe_router_topk"],
+        "moe_intermediate_size": each,
+        "n_shared_experts": shared // each,
+        "first_k_dense_replace": _first_dense(values) or 0,
+    }
+
+
+def _first_dense(values: Values) -> int | None:
+    """Dense layers before those with experts; None where they are mixed in another way."""
+    pattern = layer_pattern(values[PATTERN], values["num_layers"] or 0)
+    if values["num_experts"] is None or pattern is None:
+        return 0 if values["num_experts"] is None else None
+    first = len(pattern) - sum(pattern)
+    return first if pattern == [0] * first + [1] * sum(pattern) else None
+
+
+def layer_pattern(value: Any, layers: int) -> list[int] | None:
+    """1 for each layer with experts: from a list, its text, or the distance between such layers
+    (core/models/gpt/gpt_layer_specs.py get_gpt_decoder_layer_specs).
+    """
+    if isinstance(value, str):
+        try:
+            value = _literal(ast.parse(value.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | list):
+        return None
+    if isinstance(value, int):
+        if value < 1 or layers > MOST_LAYERS:
+            return None
+        return [int(place % value == 0) for place in range(layers)]
+    return value if all(one in (0, 1) for one in value) else None
+
+
+def _literal(node: ast.expr) -> Any:
+    """A number, a list, a list times a number, or lists one after the other."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.List):
+        return [_literal(one) for one in node.elts]
+    if not isinstance(node, ast.BinOp):
+        raise ValueError
+    left, right = _literal(node.left), _literal(node.right)
+    if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+        return left + right
+    repeats = isinstance(left, list) and isinstance(right, int) and isinstance(node.op, ast.Mult)
+    if repeats and len(left) * right <= MOST_LAYERS:
+        return left * right
+    raise ValueError
+
+
+def config_problems(values: Values, plain: Section) -> Iterator[str]:
+    """A sentence for each choice that is not modelled together with such a part."""
+    names = [name for name in NEEDS_CONFIG if values[name]] or [PATTERN]
+    what = f"program.args.{names[0]}"
+    pattern = layer_pattern(values[PATTERN], values["num_layers"])
+    if values["num_experts"] and pattern is not None and len(pattern) != values["num_layers"]:
+        yield f"{what}={values[PATTERN]!r} has {len(pattern)} layers; num_layers is " + (
+            f"{values['num_layers']}"
+        )
+    elif values["num_experts"] and _first_dense(values) is None:
+        yield (
+            f"program.args.{PATTERN}={values[PATTERN]!r}: dense layers are modelled before those "
+            "with experts only, such as ([0]*3+[1]*58)"
+        )
+    usual = {"normalization": "rmsnorm", "gated_mlp": True, "position_embedding": "rope"}
+    usual |= {"bias": False}
+    other = [f"{key}={plain.get(key)!r}" for key, value in usual.items() if plain.get(key) != value]
+    if other:
+        yield (
+            f"{what} is modelled with RMSNorm, SwiGLU, rotary positions and no biases, and "
+            f"{', '.join(other)} is given; give the model by name"
+        )
+    if values["hidden_dropout"]:
+        yield f"{what} is modelled without dropout; set hidden_dropout to 0"
+    shared, each = (
+        plain.get("shared_expert_intermediate_size"),
+        plain.get("expert_intermediate_size"),
+    )
+    if shared and each and shared % each:
+        yield (
+            f"program.args.moe_shared_expert_intermediate_size={shared} is not a multiple of "
+            f"moe_ffn_hidden_size={each}, as it must be with {names[0]}"
+        )
+
 
 Values = Mapping[str, Any]
 # Keys of the model section, and the arguments that decide them.

@@ -1,17 +1,272 @@
-"""What functions and classes of libraries make: models, arguments, trainers, optimizers, data."""
+"""What functions and classes of libraries make: models, arguments, trainers, optimizers, data.
+
+Models of a script: how they are loaded, adapted, prepared, compiled and wrapped.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..translation.arguments import tables
-from .accounting import honour, limit
-from .loading import HANDLERS, MODEL_CLASS, TOKENIZER_CLASS, from_config, load, made_of
-from .record import FREE
+from .accounting import account, honour, limit
+from .model_methods import compile_model, enable_checkpointing
+from .record import FREE, HONOURED
+from .rows import row
 from .unknown_calls import look_through, note_lengths, other_call
 from .values import UNKNOWN, Arguments, Imported, ScriptClass, ScriptFunction, ScriptWorld, Thing
+
+Handler = Callable[[ScriptWorld, Imported, Arguments], Any]
+MODEL_CLASS = re.compile(
+    r"(Auto(Peft)?Model(For\w+)?|\w+For(CausalLM|SequenceClassification|TokenClassification"
+    r"|ConditionalGeneration|MaskedLM|Seq2SeqLM|QuestionAnswering|MultipleChoice|CausalLMWithValueHead"
+    r"|Vision2Seq|ImageTextToText)|\w+(LMHead|DoubleHeads)Model|AutoModelForCausalLMWithValueHead)"
+)
+TOKENIZER_CLASS = re.compile(r"\w*(Tokenizer|TokenizerFast|Processor|FeatureExtractor)")
+
+
+def made_of(kind: str, name: str, arguments: Arguments) -> Thing:
+    """An object with the arguments that it is made of."""
+    values = dict(arguments.named)
+    values |= {f"[{place}]": one for place, one in enumerate(arguments.positional)}
+    if arguments.is_open:
+        values["**"] = UNKNOWN
+    lines = {**arguments.lines, **{f"[{i}]": one for i, one in enumerate(arguments.places)}}
+    return Thing(kind=kind, name=name, line=arguments.line, values=values, lines=lines)
+
+
+def load(world: Any, owner: str, name: str, arguments: Arguments) -> Any:
+    """from_pretrained and from_config of a class."""
+    if TOKENIZER_CLASS.fullmatch(owner):
+        note_lengths(world, arguments)
+        world.note(arguments, "texts and their tokens are on the host", FREE)
+        return made_of("tokenizer", owner, arguments)
+    if owner in ("PeftModel", "PeftModelForCausalLM"):
+        return _load_adapter(world, arguments)
+    if owner.startswith("Fast") and name == "from_pretrained":  # of Unsloth
+        return (_from_pretrained(world, owner, arguments), made_of("tokenizer", owner, arguments))
+    if MODEL_CLASS.fullmatch(owner) or owner.endswith(("Model", "LM")):
+        if name == "from_config":
+            return from_config(world, owner, arguments)
+        return _from_pretrained(world, owner, arguments)
+    if owner == "GenerationConfig":
+        return made_of("data", owner, arguments)
+    if owner in ("PeftConfig", "LoraConfig"):
+        return world.make(made_of("peft", owner, arguments))
+    if owner.endswith("Config"):
+        thing = made_of("config", owner, arguments)
+        thing.values["source"] = arguments.get("pretrained_model_name_or_path", 0, UNKNOWN)
+        thing.values.pop("[0]", None)
+        return world.make(thing)
+    return other_call(world, Imported(f"{owner}.{name}"), arguments)
+
+
+def _from_pretrained(world: ScriptWorld, owner: str, arguments: Arguments) -> Thing:
+    thing = made_of("model", owner, arguments)
+    place = thing.values.pop("[0]", UNKNOWN)
+    named = NAMES[0] in thing.values
+    thing.values["source"] = thing.values.pop(NAMES[0], place)
+    thing.lines["source"] = thing.lines.get(NAMES[0] if named else "[0]", arguments.line)
+    if "model_name" in thing.values:  # Unsloth's name of it
+        thing.values["source"] = thing.values.pop("model_name")
+        thing.lines["source"] = thing.lines.get("model_name", arguments.line)
+    left = (*NAMES, "model_name")
+    thing.values["load"] = [key for key in arguments.named if key not in left]
+    quantization = thing.values.get("quantization_config")
+    if isinstance(quantization, Thing) and quantization.kind == "quantization":
+        thing.values["quantization"] = quantization
+    for bits in ("load_in_4bit", "load_in_8bit"):
+        if thing.values.get(bits) is True and not thing.values.get("quantization"):
+            made = Thing(kind="quantization", line=arguments.line, values={bits: True})
+            thing.values["quantization"] = made
+    return world.make(thing)
+
+
+NAMES = ("pretrained_model_name_or_path",)
+
+
+def _load_adapter(world: ScriptWorld, arguments: Arguments) -> Any:
+    """PeftModel.from_pretrained(model, path): adapters of a checkpoint."""
+    model = arguments.get("model", 0)
+    if not isinstance(model, Thing) or model.kind != "model":
+        return UNKNOWN
+    path = arguments.get("model_id", 1)
+    data = world.data(f"{path}/adapter_config.json") if isinstance(path, str) else UNKNOWN
+    trained = arguments.get("is_trainable", None, False)
+    if isinstance(data, Mapping):
+        model.values["peft"] = Thing(kind="peft", name="LoraConfig", values=dict(data))
+        honour(world, arguments)
+    elif trained is True:
+        limit(world, arguments, "the adapter's own file says its size, and is not at hand")
+        model.values["peft"] = Thing(kind="peft", name="LoraConfig", line=arguments.line)
+    else:
+        why = "an adapter that is not trained is added"  # smaller than the weights it adapts
+        limit(world, arguments, why, adds="2*weights", saves=False)
+    return model
+
+
+def from_config(world: ScriptWorld, owner: str, arguments: Arguments) -> Thing:
+    """A model with new weights, in float32 (modeling_utils.py _from_config)."""
+    thing = made_of("model", owner, arguments)
+    config = thing.values.pop("[0]", thing.values.get("config", UNKNOWN))
+    thing.values["config"], thing.values["new"] = config, True
+    if isinstance(config, Thing):
+        thing.values["source"] = config.values.get("source", UNKNOWN)
+    thing.values["load"] = [key for key in arguments.named if key != "config"]
+    return world.make(thing)
+
+
+def _models(arguments: Arguments) -> list[Thing]:
+    return [one for one in arguments.every() if isinstance(one, Thing) and one.kind == "model"]
+
+
+def _get_peft_model(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """get_peft_model(model, config): the base is frozen, adapters are trained."""
+    model, config = arguments.get("model", 0), arguments.get("peft_config", 1)
+    if not isinstance(model, Thing):
+        return UNKNOWN
+    if isinstance(config, Thing) and config.kind == "peft":
+        model.values["peft"] = config
+        honour(world, arguments)
+    elif called.path.rpartition(".")[0].rpartition(".")[2].startswith("Fast"):  # of Unsloth
+        model.values["peft"] = made_of("peft", "LoraConfig", arguments)
+        model.values["peft"].values.pop("[0]", None)
+        honour(world, arguments)
+    else:
+        limit(world, arguments, "the adapter's configuration is not shown")
+    if arguments.get("autocast_adapter_dtype", None, True) is False:
+        parts = "gradients+optimizer_states"
+        limit(world, arguments, "adapters in the dtype of the base", adds=False, saves=parts)
+    return model
+
+
+def _prepare_kbit(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """prepare_model_for_kbit_training and its older names (peft utils/other.py): the base is
+    frozen, what is not quantized becomes fp32, and checkpointing is on.
+    """
+    model = arguments.get("model", 0)
+    if not isinstance(model, Thing):
+        return UNKNOWN
+    model.values["prepared"] = arguments.line
+    world.seen(arguments.line, arguments.text, HONOURED, "", more=arguments.more)
+    checkpointing = arguments.get("use_gradient_checkpointing", 1, True)
+    if checkpointing is UNKNOWN:
+        limit(world, arguments, "the script computes use_gradient_checkpointing when it runs")
+    if checkpointing and model.values.get("quantization"):
+        settings = arguments.get("gradient_checkpointing_kwargs", 2)
+        named = {"gradient_checkpointing_kwargs": settings} if settings else {}
+        enable_checkpointing(
+            world, model, Arguments(named=named, line=arguments.line, text=arguments.text)
+        )
+    return model
+
+
+def _compile(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    models = _models(arguments)
+    if not models:
+        return arguments.positional[0] if arguments.positional else UNKNOWN
+    if any(one.values.get("model") is models[0] for one in world.things("trainer")):
+        why = "the trainer holds the model as it was before"
+        world.seen(arguments.line, arguments.text, FREE, why)
+        return models[0]
+    return compile_model(world, models[0], arguments)
+
+
+def _wrap(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """DistributedDataParallel, FullyShardedDataParallel, DataParallel by hand."""
+    models = _models(arguments)
+    if models and called.last in ("DistributedDataParallel", "DDP"):
+        honour(world, arguments)
+    else:
+        limit(world, arguments, "this wrapping by hand is not modelled")
+    return models[0] if models else UNKNOWN
+
+
+def _initialize(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """deepspeed.initialize(model=, config=): an engine, an optimizer and so on."""
+    if called.package != "deepspeed":
+        return other_call(world, called, arguments)
+    models = _models(arguments)
+    config = arguments.get("config", None, arguments.get("config_params"))
+    if isinstance(config, str):
+        config = world.data(config)
+    thing = made_of("engine", "deepspeed", arguments)
+    thing.values["config"], thing.model = config, models[0] if models else None
+    world.make(thing)
+    limit(world, arguments, "DeepSpeed started by hand is not read")
+    return [models[0] if models else UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+def _quantization(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
+    return world.make(made_of("quantization", "BitsAndBytesConfig", arguments))
+
+
+def _accelerator(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
+    honour(world, arguments)
+    return world.make(made_of("accelerator", "Accelerator", arguments))
+
+
+def _plugin(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
+    return made_of("plugin", called.last, arguments)
+
+
+def _chat_format(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """trl.setup_chat_format(model, tokenizer): two tokens more (trl models/utils.py)."""
+    models = _models(arguments)
+    if models:
+        models[0].values["resized"] = arguments
+    return [*arguments.positional[:2]] if len(arguments.positional) > 1 else UNKNOWN
+
+
+def _liger(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """apply_liger_kernel_to_llama() and its kind, before the model is loaded."""
+    limit(world, arguments, "Liger's kernels applied by hand; use_liger_kernel=true is modelled")
+    return UNKNOWN
+
+
+def _downloaded(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """A download's folder is named as the model is."""
+    return arguments.get("repo_id", 0, arguments.get("model_id", 0, UNKNOWN))
+
+
+def _clip(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    for one in arguments.every():
+        if isinstance(one, Thing) and one.model is not None:
+            one.model.values["clipped"] = True
+        elif isinstance(one, Thing) and one.kind == "model":
+            one.values["clipped"] = True
+    account(world, arguments, row("function", "clip_grad_norm_"))
+    return UNKNOWN
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "get_peft_model": _get_peft_model,
+    "prepare_model_for_kbit_training": _prepare_kbit,
+    "prepare_model_for_int8_training": _prepare_kbit,
+    "prepare_model_for_training": _prepare_kbit,
+    "compile": _compile,
+    "BitsAndBytesConfig": _quantization,
+    "DistributedDataParallel": _wrap,
+    "DDP": _wrap,
+    "FullyShardedDataParallel": _wrap,
+    "FSDP": _wrap,
+    "DataParallel": _wrap,
+    "fully_shard": _wrap,
+    "initialize": _initialize,
+    "Accelerator": _accelerator,
+    "DeepSpeedPlugin": _plugin,
+    "FullyShardedDataParallelPlugin": _plugin,
+    "snapshot_download": _downloaded,
+    "setup_chat_format": _chat_format,
+    "clone_chat_template": _chat_format,
+    "clip_grad_norm_": _clip,
+    "apply_liger_kernel_to_llama": _liger,
+    "apply_liger_kernel_to_qwen2": _liger,
+    "apply_liger_kernel_to_mistral": _liger,
+}
+
 
 ARGUMENT_CLASS = re.compile(
     r"(\w*TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO|PPO|PPOv2|GKD|BCO|XPO|PRM|TPO"

@@ -1,10 +1,16 @@
-"""Reads one simple command of a shell script: variables, a builtin, a function, or a program."""
+"""Reads one simple command of a shell script: variables, a builtin, a function, or a program.
+
+Commands of the shell itself that set variables: export, declare, set, shift, unset ...
+
+Decides the conditions of a shell script where their values are known.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from ...runfile.text.errors import InputError
@@ -12,13 +18,150 @@ from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from .bounds import checked_value
-from .builtins import ASSIGNMENT, DECLARATIONS, assign, declare, set_arguments
-from .conditions import OPEN_CLOSE, decide
+from .expansion import Expansion
 from .nodes import Simple
-from .variables import is_known
+from .tokens import tokens_of
+from .variables import Variables, is_known
 
 if TYPE_CHECKING:
     from .script import ShellScript
+
+NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": lambda left, right: left == right,
+    "-ne": lambda left, right: left != right,
+    "-lt": lambda left, right: left < right,
+    "-le": lambda left, right: left <= right,
+    "-gt": lambda left, right: left > right,
+    "-ge": lambda left, right: left >= right,
+}
+OPEN_CLOSE = {"[": "]", "[[": "]]", "test": ""}
+MOST_WORDS = 200
+
+
+def decide(words: list[str], expansion: Expansion) -> bool | None:
+    """The result of `[ ... ]`, `[[ ... ]]` or `test`; None where it is not known."""
+    inner = words[1:-1] if OPEN_CLOSE[words[0]] else words[1:]
+    if len(inner) > MOST_WORDS:
+        return None
+    return _any(inner, expansion)
+
+
+def _any(words: list[str], expansion: Expansion) -> bool | None:
+    return _joined(words, ("||", "-o"), expansion, decisive=True)
+
+
+def _all(words: list[str], expansion: Expansion) -> bool | None:
+    return _joined(words, ("&&", "-a"), expansion, decisive=False)
+
+
+def _joined(
+    words: list[str], operators: tuple[str, str], expansion: Expansion, *, decisive: bool
+) -> bool | None:
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word in operators:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    inner = _all if decisive else _one
+    results = [inner(part, expansion) for part in parts]
+    if decisive in results:
+        return decisive
+    return None if None in results else not decisive
+
+
+def _one(words: list[str], expansion: Expansion) -> bool | None:
+    if words[:1] == ["!"]:
+        result = _one(words[1:], expansion)
+        return None if result is None else not result
+    if "(" in words or ")" in words:
+        return None
+    if words[:1] == ["-v"] and len(words) == 2:
+        return expansion.variables.elements(words[1]) is not None
+    texts = [_operand(word, expansion) for word in words]
+    if len(texts) == 1:
+        return _known(texts[0], bool(texts[0]))
+    if len(texts) == 2 and words[0] in ("-z", "-n"):
+        return _known(texts[1], (words[0] == "-z") is not bool(texts[1]))
+    if len(texts) == 3:
+        return _compare(texts[0], words[1], texts[2])
+    return None
+
+
+def _operand(word: str, expansion: Expansion) -> str:
+    expansion.empty_if_unset = True
+    try:
+        return expansion.text(word)
+    finally:
+        expansion.empty_if_unset = False
+
+
+def _known(text: str, result: bool) -> bool | None:
+    return result if is_known(text) else None
+
+
+def _compare(left: str, operator: str, right: str) -> bool | None:
+    if not is_known(left) or not is_known(right):
+        return None
+    if operator in NUMBERS:
+        numbers = [one.strip() for one in (left, right)]
+        if not all(re.fullmatch(r"-?\d{1,18}", one) for one in numbers):
+            return None
+        return NUMBERS[operator](int(numbers[0]), int(numbers[1]))
+    if operator in ("=", "==", "!="):
+        return fnmatchcase(left, right) is (operator != "!=")
+    return None
+
+
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*(?:\[[^\]]*\])?)(\+?)=(.*)", re.DOTALL)
+DECLARATIONS = frozenset({"export", "declare", "local", "readonly", "typeset"})
+
+
+def assign(raw: str, expansion: Expansion) -> str | None:
+    """Set the variable of `NAME=value` or `NAME=(...)`; its name, or None for another word."""
+    match = ASSIGNMENT.fullmatch(raw)
+    if match is None:
+        return None
+    name, append, value = match[1], bool(match[2]), match[3]
+    if value.startswith("("):
+        expansion.variables.set_array(name, array_words(value[1:-1], expansion), append=append)
+    else:
+        expansion.variables.set(name, expansion.text(value), append=append)
+    return name.partition("[")[0]
+
+
+def array_words(text: str, expansion: Expansion) -> list[str]:
+    """The elements of an array in parentheses."""
+    words = (token.text for token in tokens_of(text, expansion.work) if token.kind == "word")
+    return [one for word in words for one in expansion.words(word)]
+
+
+def declare(raw_words: list[str], expansion: Expansion) -> None:
+    """export, declare, local and the like."""
+    options = [word for word in raw_words[1:] if word.startswith("-")]
+    exports = raw_words[0] == "export" or any("x" in option for option in options)
+    for raw in raw_words[1:]:
+        if raw in options:
+            continue
+        for word in [raw] if ASSIGNMENT.fullmatch(raw) else expansion.words(raw):
+            name = assign(word, expansion) or word
+            if exports and "-n" not in options:
+                expansion.variables.exported.add(name)
+
+
+def set_arguments(words: list[str], variables: Variables) -> None:
+    """`set -- a b`, `shift 2`, `unset NAME`."""
+    if words[0] == "set" and "--" in words:
+        variables.arguments = words[words.index("--") + 1 :]
+        variables.arguments_known = True
+    elif words[0] == "shift":
+        count = int(words[1]) if len(words) > 1 and words[1].isdigit() else 1
+        del variables.arguments[: min(count, 10_000)]
+    elif words[0] == "unset":
+        for name in words[1:]:
+            variables.values.pop(name, None)
+            variables.exported.discard(name)
+
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 SBATCH = "sbatch"  # Slurm starts the script that it gets

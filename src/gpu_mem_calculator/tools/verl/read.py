@@ -3,16 +3,19 @@
 The update of the actor is estimated: FSDP or Megatron with the model's own layers, flash attention
 and full recompute by default (verl b178a3c workers/fsdp_workers.py, trainer/fsdp_sft_trainer.py).
 Rollout, reference, critic and reward model are other phases or workers, and are named as limits.
+
+Hydra's command line: `key=value`, `+key=value`, `++key=value`, `~key` (hydra 1.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
+from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.megatron_axes import SIZES
@@ -20,7 +23,34 @@ from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Limit, Reading, Section
 from ..reading.tools import FORMATS
 from ..translation.arguments import ArgumentTable, argument_table, argument_values
-from .overrides import read_overrides
+
+OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
+
+
+def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values by key, and Hydra's own options by name."""
+    values: dict[str, Any] = {}
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, sign, text = word.partition("=")
+        if name in OPTIONS:
+            options[name] = text if sign else (rest.pop(0) if rest else "")
+        elif sign and not word.startswith("-"):
+            values[name.lstrip("+")] = _value(text)
+        elif word.strip() and not word.startswith(("~", "-", "$")):
+            raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
+    return values, options
+
+
+def _value(text: str) -> Any:
+    """The value of an override; a text that is no YAML is kept as it is."""
+    try:
+        return parse_yaml(text) if text.strip() else None
+    except (ValueError, RecursionError):
+        return text
+
 
 FOLDER = Path(__file__).parent
 TITLE = "verl"

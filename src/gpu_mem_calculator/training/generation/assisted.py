@@ -3,27 +3,30 @@
 transformers 5.17.0 generation/utils.py _assisted_decoding, candidate_generator.py. Whether a
 candidate is accepted depends on the data; here none is, so that every token takes a round. The
 caches reach the same length either way.
+
+Entries of two models that generate together: caches and single tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import ACT, Entry
-from ...ledger.num import EMPTY, Num, sized, smaller
-from ...ledger.source import code
+from ...ledger.ledger import ACT, CACHE, Entry
+from ...ledger.num import EMPTY, Bytes, Num, nothing, sized, smaller
+from ...ledger.source import Source, code
 from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.autograd.forward import ForwardPass
 from ...run.run import Run
 from ..step.block_events import HEAD
-from .assisted_entries import cache_entry, running_caches, tensor_entry
-from .decode_steps import DecodeStep
+from .decode_steps import DecodeStep, LayerKind
 from .entries import (
+    CACHE_CODE,
     GenerationCase,
+    cached_bytes,
     choice_events,
     head_pass,
     layer_entries,
@@ -44,6 +47,39 @@ from .instants import (
 from .model_inputs import goes_in, inputs_before_layers
 from .stream import PassEvents
 from .token_choice import TokenChoice, choose_token, named_tensors
+
+
+def running_caches(case: GenerationCase) -> Iterator[Entry]:
+    """Caches of the model that runs, of the layers that do not: before and after their pass."""
+    for kind, each in zip(case.found, case.passes, strict=True):
+        for name, step in each.items():
+            in_pass = [i for i in case.table if i.step == name and i.work != STACK]
+            joining = [i for i in case.table if i.step == name and i.work == STACK]
+            rows = [(step.left, {i.name: i.layers_before(kind) for i in in_pass})]
+            rows.append((step.left, {i.name: len(kind.places) for i in joining}))
+            if step.stored is not None:
+                rows.append((step.stored, {i.name: i.layers_after(kind) for i in in_pass}))
+            for tokens, live in rows:
+                yield cache_entry(case, kind, tokens, live)
+
+
+def cache_entry(
+    case: GenerationCase, kind: LayerKind, tokens: Num, live: Mapping[str, Num]
+) -> Entry:
+    """The cache of one layer of a kind, with `tokens` of each sequence."""
+    parts = cached_bytes(case, kind, tokens)
+    total = EMPTY if nothing(tokens) else sum((size for _, size in parts), EMPTY)
+    name = f"{kind.title}: cache"
+    return Entry(name=name, kind=CACHE, bytes=total, live=live, source=CACHE_CODE)
+
+
+def tensor_entry(
+    name: str, size: Bytes, instants: Iterable[GenerationInstant], source: Source
+) -> Entry:
+    """A tensor of `size` bytes that is alive at `instants`."""
+    live: dict[str, Num] = {i.name: 1 for i in instants}
+    return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
+
 
 ASSISTED_CODE = code("transformers 5.17.0 generation/utils.py _assisted_decoding")
 CANDIDATES_CODE = code("transformers 5.17.0 generation/candidate_generator.py _generate_candidates")

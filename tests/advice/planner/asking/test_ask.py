@@ -14,7 +14,7 @@ from gpu_mem_calculator import InputError, plan
 from gpu_mem_calculator.advice.planner.answers.plans import Plans, SearchedSpace
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.advice.planner.answers.serving_question import ServingQuestion
-from gpu_mem_calculator.advice.planner.asking.asked_keys import engine_choice, own_keys
+from gpu_mem_calculator.advice.planner.asking.ask import engine_choice, own_keys
 
 PLANNER = "gpu_mem_calculator.advice.planner"
 

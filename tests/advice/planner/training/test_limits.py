@@ -8,9 +8,8 @@ import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.advice.planner.training import best
-from gpu_mem_calculator.advice.planner.training.best import plan_training
+from gpu_mem_calculator.advice.planner.training.best import base_file, plan_training, structures
 from gpu_mem_calculator.advice.planner.training.search import Found, search
-from gpu_mem_calculator.advice.planner.training.space import base_file, structures
 from gpu_mem_calculator.advice.planner.training.structures import run_file
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError

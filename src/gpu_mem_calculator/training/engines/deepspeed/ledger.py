@@ -1,4 +1,7 @@
-"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's."""
+"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's.
+
+The blocks of a model with DeepSpeed's hook points, as the peak tables need them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from ....ledger import ledger as kinds
 from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, instant
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ....ledger.source import code
+from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.peak import PeakParts
 from ....run.phases import FORWARD, OPTIMIZER
 from ....run.run import Run
@@ -22,10 +26,37 @@ from ...step.layer_groups import LayerGroup
 from ...step.layer_sources import LayerSources
 from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
+from .gather import weight_reads
+from .hook_points import HookedBlock, hooked_backward, hooked_forward
 from .instants import ZeroInstant, zero_instants
 from .layout import ZeroLayout
-from .model_parts import block_table
 from .peak_tables import BlockTable, LevelTable, Tables, tables
+from .stage3 import shape
+
+
+def block_table(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
+) -> BlockTable:
+    """The hooked blocks of a model; in stage 3 with its modules and the weights they read."""
+
+    def both(
+        events: BlockEvents, once: BlockEvents | None = None
+    ) -> tuple[HookedBlock, HookedBlock]:
+        return hooked_forward(once or events), hooked_backward(events, again=once is not None)
+
+    groups = tuple(
+        (*both(walk.script, walk.once if group.recompute == "full" else None), int(group.count))
+        for walk, group in zip(walks.layers, stack, strict=True)
+    )
+    first = None if walks.first is None else both(walks.first.script)
+    table = None if walks.embedding is None else hooked_backward(walks.embedding, again=False)
+    head = both(walks.head.script)
+    if plan.stage < 3:
+        return BlockTable(groups, first, head, table)
+    readers = (*walks.layers, *((walks.first,) if walks.first else ()), walks.head)
+    reads = tuple(weight_reads(walk.script) for walk in readers)
+    return BlockTable(groups, first, head, table, shape(plan, stack), limits, reads)
+
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"

@@ -1,27 +1,265 @@
-"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, units at work."""
+"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, units at work.
+
+Start-up of FSDP2 from a model that has memory: `fully_shard` on each layer, then on the rest.
+
+Each call moves its parameters to the GPU, unless they are there, and copies this rank's shards out
+of them. The parameters are freed when it returns. A model on the meta device has no memory before
+its shards. torch 2.13 distributed/fsdp/_fully_shard: `F` in the sources.
+
+Gathered parameters: flat all-gather buffers, and the whole tensors copied out of them.
+
+Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ....ledger.ledger import PARAM, Entry
-from ....ledger.num import EMPTY, Bytes, Num, larger, sized
+from ....ledger.ledger import COMM, CPU, PARAM, Entry, Instant
+from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
 from ....ledger.source import code
+from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....run.run import Run
 from ...optimizers import OPTIMIZERS
 from ...step.layer_groups import LayerGroup
 from ...step.states import buffer_entry, optimizer_entries
 from .cache import ShardEntries, cached_without_tokens
-from .gather import buffer_entries, gathered_entries
-from .instants import START
-from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
+from .flat.startup import HOST_CODE, MODEL, ROOT, TIED_CODE, wrapped_layers
+from .instants import START, FsdpInstant
+from .layout import (
+    COPY_IN,
+    NO_LAYER,
+    FsdpLayout,
+    UnitPart,
+    during,
+    fsdp_layout,
+    one_layer,
+    parameters_in_order,
+    shard_rows,
+)
 from .offload import host_shard_entries, host_step_entries, staging_entries, units
-from .options import PRECISIONS, shard_ranks, unit_bits
+from .options import PRECISIONS, loss_outside, option, shard_ranks, unit_bits, wraps_tied_ends
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
-from .startup import META, start_device, start_entries, startup_instants
-from .units import FsdpUnit, UnitBits, UnitParameter, fsdp_unit, tower_shards
+from .units import (
+    FsdpUnit,
+    UnitBits,
+    UnitParameter,
+    fsdp_unit,
+    shard_copy_events,
+    single_rank_events,
+    tower_shards,
+)
+
+GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
+LOSS = ("loss", "loss.backward")
+
+
+def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """Whole parameters, one tensor each."""
+    copied = code("torch 2.13 F/_fsdp_collectives.py:457: copied out of the gathered buffer")
+
+    def whole_layers(instant: FsdpInstant) -> range:
+        if plan.stays_gathered:
+            freed = instant.action in ("flat", "reduce", "scatter")
+            return range(instant.layer + (not freed))
+        return one_layer(instant.layer) if instant.action in GATHERED else NO_LAYER
+
+    def tensors(unit: FsdpUnit) -> Iterable[Bytes]:
+        return (parameter.whole for parameter in unit.parameters)
+
+    single_rank = plan.run.unrolled and nothing(plan.several)
+    events = partial(single_rank_events, offload=plan.offload) if single_rank else None
+    part = UnitPart("gathered parameters", PARAM, copied, tensors=tensors, events=events)
+    loss = () if _root_freed(plan) else LOSS
+    held = during("root", "flat", *GATHERED, *loss, "reduce", "scatter", "embedding")
+    if plan.head is not None:
+        held = _held_embedding(plan)
+    yield part.of_root(plan, plan.root.gathered, held)
+    yield from part.of_head(plan, attrgetter("gathered"), during("head", *LOSS))
+    yield from part.of_layers(plan, attrgetter("gathered"), whole_layers)
+
+
+def _root_freed(plan: FsdpLayout) -> bool:
+    """Whether the root is resharded before the loss is computed, and gathered after it."""
+    return loss_outside(plan.run) and plan.reshards_root
+
+
+def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:
+    """Whether the embedding is gathered, where it is a unit: while it runs forward or backward, and
+    in between if units stay gathered.
+    """
+    own = ("root", "root.out", "root.again", "embedding")
+    reduced = ("reduce.root", "scatter.root", "root.flat", "optimizer")
+
+    def held(instant: FsdpInstant) -> Num:
+        if plan.stays_gathered:
+            return int(instant.action not in reduced)
+        return int(instant.action in own)
+
+    return held
+
+
+def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """The flat buffers that units are gathered into, and the cast shards copied into them."""
+    source = code(
+        "torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
+        "F/_fsdp_param_group.py:429-489, 584"
+    )
+    cast = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
+    top, several = len(plan.layers), plan.several
+    reshards = not plan.stays_gathered
+    below = dict.fromkeys(("prefetch", "layer", "reduce", "scatter"), 1) if reshards else {}
+    same = {"forward", *(("regather",) if reshards else ())}
+    ends = plan.head is not None
+    prefetched = ("reduce.head", "scatter.head") if ends else ("loss.backward",)
+    last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
+    last |= set(prefetched if reshards else ())
+    if not ends and loss_outside(plan.run):
+        last -= {"loss"}
+    if wraps_tied_ends(plan.run) or _root_freed(plan):
+        last -= {"loss.backward"}
+
+    def buffers(instant: FsdpInstant) -> range:
+        layer, action = instant.layer, instant.action
+        if action in ("flat", "gather"):
+            return range(layer - 1, layer + 1)
+        if action in last:
+            return one_layer(top - 1)
+        if action in same or action in below:
+            return one_layer(layer - below.get(action, 0))
+        return NO_LAYER
+
+    def casts(instant: FsdpInstant) -> range:
+        gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
+        return NO_LAYER if gathers is None else one_layer(gathers)
+
+    def below_layers(instant: FsdpInstant) -> bool:
+        """Whether the embedding, as a unit, is prefetched for its backward."""
+        return ends and reshards and instant.layer == 0 and instant.action in below
+
+    def root(instant: FsdpInstant) -> Num:
+        first = instant.action in ("flat", "gather") and instant.layer == 0
+        own = instant.action in ("root.flat", "root", "root.out", "root.again")
+        return int(first or own or below_layers(instant))
+
+    def root_cast(instant: FsdpInstant) -> Num:
+        prefetched = instant.action == "prefetch" and below_layers(instant)
+        return int(instant.action == "root.flat" or prefetched)
+
+    events = shard_copy_events if plan.offload and plan.run.unrolled else None
+    shards = UnitPart("shards, cast", COMM, cast, COPY_IN, events=events)
+    yield shards.of_root(plan, plan.root.cast * several, root_cast)
+    yield from shards.of_head(plan, lambda u: u.cast * several, during("head.flat"))
+    yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
+    buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
+    yield buffer.of_root(plan, plan.root.gathered * several, root)
+    # the last buffer is freed when the root returns, which in transformers computes the loss
+    held = during("head.flat", "head", *(() if loss_outside(plan.run) else ("loss",)))
+    yield from buffer.of_head(plan, lambda u: u.gathered * several, held)
+    yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)
+
+
+WHOLE_CODE = code("torch 2.13 F/_fsdp_init.py:369, F/_fsdp_param.py:334: freed after the call")
+SHARD_CODE = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
+META = "meta"
+
+
+def start_device(plan: FsdpLayout) -> str:
+    """Where the model is before it is sharded."""
+    return str(option(plan.run, "init_device") or META)
+
+
+def startup_instants(plan: FsdpLayout) -> tuple[Instant, ...]:
+    """The instants before the step; an unrolled run has one, whose events contain the others."""
+    where = start_device(plan)
+    if where == META or plan.run.unrolled:
+        return (START,)
+    whole = (MODEL,) if where == "cuda" else ()
+    return (*whole, *wrapped_layers(plan, where), ROOT, START)
+
+
+def start_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """Shards, and the parameters before they are sharded."""
+    where = start_device(plan)
+    if where == "cpu":
+        size = sum((_whole(unit) for unit in _units(plan)), EMPTY)
+        live: dict[str, Num] = {START.name: 1}
+        yield Entry("model before it is sharded", PARAM, size, live, HOST_CODE, place=CPU)
+    if plan.run.unrolled:
+        yield _shards_in_order(plan, where)
+        return
+    layers, on_gpu = tuple(wrapped_layers(plan, where)), where == "cuda"
+    names = (START.name, *(i.step.name for i in plan.instants))
+    for kind, (title, unit) in enumerate(plan.kinds):
+        total = plan.layers.count(kind)
+        made: dict[str, Num] = {i.name: i.before[kind] + (i.kind == kind) for i in layers}
+        made |= dict.fromkeys((ROOT.name, *names), total)
+        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, made, SHARD_CODE)
+        left = {MODEL.name: total, **{i.name: total - i.before[kind] for i in layers}}
+        live = dict(left) if on_gpu else {i.name: 1 for i in layers if i.kind == kind}
+        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
+    before = (MODEL.name, *(i.name for i in layers)) if on_gpu else ()
+    for title, unit in plan.ends:
+        live = dict.fromkeys((ROOT.name, *names), 1)
+        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, live, SHARD_CODE)
+        live = dict.fromkeys((ROOT.name, *before), 1)
+        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
+    if on_gpu and plan.run.arch.tied:
+        name = "head before it is tied to the embedding"
+        yield Entry(name, PARAM, _table(plan), {MODEL.name: 1}, TIED_CODE)
+
+
+def _whole(unit: FsdpUnit) -> Bytes:
+    return sum((parameter.original for parameter in unit.parameters), EMPTY)
+
+
+def _table(plan: FsdpLayout) -> Bytes:
+    """Bytes of the embedding, as it is stored."""
+    return sized(plan.run.arch.embedding[0].numel, PRECISIONS[plan.run.precision][0])
+
+
+def _units(plan: FsdpLayout) -> Iterator[FsdpUnit]:
+    """Every unit in the order in which it is sharded."""
+    for kind in plan.layers:
+        yield plan.kinds[kind][1]
+    for _, unit in plan.ends:
+        yield unit
+
+
+def _shards_in_order(plan: FsdpLayout, where: str) -> Entry:
+    """All shards as one entry, with the events of start-up."""
+    size = sum((unit.shard for unit in _units(plan)), EMPTY)
+    live: dict[str, Num] = dict.fromkeys((START.name, *(i.step.name for i in plan.instants)), 1)
+    script = _events(plan, where)
+    return Entry("model: sharded parameters", PARAM, size, live, SHARD_CODE, script=script)
+
+
+def _events(plan: FsdpLayout, where: str) -> BlockEvents:
+    """Allocations and frees of start-up. An embedding that is a unit stays until the head is
+    sharded, too: a variable refers to its weight (accelerate 1.15.0 utils/fsdp_utils.py
+    fsdp2_prepare_model: input_weight).
+    """
+    recorder, units = EventRecorder(), list(_units(plan))
+    made: list[list[int]] = []
+    if where == "cuda":
+        made = [[recorder.weight(p.original) for p in unit.parameters] for unit in units]
+        if plan.run.arch.tied:
+            recorder.over((recorder.weight(_table(plan)),))
+    kept: list[int] = []
+    named: list[int] = []
+    for index, unit in enumerate(units):
+        whole = made[index] if made else [recorder.weight(p.original) for p in unit.parameters]
+        kept += [recorder.weight(parameter.shard) for parameter in unit.parameters]
+        if unit is plan.root and plan.head is not None:
+            named = whole
+        else:
+            recorder.over(whole)
+    recorder.over(named)
+    return recorder.forward_only(kept)
 
 
 @cached_without_tokens

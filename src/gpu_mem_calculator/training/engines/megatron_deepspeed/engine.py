@@ -3,10 +3,13 @@
 deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
 under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
 (--no-pipeline-parallel).
+
+The ZeRO layout of one rank: Megatron's shards are the parameters that DeepSpeed trains.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,30 +18,96 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import Entry, Ledger
-from ....ledger.num import Num
+from ....ledger.num import Num, larger
 from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...step.activations import StageWalks, block_entries
 from ...step.instants import StepInstant, step
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
 from ...step.workspaces import workspace_entries
 from ..deepspeed import pipeline, reduce_at_end, stage12
+from ..deepspeed.coordinator import GatherLimits
 from ..deepspeed.engine import zero_streams
 from ..deepspeed.first_gradient import first_hook, hook_entries
-from ..deepspeed.layout import ZeroLayout, listed, startup_instants, with_hooks
+from ..deepspeed.layout import Runs, ZeroLayout, listed, startup_instants, with_hooks
 from ..deepspeed.ledger import instants_and_entries
+from ..deepspeed.modules import trainable_runs
 from ..deepspeed.options import OPTIMIZERS
 from ..deepspeed.states import state_entries
 from ..deepspeed.stream_ledger import rank_factory, unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
-from ..megatron_lm.options import LOCAL
+from ..megatron_lm.options import LOCAL, bits
 from .checks import model_problems
-from .layout import GROUP, LIMITS, piped, plan_of, stage_runs
 from .model_inputs import model_input_entries
-from .shards import rank_layer, rank_run
+from .shards import rank_layer, rank_run, vectors
 from .walks import walks
+
+LIMITS = GatherLimits()
+"""How many parameters stage 3 keeps gathered: DeepSpeed's defaults (zero/config.py)."""
+GROUP = 1_000_000_000
+"""Elements of a sub-group of stage 3: sub_group_size in zero/config.py."""
+
+
+def piped(run: Run) -> bool:
+    """Whether DeepSpeed's PipelineEngine runs the model: ZeRO 0 and 1, also with one stage."""
+    return int(run.options["zero_stage"]) < 2
+
+
+def stage_runs(rank: Run, stage: PipelineStage) -> Runs:
+    """The sizes of a stage's parameters in the optimizer's order, and how often each group occurs.
+
+    A tied last stage builds the whole embedding, positions too, for its copy of the table, and
+    PipelineModule registers tied modules before all others (runtime/pipe/module.py).
+    """
+    pp, size = rank.mesh.pp, len(rank.arch.layers) // rank.mesh.pp
+    low = rank.stage * size
+    tied = stage.last if rank.arch.tied and int(pp) > 1 else 0
+    ends = {-1: larger(stage.first, tied), -2: stage.last}
+    return tuple(
+        (sizes, ends[start] if start < 0 else overlap(start, count, low, low + size))
+        for sizes, start, count in trainable_runs(rank.arch)
+    )
+
+
+def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
+    """The ZeRO layout of this rank; gradients are always in a contiguous buffer."""
+    level, place = int(run.options["zero_stage"]), str(run.options["offload_optimizer"])
+    overlaps, width, runs = run.options["overlap_comm"], bits(run) // 8, stage_runs(rank, stage)
+    counts: Counter[int] = Counter()
+    for sizes, units in runs:
+        for size in sizes if int(units) else ():
+            counts[size] += int(units)
+    return ZeroLayout(
+        run=rank,
+        stage=level,
+        width=width,
+        trained_width=width,
+        ranks=run.mesh.dp,
+        trainable=listed(runs),
+        frozen=0,
+        runs=runs,
+        counts=dict(counts),
+        frozen_counts={},
+        instants=(),
+        bucket=int(run.options["reduce_bucket_size"]),
+        overlap=not piped(run) and bool(level == 3 if overlaps is None else overlaps),
+        contiguous=True,
+        offload=place,
+        offload_param="none",
+        pinned=False,
+        implementation="fused",
+        pipeline=piped(run),
+        layers=len(run.arch.layers) // run.mesh.pp if piped(run) else None,
+        first=stage.first,
+        last=stage.last,
+        one_stage=int(run.mesh.pp) == 1,
+        apart=vectors(rank.arch) if level < 3 else frozenset(),
+        builds_head=False,
+        root_head=level == 3,
+    )
+
 
 TITLE = "Megatron+DeepSpeed"
 OPTIONS: dict[str, Any] = {

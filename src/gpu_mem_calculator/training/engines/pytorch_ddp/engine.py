@@ -1,14 +1,18 @@
-"""PyTorch on one GPU, and DistributedDataParallel: every rank holds everything."""
+"""PyTorch on one GPU, and DistributedDataParallel: every rank holds everything.
+
+What rank 0's host holds while save_pretrained writes the model: the bytes of one file.
+"""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from ....ledger.ledger import Ledger
-from ....ledger.num import EMPTY
+from ....ledger.num import EMPTY, Bytes, sized, smaller
+from ....ledger.source import code
 from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
-from ....run.run import Run
+from ....run.run import Precision, Run
 from ...optimizers import OPTIMIZERS
 from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
@@ -20,15 +24,27 @@ from ...step.layer_groups import layer_groups
 from ...step.old_gradients import with_old_gradients
 from ...step.reference import BASE, COPY, reference_entries
 from ...step.saving import with_saving
-from ...step.weights import trained_bits
+from ...step.weights import base_bytes, trained_bits, trained_total
 from ...step.workspaces import workspace_entries
 from .checks import problems
 from .instants import with_first_step
 from .options import OPTIONS, PRECISIONS
-from .saving import SAVED_CODE, saved_bytes
 from .startup import startup_instants
 from .states import state_entries, tower_gradients, weight_gradients
 from .stream import BucketStreamWriter
+
+FILE_BYTES = 50 * 10**9  # transformers 5.17.0 modeling_utils.py save_pretrained: max_shard_size
+SAVED_CODE = code(
+    "transformers 5.17.0 modeling_utils.py save_pretrained: files of at most 50 GB; "
+    "safetensors torch.py save_file: a file's bytes on the host"
+)
+
+
+def saved_bytes(run: Run, precision: Precision) -> Bytes:
+    """Bytes of the largest file: of the adapters, where there are any, else of the weights."""
+    if run.adapter is not None:
+        return sized(trained_total(run), trained_bits(run, precision))
+    return smaller(base_bytes(run, precision), sized(FILE_BYTES, 8))
 
 
 def ledger(run: Run) -> Ledger:

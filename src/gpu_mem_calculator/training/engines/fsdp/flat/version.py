@@ -1,27 +1,223 @@
-"""What FSDP version 1 does in its own way."""
+"""What FSDP version 1 does in its own way.
+
+The stream of a rank of FSDP version 1: freed blocks that the GPU has yet to finish with.
+
+A gathered parameter is allocated on one CUDA stream and read by forward on another. The views of it
+are taken on the first one, so autograd copies the gradients into the flat one there, and that is
+reduced on a third one. `record_stream` keeps a block that another stream reads after its free until
+the GPU has come so far. In backward a gathered parameter is freed on its own stream, and not kept.
+
+The host runs ahead of the GPU. With `limit_all_gathers` it waits before a gather for the last but
+one free of a gathered parameter (torch 2.13 D/_runtime_utils.py:290 _unshard, _limiter_utils.py).
+It always waits at the end of a phase. Where memory is short, the allocator waits.
+
+What a rank of FSDP version 1 holds for its parameters: shards, states, units at work.
+
+FSDP version 1 with CPUOffload: shards, their gradients and the optimizer in host memory.
+
+Every shard and its gradient are pinned before the first forward. A sharded gradient also stays on
+the GPU until backward is over. torch 2.13 distributed/fsdp: `D` in the sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from .....ledger.ledger import Ledger, Writer
-from .....ledger.num import nothing
+from .....ledger.ledger import CPU, GATHERED, GRAD, PARAM, RECORDED, TEMP, Entry, Ledger, Writer
+from .....ledger.num import Num, larger, nothing, sized
+from .....ledger.source import code
 from .....pytorch.modelling.huggingface.head import head_walk
 from .....pytorch.modelling.huggingface.setting import BlockSetting
+from .....pytorch.replay.stream import UNTIL_MARK
+from .....run.phases import FORWARD, OPTIMIZER
 from .....run.run import Run
+from ....optimizers import OPTIMIZERS
 from ....step.activations import FREE_TOGETHER, StageWalks
 from ....step.activations import walks as walk_stage
 from ....step.layer_groups import LayerGroup
 from ....step.model_inputs import named_until_return
-from ..instants import FsdpInstant
+from ....step.states import buffer_entry, optimizer_entries
+from ....step.stream_phases import Phase
+from ....step.stream_writer import StreamWriter
+from ..cache import ShardEntries, cached_without_tokens
+from ..instants import START, FsdpInstant
+from ..offload import PINNED, host_step_entries
 from ..options import option
 from ..unit_ledger import FsdpVersion
+from .gather import gathered_entries, lazy_entry, shard_copy_entries
 from .instants import POST
-from .layout import FlatLayout
-from .states import state_entries
-from .stream import FlatStreamWriter, UnlimitedStreamWriter
+from .layout import FlatLayout, flat_layout
+from .reduce import gradient_entries, output_entries, sharded_gradient_entries
+from .startup import shard_entries, startup_entries, startup_instants
+from .units import FlatUnit
+
+PINNED_CODE = code(f"torch 2.13 D/_flat_param.py:1256 init_flat_param_attributes; {PINNED}")
+MADE_CODE = code("torch 2.13 D/_init_utils.py:582: shards go to pageable memory first")
+
+
+def host_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """Parameters and gradients in pinned memory, a power of two of bytes for each unit."""
+    steady: dict[str, Num] = {i.step.name: 1 for i in plan.instants}
+    for title, count, unit in _units(plan):
+        name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
+        yield Entry(name, PARAM, size, steady, PINNED_CODE, place=CPU)
+        name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
+        yield Entry(name, GRAD, size, steady, PINNED_CODE, place=CPU)
+        name, size = f"{title}: sharded parameters, not pinned yet", unit.shard * count
+        yield Entry(name, PARAM, size, {START.name: 1}, MADE_CODE, place=CPU)
+
+
+def _units(plan: FlatLayout) -> Iterator[tuple[str, int, FlatUnit]]:
+    """A title, the number of such units, and the unit."""
+    for kind, (title, unit) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind), unit
+    yield "embedding and head", 1, plan.root
+
+
+NORM_CODE = code("torch 2.13 D/fully_sharded_data_parallel.py:1085 clip_grad_norm_, 2126: a norm")
+NORM_BYTES = 512  # a scalar's block
+
+
+@cached_without_tokens
+def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+    """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
+    plan = flat_layout(run, stack)
+    startup = startup_instants(plan)
+    buffers = buffer_entry(run, plan.step_instants)
+    live = {**{i.name: 1 for i in startup}, **buffers.live}
+    shards = (*shard_entries(plan), *startup_entries(plan), replace(buffers, live=live))
+    units = (
+        *lazy_entry(plan),
+        *shard_copy_entries(plan),
+        *gathered_entries(plan),
+        *gradient_entries(plan),
+        *output_entries(plan),
+        *sharded_gradient_entries(plan),
+        *_step_entries(plan),
+        *(host_entries(plan) if plan.offload else ()),
+    )
+    return ShardEntries(plan, startup, shards, units)
+
+
+def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
+    """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
+    run, root = plan.run, plan.root
+    total, largest, tensors = root.trained_elements, root.largest_trained, root.trained_tensors
+    sizes = [*root.states]
+    for kind in plan.layers if run.unrolled else ():
+        sizes += plan.kinds[kind][1].states
+    for kind, (_, unit) in enumerate(plan.kinds):
+        count = plan.layers.count(kind)
+        total = total + count * unit.trained_elements
+        tensors = tensors + count * unit.trained_tensors
+        largest = larger(largest, unit.largest_trained)
+    if plan.offload:
+        yield from host_step_entries(plan, total, largest, tensors, plan.bits.stored)
+        return
+    yield from optimizer_entries(
+        replace(run, clipping=False),
+        total,
+        plan.bits.stored,
+        plan.step_instants,
+        implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
+        largest=largest,
+        tensors=tensors,
+        sizes=tuple((int(size), 1) for size in sizes if int(size)) if run.unrolled else (),
+    )
+    yield from _norm_entries(plan, tensors)
+
+
+def _norm_entries(plan: FlatLayout, tensors: Num) -> Iterator[Entry]:
+    """FSDP's clip_grad_norm_: a norm of each gradient, one after the other."""
+    if plan.run.clipping:
+        optimizer = [i for i in plan.step_instants if i.instant.phase == OPTIMIZER]
+        live: dict[str, Num] = {i.name: 1 for i in optimizer}
+        size = sized(tensors * NORM_BYTES, 8)
+        yield Entry("gradient norms", TEMP, size, live, NORM_CODE)
+
+
+GATHERS = re.compile(r"(^|\.)(forward\.root|gather\.[\w.]+|prefetch|gather|after)$")
+ROOT_AGAIN = re.compile(r"(^|\.)loss\.backward(\.prefetch)?$")
+IN_FLIGHT = 2  # torch 2.13 D/_limiter_utils.py _max_num_inflight_all_gathers
+
+
+class FlatStreamWriter(StreamWriter):
+    """Writes what any writer does, and which blocks are kept after their free.
+
+    `limited`: `limit_all_gathers` is on.
+    """
+
+    limited = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.frees: list[int] = []  # the kept tensors up to each free of a gathered parameter
+        self.done = 0  # kept tensors that the host has waited for
+        self.in_forward = self.root_gathered = False
+        self.waits = 0  # gathers of this instant before which the host has not waited yet
+
+    def begin(self, phase: Phase) -> None:
+        """A phase begins."""
+        self.in_forward = phase.kind == FORWARD
+
+    def visit(self, name: str) -> None:
+        """Go to an instant; the host waits before each of its gathers."""
+        if ROOT_AGAIN.search(name) and not self.root_gathered:
+            self._wait()  # backward asks for the root first, which is gathered already
+        self.root_gathered = name.endswith("loss.backward.prefetch")
+        self._keep_freed(self.waiting.get(name, ()))  # gradients that were copied
+        self.waits = int(bool(GATHERS.search(name)))
+        super().visit(name)
+        while self.waits:
+            self._wait_once()
+
+    def keep(self, index: int, copies: int) -> None:
+        """Allocate or free copies of an entry."""
+        role = self.entries[index].role
+        if role not in (GATHERED, RECORDED):
+            super().keep(index, copies)
+            return
+        before = list(self.held.get(index, ()))
+        if role == GATHERED and copies > len(before):
+            self._wait_once()
+        super().keep(index, copies)
+        freed = [tensor for tensors in before[copies:] for tensor in tensors]
+        if role == RECORDED or self.in_forward:
+            self._keep_freed(freed)
+        if freed and role == GATHERED:
+            self.frees.append(len(self.stream.uses))
+
+    def mark(self, phase: Phase) -> None:
+        """Mark the end of a phase, where the host waits for the GPU."""
+        super().mark(phase)
+        self.done = len(self.stream.uses)
+
+    def _keep_freed(self, tensors: Iterable[int]) -> None:
+        self.stream.uses += [(tensor, -1, UNTIL_MARK) for tensor in tensors]
+
+    def _wait_once(self) -> None:
+        if self.waits:
+            self.waits -= 1
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the oldest free of a gathered parameter, where two are in flight."""
+        if not self.limited or len(self.frees) < IN_FLIGHT:
+            return
+        passed, now = self.frees.pop(0), len(self.stream.events)
+        uses = self.stream.uses
+        for number in range(self.done, passed):
+            uses[number] = (uses[number][0], -1, now)
+        self.done = max(self.done, passed)
+
+
+class UnlimitedStreamWriter(FlatStreamWriter):
+    """The same without `limit_all_gathers`: the host waits at the end of each phase only."""
+
+    limited = False
 
 
 def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> StageWalks:
