@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..run.recompute import EVERY_SECOND_MM
+from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
 from ..run.run import Run
 
 SHARES = {2: " on half of the layers", 3: " on three quarters of the layers"}
@@ -13,14 +13,14 @@ SHARES = {2: " on half of the layers", 3: " on three quarters of the layers"}
 def recompute_words(run: Run) -> Iterator[str]:
     """The run's recompute policy; nothing where there is none."""
     rule = run.rule
-    if run.recompute == "full":
+    if run.recompute == FULL:
         yield f"full recompute{SHARES.get(run.recompute_quarters, '')}{_which(run)}"
         if rule.offload:
             yield "layer inputs in host RAM"
-    elif run.recompute == "op":
+    elif run.recompute == BY_OPERATION:
         kept = "attention and every second matmul" if EVERY_SECOND_MM in rule.keeps else "attention"
         yield f"recompute by operation, {kept} kept"
-    elif run.recompute != "none":
+    elif run.recompute != NONE:
         yield f"recompute of {', '.join(rule.modules)}" if rule.modules else "selective recompute"
 
 

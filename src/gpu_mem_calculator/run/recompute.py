@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+# Policies: none, without the scores of attention, by operation (`keeps`), of whole layers.
+NONE, SELECTIVE, BY_OPERATION, FULL = "none", "selective", "op", "full"
 ATTENTION, EVERY_SECOND_MM = "attention", "every_second_mm"  # what `keeps` may have
 MEGATRON = "Megatron"
 

@@ -17,7 +17,7 @@ from ..models.arch.adapters import Adapter
 from ..models.arch.arch import Arch
 from ..models.arch.blocks import Weight
 from .evaluation import Evaluation
-from .recompute import EVERYTHING, RecomputeRule
+from .recompute import EVERYTHING, NONE, RecomputeRule
 from .record import ModuleRecord
 from .rollout import Rollout
 
@@ -53,7 +53,7 @@ class Run(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None = None
     saving: bool = False  # a whole state dict is saved between steps
     zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
-    recompute: str = "none"  # none, selective, op (by operation), full
+    recompute: str = NONE  # a policy of recompute.py
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to
     rule: RecomputeRule = EVERYTHING  # which layers, operations or modules
     reentrant: bool = False

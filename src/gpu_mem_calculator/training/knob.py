@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..run.recompute import FULL, NONE
 from .losses import TRANSFORMERS, planned_losses
 
 RECOMPUTE, POLICY = "training.activation_checkpointing", "training.recompute"
@@ -79,11 +80,11 @@ def sizes(*axes: str) -> tuple[Knob, ...]:
 # does not have.
 STEPS = Knob(key=IMPLEMENTATION, values=("foreach", "fused"))
 LAYERS = (
-    Knob(key=RECOMPUTE, values=("none", "full")),
+    Knob(key=RECOMPUTE, values=(NONE, FULL)),
     Knob(key=LOSS, values=planned_losses(TRANSFORMERS)),
 )
 ON_HOST = Saving(
-    "full_offloaded", "full recompute, inputs on CPU", ("full",), "slower forward and backward", 2
+    "full_offloaded", "full recompute, inputs on CPU", (FULL,), "slower forward and backward", 2
 )
 # ZeRO's knobs, of every engine that has it.
 STAGES = Knob(

@@ -16,13 +16,14 @@ from ...estimates.calculator import Estimate
 from ...pytorch.modelling.huggingface.liger import FUSED as FUSED_LOSS
 from ...pytorch.modelling.huggingface.liger import LIGER
 from ...run.engine_row import REPLICATE
+from ...run.recompute import FULL, NONE, SELECTIVE
 from ...run.rollout import TRANSFORMERS, VLLM
 from ...run.run import Run
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.training_defaults import card_dtype
 from ...training.engines import SHARDING, engine, engine_knobs, engine_row, offers
 from ...training.knob import MOVES, MOVES_ALL, ON_SEVERAL, POLICY, RECOMPUTES, SHARDS, Saving
-from ...training.losses import smaller_losses
+from ...training.losses import DEFAULT, smaller_losses
 from ...training.optimizers import FUSED, OPTIMIZERS
 
 
@@ -55,7 +56,7 @@ def rollout_savings(run: Run) -> Iterator[Candidate]:
 
 
 ADAPTER = "trains an adapter, not the model"
-RECOMPUTE = {"none": "no", "selective": "selective", "full": "full"}
+RECOMPUTE = {NONE: "no", SELECTIVE: "selective", FULL: "full"}
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 
@@ -103,7 +104,7 @@ def _turned(estimate: Estimate, kind: str) -> Iterator[Candidate]:
 def _smaller_losses(estimate: Estimate) -> Iterator[Candidate]:
     """Losses that never hold all logits, for a run with transformers' own loss."""
     run, framework = estimate.resolved.run, estimate.resolved.engine
-    if not framework.transformers or run.loss != "full" or run.label_smoothing or run.liger:
+    if not framework.transformers or run.loss != DEFAULT or run.label_smoothing or run.liger:
         return
     has = LIGER.get(run.arch.family)
     if has is not None and FUSED_LOSS in has.default:
@@ -125,15 +126,15 @@ def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
 def _more_recompute(estimate: Estimate) -> Iterator[Candidate]:
     """Policies that recompute more than the run does, or keep less of it on the GPU."""
     run = estimate.resolved.run
-    every = run.recompute == "full" and run.recompute_quarters == 4
+    every = run.recompute == FULL and run.recompute_quarters == 4
     every = every and run.rule.every == 1 and run.rule.first_layers is None
-    if run.recompute != "selective" and not estimate.resolved.engine.transformers:
-        yield _recompute(estimate, "selective", "little extra compute")
+    if run.recompute != SELECTIVE and not estimate.resolved.engine.transformers:
+        yield _recompute(estimate, SELECTIVE, "little extra compute")
     if not every:
-        yield _recompute(estimate, "full", "33 % more compute", 2)
+        yield _recompute(estimate, FULL, "33 % more compute", 2)
     kept = every and not run.rule.offload and run.record is None
     changed = run.adapter is not None or run.record is not None or run.liger
-    now = "full" if kept else "none" if run.recompute == "none" and not changed else ""
+    now = FULL if kept else NONE if run.recompute == NONE and not changed else ""
     for knob in engine_knobs(estimate.resolved.engine.name):
         for one in knob.savings if knob.kind == RECOMPUTES else ():
             if now in one.before:
@@ -308,8 +309,8 @@ def more_gpus(estimate: Estimate, times: int = 2, *settings: str, title: str = "
 def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
     """Changes that take more memory and are wanted where some is free."""
     run = estimate.resolved.run
-    if run.recompute != "none":
-        yield _recompute(estimate, "none", "faster")
+    if run.recompute != NONE:
+        yield _recompute(estimate, NONE, "faster")
     if run.micro_batches % 2 == 0:
         half = int(run.micro_batches // 2)
         yield _batch(int(2 * run.batch), half, "same batch in fewer micro-batches")

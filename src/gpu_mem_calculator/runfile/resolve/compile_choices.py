@@ -8,7 +8,9 @@ from ...models.arch.blocks import Attention, Mlp
 from ...pytorch.modelling.huggingface.attention_kernels import has_flash
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit
+from ...run.recompute import FULL, NONE
 from ...run.run import Run
+from ...training.losses import DEFAULT as OWN_LOSS
 from ..config import TrainingConfig
 
 DEFAULT = "default"
@@ -52,13 +54,13 @@ def _other_code(run: Run) -> Iterator[str]:
     adapter, policy = run.adapter, run.recompute
     settings = {
         f"attention={run.attention!r}": run.attention != "sdpa",
-        f"loss={run.loss!r}": run.loss != "full",
+        f"loss={run.loss!r}": run.loss != OWN_LOSS,
         f"label_smoothing={run.label_smoothing}": run.label_smoothing > 0,
         "liger": run.liger,
         f"quantization={run.quantization!r}": run.quantization,
         "lora.dora=true": adapter is not None and adapter.dora,
-        f"recompute={policy!r}": policy not in ("none", "full") or run.rule.offload,
-        "checkpoint_reentrant=true": policy == "full" and run.reentrant,
+        f"recompute={policy!r}": policy not in (NONE, FULL) or run.rule.offload,
+        "checkpoint_reentrant=true": policy == FULL and run.reentrant,
         "use_cache=true": run.use_cache,
         f"packed_documents={run.documents}": run.documents > 1,
         "evaluation": run.evaluation is not None,
@@ -91,7 +93,7 @@ def compile_note(run: Run) -> Iterator[str]:
 
 def compile_limit(run: Run) -> Iterator[BoundedLimit]:
     """What inductor keeps in a recomputed MLP, which is not counted."""
-    if run.compile and run.recompute == "full":
+    if run.compile and run.recompute == FULL:
         why = "inductor keeps buffers of a recomputed MLP for the next layer's"
         size = _reused_bytes(run)
         yield BoundedLimit(key="training.compile", why=why, adds_bytes=size, saves_bytes=0)

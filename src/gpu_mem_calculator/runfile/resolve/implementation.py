@@ -13,6 +13,8 @@ from ...pytorch.modelling.others.implementations import (
     implemented,
 )
 from ...run.engine import Engine
+from ...run.recompute import SELECTIVE
+from ...training.losses import DEFAULT
 from ..config import RunFile
 from ..read import given_keys
 from ..text.errors import InputError, quoted
@@ -59,13 +61,13 @@ def _problems(
     for key, value in row.options:
         if given.get(key, value) != value:
             yield f"engine.{key}={quoted(given[key])} has no effect with {what}; leave it out"
-    if training.activation_checkpointing in (1, "selective"):
+    if training.activation_checkpointing in (1, SELECTIVE):
         yield f"training.activation_checkpointing='selective': {what} has no such switch; use full"
     if training.recompute is not None and row.engines == ("megatron_lm",):
         yield f"training.recompute: {what} has no policies; use training.activation_checkpointing"
     if training.lora is not None:
         yield f"{what} has no LoRA; leave training.lora or model.implementation out"
-    if training.liger or training.label_smoothing or training.loss not in (None, "full"):
+    if training.liger or training.label_smoothing or training.loss not in (None, DEFAULT):
         why = "runs its own layers and its own loss; leave training.liger"
         yield f"{what} {why}, training.loss and training.label_smoothing out"
     if training.attention not in (None, "sdpa"):

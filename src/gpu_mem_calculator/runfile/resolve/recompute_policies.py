@@ -17,26 +17,36 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...run.recompute import ATTENTION, EVERY_SECOND_MM, EVERYTHING, MEGATRON, RecomputeRule
+from ...run.recompute import (
+    ATTENTION,
+    BY_OPERATION,
+    EVERY_SECOND_MM,
+    EVERYTHING,
+    FULL,
+    MEGATRON,
+    NONE,
+    SELECTIVE,
+    RecomputeRule,
+)
 from ..config import TrainingConfig
 from ..text.errors import InputError, nearest, quoted
 
 PATH, LEVEL = "training.recompute", "training.activation_checkpointing"
 # Values of activation_checkpointing: the policy, and on how many quarters of the layers.
 LEVELS: dict[Any, tuple[str, int]] = {
-    **dict.fromkeys((0, "none"), ("none", 4)),
-    **dict.fromkeys((1, "selective"), ("selective", 4)),
-    2: ("full", 2),
-    3: ("full", 3),
-    **dict.fromkeys((4, "full"), ("full", 4)),
+    **dict.fromkeys((0, NONE), (NONE, 4)),
+    **dict.fromkeys((1, SELECTIVE), (SELECTIVE, 4)),
+    2: (FULL, 2),
+    3: (FULL, 3),
+    **dict.fromkeys((4, FULL), (FULL, 4)),
 }
 # Names of whole policies, and the same in a framework's keys.
 NAMES: Mapping[str, Mapping[str, Any]] = {
-    "none": {},
-    "full": {},
-    "core_attn": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
-    "op": {"mode": "selective", "selective_ac_option": "op"},
-    "every_2nd_layer": {"mode": "selective", "selective_ac_option": "2"},
+    NONE: {},
+    FULL: {},
+    "core_attn": {"recompute_granularity": SELECTIVE, "recompute_modules": ["core_attn"]},
+    BY_OPERATION: {"mode": SELECTIVE, "selective_ac_option": "op"},
+    "every_2nd_layer": {"mode": SELECTIVE, "selective_ac_option": "2"},
     "attention_kept": {"selective_checkpointing": True},
     "full_offloaded": {"offload": True},
 }
@@ -76,7 +86,7 @@ def _policy(given: str | Mapping[str, Any]) -> RecomputePolicy:
         if given not in NAMES:
             hint = nearest(given, NAMES) or f"; choose {', '.join(NAMES)}"
             raise InputError(f"{PATH}={given!r} is not a known policy{hint}")
-        if given in ("none", "full"):
+        if given in (NONE, FULL):
             return RecomputePolicy(given)
         given = NAMES[given]
     if not given:
@@ -125,19 +135,19 @@ def _torchtitan(given: Mapping[str, Any]) -> RecomputePolicy:
         fix = "use 'full', or 'selective' with selective_ac_option 'op'"
         why = "needs torch.compile, which is not modelled"
         raise InputError(f"{PATH}.mode='memory_budget' {why}; {fix}")
-    mode = _choice(given, "mode", ("none", "full", "selective"), "selective")
-    if mode != "selective":
+    mode = _choice(given, "mode", (NONE, FULL, SELECTIVE), SELECTIVE)
+    if mode != SELECTIVE:
         _without(given, "selective_ac_option", f"mode {mode!r}", "set mode to 'selective'")
         return RecomputePolicy(mode, rule=RecomputeRule(early_stop=early))
     option = given.get("selective_ac_option", "2")
     if option == "op":
         rule = RecomputeRule(keeps=(ATTENTION, EVERY_SECOND_MM), early_stop=early)
-        return RecomputePolicy("op", rule=rule)
+        return RecomputePolicy(BY_OPERATION, rule=rule)
     if not (isinstance(option, str | int) and str(option).isdigit() and int(option) > 0):
         must = "must be 'op' or a whole number such as '2', every second layer"
         raise InputError(f"{PATH}.selective_ac_option={quoted(option)} {must}")
     rule = RecomputeRule(every=int(option), first=int(option) - 1, early_stop=early)
-    return RecomputePolicy("full", rule=rule)
+    return RecomputePolicy(FULL, rule=rule)
 
 
 def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
@@ -147,17 +157,17 @@ def _without(given: Mapping[str, Any], key: str, needs: str, fix: str) -> None:
 
 def _megatron(given: Mapping[str, Any]) -> RecomputePolicy:
     """megatron-core 0.19.2 transformer/transformer_config.py:1724-1782."""
-    implied = "selective" if "recompute_modules" in given else None
+    implied = SELECTIVE if "recompute_modules" in given else None
     key = "recompute_granularity"
-    granularity = _choice(given, key, ("full", "selective", None), implied)
+    granularity = _choice(given, key, (FULL, SELECTIVE, None), implied)
     if granularity is None:
         raise InputError(
             f"{PATH} has keys of Megatron without {key}; set it: 'full' or 'selective'"
         )
-    if granularity == "selective":
+    if granularity == SELECTIVE:
         for key in ("recompute_method", "recompute_num_layers"):
             _without(given, key, "recompute_granularity 'selective'", "leave it out")
-        return RecomputePolicy("selective", rule=_modules(given))
+        return RecomputePolicy(SELECTIVE, rule=_modules(given))
     _without(given, "recompute_modules", "recompute_granularity 'full'", "leave it out")
     for key, fix in (("recompute_method", "'uniform' or 'block'"), ("recompute_num_layers", "1")):
         if given.get(key) is None:
@@ -165,7 +175,7 @@ def _megatron(given: Mapping[str, Any]) -> RecomputePolicy:
     method = _choice(given, "recompute_method", ("uniform", "block"), None)
     count = _whole(given, "recompute_num_layers")
     uniform, block = RecomputeRule(layers_together=count), RecomputeRule(first_layers=count)
-    return RecomputePolicy("full", rule=uniform if method == "uniform" else block)
+    return RecomputePolicy(FULL, rule=uniform if method == "uniform" else block)
 
 
 def _modules(given: Mapping[str, Any]) -> RecomputeRule:
@@ -183,7 +193,7 @@ def _transformers(given: Mapping[str, Any]) -> RecomputePolicy:
     """The first layer and every n-th after it; `offload` moves their inputs to pinned host RAM."""
     every = _whole(given, "every_n_layers") if "every_n_layers" in given else 1
     offload = _choice(given, "offload", (True, False), False)
-    return RecomputePolicy("full", rule=RecomputeRule(every=every, offload=offload))
+    return RecomputePolicy(FULL, rule=RecomputeRule(every=every, offload=offload))
 
 
 def _llm_foundry(given: Mapping[str, Any]) -> RecomputePolicy:
@@ -193,7 +203,7 @@ def _llm_foundry(given: Mapping[str, Any]) -> RecomputePolicy:
     if not names or any(name not in TARGETS for name in names):
         allowed = " or ".join(map(repr, TARGETS))
         raise InputError(f"{PATH}.{key}={quoted(given[key])} must be {allowed}, or a list of them")
-    return RecomputePolicy("selective", rule=RecomputeRule(modules=tuple(dict.fromkeys(names))))
+    return RecomputePolicy(SELECTIVE, rule=RecomputeRule(modules=tuple(dict.fromkeys(names))))
 
 
 def _axolotl(given: Mapping[str, Any]) -> RecomputePolicy:
@@ -202,7 +212,7 @@ def _axolotl(given: Mapping[str, Any]) -> RecomputePolicy:
     if chosen is not True and chosen != {"save": ["attention"]}:
         must = "must be true, which saves attention; for matmuls too use recompute 'op'"
         raise InputError(f"{PATH}.selective_checkpointing={quoted(chosen)} {must}")
-    return RecomputePolicy("op", rule=RecomputeRule(keeps=(ATTENTION,)))
+    return RecomputePolicy(BY_OPERATION, rule=RecomputeRule(keeps=(ATTENTION,)))
 
 
 # A framework, its keys, and the function that reads them.

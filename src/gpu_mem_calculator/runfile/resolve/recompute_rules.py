@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...models.arch.blocks import LatentAttention, Mlp, Moe
 from ...run.engine import Engine
-from ...run.recompute import EVERY_SECOND_MM, EVERYTHING, MEGATRON
+from ...run.recompute import BY_OPERATION, EVERY_SECOND_MM, EVERYTHING, FULL, MEGATRON, SELECTIVE
 from ...run.run import Run
 
 PATH = "training.recompute"
@@ -32,17 +32,17 @@ def recompute_problems(run: Run, engine: Engine) -> Iterator[str]:
 def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
     """Problems of policies of torch's checkpoint, for engines that run transformers."""
     rule, stage = run.rule, run.options.get("zero_stage", 0)
-    if run.recompute == "op":
+    if run.recompute == BY_OPERATION:
         yield from _operation_problems(run)
         if stage == 3:
             fix = "use 'full', ZeRO-2, or engine fsdp"
             yield f"{PATH} by operation is not modelled under ZeRO-3; {fix}"
-    if stage == 3 and run.recompute == "full" and not rule.early_stop:
+    if stage == 3 and run.recompute == FULL and not rule.early_stop:
         why = "recompute without early_stop ends with weights released, and their backward fails"
         yield f"{PATH} under ZeRO-3: {why}; set early_stop=true, or use every_n_layers"
     if rule.modules:
         yield from _module_problems(run)
-    if run.reentrant and not rule.early_stop and run.recompute == "full":
+    if run.reentrant and not rule.early_stop and run.recompute == FULL:
         fix = "leave training.checkpoint_reentrant out"
         yield f"{PATH}: a reentrant checkpoint has no early_stop; {fix}"
     if rule.offload and engine.name == "deepspeed":
@@ -55,7 +55,9 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
             yield f"engine.{name}=true {why}"
     if int(run.mesh.pp) > 1:
         yield f"{PATH}: {engine.title}'s pipeline recomputes whole layers; use 'full' or 'none'"
-    if run.record is not None and (rule.offload or not rule.early_stop or run.recompute == "op"):
+    if run.record is not None and (
+        rule.offload or not rule.early_stop or run.recompute == BY_OPERATION
+    ):
         yield f"{PATH}: a recorded module is recomputed in whole layers; use 'full' or 'none'"
 
 
@@ -126,7 +128,7 @@ def _megatron_problems(run: Run) -> Iterator[str]:
 def recompute_note(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence where selective recompute saves nothing: attention kernels keep no scores."""
     fused = engine.transformers and run.attention != "eager" and not run.rule.modules
-    if run.recompute == "selective" and fused and run.record is None:
+    if run.recompute == SELECTIVE and fused and run.record is None:
         what = "recomputes the scores of attention, which this attention kernel does not keep"
         meant = f"torchtitan's selective recompute is {PATH}='op'"
         yield f"training.activation_checkpointing='selective' {what}, so it saves nothing; {meant}"

@@ -14,6 +14,7 @@ from ...run.cuda.capability import LARGEST_FLASH_HEAD
 from ...run.cuda.runtimes import runtime_problems
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
+from ...run.recompute import FULL, NONE
 from ...run.run import Run
 from ...training.losses import loss_problems
 from ...training.optimizers import OPTIMIZERS
@@ -152,7 +153,7 @@ def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
             if getattr(given, key):
                 own = f"{engine.title} has its own way: leave it out"
                 yield f"training.{key} is for engines that run transformers; {own}"
-    elif given.checkpoint_reentrant and run.recompute != "full":
+    elif given.checkpoint_reentrant and run.recompute != FULL:
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.embedding_states_32bit and not OPTIMIZERS[run.optimizer].block:
         yield "training.embedding_states_32bit is for 8-bit optimizers; leave it out"
@@ -201,7 +202,7 @@ def _cache_problems(run: Run, engine: Engine) -> Iterator[str]:
         yield f"{what} {own}; set it to false"
     elif run.compile:
         yield f"{what} is not modelled for a compiled model; leave one out"
-    elif run.recompute != "none":
+    elif run.recompute != NONE:
         yield f"{what}: transformers turns it off under gradient checkpointing; leave it out"
     elif not all(isinstance(layer.mixer, Attention) for layer, _, _ in run.arch.runs):
         yield f"{what} is modelled for layers with keys and values alone; set it to false"

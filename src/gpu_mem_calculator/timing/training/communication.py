@@ -12,6 +12,7 @@ from ...ledger.num import Num, holds, sized
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...run.engine_row import MEGATRON_2
+from ...run.recompute import FULL, SELECTIVE
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.megatron_lm import options as megatron
@@ -51,8 +52,8 @@ def layer_collectives(
     experts = expert_parallel(run, engine, machine, kind.layer)
     forward = tensor[0] + context[0] + experts
     backward = tensor[1] + context[1] + experts
-    again = forward if run.recompute == "full" else 0.0
-    if run.recompute == "selective" and "moe" in run.rule.modules:
+    again = forward if run.recompute == FULL else 0.0
+    if run.recompute == SELECTIVE and "moe" in run.rule.modules:
         again = experts
     return LayerCollectives(forward=forward, backward=backward, recompute=again)
 

@@ -15,7 +15,7 @@ from ...models.arch.arch import Layer
 from ...models.arch.blocks import Linear, Moe, Norm
 from ...run.engine_row import MEGATRON_CORE, TRANSFORMERS
 from ...run.recompute import ATTENTION as KEEPS_ATTENTION
-from ...run.recompute import EVERY_SECOND_MM
+from ...run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.megatron_lm.options import expert_tp
@@ -60,11 +60,11 @@ Recompute = Callable[..., Seconds]
 
 def recomputed(run: Run, engine: str) -> Recompute:
     """A function that adds up what a layer runs again in backward, under its policy."""
-    if run.recompute == "none":
+    if run.recompute == NONE:
         return lambda clock, matmuls, calls, kernels: 0.0
-    if run.recompute == "op":
+    if run.recompute == BY_OPERATION:
         return lambda *block: _by_operation(run, *block)
-    if run.recompute == "full":
+    if run.recompute == FULL:
         stops = not engine_row(engine).megatron and run.rule.early_stop and not run.reentrant
         return lambda *block: _everything(stops, *block)
     modules = run.rule.modules or ("core_attn",)
@@ -195,7 +195,7 @@ def ring_kernels(
 
 
 def _whole(run: Run) -> int:
-    return int(run.recompute in ("full", "op"))
+    return int(run.recompute in (FULL, BY_OPERATION))
 
 
 def _unpacked(run: Run, layer: Layer) -> Iterator[MemoryKernel]:
@@ -208,7 +208,7 @@ def _unpacked(run: Run, layer: Layer) -> Iterator[MemoryKernel]:
 
 def recomputed_share(run: Run) -> Seconds:
     """The share of layers to which recompute applies."""
-    if run.recompute != "full":
+    if run.recompute != FULL:
         return 1.0
     layers = len(run.arch.layers)
     if run.rule.first_layers is not None:

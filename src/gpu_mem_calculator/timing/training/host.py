@@ -7,6 +7,7 @@ from msgspec import Struct
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Moe
 from ...run.engine_row import MEGATRON_2, MEGATRON_CORE, SHARD_UNITS, TRANSFORMERS
+from ...run.recompute import FULL
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.deepspeed import options as deepspeed
@@ -50,7 +51,7 @@ def host_seconds(
 ) -> HostSeconds:
     """The host's seconds; `layers`, `ends`: how many kernels they launch."""
     costs = host_costs(run, engine)
-    again = recomputed_share(run) * (run.recompute == "full")
+    again = recomputed_share(run) * (run.recompute == FULL)
     back = costs.frozen_operation if run.frozen else costs.back_operation
     kinds = [kind.layer for kind in layer_kinds(run.arch)]
     forwards, backwards = [], []

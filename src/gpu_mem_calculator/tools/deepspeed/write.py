@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...run.recompute import FULL
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
@@ -49,7 +50,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     if run.optimizer not in TESTED:
         data["zero_allow_untested_optimizer"] = True
     checkpointing = {key: bool(run.options[key]) for key in CHECKPOINT_KEYS if key in run.options}
-    if checkpointing and run.recompute == "full":
+    if checkpointing and run.recompute == FULL:
         data["activation_checkpointing"] = checkpointing
     return data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...run.recompute import FULL
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
@@ -87,8 +88,8 @@ def _pure(run: Run) -> bool:
 
 def _switches(program: dict[str, Any], run: Run) -> dict[str, Any]:
     """Recompute, which is on by default, and Liger's kernels."""
-    keys: dict[str, Any] = {"disable_gradient_checkpointing": run.recompute != "full"}
-    if run.recompute == "full":
+    keys: dict[str, Any] = {"disable_gradient_checkpointing": run.recompute != FULL}
+    if run.recompute == FULL:
         keys["use_reentrant_gc"] = bool(run.reentrant)
     if program["args"].get("use_liger_kernel"):
         keys["enable_liger_kernel"] = True

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Attention, LatentAttention, Mlp, Moe
+from ...run.recompute import FULL, SELECTIVE
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.find_model.model_facts import shape_facts
@@ -200,11 +201,11 @@ def _recompute(run: Run) -> Section:
     (megatron/core/transformer/transformer_block.py checkpointed forward).
     """
     rule = run.rule
-    if run.recompute == "selective":
+    if run.recompute == SELECTIVE:
         modules = [] if rule.modules in ((), ("core_attn",)) else list(rule.modules)
         kept = {"recompute_modules": modules} if modules else {}
         return {"recompute_granularity": "selective", **kept}
-    if run.recompute != "full":
+    if run.recompute != FULL:
         return {}
     chunk = len(run.arch.layers) // (int(run.mesh.pp) * int(run.virtual_stages))
     first = rule.first_layers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...run.recompute import FULL
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
@@ -111,7 +112,7 @@ def _accelerate_fsdp(run: Run) -> dict[str, Any]:
         "fsdp_auto_wrap_policy": LAYERS,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_cpu_ram_efficient_loading": False,
-        "fsdp_activation_checkpointing": run.recompute == "full",
+        "fsdp_activation_checkpointing": run.recompute == FULL,
     }
     if version == 1:
         prefetch = str(options["backward_prefetch"]).upper()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...pytorch.modelling.huggingface.liger import LIGER
+from ...run.recompute import FULL
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.read import as_dict
@@ -79,11 +80,11 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
         "fp16": mixed_precision(run) == "fp16",
         "optim": trainer_optimizer(run),
         "max_grad_norm": CLIPPING if clipping is None else clipping,
-        "gradient_checkpointing": run.recompute == "full",
+        "gradient_checkpointing": run.recompute == FULL,
     }
     if run.optimizer == "sgd_momentum":
         arguments["optim_args"] = MOMENTUM
-    if run.recompute == "full" and run.reentrant:
+    if run.recompute == FULL and run.reentrant:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
     if run.label_smoothing:
         arguments["label_smoothing_factor"] = run.label_smoothing

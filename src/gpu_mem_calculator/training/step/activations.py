@@ -27,6 +27,7 @@ from ...pytorch.modelling.huggingface.liger import liger_kernels
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...pytorch.modelling.others.implementations import implementation_quirks
 from ...run.phases import BACKWARD, FORWARD
+from ...run.recompute import BY_OPERATION, FULL
 from ...run.record import under_init
 from ...run.run import Precision, Run
 from ..losses import TRANSFORMERS, kernel
@@ -96,7 +97,7 @@ def int8_inputs(
     """
     if nothing(walk.pinned):
         return
-    full = group.recompute == "full"
+    full = group.recompute == FULL
     live: dict[str, Num] = {}
     for i in instants:
         running = 1 if i.work == "layer" and i.stretch == index and not full else 0
@@ -205,7 +206,7 @@ def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
     """The walks of each distinct layer and of the head; those of plain sizes are cached."""
     if run.record is not None:
         record = run.record
-        parts = (part_walk(record.layers[g.layer.part], g.recompute == "full") for g in groups)
+        parts = (part_walk(record.layers[g.layer.part], g.recompute == FULL) for g in groups)
         embedding = before_events(record) if run.unrolled else None
         return StageWalks(
             tuple(parts),
@@ -231,7 +232,7 @@ def activation_entries(
     if setting.compiled:
         yield from compiled_entries(run, setting, instants)
     if run.record is not None:
-        recomputes = any(g.recompute == "full" for g in groups)
+        recomputes = any(g.recompute == FULL for g in groups)
         if not under_init(run.options):
             yield from bias_entries(run.record, instants, recomputes=recomputes)
         yield from record_entries(run.record, instants)
@@ -285,7 +286,7 @@ def _saved(
     (`first`) where its input takes no gradient. Under a checkpoint its input is made to take one
     (PEFT 0.21.2 peft_model.py _prepare_model_for_gradient_checkpointing).
     """
-    full = group.recompute == "full"
+    full = group.recompute == FULL
     one = 0 if first is None else 1
     name = f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}"
     if group.offloaded:
@@ -314,9 +315,9 @@ def _saved(
 
 def _source(group: LayerGroup, sources: LayerSources) -> Source:
     """Where it is written what a layer of a group keeps."""
-    if group.recompute == "op":
+    if group.recompute == BY_OPERATION:
         return OPERATION_CODE
-    return sources.checkpoint if group.recompute == "full" else sources.layer
+    return sources.checkpoint if group.recompute == FULL else sources.layer
 
 
 def _layer_peak(
@@ -328,9 +329,9 @@ def _layer_peak(
     (torch 2.11 utils/checkpoint.py CheckpointFunction.backward).
     """
     if instant.instant.phase == FORWARD:
-        return walk.transient if group.recompute == "full" else walk.forward
+        return walk.transient if group.recompute == FULL else walk.forward
     back = walk.later if walks.goes(instant) else walk.backward
-    if group.recompute != "full":
+    if group.recompute != FULL:
         return back
     gradients = walk.input_bytes + walk.script.before_recompute()  # the output's, and later ones
     again = PeakParts(walk.forward.act + gradients, EMPTY, walk.forward.temp)

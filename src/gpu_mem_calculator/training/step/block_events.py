@@ -7,6 +7,7 @@ from msgspec import Struct
 from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.autograd.walk import BlockWalk
 from ...run.phases import FORWARD
+from ...run.recompute import FULL
 from .activations import FREE_AT_ONCE, StageWalks
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
@@ -62,7 +63,7 @@ def _block_run(
     index: int,
     group: LayerGroup | None = None,
 ) -> BlockRun:
-    full = group is not None and group.recompute == "full"
+    full = group is not None and group.recompute == FULL
     return BlockRun(
         block=index,
         script=walk.script,

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from ...ledger.num import SINGLE, Num, larger, smaller
 from ...models.arch.arch import Arch, Layer, merge_groups
-from ...run.recompute import EVERYTHING, RecomputeRule
+from ...run.recompute import BY_OPERATION, EVERYTHING, FULL, NONE, RecomputeRule
 from ...run.run import Run
 from .instants import LayerRange
 
-CHECKPOINTED_POLICIES = ("full", "op")  # a checkpoint is around the whole layer
+CHECKPOINTED_POLICIES = (FULL, BY_OPERATION)  # a checkpoint is around the whole layer
 
 
 class LayerGroup(Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
     layer: Layer
     count: Num
-    recompute: str = "none"
+    recompute: str = NONE
     rule: RecomputeRule = EVERYTHING
     reentrant: bool = False
     window: int | None = None
@@ -53,7 +53,7 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
     @property
     def offloaded(self) -> bool:
         """Whether a checkpoint keeps the layer's input in host RAM."""
-        return self.recompute == "full" and self.rule.offload
+        return self.recompute == FULL and self.rule.offload
 
 
 LayerGroups = tuple[LayerGroup, ...]
@@ -66,10 +66,10 @@ def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
 
 def layer_policy(run: Run, index: int) -> str:
     """What recompute does with the layer of this index: none, selective, op or full."""
-    if run.recompute != "full":
+    if run.recompute != FULL:
         return run.recompute
     chosen = index < len(run.arch.layers) * run.recompute_quarters // 4
-    return "full" if chosen and index % run.rule.every == run.rule.first else "none"
+    return FULL if chosen and index % run.rule.every == run.rule.first else NONE
 
 
 def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:

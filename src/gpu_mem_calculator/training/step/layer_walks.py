@@ -7,6 +7,7 @@ from ...models.arch.arch import Layer
 from ...pytorch.autograd.walk import BlockWalk, Checkpoint
 from ...pytorch.modelling.huggingface.layer import layer_walk
 from ...pytorch.modelling.huggingface.setting import BlockSetting
+from ...run.recompute import BY_OPERATION, FULL, SELECTIVE
 from .layer_groups import LayerGroup
 
 # Core attention is checkpointed; the layer's checkpoint; what it keeps; early stop; offload;
@@ -17,11 +18,11 @@ Choices = tuple[bool, Checkpoint, tuple[str, ...] | None, bool, bool, tuple[str,
 def group_walk(setting: BlockSetting, group: LayerGroup, *, grad: bool) -> BlockWalk:
     """The walk of one layer of a group; `grad`: its input takes a gradient."""
     whole: Checkpoint = ""
-    if group.recompute == "full":
+    if group.recompute == FULL:
         whole = "reentrant" if group.reentrant else "hooks"
-    keeps = group.rule.keeps if group.recompute == "op" else None
+    keeps = group.rule.keeps if group.recompute == BY_OPERATION else None
     masked, rule = group.masked or setting.compiled, group.rule
-    selective = group.recompute == "selective"
+    selective = group.recompute == SELECTIVE
     modules = rule.modules if selective else ()
     core = selective and not modules
     choices = (core, whole, keeps, rule.early_stop, group.offloaded, modules)

@@ -42,6 +42,7 @@ from ...pytorch.modelling.huggingface.inputs import (
 )
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.phases import BACKWARD, FORWARD
+from ...run.recompute import SELECTIVE
 from ...run.run import Run
 from ..optimizers import OPTIMIZERS
 from .compiled import compiled_masks
@@ -285,7 +286,7 @@ def _recomputes_biases(group: LayerGroup) -> bool:
     """Whether checkpoints around modules recompute matmuls that add a bias; the last one of a
     module is not recomputed.
     """
-    if group.recompute != "selective":
+    if group.recompute != SELECTIVE:
         return False
     blocks = {"attention": group.layer.mixer, "mlp": group.layer.mlp}
     chosen = [blocks[name] for name in group.rule.modules if name in blocks]

@@ -17,6 +17,7 @@ from ...ledger.num import EMPTY, SINGLE, Num, holds, largest, nothing, smaller
 from ...ledger.source import Source
 from ...pytorch.autograd.walk import BlockWalk
 from ...run.phases import OPTIMIZER, STARTUP
+from ...run.recompute import FULL, NONE
 from ...run.run import Run
 from .chunks import StageMoment, chunk_passes, chunk_range, chunks_in_flight, stage_moments
 from .instants import Instants, StepInstant, step
@@ -86,7 +87,7 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
                     group,
                     count=working // together,
                     recompute=policy,
-                    reentrant=policy == "full",
+                    reentrant=policy == FULL,
                     together=together,
                 )
                 waiting = (alive - working) // together
@@ -193,8 +194,8 @@ def _chunk_groups(run: Run, size: Num) -> LayerGroups:
     """The model's layers in groups; in an unrolled run one for each layer, or each checkpoint of
     several layers, whose chunks have `size` each.
     """
-    together, plain = run.rule.layers_together, replace(run, recompute="none")
-    if not (run.unrolled and run.recompute == "full" and together > 1):
+    together, plain = run.rule.layers_together, replace(run, recompute=NONE)
+    if not (run.unrolled and run.recompute == FULL and together > 1):
         return stack_groups(plain, 0, len(run.arch.layers))
     (group,) = stack_groups(replace(plain, unrolled=False), 0, len(run.arch.layers))
     chunk = [min(together, int(size) - start) for start in range(0, int(size), together)]
@@ -208,15 +209,15 @@ def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num, int], ...]:
     Megatron's `block` recomputes its first layers, `uniform` all of them, some at a time.
     """
     first, together = run.rule.first_layers, run.rule.layers_together
-    if run.recompute == "full" and together > 1:
+    if run.recompute == FULL and together > 1:
         rest = int(size) % together
-        pieces = (("full", 0, size - rest, together), ("full", size - rest, size, rest or 1))
+        pieces = ((FULL, 0, size - rest, together), (FULL, size - rest, size, rest or 1))
         return tuple(piece for piece in pieces if not nothing(piece[2] - piece[1]))
-    if run.recompute != "full" or (run.recompute_quarters == 4 and first is None):
+    if run.recompute != FULL or (run.recompute_quarters == 4 and first is None):
         return ((run.recompute, 0, size, 1),)
     even = len(run.arch.layers) // (run.mesh.pp * run.virtual_stages)
     limit = smaller(even * run.recompute_quarters // 4 if first is None else first, size)
-    return (("full", 0, limit, 1), ("none", limit, size, 1))
+    return ((FULL, 0, limit, 1), (NONE, limit, size, 1))
 
 
 def beats(
@@ -280,7 +281,7 @@ def waiting_entries(
             live[i.name] = copies - bool(group.count and done)
     if not live:
         return
-    full = group.recompute == "full"
+    full = group.recompute == FULL
     sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
     yield Entry(
         name=f"{group.title}: kept by micro-batches in flight",

@@ -33,6 +33,7 @@ from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...pytorch.replay.allocator import replay
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD
+from ...run.recompute import NONE
 from ...run.run import Precision, Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
@@ -171,7 +172,7 @@ def no_grad_forward(run: Run, setting: BlockSetting, groups: LayerGroups) -> Blo
                 names += _made(recorder, entry)
     cached: list[int] = []
     for group in groups:
-        once = group_walk(setting, replace(group, recompute="none"), grad=True).once
+        once = group_walk(setting, replace(group, recompute=NONE), grad=True).once
         for _ in range(int(group.count)):
             ids = _play(recorder, once, (flow,), names)
             cached += [ids[tensor] for tensor in once.left]

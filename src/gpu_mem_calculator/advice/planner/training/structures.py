@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ....ledger.mesh import Mesh
 from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
+from ....run.recompute import FULL, NONE
 from ....run.run import DEFAULT_OPTIMIZER, Run
 from ....runfile.config import RunFile
 from ....runfile.resolve.resolve import resolve
@@ -70,14 +71,14 @@ def find_pipes(
 
 def _recomputed(size: int, settings: Settings, values: Mapping[str, list[int]]) -> list[int]:
     """How many layers of a chunk are recomputed, most first."""
-    if settings.get(RECOMPUTE) != "full":
+    if settings.get(RECOMPUTE) != FULL:
         return [NO_LAYERS]
     if RECOMPUTED in values:
         return sorted((n for n in values[RECOMPUTED] if n <= size), reverse=True)
     return sorted({size * part // PARTS for part in range(PARTS + 1)}, reverse=True)
 
 
-BLOCK = {"recompute_granularity": "full", "recompute_method": "block"}
+BLOCK = {"recompute_granularity": FULL, "recompute_method": "block"}
 Sizes = Mapping[str, int]  # a value of every numeric axis
 MESH = RANK[:-1]  # without the micro-batch, to which no engine objects
 OFFLOADED, STAGE = "engine.offload_optimizer", "engine.zero_stage"
@@ -184,7 +185,7 @@ def size_settings(sizes: Sizes) -> dict[str, Any]:
     layers = sizes[RECOMPUTED]
     values: dict[str, Any] = {KEYS[axis]: sizes[axis] for axis in NUMERIC if axis != RECOMPUTED}
     if layers == 0:
-        values[RECOMPUTE] = "none"
+        values[RECOMPUTE] = NONE
     elif layers > 0:
         values[RECOMPUTE] = None
         values["training.recompute"] = {**BLOCK, "recompute_num_layers": layers}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....run.problems import Problem
+from ....run.recompute import FULL
 from ....run.run import Run
 from ...losses import DEFAULT, LOSS, LOSSES, TRANSFORMERS
 from .modules import tower_problems
@@ -37,7 +38,7 @@ def problems(run: Run) -> Iterator[str]:
         size = number(run, "allgather_bucket_size")
         yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
     for name in ("partition_activations", "cpu_checkpointing"):
-        if option(run, name) and run.recompute != "full":
+        if option(run, name) and run.recompute != FULL:
             yield (
                 f"engine.{name}=true acts on checkpoints, of which there are none; "
                 "try activation_checkpointing full"

@@ -24,6 +24,7 @@ from ....pytorch.modelling.huggingface.head import head_walk
 from ....pytorch.modelling.huggingface.layer import run_layer
 from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.engine import Engine, HostLibraries
+from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...losses import TRANSFORMERS, kernel
 from ...step.activations import StageWalks, activation_entries
@@ -90,8 +91,8 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
         tape,
         x,
         y,
-        recompute_core=block.recompute == "selective",
-        checkpoint=checkpoint if block.recompute == "full" else "",
+        recompute_core=block.recompute == SELECTIVE,
+        checkpoint=checkpoint if block.recompute == FULL else "",
     )
 
 

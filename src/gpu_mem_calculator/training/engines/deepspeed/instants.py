@@ -15,6 +15,7 @@ from ....ledger.remember import remembered
 from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.peak import PeakParts, PeakTracker
 from ....run.phases import BACKWARD, FORWARD
+from ....run.recompute import FULL
 from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
 from .hook_points import HookPoint, all_hook_points, forward_hook_points, weight_gradients
@@ -218,7 +219,7 @@ def _layer(
     word, index, low = place
     walk, group = walks.layers[index], stack[index]
     first = walks.first if low and index == 0 and walks.first is not None else walk
-    full, forward = group.recompute == "full", word == "forward"
+    full, forward = group.recompute == FULL, word == "forward"
     if forward:
         peaks = forward_peaks(first.once if full else first.script)
     else:

@@ -19,6 +19,7 @@ from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.peak import PeakParts
 from ....run.phases import FORWARD, OPTIMIZER
+from ....run.recompute import FULL
 from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
@@ -45,7 +46,7 @@ def block_table(
         return hooked_forward(once or events), hooked_backward(events, again=once is not None)
 
     groups = tuple(
-        (*both(walk.script, walk.once if group.recompute == "full" else None), int(group.count))
+        (*both(walk.script, walk.once if group.recompute == FULL else None), int(group.count))
         for walk, group in zip(walks.layers, stack, strict=True)
     )
     first = None if walks.first is None else both(walks.first.script)

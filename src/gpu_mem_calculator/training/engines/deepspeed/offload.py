@@ -35,6 +35,7 @@ from ....ledger.num import (
     smaller,
 )
 from ....ledger.units import MIB
+from ....run.recompute import FULL
 from ...optimizers import OPTIMIZERS
 from ...step.instants import StepInstant, in_flight
 from ...step.layer_groups import LayerGroup
@@ -144,7 +145,7 @@ def checkpoints_on_host(
     run = plan.run
     first = in_flight(run.mesh.pp, run.stage, run.micro_batches)
     later = choose(run.micro_batches > first, first, first - 1)
-    full = iter([i for i, block in enumerate(stack) if block.recompute == "full"])
+    full = iter([i for i, block in enumerate(stack) if block.recompute == FULL])
     for entry in entries:
         if entry.role == CHECKPOINTED:
             index = next(full)

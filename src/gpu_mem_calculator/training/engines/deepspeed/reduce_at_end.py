@@ -12,6 +12,7 @@ from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized, together
 from ....ledger.remember import remembered
 from ....pytorch.autograd.walk import BlockWalk
 from ....run.phases import BACKWARD, OPTIMIZER
+from ....run.recompute import FULL
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
@@ -115,10 +116,10 @@ def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Bytes) -> Bytes:
     """
     events = walk.script
     alive = events.sizes[events.exit_grad] + (
-        walk.input_bytes if group.recompute == "full" else walk.saved_bytes
+        walk.input_bytes if group.recompute == FULL else walk.saved_bytes
     )
     before = alive
-    if group.recompute == "full":
+    if group.recompute == FULL:
         alive = alive + events.before_recompute()
         for event in events.forward:
             alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])

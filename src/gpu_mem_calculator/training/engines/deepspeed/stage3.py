@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ....ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ....ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ....run.phases import OPTIMIZER
+from ....run.recompute import FULL
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
@@ -106,7 +107,7 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
 
 
 def _recompute(group: LayerGroup) -> int:
-    if group.recompute != "full":
+    if group.recompute != FULL:
         return NO_RECOMPUTE
     return RECOMPUTE if group.reentrant else RECOMPUTE_HOLDS
 

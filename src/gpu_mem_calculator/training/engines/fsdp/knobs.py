@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....run.recompute import BY_OPERATION, NONE
 from ...knob import (
     COMMUNICATES,
     CPU_STEP,
@@ -21,8 +22,8 @@ from ...knob import (
 )
 
 # torchtitan's policy: it trains with FSDP.
-BY_OPERATION = Saving(
-    "op", "recompute by operation", ("none",), "less extra compute than full recompute", 2
+RERUN_OPERATIONS = Saving(
+    BY_OPERATION, "recompute by operation", (NONE,), "less extra compute than full recompute", 2
 )
 LESS_SHARDED = ("no_shard", "shard_grad_op", "hybrid_shard")
 KNOBS = (
@@ -40,7 +41,7 @@ KNOBS = (
     ),
     STEPS,
     *LAYERS,
-    Knob(key=POLICY, kind=RECOMPUTES, savings=(ON_HOST, BY_OPERATION)),
+    Knob(key=POLICY, kind=RECOMPUTES, savings=(ON_HOST, RERUN_OPERATIONS)),
 )
 OFFERS = (
     Offer(ON_SEVERAL, "FSDP", {}, SHARDED, 2),

@@ -13,6 +13,7 @@ from ....ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
 from ....ledger.source import Source, code
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD
+from ....run.recompute import FULL
 from ....run.run import Run
 from ...step.instants import StepInstant, in_flight
 from ...step.pipeline import PipelineStage
@@ -221,5 +222,5 @@ def _between_stages(
 def _gradient_in_layer(stage: PipelineStage, instant: StepInstant) -> int:
     """1 where a checkpointed layer at work counts the gradient that another stage has sent."""
     top = instant.work == "layer" and instant.stretch == len(stage.blocks) - 1
-    full = stage.blocks[-1].recompute == "full"
+    full = stage.blocks[-1].recompute == FULL
     return int(top and full and instant.instant.phase == BACKWARD and instant.instant.layer == LAST)

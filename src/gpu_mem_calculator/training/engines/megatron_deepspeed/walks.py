@@ -13,6 +13,7 @@ from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....pytorch.autograd.reductions import embedding_sort_workspace
 from ....pytorch.autograd.walk import BlockWalk
 from ....pytorch.modelling.megatron.ops import MegatronSetting
+from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
@@ -51,8 +52,8 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
 
 
 def _layer(run: Run, block: LayerGroup) -> BlockWalk:
-    setting = rank_setting(run, selective=block.recompute == "selective")
-    return _cached_walk(setting, block.layer, block.recompute == "full")
+    setting = rank_setting(run, selective=block.recompute == SELECTIVE)
+    return _cached_walk(setting, block.layer, block.recompute == FULL)
 
 
 @remembered(256)

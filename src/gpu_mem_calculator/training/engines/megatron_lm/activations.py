@@ -11,6 +11,7 @@ from ....models.arch.blocks import Moe
 from ....pytorch.autograd.peak import PeakParts
 from ....pytorch.autograd.walk import BlockWalk
 from ....run.phases import FORWARD
+from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
@@ -69,7 +70,7 @@ def _saved_entry(
     sources: LayerSources,
 ) -> Entry:
     live = {i.name: i.saved[index] for i in instants}
-    if group.recompute == "full":
+    if group.recompute == FULL:
         name = f"{group.title}: checkpointed inputs"
         return Entry(name, ACT, walk.input_bytes, live, sources.checkpoint)
     name = f"{group.title}: kept for backward"
@@ -78,8 +79,8 @@ def _saved_entry(
 
 def _experts_recomputed(group: LayerGroup) -> bool:
     """Whether a checkpoint is around the experts: the layer's, or their own."""
-    alone = group.recompute == "selective" and "moe" in group.rule.modules
-    return group.recompute == "full" or alone
+    alone = group.recompute == SELECTIVE and "moe" in group.rule.modules
+    return group.recompute == FULL or alone
 
 
 def _dispatcher_entry(
@@ -103,7 +104,7 @@ def _layer_entries(
     for instant in instants:
         if instant.work == "layer" and instant.stretch == index:
             peak = _layer_peak(group, walk, instant)
-            if walks.first is not None and group.recompute != "full":
+            if walks.first is not None and group.recompute != FULL:
                 peak = _either(sent_gradient(stage, instant), walks.first.later, peak)
             yield from _peak_entries(f"{group.title}: at work", peak, instant, walks.sources.layer)
 
@@ -112,7 +113,7 @@ def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> Pea
     """The peak of the layer at work. A checkpoint runs it again while the output's gradient is
     alive, and keeps the output of that forward (tensor_parallel/random.py CheckpointFunction).
     """
-    full = group.recompute == "full"
+    full = group.recompute == FULL
     if instant.instant.phase == FORWARD:
         return walk.transient if full else walk.forward
     if not full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....run.recompute import FULL, SELECTIVE
 from ...knob import LOSS, RECOMPUTE, SEQUENCE, SHARDS, Knob, Offer, Saving, sizes
 from ...losses import MEGATRON, planned_losses
 
@@ -28,7 +29,7 @@ KNOBS = (
         key="engine.account_for_loss_in_pipeline_split",
         words=("head counts as a layer", "head-layer"),
     ),
-    Knob(key=RECOMPUTE, values=("selective", "full")),
+    Knob(key=RECOMPUTE, values=(SELECTIVE, FULL)),
     Knob(key=LOSS, values=planned_losses(MEGATRON)),
     Knob(key="engine.overlap_grad_reduce", values=(True,)),
     Knob(key="engine.moe_token_dispatcher_type", values=("alltoall", "allgather"), of_experts=True),

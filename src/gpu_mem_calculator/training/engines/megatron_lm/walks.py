@@ -13,6 +13,7 @@ from ....pytorch.modelling.megatron import head as megatron_head
 from ....pytorch.modelling.megatron import layer as megatron_layer
 from ....pytorch.modelling.others import nanotron
 from ....run.phases import BACKWARD
+from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...losses import DEFAULT, LOSSES, MEGATRON, kernel
 from ...step.activations import FREE_AT_ONCE, StageWalks
@@ -64,7 +65,7 @@ def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
     if instant.work != "layer" or instant.instant.phase != BACKWARD:
         return 0
     group, later = stage.blocks[instant.stretch], stage.blocks[instant.stretch + 1 :]
-    if later and (group.recompute != "full" or isinstance(later[-1].count, SINGLE)):
+    if later and (group.recompute != FULL or isinstance(later[-1].count, SINGLE)):
         return 0
     other: Num = 1 - stage.loss
     for block in later:
@@ -73,9 +74,9 @@ def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
 
 
 def _layer(run: Run, group: LayerGroup, *, sent: bool = False) -> BlockWalk:
-    setting = megatron_setting(run, selective=group.recompute == "selective")
+    setting = megatron_setting(run, selective=group.recompute == SELECTIVE)
     layer_walk = _nanotron_layer if is_nanotron(run) else _megatron_layer
-    checkpointed = group.together if group.recompute == "full" else 0
+    checkpointed = group.together if group.recompute == FULL else 0
     return layer_walk(setting, group.layer, checkpointed=checkpointed, given=sent)
 
 
