@@ -110,8 +110,8 @@ def limit(title: str, one: Run, key: str) -> str:
 def tables() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Every table of a tool with options that are not modelled."""
     for path in sorted(SOURCE.glob("*/*/*.toml")):
-        rows = tomllib.loads(path.read_text("utf-8")).get("refused", [])
-        if rows:
+        rows = tomllib.loads(path.read_text("utf-8")).get("refused")
+        if isinstance(rows, list):
             name = path.stem.replace("_", " ")
             own = "" if path.stem == "arguments" else f", {name}"
             yield f"{path.parent.name}{own}", rows
