@@ -35,7 +35,7 @@ ROOT = HERE.parent
 # Each worker takes the next file when it has done one: those that take long come first, so that
 # none is left alone at the end.
 LONGEST_FIRST = """
-browser examples container deploy trace cli core serving docs families web properties random_runs
+browser examples container deploy lab cli models serving docs runfile web properties random_runs
 """
 
 

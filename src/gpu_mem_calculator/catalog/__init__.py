@@ -1,4 +1,7 @@
-"""The catalogue of cards, links and preset models, one TOML row each.
+"""The catalogue of cards, links and preset models, one TOML row each; `hub/` fetches models.
+
+It takes a name and gives a row, or a config.json from a folder, the hub or a bucket. From here on
+files and sockets are used. It may import `timing` and what is below.
 
 A table is split into rows as text, and a row is parsed when it is needed: to look up one card
 takes no time for all the others. Most lines of a row hold a value that JSON writes as TOML does;

@@ -1,7 +1,8 @@
 """Serving engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A folder is imported when its engine is used. Its `row.py` has what is true of the server beside its
-memory, as `ROW`.
+A server takes a `Served` run and gives its memory: weights, cache, graphs, workspaces. A folder is
+imported when its engine is used. Its `row.py` has what is true of the server beside its memory, as
+`ROW`. It may import `training` and what is below; servers do not import each other.
 """
 
 from __future__ import annotations
