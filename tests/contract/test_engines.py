@@ -7,8 +7,16 @@ import pytest
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.runfile.config import EngineConfig
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.training.engines import aliases, engine, engine_names, spellings
-from tests.conftest import small_run
+from gpu_mem_calculator.training.engines import (
+    DEFAULT,
+    aliases,
+    engine,
+    engine_names,
+    engine_row,
+    spellings,
+)
+from tests.conftest import ROOT, small_run
+from tests.contract.measured import values
 
 NAMES = engine_names()
 
@@ -47,3 +55,20 @@ def test_every_spelling_runs(spelling: str) -> None:
     found = full_estimate(small_run(spelling))
     assert found.result.allocated_bytes > 0
     assert found.resolved.engine.name == spellings()[spelling]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engine_was_measured(name: str) -> None:
+    """In a run of this repository, and it has a job, or a reason why none runs it."""
+    row = engine_row(name)
+    assert name in {spellings().get(one, one) for one in values("engine", "type", DEFAULT)}, (
+        f"no measured run of tests/ground_truth or tests/new_runs has engine.type={name!r}"
+    )
+    assert bool(row.job) != bool(row.no_job), f"training/engines/{name}/row.py: job, or why none"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engine_is_documented(name: str) -> None:
+    """In the guide to engines, by its title."""
+    text = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in text, f"docs/engines.md does not speak of {name!r}"

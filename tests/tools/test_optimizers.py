@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.trainer_optimizers import OPTIMIZERS, REFUSED_OPTIMIZERS, optimizer_keys
+from gpu_mem_calculator.runfile.trainer_optimizers import (
+    OPTIMIZERS,
+    REFUSED_OPTIMIZERS,
+    optimizer_keys,
+)
 from gpu_mem_calculator.training.optimizers import OPTIMIZERS as ROWS
 
 
@@ -15,7 +19,10 @@ def test_every_name_of_transformers_is_in_one_of_the_tables() -> None:
     names = pytest.importorskip("transformers.training_args").OptimizerNames
     known = {one.value for one in names}
     assert known <= OPTIMIZERS.keys() | REFUSED_OPTIMIZERS.keys()
-    assert (OPTIMIZERS.keys() | REFUSED_OPTIMIZERS.keys()) - known == {"adamw_apex_fused", "adamw_hf"}
+    assert (OPTIMIZERS.keys() | REFUSED_OPTIMIZERS.keys()) - known == {
+        "adamw_apex_fused",
+        "adamw_hf",
+    }
     assert not OPTIMIZERS.keys() & REFUSED_OPTIMIZERS.keys()
 
 
