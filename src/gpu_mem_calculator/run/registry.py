@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .engine import Engine
+if TYPE_CHECKING:
+    from .engine import Engine
 
 
 @cache

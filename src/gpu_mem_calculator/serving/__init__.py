@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ..run.engine import Engine
 from ..run.registry import load_engine
-from ..run.server_row import ServerRow
+
+if TYPE_CHECKING:
+    from ..run.engine import Engine
+    from ..run.server_row import ServerRow
 
 USUAL, OF_GGUF = "vllm", "llamacpp"  # where no server is named: for checkpoints, and for GGUF files
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...run.engine import Engine
-from ...run.engine_row import EngineRow
 from ...run.registry import folder_aliases, folder_names, folder_shorthands, load_engine
-from ..knob import Knob, Offer
+
+if TYPE_CHECKING:
+    from ...run.engine import Engine
+    from ...run.engine_row import EngineRow
+    from ..knob import Knob, Offer
 
 DEFAULT = "pytorch_ddp"  # of a run that names none
 SHARDING = "fsdp"  # proposed to a run whose engine does not shard states
