@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -20,8 +21,9 @@ def test_the_table_of_families_has_the_model_types_of_every_file() -> None:
         name: getattr(import_module(f"{families.__name__}.{name}"), "FAMILIES", None)
         for name in sorted(modules)
     }
-    exposed = {name: " ".join(table) for name, table in tables.items() if table}
-    assert exposed == families.FILES
+    exposed = {name: set(table) for name, table in tables.items() if table}
+    named = {name: set(words.split()) for name, words in families.FILES.items()}
+    assert exposed == named, "models/families/__init__.py: FILES repeats each FAMILIES"
 
 
 def test_no_model_type_is_read_by_two_files() -> None:
@@ -41,9 +43,12 @@ def test_a_command_imports_neither_other_engines_nor_what_only_files_need() -> N
     """What a command does not use costs nothing at its start."""
     imported = _imported("quick", "350M")
     unused = {"tempfile", "pathlib", "urllib.parse", "tomllib", "threading", "fractions"}
-    ours = {"hub.sources", "hub.checkpoint", "generation.instants", "core.resolve_inference"}
-    ours |= {f"engines.{one}.engine" for one in engines.engine_names() if one != engines.DEFAULT}
+    ours = {"catalog.hub.sources", "catalog.hub.checkpoint", "training.generation.instants"}
+    ours |= {"runfile.resolve.resolve_inference"}
+    others = [one for one in engines.engine_names() if one != engines.DEFAULT]
+    ours |= {f"training.engines.{one}.engine" for one in others}
     assert "gpu_mem_calculator.training.engines.pytorch_ddp.engine" in imported
+    assert all(find_spec(f"gpu_mem_calculator.{name}") for name in ours)
     assert not imported & (unused | {f"gpu_mem_calculator.{name}" for name in ours})
 
 
