@@ -9,13 +9,13 @@ from typing import Any
 from ...ledger.dtypes import dtype_name
 from ...runfile.text.errors import nearest, quoted
 from .auto import AUTO, FILLED
-from .keys import TOP
-from .rules import (
+from .keys import (
     COUNT,
     FLAG,
     NUMBER,
     OBJECT,
     SIZE,
+    TOP,
     VERSION,
     AliasKey,
     FixedKey,
