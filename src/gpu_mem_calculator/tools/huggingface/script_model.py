@@ -15,7 +15,7 @@ from ..reading.reading import Reading
 from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Thing, plain
-from ..trainer.adapters import TABLE as PEFT
+from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
 from .script_rows import freed, honoured, limited, name
 

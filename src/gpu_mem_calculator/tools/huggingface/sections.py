@@ -11,7 +11,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading
-from ..trainer.adapters import TABLE as PEFT
+from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table, tables
 from .tables import script_arguments
 from .trainers import TRAINER

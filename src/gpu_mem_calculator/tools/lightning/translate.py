@@ -22,8 +22,7 @@ from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.launch import first_device
-from ..trainer.loading import add_adapters, add_attention
-from ..trainer.precision import dtype_word
+from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype
 from ..translation.arguments import tables
 
 # fabric/plugins/precision/utils.py: other spellings.
@@ -159,12 +158,6 @@ def _add_deepspeed(
     result.training.setdefault("optimizer_implementation", "foreach")
 
 
-LOAD_KEYS = (
-    *("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code"),
-    "use_cache",
-)
-
-
 def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
     """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
     result = Translation()
@@ -178,7 +171,9 @@ def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Tran
         training["seq_len"] = program.data["seq_len"]
     training["zero_grad"] = "before_backward"
     _add_memory_savers(program, values, training)
-    _add_loading(program, values, setup, result)
+    dtype = load_dtype(program.load, setup, result, "use_cache")
+    add_keys(result, precision_keys(values["precision"], dtype, program.peft is not None))
+    add_attention(program.load, result)
     _add_clipping(values, result)
     add_adapters(program, result, prepared=True)
     result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
@@ -194,27 +189,6 @@ def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Se
         training["activation_checkpointing"] = "full"
     elif program.load.get("use_cache", True):
         training["use_cache"] = True
-
-
-def _add_loading(
-    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
-) -> None:
-    load = program.load
-    result.problems += [
-        f"program.load.{name} is not read; leave it out" for name in load if name not in LOAD_KEYS
-    ]
-    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
-    if dtype == "auto":
-        stored = setup.model().stored_dtype
-        dtype = stored or "bfloat16"
-        source = "as the checkpoint says" if stored else "as most checkpoints have it"
-        result.assumed.append(f"program.load.dtype={dtype}, {source}")
-    keys = precision_keys(values["precision"], dtype_word(dtype), program.peft is not None)
-    if isinstance(keys, str):
-        result.problems.append(keys)
-    else:
-        result.training |= keys
-    add_attention(load, result)
 
 
 def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:

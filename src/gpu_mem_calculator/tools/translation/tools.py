@@ -31,20 +31,8 @@ from .arguments import (
 )
 
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
-# Arguments without a default that are whole numbers.
-WHOLE = (
-    *("generation_batch_size", "steps_per_generation", "precompute_ref_batch_size"),
-    *("vllm_max_model_length", "eval_accumulation_steps"),
-)
-# Whole numbers that are 1 or more.
-COUNTS = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "pad_to_multiple_of"),
-    *("max_length", "max_completion_length", "num_iterations", "steps_per_generation"),
-    "generation_batch_size",
-)
-TEXTS = ("optim", "packing_strategy", "truncation_mode", "vllm_mode", "eval_strategy")
-FLAGS = ("bf16", "completion_only_loss")
-WHOLE_DATA = ("seq_len", "prompt", "eval_seq_len", "eval_batches")  # whole numbers of `data`
+DATA = argument_data("tools", Path(__file__).parent)
+KINDS: Mapping[str, list[str]] = DATA["kinds"]  # names of arguments whose values are of one kind
 
 
 def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
@@ -59,9 +47,9 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
             continue
         if kind and not _is(kind, value):
             yield f"program.args.{name}={quoted(value)} must be {kind}"
-        elif name in COUNTS and isinstance(value, int) and value < 1:
+        elif name in KINDS["counts"] and isinstance(value, int) and value < 1:
             yield f"program.args.{name}={quoted(value)} must be 1 or more"
-    for name in WHOLE_DATA:
+    for name in KINDS["data"]:
         value = program.data.get(name)
         if value is not None and not _is("a whole number", value):
             yield f"program.data.{name}={quoted(value)} must be a whole number"
@@ -71,11 +59,11 @@ def _kind(name: str, default: Any) -> str:
     """What a value must be; empty where the tool takes several kinds."""
     if name.endswith(OBJECTS):
         return "an object"
-    if isinstance(default, bool) or name in FLAGS:
+    if isinstance(default, bool) or name in KINDS["flags"]:
         return "true or false"
-    if name in TEXTS:
+    if name in KINDS["texts"]:
         return "a text"
-    if isinstance(default, int) or name in WHOLE:
+    if isinstance(default, int) or name in KINDS["whole"]:
         return "a whole number"
     return "a number" if isinstance(default, float) else ""
 
@@ -107,7 +95,6 @@ class Tool(Struct, frozen=True, kw_only=True):
     module: str
 
 
-DATA = argument_data("tools", Path(__file__).parent)
 # One row for each tool, by the name in `program.tool`.
 TOOLS: Mapping[str, Tool] = msgspec.convert(DATA["tools"], dict[str, Tool])
 # Tools that were read and cannot be answered: why, and which set-up can.

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
-from .trainer import (
-    LAYERS_KEPT,
-    Values,
-    completion_tokens,
-    sequence_length,
-    set_labels,
-    set_length,
-    trainer_keys,
-)
+from .trainer import LAYERS_KEPT, Values, sequence_length, set_labels, set_length, trainer_keys
 
 OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
 
@@ -33,7 +25,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     document = program.data.get("seq_len")
     if not whole:
         each = min(document, length) if packing and document and length else length
-        set_labels(result, completion_tokens(program, values, each))
+        set_labels(program, values, each, result)
     if values["padding_free"] or (packing and values["packing_strategy"] in OWN_ROWS):
         _padding_free(program, values, result)
     elif packing and "labelled_tokens" in training:  # rows are cut from one long text
