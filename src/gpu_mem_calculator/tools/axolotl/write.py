@@ -16,7 +16,7 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from ..transformers.program import TRAINER, program_sections
+from ..transformers.program import TRAINER, beyond_sft, program_sections
 from ..translation.arguments import tables
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
@@ -37,9 +37,9 @@ FREE: dict[str, str] = tables(__file__)["free"]
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `axolotl train`."""
-    problem = _problem(resolved.run)
-    if problem:
-        raise InputError(problem)
+    beyond = beyond_sft(resolved.run)
+    if beyond:
+        raise InputError(f"the run has {beyond}; only SFT is written for Axolotl")
     program = program_sections(TITLE, TRAINER, file, resolved)
     run, args = resolved.run, program["args"]
     data = {
@@ -65,14 +65,6 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
         unsaid=unsaid_sentences(TITLE, file, resolved, back.run),
         start=f"axolotl train {{file}}{count}",
     )
-
-
-def _problem(run: Run) -> str:
-    """Why a run is not written for Axolotl, in a sentence; empty where it is."""
-    if run.rollout is not None or run.reference or run.loss == "reward":
-        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
-        return f"the run has {what}; only SFT is written for Axolotl"
-    return ""
 
 
 def _batch(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:

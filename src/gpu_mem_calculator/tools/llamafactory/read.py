@@ -11,6 +11,7 @@ LLaMA-Factory on Megatron-Core, by mcore_adapter (USE_MCA=1) or Megatron Bridge.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...ledger import frameworks
@@ -20,20 +21,18 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading, Section
+from ..reading.option_values import DTYPES, translated
+from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import (
     chosen_values,
     file_arguments,
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import argument_table, assumed_defaults
-from .adapters import training_lora
-from .arguments import FOLDER, OWN, OWN_TABLE, TABLE
+from ..translation.arguments import argument_table, assumed_defaults, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
-from .stages import STAGES
-from .training import training_run
+from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
 
 MEGATRON = argument_table("megatron", FOLDER)
 WITH_MEGATRON = {**TABLE, **MEGATRON}
@@ -42,7 +41,9 @@ OPTIONS = (
     *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
     *("masked_softmax_fusion", "moe_token_dispatcher_type"),
 )
-FIRST = "it drives Megatron-Core with defaults of its own; the estimate has those of Megatron-LM"
+LIMITS: Mapping[str, tuple[str, Could]] = tables(__file__)["limits"]
+# Own arguments with defaults that a training run depends on.
+OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc")
 
 
 def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
@@ -70,9 +71,9 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryPro
         "distributed_optimizer": bool(values["use_distributed_optimizer"]),
     }
     run["engine"] = engine | {name: values[name] for name in OPTIONS if values[name] is not None}
-    run["hardware"] = {"num_gpus": launch.num_gpus or _fewest(reading, values)}
-    name = launch.megatron or "a Megatron back end"
-    reading.limits.append(Limit(key=name, why=FIRST, could="either"))
+    fewest = partial(fewest_gpus, reading, values, values["tensor_model_parallel_size"])
+    run["hardware"] = {"num_gpus": launch.num_gpus or fewest()}
+    reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
 
 
 def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
@@ -80,14 +81,9 @@ def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
     if not kind:
         return {}
     if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
-        why = "a part of the layers is computed again; the estimate computes each layer again"
         key = f"recompute_method={values['recompute_method']}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
+        reading.limit(key, *LIMITS["recompute_method"])
     return {"activation_checkpointing": "full" if kind == "full" else "selective"}
-
-
-def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
-    return fewest_gpus(reading, values, values["tensor_model_parallel_size"])
 
 
 ENGINES = {"huggingface": "transformers", "vllm": "vllm", "sglang": "sglang"}
@@ -121,13 +117,9 @@ def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, 
         inference |= {"batch_size": 1, "prompt_len": 1024, "new_tokens": values["max_new_tokens"]}
         reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
     if values["infer_dtype"] != "auto":
-        inference["dtype"] = {"float16": "fp16", "bfloat16": "bf16"}.get(
-            values["infer_dtype"], "fp32"
-        )
+        inference["dtype"] = translated("infer_dtype", values["infer_dtype"], DTYPES)
     if values["adapter_name_or_path"]:
-        why = "the adapter is merged into the weights, or kept beside them; it is not counted"
-        key = f"adapter_name_or_path={values['adapter_name_or_path']}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
+        reading.limit(f"adapter_name_or_path={values['adapter_name_or_path']}", *LIMITS["adapter"])
     reading.run["inference"] = inference
 
 

@@ -10,16 +10,18 @@ from typing import Any
 
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading, Section
+from ..reading.option_values import DTYPES, translated
+from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
-from ..translation.arguments import argument_table, flat_arguments
-from .arguments import BUNDLED, FOLDER
+from ..translation.arguments import argument_table, flat_arguments, tables
 from .launch import FactoryProcesses
+from .training import BUNDLED, FOLDER
 
 TABLE = argument_table("second_version", FOLDER)
 MODEL, DATA = "model", "train_dataset"
-TWICE = "the model computes its own loss beside the trainer's, whose logits are not counted twice"
-PLACES = {"init_on_meta": "meta", "init_on_rank0": "meta"}
+LIMITS: Mapping[str, tuple[str, Could]] = tables(__file__)["limits"]
+# v1/plugins/model_plugins/initialization.py: where the model is made.
+PLACES = {"init_on_default": "cuda", "init_on_meta": "meta", "init_on_rank0": "meta"}
 STARTED = ("auto", "liger_kernel")
 
 
@@ -58,15 +60,13 @@ def read_second_version(
 
 
 def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
-    reading.limits.append(Limit(key="USE_V1=1", why=TWICE, could="more"))
+    reading.limit("USE_V1=1", *LIMITS["USE_V1"])
     if values["peft_config.name"] == "freeze":
-        why = "some layers are trained; the estimate trains all of them"
-        reading.limits.append(Limit(key="peft_config.name=freeze", why=why, could="less"))
+        reading.limit("peft_config.name=freeze", *LIMITS["freeze"])
     kernels = [name.strip() for name in str(values["kernel_config.name"] or "auto").split(",")]
     for name in kernels:
         if name not in STARTED:
-            why = "these kernels are not modelled; the estimate has transformers' own"
-            reading.limits.append(Limit(key=f"kernel_config.name={name}", why=why, could="either"))
+            reading.limit(f"kernel_config.name={name}", *LIMITS["kernels"])
 
 
 def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
@@ -99,7 +99,8 @@ def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
 
 
 def _engine(values: Mapping[str, Any], *, sharded: bool) -> Section:
-    place = PLACES.get(str(values["init_config.name"]), "cuda")
+    made = values["init_config.name"] or "init_on_default"
+    place = translated("init_config.name", made, PLACES)
     if not sharded:
         return {"type": "pytorch_ddp", "init_device": place}
     strategy = "full_shard" if values["dist_config.reshard_after_forward"] else "shard_grad_op"
@@ -133,11 +134,11 @@ def _quantization(values: Mapping[str, Any]) -> Section:
         return {}
     if bits == 8:
         return {"quantization": "int8"}
-    compute = {"float16": "fp16", "bfloat16": "bf16"}.get(values["quant_config.compute_dtype"])
+    compute = values["quant_config.compute_dtype"]
     return {
         "quantization": "nf4",
         "double_quant": values["quant_config.double_quantization"],
-        "nf4_compute_dtype": compute or "fp32",
+        "nf4_compute_dtype": translated("quant_config.compute_dtype", compute, DTYPES),
     }
 
 

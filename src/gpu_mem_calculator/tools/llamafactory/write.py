@@ -9,7 +9,7 @@ from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ..transformers.program import TRAINER, launch_arguments, program_sections
+from ..transformers.program import TRAINER, beyond_sft, launch_arguments, program_sections
 from ..writing.texts import yaml_text
 from ..writing.written import Written
 from .training import ATTENTION, MULTIPLE
@@ -25,9 +25,9 @@ NOTE = f"{DATASET} are the datasets of LLaMA-Factory's own examples; set yours, 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `llamafactory-cli train`."""
     run = resolved.run
-    if run.rollout is not None or run.reference or run.loss == "reward":
-        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
-        raise InputError(f"the run has {what}; only stage sft is written for {TITLE}")
+    beyond = beyond_sft(run)
+    if beyond:
+        raise InputError(f"the run has {beyond}; only stage sft is written for {TITLE}")
     program = program_sections(TITLE, TRAINER, file, resolved)
     data = {
         "model_name_or_path": resolved.model.address,

@@ -48,6 +48,13 @@ def program_run(file: RunFile, program: dict[str, Any]) -> dict[str, Any]:
     return {"model": as_dict(file.model), "program": program}
 
 
+def beyond_sft(run: Run) -> str:
+    """What a run has that supervised fine-tuning has not; empty where it is one."""
+    if run.rollout is not None:
+        return "generation"
+    return "a reference model" if run.reference else "a reward" if run.loss == "reward" else ""
+
+
 def launch_arguments(program: Mapping[str, Any]) -> dict[str, Any]:
     """TrainingArguments that have DeepSpeed's JSON or FSDP's settings inside."""
     if program.get("deepspeed"):
