@@ -20,7 +20,7 @@ from ..reading.keys import sort_keys
 from ..reading.megatron_axes import fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from ..reading.trainer_arguments import (
     OLDER,
     TRAINER,
@@ -31,8 +31,7 @@ from ..reading.trainer_arguments import (
 )
 from ..translation.arguments import ArgumentTable, argument_table, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
-from .training import training_run
-from .tuners import training_lora
+from .training import training_lora, training_run
 
 # Options of the engine that have the same names, where they are not None.
 OPTIONS = tuple(tables(__file__)["options"])
@@ -50,8 +49,11 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
     if values["method"] == "rlhf":
         run["program"] = {"tool": "swift.megatron_rlhf"}
         return
-    gpus = (run.get("hardware") or {}).get("num_gpus") or _fewest(reading, values)
-    run["hardware"] = {**run.get("hardware", {}), "num_gpus": gpus}
+    hardware = run.setdefault("hardware", {})
+    gpus = hardware.get("num_gpus")
+    if not gpus:
+        gpus = fewest_gpus(reading, values, values["expert_tensor_parallel_size"])
+    hardware["num_gpus"] = gpus
     training: Section = {
         "batch_size": values["micro_batch_size"],
         "gradient_accumulation_steps": _micro_batches(values, gpus),
@@ -112,11 +114,10 @@ def _recompute(values: Mapping[str, Any]) -> Section:
 def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
     if values["optimizer"] not in USUAL_OPTIMIZERS:
         why = "this optimizer is not modelled under Megatron; the estimate has Adam's"
-        key = f"optimizer={values['optimizer']}"
-        reading.limits.append(Limit(key=key, why=why, could="either"))
+        reading.limit(f"optimizer={values['optimizer']}", why)
     if values["cross_entropy_fusion_impl"] == "te":
         why = "Transformer Engine's loss is not read here; the estimate has Megatron's"
-        reading.limits.append(Limit(key="cross_entropy_fusion_impl=te", why=why, could="less"))
+        reading.limit("cross_entropy_fusion_impl=te", why, "less")
 
 
 def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
@@ -124,10 +125,6 @@ def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
     model = values["tensor_model_parallel_size"] * values["pipeline_model_parallel_size"]
     ranks: int = max(1, gpus // (model * values["context_parallel_size"]))
     return max(1, int(values["global_batch_size"]) // (int(values["micro_batch_size"]) * ranks))
-
-
-def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
-    return fewest_gpus(reading, values, values["expert_tensor_parallel_size"])
 
 
 TOOL, FOLDER = "ms-swift", Path(__file__).parent
