@@ -7,7 +7,7 @@ utils/data/streaming.py, utils/schemas/validation.py.
 from __future__ import annotations
 
 from ..translation.arguments import tables
-from .draft import Draft, flag, number
+from .draft import Draft, flag
 
 MULTIPLE = 64  # core/builders/causal.py: rows are padded to a multiple of it
 # Attention that keeps packed documents apart by their positions (utils/schemas/enums.py).
@@ -108,13 +108,13 @@ def _evaluates(draft: Draft) -> bool:
     """Whether Trainer evaluates (normalize_config, _configure_save_and_eval_strategy). One
     evaluation in one epoch is none: its step is the whole of training.
     """
-    held_out = number(draft.get("val_set_size"), "val_set_size") > 0 or draft.get("test_datasets")
+    held_out = draft.number("val_set_size") > 0 or draft.get("test_datasets")
     if not held_out:
         return False
     if draft.get("eval_steps"):
         return True
-    each = number(draft.get("evals_per_epoch"), "evals_per_epoch")
-    if each and 1 / (each * (number(draft.get("num_epochs"), "num_epochs") or 1)) < 1:
+    each = draft.number("evals_per_epoch")
+    if each and 1 / (each * (draft.number("num_epochs") or 1)) < 1:
         return True
     strategy = draft.get("eval_strategy") or draft.get("evaluation_strategy")
     return strategy is not None and str(strategy) not in ("no", "False")

@@ -16,9 +16,10 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Section
 from ..translation.arguments import argument_table, tables
-from .draft import Draft, flag, mapping, whole
+from .draft import Draft, Limits, flag, mapping, whole
 
 TABLES = tables(__file__)
+LIMITS: Limits = TABLES["limits"]
 FOLDER = Path(__file__).parent
 PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
 # DeepSpeed's own names of these keys (deepspeed 0.19.8 zero/config.py, aliases).
@@ -36,9 +37,7 @@ def add_launch(draft: Draft, files: NamedFiles) -> None:
     elif config is not None:
         _add_fsdp(draft, config)
     if draft.get("accelerator_config"):
-        draft.args["accelerator_config"] = dict(
-            mapping(draft.get("accelerator_config"), "accelerator_config")
-        )
+        draft.args["accelerator_config"] = dict(draft.section("accelerator_config"))
     _add_parallelism(draft)
 
 
@@ -76,8 +75,7 @@ def _add_fsdp(draft: Draft, config: Section) -> None:
     policy = config.get("auto_wrap_policy")
     words = str(draft.get("fsdp") or "")
     if policy != "TRANSFORMER_BASED_WRAP" and not (policy is None and "auto_wrap" in words):
-        why = "units by another rule than the transformer's layers are not modelled"
-        draft.limit("fsdp_config.auto_wrap_policy", why, "more", value=str(policy))
+        draft.limit("fsdp_config.auto_wrap_policy", *LIMITS["policy"], value=str(policy))
     draft.launch["fsdp_config"] = kept
     if version == 2:
         _add_own_fsdp2(draft)
@@ -118,8 +116,7 @@ def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
     found["zero_optimization"] = zero
     for key in NOT_READ:
         if found.pop(key, None):
-            why = "this section of DeepSpeed's file is not modelled under Trainer"
-            draft.limit(f"deepspeed.{key}", why, value="...")
+            draft.limit(f"deepspeed.{key}", *LIMITS["deepspeed"], value="...")
     return found
 
 
@@ -134,18 +131,11 @@ def shipped_configs() -> dict[str, Section]:
 def _add_parallelism(draft: Draft) -> None:
     """Name tensor and context parallelism; replicas of shards are hybrid sharding."""
     if (draft.whole("tensor_parallel_size") or 1) > 1:
-        why = (
-            "tensor parallelism of transformers is not modelled; the estimate has data parallelism"
-        )
-        draft.limit("tensor_parallel_size", why, "less")
-    key = (
-        "context_parallel_size"
-        if draft.get("context_parallel_size")
-        else "sequence_parallel_degree"
-    )
+        draft.limit("tensor_parallel_size", *LIMITS["tensor"])
+    given = draft.get("context_parallel_size")
+    key = "context_parallel_size" if given else "sequence_parallel_degree"
     if (draft.whole(key) or 1) > 1:
-        why = "ring attention is not modelled; the estimate has the whole sequence on every GPU"
-        draft.limit(key, why, "less")
+        draft.limit(key, *LIMITS["ring"])
     shards, replicas = draft.whole("dp_shard_size") or 1, draft.whole("dp_replicate_size") or 1
     if "fsdp_config" in draft.launch and shards > 1 and replicas > 1:
         draft.engine |= {"sharding_strategy": "hybrid_shard", "hybrid_shard_size": shards}
